@@ -40,7 +40,6 @@ from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.mechanisms.central.triehh import TrieHh
 from protocol.privacy.release import ReleaseMode
 from protocol.randomness import RandomWords, seeded_words
-from protocol.simulation.noise import simulate_noise
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE
 from secagg.ring import Vector
@@ -177,7 +176,7 @@ def _round_sum(
     if not release.variance:
         return total
     noise = release.max_variance(plan.terms.cohorts, plan.terms.dropout, plan.min_honest_share)
-    return simulate_noise(plan, total[0], noise, rng)
+    return plan.simulate_noise(total[0], noise, rng)
 
 
 def study_figures(result: TrieStudyResult, devices: WordPopulation) -> dict[str, tuple[float, str]]:

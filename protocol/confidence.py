@@ -33,10 +33,7 @@ CONFIDENCE_LEVEL = 0.95
 def gamma_interval(
     counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
 ) -> tuple[Floats, Floats]:
-    """Return the ends of intervals that hold each true count with probability `level`.
-
-    Both ends are the count if the variance is 0 or the count is not positive.
-    """
+    """Return the ends of intervals that hold each true count with probability `level`."""
     low, high = counts.astype(np.float64), counts.astype(np.float64)
     regular = (variances > 0) & (counts > 0)
     y, v = low[regular], variances[regular]
@@ -60,9 +57,8 @@ def reaches_threshold(
 ) -> NDArray[np.bool_]:
     """Return for each count whether it is `threshold` or more with probability `confidence`.
 
-    An item with exactly this count is treated as heavy with probability about 1 - `confidence`. At
-    1/2 the estimate alone decides. A higher confidence reports fewer items that are not heavy,
-    and misses more heavy items.
+    At 1/2 the estimate alone decides. An item with exactly this count is treated as heavy with
+    probability about 1 - `confidence`.
     """
     margin = float(ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
     heavy: NDArray[np.bool_] = counts >= threshold + margin

@@ -24,10 +24,7 @@ T = TypeVar("T")
 
 
 class ItemIndex(Sequence[str]):
-    """Distinct items in order, with a cache of functions of all of them.
-
-    The cache is not pickled. A process that receives the same items again keeps its own cache.
-    """
+    """Distinct items in order, with a cache of functions of all of them, which is not pickled."""
 
     __slots__ = ("_cache", "_names")
 
@@ -90,11 +87,7 @@ class Histograms(Sequence[Mapping[str, int]]):
 
     @classmethod
     def from_mappings(cls, histograms: Iterable[Mapping[str, int]]) -> "Histograms":
-        """Return `histograms` as arrays; unchanged if they are already.
-
-        Raises:
-            ValueError: if a count does not fit in 63 bits.
-        """
+        """Return `histograms` as arrays; unchanged if they are already."""
         if isinstance(histograms, Histograms):
             return histograms
         mappings = list(histograms)

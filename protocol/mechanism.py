@@ -70,9 +70,8 @@ class Mechanism(ABC, Generic[Q, P]):
     def first_plan(self, question: Q, terms: Terms, study: str, rounds: int, rng: Random) -> P:
         """Return the plan of round 1 of `rounds`.
 
-        Raises:
-            ValueError: if the question has no answer under these terms: the words are too few, the
-                budget cannot be met, or counts may be too large. The text names a change.
+        Raises ValueError if the question has no answer under these terms: the words are too few,
+        the budget cannot be met, or counts may be too large. The text names a change.
         """
         own = self._first_fields(question, terms, rounds)
         shared = first_plan_fields(question, terms, study, rounds, rng)
@@ -138,11 +137,8 @@ class SumMechanism(Mechanism[Q, P]):
     def encode_sum(self, plan: P, histograms: Iterable[Histogram], chance: RandomWords) -> Vector:
         """Return the sum of the devices' vectors, identical to adding them one by one.
 
-        An empty histogram gives a vector too.
-
-        Raises:
-            ValueError: if the counts of a device exceed the contribution bound or are not
-                positive, or an item is outside the plan's domain.
+        An empty histogram gives a vector too. Raises ValueError if the counts of a device exceed
+        the contribution bound or are not positive, or an item is outside the plan's domain.
         """
 
     def noise_shares(self, plan: P, contacted: int) -> NoiseShares | None:

@@ -18,11 +18,7 @@ class PublicModel(BaseModel):
 
 
 def raise_faults(faults: Iterable[str]) -> None:
-    """Refuse a document with all of its `faults`, so that users can fix them all at once.
-
-    Raises:
-        ValidationError: a ValueError that lists the faults, if there are any.
-    """
+    """Raise ValidationError with all of the `faults`, so that users can fix them all at once."""
     errors = [
         InitErrorDetails(
             type=PydanticCustomError("value_error", "{fault}", {"fault": fault}), input=None

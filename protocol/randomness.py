@@ -29,14 +29,11 @@ def seeded_words(generator: np.random.Generator) -> RandomWords:
 
 
 def uniform_below(chance: RandomWords, bound: int, count: int) -> NDArray[np.uint64]:
-    """Return `count` independent integers, exactly uniform below `bound`.
+    """Return `count` independent integers, exactly uniform below `bound`, from 1 to 2^32.
 
     The upper half x of a word gives floor(x bound / 2^32), unless the remainder of this division is
     one of the 2^32 mod `bound` that would make some integers more likely than others. Then
     another word is drawn [Lemire19].
-
-    Raises:
-        ValueError: if `bound` is not between 1 and 2^32.
     """
     if not 1 <= bound <= _MAX_BOUND:
         raise ValueError(f"bound must be between 1 and 2^32, not {bound}")
@@ -51,19 +48,12 @@ def uniform_below(chance: RandomWords, bound: int, count: int) -> NDArray[np.uin
 
 
 def uniform_floats(chance: RandomWords, count: int) -> NDArray[np.float64]:
-    """Return `count` independent numbers in [0, 1), multiples of 2^-53.
-
-    For sampling where only statistics depend on the probabilities, which are exact to 2^-53.
-    """
+    """Return `count` independent numbers in [0, 1), multiples of 2^-53, for sampling."""
     return np.asarray((chance(count) >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
 def bernoulli(chance: RandomWords, of_2_64: int, count: int) -> NDArray[np.bool_]:
-    """Return `count` independent outcomes, each true with probability `of_2_64` / 2^64 exactly.
-
-    Raises:
-        ValueError: if `of_2_64` is not between 0 and 2^64.
-    """
+    """Return `count` independent outcomes, each true with probability `of_2_64` / 2^64 exactly."""
     if not 0 <= of_2_64 <= 2**64:
         raise ValueError(f"of_2_64 must be between 0 and 2^64, not {of_2_64}")
     if of_2_64 == 2**64:

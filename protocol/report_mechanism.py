@@ -99,8 +99,7 @@ class ReportMechanism(Mechanism[RQ, RP], Generic[RQ, RP, H]):
     ) -> PackedReports:
         """Return a report for each device, shape `(n, nbytes)`, also for an empty histogram.
 
-        Raises:
-            ValueError: if a device holds more than one item, or one outside the plan's domain.
+        Raises ValueError if a device holds more than one item, or one outside the domain.
         """
 
     @abstractmethod

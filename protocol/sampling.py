@@ -37,10 +37,7 @@ def clip(
 
 
 def clip_histograms(held: Histograms, contribution: int, rng: np.random.Generator) -> Histograms:
-    """Return `clip` of each device's histogram, with one generator for all.
-
-    The counts of clipped devices must add up to less than 2^63.
-    """
+    """Return `clip` of each device's histogram, with one generator for all."""
     totals = held.device_totals
     over = np.flatnonzero(totals > contribution)
     if not len(over):

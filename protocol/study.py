@@ -186,11 +186,7 @@ class Plan(PublicModel):
         return hashlib.sha256(b"blindtally plan v1\0" + canonical.encode()).digest()
 
     def next_round(self, rng: Random, **changes: object) -> Self:
-        """Return the plan of the next round, with a fresh seed and the given `changes`.
-
-        Raises:
-            ValueError: if the changed plan is invalid.
-        """
+        """Return the plan of the next round, with a fresh seed and the given `changes`."""
         fresh = {"round": self.round + 1, "seed": rng.randbytes(32).hex()}
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_validate(fields | fresh | changes)

@@ -22,11 +22,7 @@ _ITEMS_KEY, _COLUMN_PREFIX, _ARRAY_PREFIX = "items", "column ", "array "
 
 @dataclass(frozen=True, eq=False)
 class StudyState:
-    """Columns of one number for each of `items`, and `arrays` of any shape and real type.
-
-    Raises:
-        ValueError: if an item is repeated, or a column has another length than `items`.
-    """
+    """Columns of one number for each of `items`, and `arrays` of any shape and real type."""
 
     items: tuple[str, ...] = ()
     columns: Mapping[str, Floats] = field(default_factory=dict)
@@ -49,11 +45,7 @@ class StudyState:
         return np.zeros(len(self.items)) if column is None else column
 
     def add(self, items: Sequence[str], columns: Mapping[str, Floats]) -> "StudyState":
-        """Return this state with numbers added to `items`; new items start from zero.
-
-        Raises:
-            ValueError: if an item is repeated, or a column has another length than `items`.
-        """
+        """Return this state with numbers added to `items`; new items start from zero."""
         rows = dict(self.rows)
         where = np.array([rows.setdefault(item, len(rows)) for item in items], np.int64)
         if len(set(items)) < len(items) or any(len(c) != len(items) for c in columns.values()):
@@ -74,11 +66,7 @@ class StudyState:
         return StudyState(items, columns, self.arrays)
 
     def with_column(self, name: str, column: Floats) -> "StudyState":
-        """Return this state with a column replaced.
-
-        Raises:
-            ValueError: if `column` does not have a number for each item.
-        """
+        """Return this state with a column replaced, which has a number for each item."""
         return StudyState(self.items, {**self.columns, name: column}, self.arrays)
 
     def with_array(self, name: str, array: NDArray[Any]) -> "StudyState":

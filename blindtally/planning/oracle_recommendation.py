@@ -19,9 +19,8 @@ from protocol.api.signed_report import packed_report_bytes
 from protocol.mechanisms.registry import parse_question
 from protocol.mechanisms.reports.dictionary import MAX_DICTIONARY_ITEMS
 from protocol.mechanisms.reports.prefix_extension import PrefixQuestion
-from protocol.oracles import parameters as goals
 from protocol.oracles.recommend import GUESS_ERRORS, Goal, Recommendation, min_users, recommend
-from protocol.oracles.registry import oracle_from_parameters
+from protocol.oracles.registry import ParameterGoal, oracle_for, oracle_from_parameters
 
 MAX_USERS = 10**9
 _MAX_STRING_BYTES = 512  # with prefix extension
@@ -92,9 +91,9 @@ def choose_oracle(
 def _recommend_for_dictionary(best: Recommendation, epsilon: float, most: float) -> dict[str, Any]:
     oracle = best.oracle
     question: dict[str, Any] = {"mechanism": oracle.name, "epsilon": epsilon}
-    tried: list[goals.ParameterGoal] = ["l2", "worst-mse"]
+    tried: list[ParameterGoal] = ["l2", "worst-mse"]
     for goal in sorted(tried, key=lambda goal: goal != best.goal):
-        if goals.oracle_for(oracle.name, epsilon, oracle.domain, goal) == oracle:
+        if oracle_for(oracle.name, epsilon, oracle.domain, goal) == oracle:
             question["goal"] = goal
             break
     else:

@@ -26,7 +26,6 @@ from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.quantiles.distribution import Distribution
 from protocol.quantiles.tree import integers_to_digits
-from protocol.simulation.noise import simulate_noise
 from protocol.study import Terms
 from protocol.study_state import StudyState
 from secagg.ring import Vector
@@ -206,4 +205,4 @@ def _round_sum(
     release, terms = plan.release, plan.terms
     votes = rng.binomial(held, release.probability)
     variance = release.max_variance(terms.cohorts, terms.dropout, plan.min_honest_share)
-    return simulate_noise(plan, votes, variance, rng)
+    return plan.simulate_noise(votes, variance, rng)

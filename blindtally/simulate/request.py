@@ -11,8 +11,7 @@ from blindtally.console import completion
 from blindtally.console.options import ContributionOption, MaxShareOption, ModeOption, SeedOption
 from blindtally.parallel import DaskOption, WorkersOption
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
-from protocol.oracles.parameters import depends_on_goal, uses_frequency_bound
-from protocol.oracles.registry import ORACLES
+from protocol.oracles.registry import ORACLES, depends_on_goal, uses_frequency_bound
 from protocol.privacy.release import ReleaseMode
 from protocol.study import SumQuestion
 

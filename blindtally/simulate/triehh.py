@@ -34,7 +34,6 @@ from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.mechanisms.central.triehh import TrieHh
 from protocol.randomness import bernoulli, seeded_words
 from protocol.sampling import clip_histograms
-from protocol.simulation.noise import simulate_noise
 from secagg.ring import Vector
 
 _DEFAULT_WORDS = 2**16
@@ -270,5 +269,5 @@ def _simulate_round(
     total = encode_votes(plan, digits, items, words, devices)
     shares = _MECHANISM.noise_shares(plan, plan.terms.cohort_size)
     if shares is not None:
-        total = simulate_noise(plan, total[0], float(shares.share * participants), rng)
+        total = plan.simulate_noise(total[0], float(shares.share * participants), rng)
     return total, participants

@@ -39,10 +39,7 @@ def secret_digest(secret: str) -> bytes:
 
 
 def bearer_secret(header: str | None, prefix: str | None = None) -> str | None:
-    """Return the secret in an Authorization header, or None.
-
-    With a `prefix`, the secret must have exactly this prefix.
-    """
+    """Return the secret in an Authorization header, without its exact `prefix`, or None."""
     match = _BEARER.fullmatch(header or "")
     if match is None or prefix not in (None, match[1][:-_SECRET_CHARACTERS]):
         return None

@@ -173,10 +173,7 @@ class RoundView(PublicModel):
 
 
 class HeavyHitter(PublicModel):
-    """An item whose estimated count reaches the study's threshold.
-
-    `low` and `high` are the ends of its 95% interval.
-    """
+    """An item whose estimated count reaches the threshold; its 95% interval is `low` to `high`."""
 
     item: str
     estimate: float

@@ -50,11 +50,7 @@ class SignedReport:
     def unpack(
         cls, identity: bytes, packed: bytes, nbytes: int, has_registrar: bool
     ) -> "SignedReport":
-        """Return the report of `pack`, with a body of `nbytes`.
-
-        Raises:
-            ValueError: if the size differs.
-        """
+        """Return the report of `pack`, with a body of `nbytes`; ValueError if the size differs."""
         expected = packed_report_bytes(nbytes, has_registrar)
         if len(packed) != expected:
             raise ValueError(f"a report takes {expected} bytes here, not {len(packed)}")

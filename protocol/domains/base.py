@@ -32,10 +32,7 @@ class BaseDomain(PublicModel, ABC):
         """Return whether `item` has a key."""
 
     def canonical(self, item: str) -> str | None:
-        """Return the item that a device counts for `item`, None if it is outside the domain.
-
-        Items that the domain does not distinguish have the same canonical item.
-        """
+        """Return the item that a device counts for `item`, None if it is outside the domain."""
         return item if item in self else None
 
     @property
@@ -61,11 +58,7 @@ class BaseDomain(PublicModel, ABC):
         return int(self.bound**self.chunks)
 
     def values_of(self, items: Sequence[str]) -> ItemValues:
-        """Return the integer of each item, shape `(len(items),)`; `value_count` is at most 2^64.
-
-        Raises:
-            ValueError: if an item is outside the domain.
-        """
+        """Return the integer of each item, shape `(len(items),)`; `value_count` is at most 2^64."""
         numbers: ItemValues = np.zeros(len(items), np.uint64)
         for chunk in self.encode(items).T:
             numbers = numbers * np.uint64(self.bound) + chunk
@@ -83,11 +76,7 @@ class BaseDomain(PublicModel, ABC):
         ]
 
     def encode(self, items: Sequence[str]) -> Keys:
-        """Return the keys of `items`, shape `(len(items), chunks)`.
-
-        Raises:
-            ValueError: if an item is outside the domain.
-        """
+        """Return the keys of `items`, shape `(len(items), chunks)`; ValueError for one outside."""
         for item in items:
             if item not in self:
                 raise ValueError(f"{item!r} is outside the domain of kind {self.kind}")

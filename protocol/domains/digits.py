@@ -15,22 +15,22 @@ _CHUNK_LIMIT = 2**24  # leaves a sketch 7 bits of 31 for a hash
 
 
 class Digits(BaseDomain):
-    """Items that are rows of digits below `_base`; an item is its own name."""
+    """Items that are rows of digits below `base`; an item is its own name."""
 
     @property
     @abstractmethod
-    def _base(self) -> int:
-        """Return the bound that every digit stays below."""
+    def base(self) -> int:
+        """Return the number of different digits."""
 
     @property
     @abstractmethod
-    def _length(self) -> int:
-        """Return the number of digits of the longest item."""
+    def width(self) -> int:
+        """Return the number of digits of every item, with the padding of shorter ones."""
 
     @property
     @abstractmethod
     def _pad_digit(self) -> int:
-        """Return the digit that pads the last chunk, beyond `_length`."""
+        """Return the digit that pads the last chunk, beyond `width`."""
 
     @abstractmethod
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
@@ -41,16 +41,6 @@ class Digits(BaseDomain):
         """Return the item of a row of digits; ValueError if none has it."""
 
     @property
-    def base(self) -> int:
-        """Return the number of different digits."""
-        return self._base
-
-    @property
-    def width(self) -> int:
-        """Return the number of digits of every item, with the padding of shorter ones."""
-        return self._length
-
-    @property
     def terminator(self) -> int | None:
         """Return the digit that ends and pads shorter items; None if all have the same length."""
         return self._pad_digit
@@ -58,23 +48,22 @@ class Digits(BaseDomain):
     def digits_of(self, items: Sequence[str]) -> DigitRows:
         """Return the digits of each item, `(len(items), width)`; the base is at most 256.
 
-        Raises:
-            ValueError: if an item is outside the domain, or the base is above 256.
+        Raises ValueError if an item is outside the domain.
         """
-        if self._base > _MAX_BASE:
-            raise ValueError(f"rows of digits need a base of at most {_MAX_BASE}, not {self._base}")
+        if self.base > _MAX_BASE:
+            raise ValueError(f"rows of digits need a base of at most {_MAX_BASE}, not {self.base}")
         for item in items:
             if item not in self:
                 raise ValueError(f"{item!r} is outside the domain of kind {self.kind}")
         if not items:
-            return np.zeros((0, self._length), np.uint8)
-        rows = self._digits(items).reshape(len(items), self._width)[:, : self._length]
+            return np.zeros((0, self.width), np.uint8)
+        rows = self._digits(items).reshape(len(items), self._width)[:, : self.width]
         return np.ascontiguousarray(rows, np.uint8)
 
     def item_of(self, row: DigitRows) -> str | None:
         """Return the item of `width` digits; None if no item has them."""
         digits = np.full(self._width, self._pad_digit, np.uint8)
-        digits[: self._length] = row
+        digits[: self.width] = row
         return self._item_or_none(digits)
 
     def contains_terminator(self, item: str) -> bool:
@@ -89,8 +78,7 @@ class Digits(BaseDomain):
     def digits_of_prefix(self, prefix: str) -> DigitRows:
         """Return the common digits of all items that begin with the text `prefix`.
 
-        Raises:
-            ValueError: if no item can begin with it, or items are not text.
+        Raises ValueError if no item can begin with it, or items are not text.
         """
         message = f"items of kind {self.kind} have no prefix {prefix!r}: ask for a range"
         raise ValueError(message)
@@ -103,18 +91,18 @@ class Digits(BaseDomain):
     def chunks(self) -> int:
         """Return the number of integers of a key: as few as stay below 2^24, for all lengths."""
         digits = 1
-        while self._base ** (digits + 1) <= _CHUNK_LIMIT:
+        while self.base ** (digits + 1) <= _CHUNK_LIMIT:
             digits += 1
-        return -(-self._length // digits)
+        return -(-self.width // digits)
 
     @property
     def bound(self) -> int:
         """Return the bound that every chunk stays below."""
-        return int(self._base**self._digits_per_chunk)
+        return int(self.base**self._digits_per_chunk)
 
     @property
     def _digits_per_chunk(self) -> int:
-        return -(-self._length // self.chunks)
+        return -(-self.width // self.chunks)
 
     @property
     def _width(self) -> int:
@@ -128,7 +116,7 @@ class Digits(BaseDomain):
         digits = self._digits(names).reshape(len(names), self.chunks, -1)
         keys = np.zeros(digits.shape[:2], dtype=np.uint64)
         for column in range(digits.shape[2]):
-            keys = keys * np.uint64(self._base) + digits[:, :, column]
+            keys = keys * np.uint64(self.base) + digits[:, :, column]
         return keys
 
     def decode(self, keys: Keys) -> list[str | None]:
@@ -143,22 +131,22 @@ class Digits(BaseDomain):
     @property
     def value_count(self) -> int:
         """Return the number of rows of digits, without the padding of the last chunk."""
-        return int(self._base**self._length)
+        return int(self.base**self.width)
 
     def values_of(self, items: Sequence[str]) -> ItemValues:
         """Return each item's digits as one integer; raises as that of `BaseDomain`."""
         digits, _ = self._split(self.encode(items), self._digits_per_chunk)
-        rows = digits.reshape(len(items), self._width)[:, : self._length]
+        rows = digits.reshape(len(items), self._width)[:, : self.width]
         values: ItemValues = np.zeros(len(items), np.uint64)
         for column in rows.T:
-            values = values * np.uint64(self._base) + column
+            values = values * np.uint64(self.base) + column
         return values
 
     def names_of(self, values: ItemValues) -> list[str | None]:
         """Return the item of each integer; None if no item has it."""
-        digits, rest = self._split(values, self._length)
+        digits, rest = self._split(values, self.width)
         rows = np.full((len(values), self._width), self._pad_digit, np.uint64)
-        rows[:, : self._length] = digits
+        rows[:, : self.width] = digits
         fits = (rest == 0).tolist()
         return [
             self._item_or_none(row) if fit else None for row, fit in zip(rows, fits, strict=True)
@@ -170,7 +158,7 @@ class Digits(BaseDomain):
         """Return `count` digits of each number, first to last, and the rest above them."""
         digits, rest = np.zeros((*numbers.shape, count), np.uint64), numbers
         for column in reversed(range(count)):
-            rest, digits[..., column] = np.divmod(rest, np.uint64(self._base))
+            rest, digits[..., column] = np.divmod(rest, np.uint64(self.base))
         return digits, rest
 
     def _item_or_none(self, digits: NDArray[Any]) -> str | None:

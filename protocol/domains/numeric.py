@@ -107,11 +107,13 @@ class NumericInterval(Digits):
         return repr(float(self.values_at(position)[0]))
 
     @property
-    def _base(self) -> int:
+    def base(self) -> int:
+        """Return `alpha`."""
         return self.alpha
 
     @property
-    def _length(self) -> int:
+    def width(self) -> int:
+        """Return `length`."""
         return self.length
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:

@@ -91,11 +91,13 @@ class Alphabet(Digits):
         return text.rstrip(self.pad) if self.pad else text
 
     @property
-    def _base(self) -> int:
+    def base(self) -> int:
+        """Return the number of characters."""
         return len(self.characters)
 
     @property
-    def _length(self) -> int:
+    def width(self) -> int:
+        """Return `length`."""
         return self.length
 
     @property
@@ -122,7 +124,7 @@ class Alphabet(Digits):
 class Utf8(Digits):
     """Text of at most `max_bytes` bytes of UTF-8, without NUL, which is the padding."""
 
-    _base: ClassVar[int] = 256
+    base: ClassVar[int] = 256
     _pad_digit: ClassVar[int] = 0
     kind: Literal["utf8"] = "utf8"
     max_bytes: int = Field(ge=1, le=1024)
@@ -154,7 +156,8 @@ class Utf8(Digits):
         return row.tobytes().rstrip(b"\0").decode(errors="replace")
 
     @property
-    def _length(self) -> int:
+    def width(self) -> int:
+        """Return `max_bytes`."""
         return self.max_bytes
 
     @property
@@ -220,9 +223,6 @@ def alphabet_of(characters: str, items: Collection[str], length: int | None = No
     """Return the domain of strings of `characters`, up to `length`, or to the longest of `items`.
 
     Items with other characters are ignored. Items of different lengths are padded.
-
-    Raises:
-        ValueError: if a character occurs twice, there is none, or the length is out of range.
     """
     fitting = [item for item in items if set(item) <= set(characters)]
     longest = length or max(map(len, fitting), default=1)
@@ -231,13 +231,10 @@ def alphabet_of(characters: str, items: Collection[str], length: int | None = No
 
 
 def smallest_domain(items: Collection[str]) -> Alphabet | Utf8:
-    """Return the domain with the shortest keys that contains all `items`.
+    """Return the domain with the shortest keys that contains all `items`; ValueError if none does.
 
     Only for public data, as in a simulation: the domain of a real study is chosen without the
     items of any device.
-
-    Raises:
-        ValueError: if there are no items, or no domain contains them all.
     """
     if not items:
         raise ValueError("items are empty: a domain needs one or more")

@@ -37,9 +37,7 @@ class KeyedHistograms:
 def keyed_histograms(question: SumQuestion, histograms: Iterable[Histogram]) -> KeyedHistograms:
     """Return the histograms of the devices with the keys of their items.
 
-    Raises:
-        ValueError: if a device's counts add up to more than the contribution bound, are not
-            positive, or an item is outside the domain.
+    Raises ValueError if a histogram is not within the contribution bound and the domain.
     """
     held = Histograms.from_mappings(histograms)
     held.check(question.contribution)
@@ -48,11 +46,7 @@ def keyed_histograms(question: SumQuestion, histograms: Iterable[Histogram]) -> 
 
 
 def device_values(domain: Domain, histograms: Iterable[Histogram]) -> ItemValues:
-    """Return the value of each device's item, or `domain.value_count` if it has no item.
-
-    Raises:
-        ValueError: if a device holds more than one item, or one outside the domain.
-    """
+    """Return the value of each device's item, or `domain.value_count` if it has no item."""
     return device_rows(
         domain, histograms, domain.values_of, np.uint64(domain.value_count), "values"
     )
@@ -67,11 +61,8 @@ def device_rows(
 ) -> NDArray[R]:
     """Return a row for each device: `encode` of its item, or `no_item` if it has none.
 
-    The rows of all items are cached under `cache_key`, which names the encoding.
-
-    Raises:
-        ValueError: if a device holds more than one item, or an item outside the domain, as
-            `encode` raises it.
+    The rows of all items are cached under `cache_key`, which names the encoding. Raises ValueError
+    if a device holds more than one item, or one outside the domain.
     """
     held = Histograms.from_mappings(histograms)
     held.check(1)
@@ -85,11 +76,7 @@ def device_rows(
 def _encode_items(
     domain: Domain, held: Histograms, encode: Callable[[Sequence[str]], NDArray[R]], cache_key: str
 ) -> NDArray[R]:
-    """Return `encode` of each item in the domain, and zeros for others.
-
-    Raises:
-        ValueError: if a device holds an item outside the domain.
-    """
+    """Return `encode` of each item in the domain, zeros for others; ValueError if one is held."""
     inside, encoded = held.items.cached(
         cache_key, domain, lambda: _encode_inside(domain, held.items, encode)
     )

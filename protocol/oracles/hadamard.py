@@ -150,12 +150,7 @@ class RecursiveHadamard(_SignOracle):
 
     @classmethod
     def for_epsilon(cls, epsilon: float, domain: int) -> Self:
-        """Return the oracle of the source, whose number of symbols grows with e^epsilon.
-
-        Raises:
-            ValueError: if a parameter is out of range, or the domain is not larger than the
-            symbols.
-        """
+        """Return the oracle of the source, whose number of symbols grows with e^epsilon."""
         check_epsilon(epsilon)
         residues = 1
         while 2 * residues < min(exp(epsilon), domain):
@@ -167,11 +162,7 @@ class RecursiveHadamard(_SignOracle):
         return self.residues
 
     def variances(self, frequencies: Frequencies, n: int) -> Frequencies:
-        """Return the exact variance of every value (d,), given the true frequencies of all.
-
-        Raises:
-            ValueError: as `Oracle.variances`.
-        """
+        """Return the exact variance of every value (d,), given the true frequencies of all."""
         super().variances(frequencies, n)
         mass = np.bincount(self._residue_of_all, frequencies, self.residues)
         return self.variance_given_residue(frequencies, mass[self._residue_of_all] - frequencies, n)
@@ -180,9 +171,6 @@ class RecursiveHadamard(_SignOracle):
         """Return the variances at the estimated frequencies of values and of residues.
 
         Variances of candidates are the bound, since their counts do not include residues.
-
-        Raises:
-            ValueError: as `frequencies`.
         """
         if counts.candidates is not None:
             return super().estimated_variances(counts)

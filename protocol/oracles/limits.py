@@ -12,11 +12,7 @@ MAX_FULLY_DECODED_DOMAIN = 2**26  # values that are counted all together
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Check that probabilities of 64 bits can express `epsilon`.
-
-    Raises:
-        ValueError: if it is not a number from 1e-6 to 32.
-    """
+    """Raise ValueError if `epsilon` is not from 1e-6 to 32, as 64-bit probabilities need."""
     is_number = isinstance(epsilon, Real) and not isinstance(epsilon, bool)
     if not is_number or not MIN_EPSILON <= epsilon <= MAX_EPSILON:  # also refuses NaN
         raise ValueError(
@@ -25,22 +21,14 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def check_domain(domain: int) -> None:
-    """Check a number of values.
-
-    Raises:
-        ValueError: if it is not a whole number from 2 to 2^32.
-    """
+    """Raise ValueError if a number of values is not a whole number from 2 to 2^32."""
     is_whole = isinstance(domain, Integral) and not isinstance(domain, bool)
     if not is_whole or not 2 <= domain <= MAX_DOMAIN:
         raise ValueError(f"domain must be from 2 to 2^32, a whole number, not {domain!r}")
 
 
 def check_report_shape(reports: PackedReports, nbytes: int) -> None:
-    """Check the type and shape of reports.
-
-    Raises:
-        ValueError: if `reports` is not of uint8 and shape `(n, nbytes)`.
-    """
+    """Raise ValueError if `reports` is not of uint8 and shape `(n, nbytes)`."""
     if reports.dtype != np.uint8 or reports.ndim != 2 or reports.shape[1] != nbytes:
         raise ValueError(
             f"reports must be uint8 of shape (n, {nbytes}), "

@@ -39,11 +39,7 @@ class LocalHashing(HashedResponseOracle):
 
     @classmethod
     def for_l2(cls, epsilon: float, domain: int) -> Self:
-        """Return the oracle with the smallest sum of variances.
-
-        Raises:
-            ValueError: if a parameter is out of range, or the domain is not larger than g.
-        """
+        """Return the oracle with the smallest sum of variances."""
         return cls(epsilon, domain, m_for_l2(epsilon, domain))
 
     @property

@@ -60,8 +60,7 @@ OracleParameters: TypeAlias = dict[str, str | bool | int | float]
 class ReportCounts:
     """Cells (c,) that a server keeps of a number of `reports`; cells of two batches are added.
 
-    Without `candidates` the cells are the oracle's own and determine all estimates. With
-    `candidates` they are the support of these.
+    They are the support of the `candidates`; without these, the oracle's own for all values.
     """
 
     oracle: "Oracle"
@@ -70,11 +69,7 @@ class ReportCounts:
     candidates: ItemValues | None = field(default=None, repr=False)
 
     def __add__(self, other: "ReportCounts") -> "ReportCounts":
-        """Return the counts of both batches.
-
-        Raises:
-            ValueError: if the other counts are of another oracle or of other candidates.
-        """
+        """Return the counts of both batches; ValueError if oracles or candidates differ."""
         if self.oracle != other.oracle:
             raise ValueError(f"counts of {other.oracle} do not add to those of {self.oracle}")
         if not _same_candidates(self.candidates, other.candidates):
@@ -91,11 +86,7 @@ def _same_candidates(first: ItemValues | None, second: ItemValues | None) -> boo
 
 @dataclass(frozen=True)
 class Oracle(ABC):
-    """A frequency oracle over the values 0 .. `domain` - 1, with `epsilon` for each report.
-
-    Raises:
-        ValueError: by the constructor, if a parameter is out of the range that the message names.
-    """
+    """A frequency oracle over the values 0 .. `domain` - 1, with `epsilon` for each report."""
 
     name: ClassVar[str]
     epsilon: float
@@ -152,10 +143,7 @@ class Oracle(ABC):
 
     @property
     def reports_per_batch(self) -> int:
-        """Return the number of reports of one batch of a server, so that no batch takes long.
-
-        Where a report takes little time compared with the cells of a batch, batches are larger.
-        """
+        """Return the number of reports of one batch of a server, so that no batch takes long."""
         return max(REPORTS_PER_BATCH, min(_MAX_DECODE_BATCH, self._batch_cells // 8))
 
     @property
@@ -171,8 +159,7 @@ class Oracle(ABC):
     def distribution(self, value: int) -> dict[int, Fraction]:
         """Return the exact probability of each report, a little-endian integer, given `value`.
 
-        Raises:
-            ValueError: if there are more than 2^20 reports, or `value` is not in the domain.
+        Raises ValueError if there are more than 2^20 reports, or `value` is not in the domain.
         """
 
     @abstractmethod
@@ -196,8 +183,7 @@ class Oracle(ABC):
     def perturb(self, values: ItemValues, chance: RandomWords) -> PackedReports:
         """Return one packed report for each value, shape `(n, nbytes)`.
 
-        Raises:
-            ValueError: if a value is not an integer of the domain.
+        Raises ValueError if a value is not an integer of the domain.
         """
         checked = self._checked_values(values, "values")
         reports = np.empty((len(checked), self.nbytes), np.uint8)
@@ -211,8 +197,7 @@ class Oracle(ABC):
     ) -> ReportCounts:
         """Return the counts of `reports`, of all values or of the distinct `candidates`.
 
-        Few candidates are counted one by one. If that costs more than counting all values, all
-        values are counted.
+        Candidates are counted one by one if that costs less than counting all values.
 
         Raises:
             ValueError: if a report is malformed, a candidate is repeated or not in the domain, or
@@ -235,11 +220,7 @@ class Oracle(ABC):
         return ReportCounts(self, len(reports), cells, checked)
 
     def check(self, reports: PackedReports) -> None:
-        """Check a batch of reports.
-
-        Raises:
-            ValueError: if the reports have a wrong length, or a field is out of its range.
-        """
+        """Raise ValueError if `reports` have a wrong length, or a field is out of its range."""
         check_report_shape(reports, self.nbytes)
         self._check(reports)
 
@@ -249,19 +230,14 @@ class Oracle(ABC):
         return self._votes(reports, self._checked_values(candidates, "candidates"))
 
     def support(self, counts: ReportCounts) -> Support:
-        """Return S: the sum of all votes for each value, or for each of the candidates.
-
-        Raises:
-            ValueError: if the counts are of another oracle, or of another number of cells.
-        """
+        """Return S: the sum of all votes for each value, or for each of the candidates."""
         self._check_counts(counts)
         return self._support(counts.cells) if counts.candidates is None else counts.cells
 
     def frequencies(self, counts: ReportCounts) -> Frequencies:
         """Return the unbiased estimates, which may be below 0 or above 1.
 
-        Raises:
-            ValueError: if there are no reports, or the counts are of another oracle.
+        Raises ValueError if there are no reports, or the counts are of another oracle.
         """
         support = self.support(counts)
         if not counts.reports:
@@ -281,11 +257,7 @@ class Oracle(ABC):
         return float(q * (1 - q) / (p - q) ** 2), float(p * (1 - p) / (p - q) ** 2)
 
     def variance(self, frequencies: Frequencies, n: int) -> Frequencies:
-        """Return the variance of the estimates from `n` reports, by the *true* frequencies.
-
-        Raises:
-            ValueError: if `n` is not 1 or more, or a frequency is not from 0 to 1.
-        """
+        """Return the variance of the estimates from `n` >= 1 reports, by the *true* frequencies."""
         if n < 1:
             raise ValueError(f"n must be 1 or more, not {n}")
         if not ((frequencies >= 0) & (frequencies <= 1)).all():
@@ -306,9 +278,6 @@ class Oracle(ABC):
         The intervals are normal, with `variances` or otherwise with the variance at each
         estimate, and are not cut at 0 or 1. An interval has probability `level` for a value that
         is chosen beforehand.
-
-        Raises:
-            ValueError: if `n` is not 1 or more, or `level` not between 0 and 1.
         """
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, not {level}")
@@ -321,9 +290,6 @@ class Oracle(ABC):
         """Return the exact variance of every value (d,), given the true frequencies of all.
 
         It equals `variance`, unless the oracle's values disturb each other unequally.
-
-        Raises:
-            ValueError: as `variance`, or if `frequencies` are not those of all values.
         """
         if frequencies.shape != (self.domain,):
             raise ValueError(f"frequencies must be of all {self.domain:,} values")
@@ -337,9 +303,6 @@ class Oracle(ABC):
         """Return a bound that the estimate of an absent value exceeds with probability `tail`.
 
         The bound is exact where votes are 0 or 1, since S is binomial then.
-
-        Raises:
-            ValueError: if `n` is below 1, or `tail` not above 0 and below 1.
         """
         q = float(self.mean_vote_if_other)
         return (binomial_upper_quantile(n, q, tail) / n - q) / float(

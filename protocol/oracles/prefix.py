@@ -49,11 +49,7 @@ class HeavyString:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixExtension:
-    """Prefix extension by `oracle` for strings of `size` bytes, 8 bits each, the highest first.
-
-    Raises:
-        ValueError: if a parameter is out of the range that the message names.
-    """
+    """Prefix extension by `oracle` for strings of `size` bytes, 8 bits each, the highest first."""
 
     oracle: Oracle
     size: int
@@ -100,11 +96,7 @@ class PrefixExtension:
         return 8 + self.oracle.bits
 
     def perturb(self, strings: Bytes, chance: RandomWords) -> PackedReports:
-        """Return a report for each of `strings`: a byte for the length, and the oracle's report.
-
-        Raises:
-            ValueError: if `strings` is not of uint8 and shape `(n, size)`, n >= 1.
-        """
+        """Return a report for each of `strings`, `(n, size)`: length and the oracle's report."""
         if strings.dtype != np.uint8 or strings.ndim != 2 or strings.shape[1] != self.size:
             raise ValueError(
                 f"strings must be uint8 of shape (n, {self.size}), "
@@ -121,22 +113,14 @@ class PrefixExtension:
         return reports
 
     def check(self, reports: PackedReports) -> None:
-        """Check a batch of reports.
-
-        Raises:
-            ValueError: if the reports have a wrong length, name an unknown length of prefixes, or
-                the oracle refuses its part.
-        """
+        """Raise ValueError for a wrong size or prefix length, or if the oracle refuses its part."""
         self._check_groups(reports)
         self.oracle.check(reports[:, 1:])
 
     def identify(self, reports: PackedReports, max_results: int = 10) -> list[HeavyString]:
         """Return up to `max_results` heavy strings, the highest count first.
 
-        Reports of several batches are concatenated.
-
-        Raises:
-            ValueError: if `reports` are malformed, or none has some length, or `max_results` < 1.
+        Raises ValueError if `reports` are malformed, or none has some length.
         """
         self._check_groups(reports)
         if max_results < 1:
@@ -186,8 +170,7 @@ class PrefixExtension:
         """Return the count from which a string of `n` devices is listed with `probability`.
 
         The string must be kept at every length and exceed the threshold of the last; each may fail
-        with an equal part of 1 - `probability`. Infinite if not even a string of all devices is
-        listed.
+        with an equal part of 1 - `probability`. Infinite if no count suffices.
         """
         last, groups = self._group_size(n), len(self.lengths)
         tails = [min(0.5, self.keep / self._candidate_count(group)) for group in range(groups - 1)]

@@ -83,9 +83,7 @@ def recommend(
 ) -> Recommendation:
     """Return the best oracle for `users` reports, where no frequency is above `max_frequency`.
 
-    Raises:
-        ValueError: if `users` or `max_bytes` is below 1, `goal` is unknown, `max_frequency` is not
-            from 0 to 1, `epsilon` or `domain` is out of range, or all oracles have longer reports.
+    Raises ValueError if a parameter is out of range, or all oracles have longer reports.
     """
     if users < 1:
         raise ValueError(f"users must be 1 or more, not {users}")
@@ -167,10 +165,7 @@ def _candidates(epsilon: float, domain: int, max_frequency: float) -> Iterator[O
 
 
 def min_users(works: Callable[[int], bool]) -> int | None:
-    """Return the smallest number of users for which an oracle works, within one percent.
-
-    `works` must hold for all larger numbers. Returns None if the number is above 10^15.
-    """
+    """Return the smallest number of users from which `works` holds, to 1%; None above 10^15."""
     high = 1
     while not works(high):
         if high >= MAX_USERS:

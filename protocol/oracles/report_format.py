@@ -21,10 +21,7 @@ _MAX_REPORT_BITS = 2**24
 
 @dataclass(frozen=True)
 class IntegerReportOracle(Oracle):
-    """An oracle whose report is one integer below `possible_reports`: its fields in mixed radix.
-
-    A report has the smallest number of bits, and one comparison checks all fields.
-    """
+    """An oracle whose report is an integer below `possible_reports`: its fields in mixed radix."""
 
     def __post_init__(self) -> None:
         Oracle.__post_init__(self)
@@ -63,11 +60,7 @@ class IntegerReportOracle(Oracle):
         return codes.astype("<u8").view(np.uint8).reshape(-1, 8)[:, : self.nbytes]
 
     def codes(self, reports: PackedReports) -> Codes:
-        """Return reports as integers.
-
-        Raises:
-            ValueError: if a report is malformed.
-        """
+        """Return reports as integers; ValueError if a report is malformed."""
         self.check(reports)
         return self._codes(reports)
 

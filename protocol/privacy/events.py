@@ -88,10 +88,7 @@ class SampleThresholdEvent(PublicModel):
 
     @model_validator(mode="after")
     def _check_join_probability(self) -> Self:
-        if (
-            not self.probability < self.join_probability
-            or self.probability / self.join_probability == 1
-        ):
+        if not self.probability / self.join_probability < 1:
             raise ValueError(
                 f"probability must be below join_probability {self.join_probability:g}, "
                 f"not {self.probability:g}"

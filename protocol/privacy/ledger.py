@@ -83,19 +83,13 @@ class Ledger(PublicModel):
     def epsilon(
         self, delta: float, party: Party = "public", relation: NeighbourRelation = "add-remove"
     ) -> float | None:
-        """Return the epsilon of `party` with `delta`; None if it has no bound.
-
-        Raises:
-            ValueError: if `delta` is not from 1e-11 to below 1.
-        """
+        """Return the epsilon of `party` with `delta`, from 1e-11 to below 1; None if unbounded."""
         return _epsilon(tuple(e.event for e in self.entries), delta, party, relation)
 
     def spend(self, entry: LedgerEntry) -> "Ledger":
         """Return the ledger with `entry`; this ledger if it has the entry already.
 
-        Raises:
-            ValueError: if another entry has its name.
-            BudgetError: if the budget would be exceeded.
+        Raises ValueError if another entry has its name, BudgetError if the budget is exceeded.
         """
         for known in self.entries:
             if known.name == entry.name:
@@ -108,11 +102,7 @@ class Ledger(PublicModel):
         return more
 
     def statement(self, delta: float) -> Statement:
-        """Return all numbers of the ledger at `delta`.
-
-        Raises:
-            ValueError: if `delta` is not from 1e-11 to below 1.
-        """
+        """Return all numbers of the ledger at `delta`, from 1e-11 to below 1."""
         parties = [
             PartyEpsilon(
                 party=party,

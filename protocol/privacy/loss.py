@@ -43,10 +43,7 @@ _MIN_FINITE_LOSS_PROBABILITY = 1e-12  # below, a loss counts as total
 
 
 def highest_relevant_loss(curve: DivergenceCurve, lowest: float, highest: float) -> float:
-    """Return the smallest loss where `curve` is nearly what it is at `highest`.
-
-    Nearly means up to 1e-16 and one part in a thousand. The rest may be treated as a total loss.
-    """
+    """Return the smallest loss where `curve` is, to 1e-16 and 0.1%, what it is at `highest`."""
     rest = 1.001 * _value_at(curve, highest) + NEGLIGIBLE_PROBABILITY
     low, high = math.floor(lowest / LOSS_INTERVAL), math.ceil(highest / LOSS_INTERVAL)
     steps = first_true(lambda step: _value_at(curve, step * LOSS_INTERVAL) <= rest, low + 1, high)
@@ -63,10 +60,8 @@ def connect_the_dots(curve: DivergenceCurve, lowest: float, highest: float) -> "
     )
 
     # Slightly less, so that an exact multiple is not rounded to the next.
-    first, last = (
-        math.floor(lowest / LOSS_INTERVAL + 1e-6),
-        math.ceil(highest / LOSS_INTERVAL - 1e-6),
-    )
+    first = math.floor(lowest / LOSS_INTERVAL + 1e-6)
+    last = math.ceil(highest / LOSS_INTERVAL - 1e-6)
     deltas = curve(np.arange(first, last + 1, dtype=np.float64) * LOSS_INTERVAL)
     deltas = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
     return create_pmf_pessimistic_connect_dots_fixed_gap(LOSS_INTERVAL, first, last, deltas)
@@ -94,10 +89,7 @@ def local_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
 
     No such report reveals more than randomized response of `epsilon` that is true with additional
     probability `delta` [Kairouz15, theorem 3.3]. The device's value is replaced; that it reports
-    is not secret.
-
-    Raises:
-        ValueError: if `epsilon` is not from 0 to 40, or `delta` not from 0 to below 1.
+    is not secret. Raises ValueError unless `epsilon` is from 0 to 40 and `delta` below 1.
     """
     if not 0 <= epsilon <= _MAX_LOCAL_EPSILON or not 0 <= delta < 1:
         raise ValueError(
@@ -113,10 +105,7 @@ def local_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
 
 
 def bounded_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
-    """Return the worst loss of any (`epsilon`, `delta`) release: total with probability `delta`.
-
-    It has few values, and stands for a release of which only epsilon and delta matter.
-    """
+    """Return the worst loss of any (`epsilon`, `delta`) release: total with probability `delta`."""
     from dp_accounting.pld.privacy_loss_distribution import (  # noqa: PLC0415
         PrivacyLossDistribution,
     )
@@ -127,11 +116,7 @@ def bounded_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution
 
 
 def compose(losses: "Iterable[tuple[PrivacyLossDistribution, int]]") -> "PrivacyLossDistribution":
-    """Return the loss of all releases together, each repeated a number of times.
-
-    Raises:
-        ValueError: if one has another interval, or is repeated less than once.
-    """
+    """Return the loss of all releases together, each repeated a number of times."""
     from dp_accounting.pld.privacy_loss_distribution import identity  # noqa: PLC0415
 
     total, repeated_losses = identity(LOSS_INTERVAL), list(losses)
@@ -155,11 +140,7 @@ def _is_total(losses: "Iterable[tuple[PrivacyLossDistribution, int]]") -> bool:
 
 
 def epsilon_of(loss: "PrivacyLossDistribution", delta: float) -> float:
-    """Return the smallest epsilon of `loss` with `delta`; infinity if none.
-
-    Raises:
-        ValueError: if `delta` is not from 1e-11 to below 1.
-    """
+    """Return the smallest epsilon of `loss` with `delta` from 1e-11 to 1; infinity if none."""
     if not MIN_DELTA <= delta < 1:  # also refuses NaN
         raise ValueError(f"delta must be from {MIN_DELTA} to below 1, not {delta}")
     return float(loss.get_epsilon_for_delta(delta))

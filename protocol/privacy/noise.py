@@ -47,10 +47,6 @@ class NoiseShares:
 
     A part of at most `dropout` drops out, and a part of at least `honest_share` of the survivors
     adds its share and keeps it secret. `share` is the variance of one device's noise.
-
-    Raises:
-        ValueError: if `variance` is not above 0, `contacted` not 1 or more, `dropout` not from 0
-            to below 1, or `honest_share` not above 0 and at most 1.
     """
 
     variance: float
@@ -80,11 +76,7 @@ class NoiseShares:
         return NoiseShares(float(self.share * devices), 1)
 
     def draw(self, chance: RandomWords, cells: int) -> Integers:
-        """Return one device's share, (`cells`,), drawn in batches of cells to bound the memory.
-
-        Raises:
-            ValueError: if more than 2^27 events are expected.
-        """
+        """Return one device's share, (`cells`,); ValueError if over 2^27 events are expected."""
         if self.share * cells > MAX_EVENTS:
             events = float(self.share * cells)
             raise ValueError(f"at most 2^27 events are drawn, not {events:.3g}")
@@ -95,12 +87,9 @@ class NoiseShares:
 
 
 def signed_residues(sums: NDArray[np.integer], bits: int) -> Integers:
-    """Return the integers, (cells,), whose residues mod 2^`bits` are `sums`.
+    """Return the integers, (cells,), whose residues mod 2^`bits` are `sums`; half are negative.
 
-    They are from -2^(`bits` - 1) to below 2^(`bits` - 1): with noise, a sum may be negative.
-
-    Raises:
-        ValueError: if `bits` is not from 1 to 62, or a sum is not from 0 to below 2^`bits`.
+    Raises ValueError if `bits` is not from 1 to 62, or a sum is not from 0 to below 2^`bits`.
     """
     if not 1 <= bits <= 62:
         raise ValueError(f"cells of 1 to 62 bits are decoded, not of {bits}")
@@ -111,12 +100,7 @@ def signed_residues(sums: NDArray[np.integer], bits: int) -> Integers:
 
 
 def draw_skellam(chance: RandomWords, variance: Fraction | float, count: int) -> Integers:
-    """Return `count` independent Skellam numbers of mean 0 and `variance`, exactly.
-
-    Raises:
-        ValueError: if `variance` is negative or not finite, or more than 2^27 events are
-            expected.
-    """
+    """Return `count` Skellam numbers of mean 0 and `variance`, exactly; ValueError if too large."""
     return _scatter(chance, _event_count(chance, variance, count), count)
 
 

@@ -24,10 +24,7 @@ _MAX_LOG_STEP = 1.4  # of the logarithm of a parameter
 
 @dataclass(frozen=True, slots=True)
 class SampleThresholdDesign:
-    """Suppression of counts below `theta`, where `m` of all devices on average are sampled.
-
-    The loss is `epsilon`.
-    """
+    """Suppression below `theta`, with `m` devices sampled on average, and its loss `epsilon`."""
 
     theta: int
     m: int
@@ -45,10 +42,7 @@ def best_design(
 ) -> SampleThresholdDesign:
     """Return the design of the smallest theta / m for `n` devices with `items` in each of `levels`.
 
-    m is the largest to a part in 10^5.
-
-    Raises:
-        ValueError: if a parameter is out of range, or no m of 1 or more keeps the budget.
+    m is the largest to a part in 10^5. Raises ValueError if no m of 1 or more keeps the budget.
     """
     releases = levels * items
     _check(epsilon, delta, releases)
@@ -121,8 +115,7 @@ def min_variance(
 ) -> float:
     """Return the smallest variance of Skellam noise for `releases`, to a part in 10^5.
 
-    Raises:
-        ValueError: if a parameter is out of range, or it is above 2^24.
+    Raises ValueError if a parameter is out of range, or the variance is above 2^24.
     """
     _check(epsilon, delta, releases)
 

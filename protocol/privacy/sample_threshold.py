@@ -47,12 +47,7 @@ _MAX_OTHERS = 2.0**52  # others for which a suppressed cell is impossible
 
 
 def check_parameters(probability: float, threshold: int) -> None:
-    """Check a design.
-
-    Raises:
-        ValueError: if `probability` is not from 1e-9 to below 1, or `threshold` not from 1 to
-            10,000.
-    """
+    """Raise ValueError unless `probability` is in [1e-9, 1) and `threshold` from 1 to 10,000."""
     if not 1e-9 <= probability < 1:  # also refuses NaN
         raise ValueError(f"probability must be from 1e-9 to below 1, not {probability}")
     if not 1 <= threshold <= MAX_THRESHOLD:
@@ -63,11 +58,7 @@ def check_parameters(probability: float, threshold: int) -> None:
 def privacy_loss(
     probability: float, threshold: int, relation: NeighbourRelation = "add-remove"
 ) -> "PrivacyLossDistribution":
-    """Return the loss of one release with coins of `probability` and theta of `threshold`.
-
-    Raises:
-        ValueError: as `check_parameters`.
-    """
+    """Return the loss of one release with coins of `probability` and theta of `threshold`."""
     check_parameters(probability, threshold)
     lowest = math.log1p(-probability)
     highest = max(0.0, math.log(threshold) + lowest) + LOSS_INTERVAL  # above, all loss is total

@@ -44,12 +44,7 @@ _NEGLIGIBLE_TAIL = 1e-21  # of noise beyond the enumerated range
 def privacy_loss(
     variance: float, probability: float = 1.0, relation: NeighbourRelation = "add-remove"
 ) -> "PrivacyLossDistribution":
-    """Return the loss of one count with noise of `variance`; a vote counts with `probability`.
-
-    Raises:
-        ValueError: if `variance` is not from 2^-10 to 2^24, or `probability` not above 0 and at
-            most 1.
-    """
+    """Return the loss of one count with noise of `variance`; a vote counts with `probability`."""
     check_parameters(variance, probability)
     end = tail_bound(variance, _NEGLIGIBLE_TAIL)
     probabilities = np.asarray(ive(np.abs(np.arange(-end, end + 1)), variance), np.float64)
@@ -69,12 +64,7 @@ def privacy_loss(
 
 
 def check_parameters(variance: float, probability: float) -> None:
-    """Check a design.
-
-    Raises:
-        ValueError: if `variance` is not from 2^-10 to 2^24, or `probability` not above 0 and at
-            most 1.
-    """
+    """Raise ValueError unless `variance` is from 2^-10 to 2^24 and `probability` in (0, 1]."""
     if not MIN_VARIANCE <= variance <= MAX_VARIANCE:
         raise ValueError(f"variance must be from 2^-10 to 2^24, not {variance}")
     if not 0 < probability <= 1:

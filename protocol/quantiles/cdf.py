@@ -61,8 +61,7 @@ class CumulativeDistribution:
 def leaf_cdf(leaves: Floats, levels: int) -> CumulativeDistribution:
     """Return the distribution of leaves of equal width, with counts of any sign.
 
-    Raises:
-        EmptyTreeError: if the counts add up to 0 or less.
+    Raises EmptyTreeError if the counts add up to 0 or less.
     """
     ranks = np.concatenate(([0.0], np.cumsum(leaves)))
     if ranks[-1] <= 0:
@@ -74,11 +73,7 @@ def leaf_cdf(leaves: Floats, levels: int) -> CumulativeDistribution:
 def tree_cdf(
     tree: PrefixTree, base: int, terminator: int | None, estimator: Estimator
 ) -> CumulativeDistribution:
-    """Return the distribution of `tree`, whose counts are shares, up to 2^48 prefixes per level.
-
-    Raises:
-        EmptyTreeError: if the tree is empty.
-    """
+    """Return the distribution of `tree`, whose counts are shares, up to 2^48 prefixes per level."""
     depths = [
         int(depth) for depth in np.unique(tree.depths) if base ** int(depth) <= _MAX_LEVEL_NODES
     ]
@@ -108,9 +103,8 @@ class _Level:
     codes: Indices
     starts: Floats
     masses: Floats
-    parents: Indices = field(
-        default_factory=lambda: np.zeros(0, np.int64)
-    )  # indices in the level above
+    # Indices in the level above.
+    parents: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
     def of(

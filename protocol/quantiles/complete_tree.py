@@ -41,11 +41,7 @@ class CompleteTree:
 
     @classmethod
     def from_counts(cls, base: int, counts: Floats) -> "CompleteTree":
-        """Return the tree of `counts`, one level after the other.
-
-        Raises:
-            ValueError: if they do not fill whole levels.
-        """
+        """Return the tree of `counts`, one level after the other; ValueError if a level is cut."""
         sizes = [base]
         while sum(sizes) < len(counts):
             sizes.append(sizes[-1] * base)

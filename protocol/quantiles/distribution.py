@@ -160,9 +160,7 @@ class Distribution:
     domain: Digits
     cumulative: CumulativeDistribution
     errors: PrunedErrors | ConsistentErrors
-    prefixes: PrefixShares | None = (
-        None  # of a trie; a complete tree has all prefixes in its distribution
-    )
+    prefixes: PrefixShares | None = None  # a complete tree has them in its distribution
     beta: float = 0.05
 
     def __post_init__(self) -> None:
@@ -170,22 +168,14 @@ class Distribution:
             raise ValueError(f"beta must be above 0 and below 1, not {self.beta}")
 
     def rank(self, x: QueryPoints) -> BoundedEstimate:
-        """Return the share of values below each of `x`, numbers or items of the domain.
-
-        Raises:
-            ValueError: if one of `x` is outside the domain.
-        """
+        """Return the share of values below each of `x`, numbers or items of the domain."""
         positions = self._positions(x, "x")
         ends = self._leaf_bounds(positions)
         low, high = (self._rank_bound(end, sign) for end, sign in zip(ends, (-1, 1), strict=True))
         return BoundedEstimate(self.cumulative.rank(positions), low, high)
 
     def quantile(self, q: ArrayLike) -> BoundedEstimate:
-        """Return the first value of each rank `q`; of strings, the text of a prefix.
-
-        Raises:
-            ValueError: if one of `q` is not from 0 to 1.
-        """
+        """Return the first value of each rank `q` from 0 to 1; of strings, the text of a prefix."""
         ranks = _checked_floats(q, 0.0, 1.0, "q")
         positions = self.cumulative.quantile(ranks)
         margin = self.errors.rank_margin(positions, ranks, self._margin_sds)
@@ -194,11 +184,7 @@ class Distribution:
         return BoundedEstimate(self._values(positions), self._values(low), self._values(high))
 
     def cdf(self, points: int = 101) -> tuple[NDArray[Any], BoundedEstimate]:
-        """Return `points` equidistant values, from first to last, and their ranks.
-
-        Raises:
-            ValueError: if `points` is not from 2 to 2^20.
-        """
+        """Return `points` (2 to 2^20) equidistant values, from first to last, and their ranks."""
         if not 2 <= points <= 2**20:
             raise ValueError(f"points must be from 2 to 2^20, not {points}")
         positions = np.arange(points) / (points - 1)
@@ -208,10 +194,8 @@ class Distribution:
     def mass(self, low: QueryPoints, high: QueryPoints) -> BoundedEstimate:
         """Return the shares of values from each of `low` to below each of `high`.
 
-        The last number of an interval counts as below itself.
-
-        Raises:
-            ValueError: if an end is outside the domain, or a `low` is above its `high`.
+        The last number of an interval counts as below itself. Raises ValueError if an end is
+        outside the domain, or a `low` is above its `high`.
         """
         starts, ends = self._positions(low, "low"), self._positions(high, "high")
         starts, ends = np.broadcast_arrays(starts, ends)
@@ -222,10 +206,7 @@ class Distribution:
     def frequency(self, prefixes: str | Sequence[str]) -> BoundedEstimate:
         """Return the shares of items that begin with each of `prefixes`.
 
-        Raises:
-            ValueError: if no item has a prefix, or it is longer than the deepest level; or the
-            domain
-                has numbers, whose ranges have masses.
+        Raises ValueError if no item has a prefix, it is too long, or the domain has numbers.
         """
         prefix_list = [prefixes] if isinstance(prefixes, str) else list(prefixes)
         rows = [self.domain.digits_of_prefix(prefix) for prefix in prefix_list]

@@ -101,7 +101,7 @@ def run_report_round(
     first_generator: np.random.Generator,
     executor: RoundExecutor = LOCAL_EXECUTOR,
 ) -> ReportRoundResult[H]:
-    """Return the aggregate of all reports of `devices`, and the true totals after clipping to one.
+    """Return the aggregate of all reports of `devices`, and the totals after clipping to one.
 
     `first_generator` draws for the first chunk. The result does not depend on `executor`.
     """

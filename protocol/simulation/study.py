@@ -71,9 +71,6 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
 
     Each device drops out with probability `dropout`, equally likely in each phase. The outcomes
     depend neither on the size of batches nor on `executor`.
-
-    Raises:
-        ValueError: if the mechanism has no plan for this question under these terms.
     """
     plan, state = mechanism.first_plan(question, terms, "simulation", planned, rng), EMPTY_STATE
     # In a study that asks every round, devices clip their items once, and send the same again.
@@ -193,10 +190,7 @@ class _RoundInMemory(Generic[P]):
 
 
 def _form_cohorts(in_memory: _RoundInMemory[P], secrets: Random) -> Iterator[SecureCohort]:
-    """Yield the cohorts; a device that enrols joins the first with room.
-
-    A cohort below the minimum does not run. Vectors are made when their cohort is next.
-    """
+    """Yield the cohorts of `minimum` or more; vectors are made when their cohort is next."""
     plan, dropouts = in_memory.spec.plan, in_memory.dropouts
     ring = in_memory.spec.mechanism.ring(plan)
     devices = range(len(in_memory.histograms))

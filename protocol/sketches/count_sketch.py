@@ -166,18 +166,14 @@ def cell_bits(max_count: int, signed: bool) -> int:
 
 
 def median(rows: NDArray[F]) -> NDArray[F]:
-    """Return the medians of the columns of `rows`.
-
-    It exchanges whole rows, which is faster than sorting each column of a dozen of them.
-    """
+    """Return the medians of the columns of `rows`, by exchanging whole rows."""
     count = len(rows)
     if count > 15:
         ordered = list(np.sort(rows, axis=0))
     else:
         ordered, spare = list(rows.copy()), np.empty_like(rows[0])
-        for end in range(
-            count - 1, (count - 1) // 2 - 1, -1
-        ):  # the largest of the rest moves to the end
+        # The largest of the rest moves to the end.
+        for end in range(count - 1, (count - 1) // 2 - 1, -1):
             for at in range(end):
                 low, high = ordered[at], ordered[at + 1]
                 np.minimum(low, high, out=spare)

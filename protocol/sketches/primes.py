@@ -11,13 +11,9 @@ _BASES = (2, 3, 5, 7)
 
 @cache
 def widest_prime(above: int) -> int:
-    """Return the largest prime that takes as few bits as any prime greater than `above`.
+    """Return the largest prime below 2^31 that takes as few bits as any prime above `above`.
 
-    A lane of b bits costs the same for any modulus below 2^b, and the largest detects the most
-    invalid values.
-
-    Raises:
-        ValueError: if that prime would not be below 2^31, so that products fit in 64 bits.
+    A lane of b bits costs the same for any modulus, and the largest detects most invalid values.
     """
     bits = max(2, (above + 1).bit_length())
     while bits <= 31:

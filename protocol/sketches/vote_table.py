@@ -32,6 +32,7 @@ first moment of [Molloy05]; eight sub-tables by two hashes, signed values and nu
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Self
@@ -96,16 +97,15 @@ class VoteTableShape(PublicModel):
         return min(self._cells(), key=lambda cell: cell.bits)
 
     def _cells(self) -> list[CellFormat]:
-        cells = []
+        cells = list[CellFormat]()
         for chunks in range(1, _MAX_CHUNKS + 1):
             base = 2 ** max(1, -(-(self.bound - 1).bit_length() // chunks))
             # One more than any chunk, so that all chunks have the same room for digits. And twice
             # the votes, because values have a sign.
-            try:
-                cell = CellFormat(chunks, base + 1, self.votes, 2 * self.votes, self.evidence)
-            except ValueError:  # no prime is large enough
-                continue
-            cells.append(cell)
+            with suppress(ValueError):  # no prime is large enough
+                cells.append(
+                    CellFormat(chunks, base + 1, self.votes, 2 * self.votes, self.evidence)
+                )
         return cells
 
     @property

@@ -42,9 +42,8 @@ def distribution(
     Its confidence intervals hold with probability 1 - `beta`. `estimator` is for tries.
 
     Raises:
-        ValueError: if the mechanism has no tree, if the tree is empty so far (`EmptyTreeError`), if
-            the estimator is "plain" and devices have several items, whose number is unknown, or
-            if the number of devices is secret.
+        ValueError: if the mechanism has no tree, the tree is empty so far (`EmptyTreeError`), the
+            estimator is "plain" and devices have several items, or the number of devices is secret.
     """
     if isinstance(plan, ReleasePlan) and plan.question.hides_device_counts:
         raise ValueError(

@@ -49,11 +49,8 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
 
     `vectors` is the largest number of rounds that are decoded, each with a vector of the question's
     words in which noise may look like counts. Noise protects from the server, so only the part
-    of a coin that the server cannot see counts for it.
-
-    Raises:
-        ValueError: if no release keeps the budget, or the given numbers do not; the text names
-            numbers that do.
+    of a coin that the server cannot see counts for it. Raises ValueError if no release, or not the
+    given one, keeps the budget.
     """
     items = question.contribution
     if max(releases, items) > _MAX_RELEASES or releases * items > _MAX_ACCOUNTED_VOTES:
@@ -62,7 +59,13 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
             f"at most {_MAX_RELEASES:,} of each and {_MAX_ACCOUNTED_VOTES:,} of both together"
         )
     if question.mode == "sample-threshold":
-        release = _sampled_release(question, releases)
+        if question.theta is None or question.probability is None:
+            release = _best_sampled_release(question, releases)
+        else:
+            release = Release(
+                probability=question.probability, threshold=question.theta, variance=0.0
+            )
+            _check_cost(question, release, releases)
         check_join_probability(question.join_probability, release)
         return release
     sampled = 1.0 if question.mode == "noise" else question.probability or _DEFAULT_VOTE_PROBABILITY
@@ -84,11 +87,7 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
 
 
 def check_join_probability(join_probability: float, release: Release) -> None:
-    """Check that some devices that join do not vote, so that joining does not reveal a vote.
-
-    Raises:
-        ValueError: if all devices that join would vote; the text names a sufficient value.
-    """
+    """Raise ValueError if all devices that join would vote, so that joining reveals a vote."""
     p = release.probability
     if join_probability < 1 and not p / join_probability < 1:
         raise ValueError(
@@ -113,14 +112,6 @@ def cell_bits(release: Release, terms: Terms) -> int:
     if noise:
         return (2 * (terms.max_devices + noise) + 1).bit_length()
     return terms.max_devices.bit_length()
-
-
-def _sampled_release(question: ReleaseQuestion, releases: int) -> Release:
-    if question.theta is not None and question.probability is not None:
-        release = Release(probability=question.probability, threshold=question.theta, variance=0.0)
-        _check_cost(question, release, releases)
-        return release
-    return _best_sampled_release(question, releases)
 
 
 def _best_sampled_release(question: ReleaseQuestion, releases: int) -> Release:

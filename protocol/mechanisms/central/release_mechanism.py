@@ -8,6 +8,7 @@ import math
 from typing import Any, Self, TypeVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import model_validator
 
@@ -19,11 +20,12 @@ from protocol.mechanisms.central.release_design import (
     min_honest_share,
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
-from protocol.privacy.noise import MAX_EVENTS, NoiseShares, signed_residues
+from protocol.privacy.noise import MAX_EVENTS, NoiseShares, signed_residues, simulate_skellam_sum
 from protocol.privacy.release import Release
 from protocol.randomness import RandomWords
 from protocol.study import Plan
 from protocol.study_state import StudyState
+from secagg.ring import Lane, Vector
 
 DEVICES_ARRAY = "devices"  # in the study state: devices counted in each level or round
 
@@ -76,11 +78,7 @@ class ReleasePlan(Plan):
         return 2**62 if shares is None else math.floor(MAX_EVENTS / shares.share)
 
     def check_noise(self, cells: int) -> None:
-        """Check that a device can draw its noise for `cells`.
-
-        Raises:
-            ValueError: if that is too much work; the text names ways to reduce it.
-        """
+        """Raise ValueError if a device cannot draw noise for `cells`, with ways to reduce it."""
         if cells > self.max_noisy_cells:
             raise ValueError(
                 f"noise of variance {self.release.variance:.4g} in {cells:,} cells is too much for "
@@ -92,6 +90,13 @@ class ReleasePlan(Plan):
         """Return the integers whose remainders are the `sums` of a lane."""
         whole = sums.astype(np.int64)
         return signed_residues(whole, self.cell_bits) if self.release.variance else whole
+
+    def simulate_noise(self, votes: NDArray[Any], variance: float, rng: Generator) -> Vector:
+        """Return the `votes` of a lane with noise of `variance`, drawn at once, if there is any."""
+        if self.release.variance:
+            votes = votes + simulate_skellam_sum(rng, variance, len(votes))
+        lane = Lane(2**self.cell_bits, len(votes))
+        return ((votes % lane.q).astype(lane.dtype),)
 
     def max_noise_variance(self, participants: int) -> float:
         """Return the largest variance of the noise in the sum of `participants` devices."""

@@ -66,11 +66,7 @@ class TrieHhQuestion(ReleaseQuestion):
         return None if whole is None or self.digits.contains_terminator(whole) else whole
 
     def digits_of(self, items: Sequence[str]) -> DigitRows:
-        """Return the digits of `items`.
-
-        Raises:
-            ValueError: if an item is outside the domain, or has a pad inside.
-        """
+        """Return the digits of `items`; ValueError if one is outside, or has a pad inside."""
         for item in items:
             if self.digits.contains_terminator(item):
                 raise ValueError(f"{item!r} has a pad inside, so it is outside the domain of tries")

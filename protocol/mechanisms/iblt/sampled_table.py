@@ -113,8 +113,7 @@ def cells_in_bytes(question: SumQuestion, cell: CellFormat, nbytes: int) -> int:
 def max_cells(question: SumQuestion, terms: Terms, t: float, tables: int = 1) -> int:
     """Return the largest number of cells of each of `tables` tables in the question's words.
 
-    Raises:
-        ValueError: if the devices' counts may add up to 2^31 or more.
+    Raises ValueError if the devices' counts may add up to 2^31 or more.
     """
     return cells_in_bytes(question, _worst_case_cell(question, terms, t), question.nbytes // tables)
 
@@ -156,12 +155,7 @@ def min_table_bytes(question: SumQuestion, terms: Terms) -> int:
 
 
 def check_words(question: SumQuestion, terms: Terms, parts: int = 1, min_words: int = 0) -> None:
-    """Check that a table of `MIN_CAPACITY` keys fits in one of `parts` of the words.
-
-    Raises:
-        ValueError: if it does not; the text has the words needed, `min_words` or more. Also as
-            `max_cells`.
-    """
+    """Raise ValueError if a table of `MIN_CAPACITY` keys exceeds one of `parts` of the words."""
     cells = cells_for(MIN_CAPACITY)
     needed = needed_words(question, terms, 1.0, cells)
     while max_cells(question.model_copy(update={"words": needed}), terms, 1.0) < cells:
@@ -189,11 +183,7 @@ def worst_case_threshold(question: SumQuestion, terms: Terms, nbytes: int | None
 
 
 def _worst_case_cell(question: SumQuestion, terms: Terms, t: float) -> CellFormat:
-    """Return the format of a cell if every device adds as much as it can to one item.
-
-    Raises:
-        ValueError: if the value may be 2^31 or more.
-    """
+    """Return the format of a cell if every device adds as much as it can to one item."""
     sampler = ThresholdSampler(t, question.contribution)
     max_value = terms.max_devices * sampler.max_item_units
     if max_value >= _VALUE_LIMIT:

@@ -44,10 +44,7 @@ _MARGIN_SDS = 0.5  # standard deviations; the best F1 of 0, 0.5 and 1 over nine 
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """Table of one round: `devices` sampled at `t`, and `singletons` of the keys once.
-
-    `singletons` is None if the table could not be read.
-    """
+    """Table of one round: `devices` sampled at `t`; `singletons` is None if it was not read."""
 
     t: float
     devices: int

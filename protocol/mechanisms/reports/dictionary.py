@@ -27,8 +27,12 @@ from protocol.histograms import Histogram
 from protocol.mechanism import MAX_SHOWN_ESTIMATES, Answer, Estimate, estimates_of_values
 from protocol.mechanisms.encode_input import device_values
 from protocol.oracles.oracle import Oracle, OracleParameters, ReportCounts
-from protocol.oracles.parameters import ParameterGoal, oracle_for
-from protocol.oracles.registry import check_parameters, oracle_from_parameters
+from protocol.oracles.registry import (
+    ParameterGoal,
+    check_parameters,
+    oracle_for,
+    oracle_from_parameters,
+)
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study import Terms

@@ -4,7 +4,7 @@ An item is its value, below 2^64 (below 2^24 for JL-HH, which estimates all valu
 value stands for "no item". A public random map turns the value into a message, and noise makes it
 private (`protocol/oracles/hsu2012/projection.py`). Only the sums of the map's rows over all reports
 are stored; they give the values that most devices hold. GLPS-HH adds a value up once for each of
-its bits, so its values are scrambled first (`scrambling.py`): otherwise strings with the same
+its bits, so its values are scrambled first (`Scrambling`): otherwise strings with the same
 beginning would count for each other.
 
     count(x)  =  n times the share of x, from the sums     Var: the noise, and the others' signs
@@ -42,10 +42,9 @@ from protocol.mechanism import (
 )
 from protocol.mechanisms.encode_input import device_values
 from protocol.oracles.hsu2012.bucket import BucketProjection
-from protocol.oracles.hsu2012.glps import SparseRecovery
+from protocol.oracles.hsu2012.glps import Scrambling, SparseRecovery
 from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
 from protocol.oracles.hsu2012.projection import NoiseKind, Projection, value_bits
-from protocol.oracles.hsu2012.scrambling import Scrambling
 from protocol.privacy.loss import NeighbourRelation
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
@@ -86,11 +85,7 @@ class LinearQuestion(ReportQuestion, ABC):
 
     @abstractmethod
     def projection(self, seed: bytes) -> Projection:
-        """Return the map that the 32 bytes of `seed` determine.
-
-        Raises:
-            ValueError: if a parameter is out of its range; the text names it.
-        """
+        """Return the map of the 32 bytes `seed`; ValueError for a parameter out of range."""
 
     @property
     def scrambled_bits(self) -> int | None:

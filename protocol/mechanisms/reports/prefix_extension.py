@@ -14,13 +14,12 @@ round r it has the result that one round with all of its devices would have.
 Source: [Wang21]; see `docs/hsu2012.md`. The string for "no item" is ours.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.arrays import PackedReports
@@ -36,15 +35,14 @@ from protocol.mechanism import (
 )
 from protocol.mechanisms.encode_input import device_rows
 from protocol.oracles.oracle import Oracle, OracleParameters
-from protocol.oracles.parameters import oracle_for
 from protocol.oracles.prefix import PrefixExtension
-from protocol.oracles.registry import check_parameters, oracle_from_parameters
+from protocol.oracles.registry import check_parameters, oracle_for, oracle_from_parameters
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study import Hex32, Terms
 from protocol.study_state import StudyState
 
-_NO_ITEM = b"\xff"
+_NO_ITEM_BYTE = np.uint8(255)
 _REPORTS_ARRAY = "reports"  # of the study state: of all rounds so far
 
 
@@ -76,11 +74,7 @@ class PrefixQuestion(ReportQuestion):
         return oracle_for(self.oracle, self.epsilon, 2**self.hashed_bits, "l2")
 
     def extension(self, oracle: Oracle, seed: bytes) -> PrefixExtension:
-        """Return prefix extension over `oracle`, with hash functions of the 32 bytes `seed`.
-
-        Raises:
-            ValueError: if a parameter is out of its range; the text names it.
-        """
+        """Return prefix extension over `oracle`, with hash functions of the 32 bytes `seed`."""
         return PrefixExtension(
             oracle=oracle,
             size=self.domain.max_bytes,
@@ -150,13 +144,7 @@ class PrefixExtensionMechanism(ReportMechanism[PrefixQuestion, PrefixPlan, Repor
     ) -> PackedReports:
         """Return a report for each device."""
         domain = plan.question.domain
-
-        def padded(items: Sequence[str]) -> NDArray[np.uint8]:
-            strings = b"".join(_padded(domain, item) for item in items)
-            return np.frombuffer(strings, np.uint8).reshape(-1, domain.max_bytes)
-
-        no_item = np.frombuffer(_NO_ITEM, np.uint8)
-        rows = device_rows(domain, histograms, padded, no_item, "padded strings")
+        rows = device_rows(domain, histograms, domain.digits_of, _NO_ITEM_BYTE, "padded strings")
         return plan.extension.perturb(rows, chance)
 
     def check(self, plan: PrefixPlan, reports: PackedReports) -> None:
@@ -184,28 +172,17 @@ class PrefixExtensionMechanism(ReportMechanism[PrefixQuestion, PrefixPlan, Repor
         return Answer(True, count_significant(estimates), tuple(estimates), state)
 
 
-def _padded(domain: Utf8, item: str) -> bytes:
-    if item not in domain:
-        raise ValueError(f"{item!r} is outside the domain of kind {domain.kind}")
-    return item.encode().ljust(domain.max_bytes, b"\0")
-
-
 def _heavy_estimates(plan: PrefixPlan, reports: PackedReports) -> list[Estimate] | None:
     """Return the listed items; None if a length has no report."""
     extension = plan.extension
     if not np.bincount(reports[:, 0], minlength=len(extension.lengths)).all():
         return None
     hitters = extension.identify(reports, MAX_SHOWN_ESTIMATES)
-    items = [_decode_item(hitter.value) for hitter in hitters]
+    domain = plan.question.domain
+    # None for the string for "no item", and for noise.
+    items = [domain.item_of(np.frombuffer(hitter.value, np.uint8)) for hitter in hitters]
     return ranked(
         Estimate(item, hitter.count, hitter.variance)
         for item, hitter in zip(items, hitters, strict=True)
-        if item is not None and item in plan.question.domain
+        if item is not None
     )
-
-
-def _decode_item(value: bytes) -> str | None:
-    try:
-        return value.rstrip(b"\0").decode()
-    except UnicodeDecodeError:  # the string for "no item", or noise
-        return None

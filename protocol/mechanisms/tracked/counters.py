@@ -181,10 +181,7 @@ def _check(counts: Integers, weights: Integers) -> int:
 
 
 def _correct_one_count(counts: Integers, weights: Integers, total: int, check: int) -> bool:
-    """Correct in place the one count that left its window, if there is one.
-
-    Return whether total and check then agree. If not, several counts left or a device lied.
-    """
+    """Correct in place a count that left its window; return whether total and check then agree."""
     missing, off = total - int(counts.sum()), (check - _check(counts, weights)) % _CHECK_PRIME
     if missing % _CHECK_PRIME == 0:
         return missing == off == 0

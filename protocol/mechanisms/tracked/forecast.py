@@ -38,7 +38,8 @@ _DRIFT_ARRAY = "drift"  # phi, dispersion, trend, and the jump before each block
 _EVICTED_KEYS_ARRAY = "evicted keys"
 # Columns of the study state, the first two for each block.
 _OBSERVED_COLUMN, _EXPOSURE_COLUMN = "observed {}", "exposure {}"
-_LAST_SLIP_COLUMN, _SLIP_VARIANCE_COLUMN = "last slip", "slip variance"
+_LAST_SLIP_COLUMN = "last slip"
+SLIP_VARIANCE_COLUMN = "slip variance"  # variance that slips add to the counts of each item
 
 
 def record_round(
@@ -61,7 +62,7 @@ def record_round(
     columns = {
         _OBSERVED_COLUMN.format(block): np.array([each.count for each in counted], np.float64),
         _EXPOSURE_COLUMN.format(block): np.full(len(counted), participants - sampled_exposure),
-        _SLIP_VARIANCE_COLUMN: np.array([each.variance for each in counted], np.float64),
+        SLIP_VARIANCE_COLUMN: np.array([each.variance for each in counted], np.float64),
     }
     state = state.add([each.item for each in counted], columns)
     if sampled:
@@ -80,11 +81,6 @@ def record_slips(state: StudyState, items: Sequence[str], slips: Integers) -> St
     column = np.zeros(len(state.items))
     column[[state.rows[item] for item in items]] = slips
     return state.with_column(_LAST_SLIP_COLUMN, column)
-
-
-def slip_variances(state: StudyState) -> Floats:
-    """Return the variance that slips add to the counts of each item."""
-    return state.column(_SLIP_VARIANCE_COLUMN)
 
 
 def expected_device_ratio(state: StudyState) -> float:
@@ -114,10 +110,7 @@ def expected_counts(state: StudyState, devices: int, items: Sequence[str]) -> tu
     """Return the expected count of each of `items` among `devices`, and its standard deviation.
 
     If the last block contradicts the rate of all blocks together, the rate of the last block is
-    used, since something has changed.
-
-    Raises:
-        KeyError: if an item is not in the state; only known items are ever tracked.
+    used, since something has changed. Raises KeyError if an item was never known.
     """
     rows = np.array([state.rows[item] for item in items], np.int64)
     whole = history_of(state)
@@ -137,10 +130,7 @@ def expected_counts(state: StudyState, devices: int, items: Sequence[str]) -> tu
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """Expected totals of all items of `state` at the end of the study, with standard deviations.
-
-    It is made after the round of `plan`.
-    """
+    """Expected totals of the items of `state` after the round of `plan`, with deviations."""
 
     plan: Plan
     state: StudyState
@@ -171,18 +161,12 @@ class Forecast:
 
 
 def decision_threshold(threshold: float) -> float:
-    """Return the estimate from which a total reaches `threshold` with probability 1/2 or more.
-
-    Totals are integers: if the estimate is 49.6, 50 is more likely than 49.
-    """
+    """Return the estimate from which an integer total is probably `threshold` or more."""
     return math.ceil(threshold) - tuning.ROUNDING_MARGIN
 
 
 def choose_counters(forecast: Forecast, nbytes: int) -> tuple[CounterGroup, ...]:
-    """Return counters for the items that may become heavy, the most frequent first.
-
-    With the total and check of each group of one width, they take at most `nbytes`.
-    """
+    """Return counters in `nbytes` for the items that may become heavy, the most frequent first."""
     plan, state = forecast.plan, forecast.state
     items = forecast.items_reaching(tuning.UNTRACK_Z_SCORE)
     widths = _counter_widths(plan, state, items)
@@ -201,10 +185,7 @@ def choose_counters(forecast: Forecast, nbytes: int) -> tuple[CounterGroup, ...]
 
 
 def _counter_widths(plan: Plan, state: StudyState, items: Sequence[str]) -> Integers:
-    """Return the bits of each item's counter, wider after a slip.
-
-    If several counts left their windows, none of them went further than all of them together.
-    """
+    """Return the bits of each item's counter, wider after a slip."""
     if not items:
         return np.zeros(0, np.int64)
     bits = counter_bits(*expected_counts(state, plan.terms.max_devices, items))

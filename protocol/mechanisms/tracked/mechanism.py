@@ -19,6 +19,7 @@ from protocol.mechanisms.tracked import tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.fetch_schedule import FetchSchedule
 from protocol.mechanisms.tracked.forecast import (
+    SLIP_VARIANCE_COLUMN,
     Forecast,
     choose_counters,
     decision_threshold,
@@ -30,7 +31,6 @@ from protocol.mechanisms.tracked.forecast import (
     history_of,
     record_round,
     record_slips,
-    slip_variances,
 )
 from protocol.mechanisms.tracked.local_level import STATIONARY
 from protocol.mechanisms.tracked.past_sketch import (
@@ -205,7 +205,7 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         history = history_of(state)
         drift = drift_of(state) if question.assume == "drift" else STATIONARY
         levels = estimate_levels(question.domain, state, history, drift)
-        spread = levels.variances + slip_variances(state)
+        spread = levels.variances + state.column(SLIP_VARIANCE_COLUMN)
         threshold = decision_threshold(question.threshold)
         is_heavy = reaches_threshold(levels.totals, spread, threshold, question.confidence)
         heavy = np.flatnonzero(is_heavy)

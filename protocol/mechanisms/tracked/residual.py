@@ -29,8 +29,6 @@ from protocol.sketches.iblt.capacity import capacity, cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from protocol.study import Terms
 
-# Deviations of the number of keys that a table keeps free. Known keys do not help a tight one.
-
 
 @dataclass(frozen=True, slots=True)
 class ResidualSampling:

@@ -44,9 +44,7 @@ class BitFields:
     def unpack(self, reports: PackedReports) -> list[NDArray[np.int64]]:
         """Return the fields of `reports`, one array of shape `(n, count)` per bound.
 
-        Raises:
-            ValueError: if `reports` is not of uint8 and shape `(n, nbytes)`, n >= 1, or has a field
-                out of range, or bits after the last field that are not zero.
+        Raises ValueError if `reports` is malformed, or bits after the last field are not zero.
         """
         self.check(reports)
         bits = np.unpackbits(reports, axis=1, bitorder="little")
@@ -66,7 +64,7 @@ class BitFields:
         return fields
 
     def check(self, reports: PackedReports) -> None:
-        """Check the shape of `reports`; raises as `unpack`."""
+        """Raise ValueError if `reports` is not of uint8 and shape `(n, nbytes)`, n >= 1."""
         check_report_shape(reports, self.nbytes)
         if not len(reports):
             raise ValueError("reports are empty: one or more are needed")

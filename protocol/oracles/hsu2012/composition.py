@@ -38,12 +38,7 @@ _SCALE_DENOMINATOR = 64  # scales are multiples of 1 / 64, which the exact sampl
 
 
 def check_privacy_parameters(epsilon: float, delta: float, *, pure: bool) -> None:
-    """Check the privacy parameters of a mechanism.
-
-    Raises:
-        ValueError: if `epsilon` is not from 0.01 to 50, or `delta` not from 1e-30 to 0.5; for a
-            `pure` mechanism, if `delta` is not 0.
-    """
+    """Raise ValueError unless `epsilon` is 0.01 to 50 and `delta` 1e-30 to 0.5, 0 if `pure`."""
     if not 0.01 <= epsilon <= 50:  # also refuses NaN
         raise ValueError(f"epsilon must be from 0.01 to 50, not {epsilon}")
     if pure and delta != 0:
@@ -78,8 +73,7 @@ def laplace_scale(profiles: tuple[ShiftProfile, ...], epsilon: float, delta: flo
 def gaussian_variance(profiles: tuple[ShiftProfile, ...], epsilon: float, delta: float) -> int:
     """Return the smallest variance of discrete Gaussian noise that is (epsilon, delta).
 
-    Raises:
-        ValueError: if it is more than 2^24, so `epsilon` is too small for the number of queries.
+    Raises ValueError if it is above 2^24: `epsilon` is too small for the number of queries.
     """
 
     def suffices(variance: int) -> bool:
@@ -113,10 +107,7 @@ def laplace_epsilon(profiles: Iterable[ShiftProfile], scale: Fraction, delta: fl
 
 
 def gaussian_delta(profile: ShiftProfile, variance: int, epsilon: float) -> float:
-    """Return the smallest delta for which discrete Gaussian noise of `variance` is `epsilon`-DP.
-
-    `variance` must be 16 or more.
-    """
+    """Return the smallest delta of discrete Gaussian noise of `variance` >= 16 for `epsilon`-DP."""
     squared = sum(shift**2 * times for shift, times in profile)
     step = math.gcd(*(shift for shift, times in profile if times))
     deviation = math.sqrt(variance * squared)

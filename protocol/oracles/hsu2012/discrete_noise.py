@@ -29,10 +29,9 @@ _MAX_SHORT_BOUND = 2**32  # the range of `uniform_below`
 
 
 def discrete_laplace(chance: RandomWords, scale: Fraction, count: int) -> Integers:
-    """Return `count` independent draws of discrete Laplace noise of `scale` > 0.
+    """Return `count` independent draws of discrete Laplace noise of `scale`.
 
-    Raises:
-        ValueError: if `scale` is not above 0 and below 2^24, or its denominator is above 2^10.
+    Raises ValueError if `scale` is not above 0 and below 2^24, or its denominator above 2^10.
     """
     a, b = scale.numerator, scale.denominator
     if not 0 < scale < 2**24 or b > 2**10:
@@ -55,11 +54,7 @@ def discrete_laplace(chance: RandomWords, scale: Fraction, count: int) -> Intege
 
 
 def discrete_gaussian(chance: RandomWords, variance: int, count: int) -> Integers:
-    """Return `count` independent draws of discrete Gaussian noise of parameter `variance`.
-
-    Raises:
-        ValueError: if `variance` is not from 1 to 2^24.
-    """
+    """Return `count` draws of discrete Gaussian noise of parameter `variance`, from 1 to 2^24."""
     if not 1 <= variance <= MAX_VARIANCE:
         raise ValueError(f"variance must be from 1 to 2^24, not {variance}")
     t = math.isqrt(variance) + 1

@@ -33,6 +33,8 @@ from protocol.oracles.hsu2012.composition import ShiftProfile, paper_scale
 from protocol.oracles.hsu2012.projection import Projection, key_chunks, value_bits
 from protocol.oracles.hsu2012.randomizers import Symbols
 
+_SCRAMBLING_ROUNDS = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseRecovery(Projection):
@@ -116,10 +118,7 @@ class SparseRecovery(Projection):
         return values[np.argsort(-self.estimates(sums, values), kind="stable")]
 
     def variance(self, n: int, count: float, others: float) -> float:
-        """Return the variance of a repetition's mean, and of the median of R of them.
-
-        The median of normal means has pi / (2 R + 1) of their variance, to 1%, for R of at least 3.
-        """
+        """Return the variance of the median of R means, pi / (2 R + 1) of one mean's for R >= 3."""
         share = 1.0 if self.repetitions == 1 else math.pi / (2 * self.repetitions + 1)
         noise = self.randomizer.variance(n, min(max(count, 0.0), n), self.averaged_queries)
         return share * (noise + others / self.buckets / self.averaged_queries)
@@ -136,3 +135,48 @@ def paper_sparsity(n: int, size: int, epsilon: float, delta: float, beta: float)
     """Return s, which balances both errors of theorem 4.2; the number of buckets is O(s)."""
     inner = math.sqrt(n / (math.log(size) * math.log(1 / delta)))
     return float((epsilon / math.log(1 / beta) * inner) ** (2 / 3))
+
+
+@dataclass(frozen=True)
+class Scrambling:
+    """A public permutation of values of `bits` bits, 2 to 64, which makes similar values unlike.
+
+    Strings that begin alike have values with similar bits, and GLPS-HH, which adds up a value once
+    for each of its bits, would count a rival's agreeing bits as its own. Three rounds of
+
+        x  <-  a x + b mod 2^bits,     x  <-  x xor (x >> ceil(bits / 2))           a odd
+
+    remove the structure of strings: the finalizers of [Steele14] (SplitMix), with a and b from
+    the 32 bytes of `seed`. The permutation hides nothing: anyone can invert it.
+    """
+
+    bits: int
+    seed: bytes = field(repr=False)
+
+    def scramble(self, values: ItemValues) -> ItemValues:
+        """Return the image of each of `values`."""
+        for a, b in self._round_constants():
+            values = self._truncate(values * np.uint64(a) + np.uint64(b))
+            values = values ^ (values >> self._shift)
+        return values
+
+    def unscramble(self, values: ItemValues) -> ItemValues:
+        """Return the preimage of each of `values`."""
+        for a, b in reversed(self._round_constants()):
+            # This step is its own inverse, since twice the shift is all bits.
+            values = values ^ (values >> self._shift)
+            inverse = pow(a, -1, 2**64)
+            values = self._truncate((values - np.uint64(b)) * np.uint64(inverse))
+        return values
+
+    @property
+    def _shift(self) -> np.uint64:
+        return np.uint64(-(-self.bits // 2))
+
+    def _truncate(self, values: ItemValues) -> ItemValues:
+        return values & np.uint64(2**self.bits - 1)
+
+    def _round_constants(self) -> list[tuple[int, int]]:
+        numbers = np.arange(_SCRAMBLING_ROUNDS, dtype=np.uint64)[:, np.newaxis]
+        words = HashFamily(self.seed, "scrambling", 1, 2).hash(numbers).tolist()
+        return [(a | 1, b) for a, b in words]

@@ -57,11 +57,7 @@ class HeavyValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection(ABC):
-    """A public random map of the values below `size`, with hash functions of `seed`.
-
-    Raises:
-        ValueError: if a parameter is out of the range that the message names.
-    """
+    """A public random map of the values below `size`, with hash functions of `seed`."""
 
     epsilon: float
     delta: float = 0.0
@@ -143,21 +139,13 @@ class Projection(ABC):
         """Return distinct values that may be heavy, the most likely first."""
 
     def perturb(self, values: ItemValues, chance: RandomWords) -> PackedReports:
-        """Return a report for each of `values`, shape `(n, ceil(bits / 8))`.
-
-        Raises:
-            ValueError: if `values` is not of uint64 and shape `(n,)`, n >= 1, or not below `size`.
-        """
+        """Return a report for each of `values`, uint64 below `size`: `(n, ceil(bits / 8))`."""
         self._check_values(values)
         parts = [self.randomizer.perturb(self.symbols(p), chance) for p in self._batches(values)]
         return np.concatenate(parts)
 
     def aggregate(self, reports: PackedReports) -> Integers:
-        """Return the state of `reports`; states of several batches add up.
-
-        Raises:
-            ValueError: if `reports` is empty, of another shape or type, or out of range.
-        """
+        """Return the state of `reports`, (n, nbytes) of uint8; states of several batches add up."""
         self.randomizer.report_fields.check(reports)
         states = [self.randomizer.aggregate(part) for part in self._batches(reports)]
         return np.asarray(np.sum(states, axis=0), np.int64)
@@ -165,11 +153,7 @@ class Projection(ABC):
     def simulate_state(
         self, values: ItemValues, counts: Integers, rng: np.random.Generator
     ) -> Integers:
-        """Return a state with the distribution of `counts` devices that hold each of `values`.
-
-        Raises:
-            ValueError: if `values` are out of range, or `counts` has another shape or is invalid.
-        """
+        """Return a state with the distribution of `counts` devices that hold each of `values`."""
         self._check_values(values)
         if counts.shape != values.shape or (counts < 0).any() or not counts.any():
             raise ValueError("counts must have one number >= 0 for each value, and not all 0")
@@ -184,10 +168,6 @@ class Projection(ABC):
         """Return up to `max_results` values that may be heavy among `n` devices, best first.
 
         None of them need be heavy: compare counts with the root of their variance.
-
-        Raises:
-            ValueError: if `state` is of another shape, or not of `n` >= 1 reports, or
-                `max_results` < 1.
         """
         if n < 1 or max_results < 1:
             raise ValueError(f"n and max_results must be 1 or more, not {n} and {max_results}")

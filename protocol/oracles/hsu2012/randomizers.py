@@ -68,10 +68,7 @@ class Randomizer(ABC):
 
     @abstractmethod
     def simulate(self, symbols: Symbols, counts: Integers, rng: np.random.Generator) -> Integers:
-        """Return a state of `counts` devices of each row of `symbols`, without additive noise.
-
-        `add_missing_noise` completes the sum of the states of several calls.
-        """
+        """Return a state of `counts` devices of each row of `symbols`, without additive noise."""
 
     def add_missing_noise(self, state: Integers, n: int, rng: np.random.Generator) -> Integers:
         """Return `state` of `n` simulated devices with the noise that it still lacks: none here."""
@@ -85,10 +82,7 @@ class Randomizer(ABC):
 
     @abstractmethod
     def variance(self, n: int, count: float, answers: int) -> float:
-        """Return the variance of a value's signed sums, averaged over `answers` queries.
-
-        Over the noise alone, for a value that `count` of `n` devices hold.
-        """
+        """Return the noise variance of a value's signed sums, averaged over `answers` queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +174,7 @@ class SampledResponse(Randomizer):
 
     @property
     def keep_of_2_64(self) -> int:
-        """Return the probability, as a part of 2^64, of the true symbol.
-
-        It is (e - 1) / (e + K - 1), rounded down by more than the error of the floating-point
-        result, so that the claim holds exactly.
-        """
+        """Return (e - 1) / (e + K - 1) of 2^64, rounded down so that the claim holds exactly."""
         keep = -math.expm1(-self.epsilon) / (1 + (2 * self.cells - 1) * math.exp(-self.epsilon))
         return max(0, int(keep * 2**64) - 2**13)
 
@@ -228,11 +218,7 @@ class SampledResponse(Randomizer):
         )
 
     def sums(self, state: Integers, n: int) -> Floats:
-        """Return queries / (p - q) (#+ - #-).
-
-        Raises:
-            ValueError: if `state` is not of `n` reports.
-        """
+        """Return queries / (p - q) (#+ - #-); ValueError if `state` is not of `n` reports."""
         if state.sum() != n:
             raise ValueError(f"n must be the number of reports, {state.sum():,}, not {n:,}")
         signed = (state[:, ::2] - state[:, 1::2]).astype(np.float64)

@@ -55,11 +55,7 @@ class FiniteField:
 
 @cache
 def finite_field(q: int) -> FiniteField:
-    """Return GF(q).
-
-    Raises:
-        ValueError: if `q` is neither a prime nor a power of 2, or not from 2 to 1024.
-    """
+    """Return GF(q); ValueError if `q` is not a prime or a power of 2 from 2 to 1024."""
     if not 2 <= q <= MAX_FIELD_ORDER or not (is_prime(q) or q & (q - 1) == 0):
         raise ValueError(f"q must be a prime or a power of 2 from 2 to {MAX_FIELD_ORDER}, not {q}")
     if q & (q - 1):

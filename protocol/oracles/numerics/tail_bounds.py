@@ -17,10 +17,9 @@ from protocol.search import first_true
 
 
 def binomial_upper_quantile(n: int, probability: float, tail: float) -> int:
-    """Return the smallest k that a binomial count of `n` exceeds with probability `tail` at most.
+    """Return the smallest k that a binomial count of `n` exceeds with at most probability `tail`.
 
-    Raises:
-        ValueError: if `n` is below 1, or `tail` is not above 0 and below 1.
+    Raises ValueError as `check_tail_probability`.
     """
     check_tail_probability(n, tail)
     return first_true(lambda k: bool(betainc(k + 1, n - k, probability) <= tail), 0, n)
@@ -34,11 +33,7 @@ def bernstein_upper_bound(variance: float, max_term: float, tail: float) -> floa
 
 
 def check_tail_probability(n: int, tail: float) -> None:
-    """Check a number of reports and a probability.
-
-    Raises:
-        ValueError: if `n` is below 1, or `tail` is not above 0 and below 1.
-    """
+    """Raise ValueError if `n` is below 1, or `tail` is not above 0 and below 1."""
     if n < 1:
         raise ValueError(f"n must be 1 or more, not {n}")
     if not 0 < tail < 1:

@@ -64,11 +64,7 @@ class OcmsGf(HashedResponseOracle):
 
     @classmethod
     def for_mse(cls, epsilon: float, domain: int, max_frequency: float = 1.0) -> Self:
-        """Return the sketch of the smallest worst-case variance for a bound on frequencies.
-
-        Raises:
-            ValueError: if a parameter is out of range, or the domain is not larger than q.
-        """
+        """Return the sketch of the smallest worst-case variance for a bound on frequencies."""
         nearest = adjacent_field_orders(real_m_for_mse(epsilon, max_frequency))
         return cls._fastest_within_tolerance(
             epsilon, domain, nearest, lambda q: worst_variance(epsilon, q, max_frequency)
@@ -148,10 +144,8 @@ class OcmsGf(HashedResponseOracle):
 
     def decode_ns(self, reports: int) -> float:
         """Return the nanoseconds of the transform, or of all solutions."""
-        transformed, solved = (
-            8.0 * reports + 50.0 * self.possible_reports,
-            self._solve_ns_per_report * reports,
-        )
+        transformed = 8.0 * reports + 50.0 * self.possible_reports
+        solved = self._solve_ns_per_report * reports
         if self.stores_report_counts:
             return transformed
         return min(transformed, solved) if self.possible_reports <= _MAX_TRANSFORM_CELLS else solved
@@ -201,10 +195,7 @@ class OcmsGf(HashedResponseOracle):
 
 
 def adjacent_field_orders(x: float) -> list[int]:
-    """Return the nearest orders of fields, primes and powers of 2, on both sides of `x`.
-
-    Fields have at most 1024 elements, so above that the only order is 1024.
-    """
+    """Return the nearest orders of fields on both sides of `x`; above 1024 only 1024."""
     low, high = [q for q in _field_orders() if q <= x], [q for q in _field_orders() if q >= x]
     return sorted({*low[-1:], *high[:1]})
 

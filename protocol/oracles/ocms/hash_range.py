@@ -52,11 +52,7 @@ def total_variance(epsilon: float, m: float, domain: int) -> float:
 
 
 def real_m_for_mse(epsilon: float, max_frequency: float = 1.0) -> float:
-    """Return the real m of the smallest worst case (eq 15).
-
-    Raises:
-        ValueError: if `max_frequency` is not from 0 to 1, or `epsilon` is out of range.
-    """
+    """Return the real m of the smallest worst case (eq 15); ValueError for a bad parameter."""
     if not 0 <= max_frequency <= 1:
         raise ValueError(f"max_frequency must be from 0 to 1, not {max_frequency}")
     check_epsilon(epsilon)
@@ -65,11 +61,7 @@ def real_m_for_mse(epsilon: float, max_frequency: float = 1.0) -> float:
 
 
 def real_m_for_l2(epsilon: float, domain: int) -> float:
-    """Return the real m of the smallest sum of variances over `domain` values (theorem 3.7).
-
-    Raises:
-        ValueError: if `epsilon` or `domain` is out of range.
-    """
+    """Return the real m of the smallest sum of variances over `domain` values (theorem 3.7)."""
     check_epsilon(epsilon)
     check_domain(domain)
     e = exp(epsilon)
@@ -140,11 +132,7 @@ def adjacent_integers(x: float) -> tuple[int, int]:
 
 
 def check_hash_range(m: int, domain: int) -> None:
-    """Check that hashing `domain` values to `m` is useful.
-
-    Raises:
-        ValueError: if `m` is below 2, or not below `domain`.
-    """
+    """Raise ValueError if hashing `domain` values to `m` is useless: if not 2 <= m < `domain`."""
     if m < 2:
         raise ValueError(f"m must be 2 or more, not {m}")
     if domain <= m:
@@ -155,11 +143,7 @@ def check_hash_range(m: int, domain: int) -> None:
 
 
 def hash_prime(domain: int) -> int:
-    """Return the smallest prime of at least 101 and at least `domain`.
-
-    Raises:
-        ValueError: if it is not below 2^31.
-    """
+    """Return the smallest prime of at least 101 and `domain`; ValueError if it is 2^31 or more."""
     prime = max(domain, MIN_PRIME)
     while prime < MAX_PRIME and not is_prime(prime):
         prime += 1

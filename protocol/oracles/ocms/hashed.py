@@ -66,11 +66,7 @@ class Ocms(HashedResponseOracle):
 
     @classmethod
     def for_mse(cls, epsilon: float, domain: int, max_frequency: float = 1.0) -> Self:
-        """Return the sketch of the smallest worst-case variance for a bound on frequencies.
-
-        Raises:
-            ValueError: if a parameter is out of range, or the domain is not larger than m.
-        """
+        """Return the sketch of the smallest worst-case variance for a bound on frequencies."""
         return cls(epsilon, domain, m_for_mse(epsilon, max_frequency), hash_prime(domain))
 
     @classmethod

@@ -62,12 +62,7 @@ class OcmsMixture(IntegerReportOracle):
     def for_mse(
         cls, epsilon: float, domain: int, max_frequency: float = 1.0, hashing: HashKind = "gf"
     ) -> Self:
-        """Return the mixture of the smallest worst case for a bound on frequencies.
-
-        Raises:
-            ValueError: if a parameter is out of range, the domain is too small for hashing, or one
-                range alone is as good.
-        """
+        """Return the mixture of the smallest worst case; ValueError if one range is as good."""
         real = real_m_for_mse(epsilon, max_frequency)
         pair = pair_for_mse(
             epsilon,
@@ -176,11 +171,7 @@ class OcmsMixture(IntegerReportOracle):
     def aggregate(
         self, reports: PackedReports, candidates: ItemValues | None = None
     ) -> ReportCounts:
-        """Return the counts: the first sketch's number of reports and cells, the second's cells.
-
-        Raises:
-            ValueError: as `Oracle.aggregate`.
-        """
+        """Return the counts: the first sketch's number of reports and cells, the second's cells."""
         codes = self.codes(reports)
         counts = [
             part.aggregate(part.pack(part_codes), candidates)

@@ -81,11 +81,9 @@ _CELLS_OF_3_SUBTABLES = {
 def cells_for(keys: int, percent: SuccessPercent = 97) -> int:
     """Return the cells in which `keys` >= 1 keys are read in full in `percent` of tables."""
     small = _interpolate(_CELLS_OF_4_SUBTABLES, keys, percent, 4)
-    return (
-        small
-        if small < MIN_LARGE_TABLE_CELLS
-        else max(MIN_LARGE_TABLE_CELLS, _interpolate(_CELLS_OF_3_SUBTABLES, keys, percent, 3))
-    )
+    if small < MIN_LARGE_TABLE_CELLS:
+        return small
+    return max(MIN_LARGE_TABLE_CELLS, _interpolate(_CELLS_OF_3_SUBTABLES, keys, percent, 3))
 
 
 def capacity(cells: int, percent: SuccessPercent = 97) -> int:

@@ -49,9 +49,6 @@ def decode_table(sketch: Iblt, table: Vector, known: Keys | None = None) -> Deco
     Any vector of the ring is allowed, also one that is not a sum of honest tables. The work is
     bounded for all of them, by 73 inspections per cell and the bound in `known_keys.py`. A tight
     table is listed whole or not at all, in at most 4,096 tests per cell, without `known` keys.
-
-    Raises:
-        ValueError: if the table is not of the sketch's ring, or the keys are not of the sketch.
     """
     # Devices only insert, and must not import the compiler.
     from protocol.sketches.iblt.known_keys import peel_with_known_keys  # noqa: PLC0415

@@ -158,10 +158,7 @@ def read_candidate(
 def checked_cells(
     cell: int, fingerprint: np.uint64, rules: TableParameters, candidate: CandidateKey
 ) -> int:
-    """Return the number of cells of the key, 0 if its hash digits or its cells are wrong.
-
-    Writes the cells into the candidate.
-    """
+    """Return the cells of the key, written into the candidate; 0 if hash digits or cells differ."""
     word = hash_word(fingerprint, 0, rules)
     if not digits_match(word >> _U32, rules, candidate):
         return 0

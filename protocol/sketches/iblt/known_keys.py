@@ -56,11 +56,7 @@ class CellSplits:
 
 
 def peel_with_known_keys(peeling: Peeling, keys: Keys) -> None:
-    """Continue a stuck `peeling` with the help of the known `keys`, shape `(n, chunks)`.
-
-    Raises:
-        ValueError: if a key is not of the table.
-    """
+    """Continue a stuck `peeling` with the help of the known `keys`, shape `(n, chunks)`."""
     known = _remaining_known_keys(peeling, keys)
     tried = np.zeros_like(peeling.rows)
     budget = _MAX_SPLITS_PER_CELL * peeling.sketch.cells

@@ -73,10 +73,7 @@ class Peeling:
         return other
 
     def remove_key(self, key: Keys, value: int, cell: int) -> None:
-        """Subtract `value` of `key`, of shape `(chunks,)`, from its cells, as an entry of `cell`.
-
-        Nothing is subtracted if the maximum number of entries is reached.
-        """
+        """Subtract `value` of `key` (chunks,) from its cells, unless there are too many entries."""
         if self.state.totals[ENTRIES] == len(self.state.values):
             return
         sketch, p = self.sketch, self.sketch.cell.p

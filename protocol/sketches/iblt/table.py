@@ -157,13 +157,10 @@ class Iblt:
         object.__setattr__(self, "family", family)
 
     def insert(self, keys: Keys, values: Integers) -> Vector:
-        """Return the table of `keys`, shape `(n, chunks)`, with `values` of at least 1.
+        """Return the table of `keys`, shape `(n, chunks)`, with `values` from 1 to 2^32 - 1.
 
         A value may be the sum over many devices, and exceed the cells' moduli. It then wraps, as
         in the sum of their tables, and the table is not read.
-
-        Raises:
-            ValueError: if a key is out of its bounds, or a value is below 1 or above 2^32 - 1.
         """
         cell = self.cell
         self.check_keys(keys)

@@ -59,9 +59,7 @@ from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
 from protocol.sketches.iblt.table import CellFormat
 from protocol.sketches.primes import widest_prime
 
-_MIN_COUNT_BITS = (
-    5  # of the smallest q: 13, the prime of 4 bits, leaves a fifth of the values unused
-)
+_MIN_COUNT_BITS = 5  # of q: 13, the prime of 4 bits, leaves a fifth of the values unused
 _MAX_FALSE_KEYS_PER_CELL = 1 / 3  # if all values of the cell are tried
 _MIN_EVIDENCE = 100  # of q H^c: with less, nearly full large tables are read slowly
 _MAX_WRONG_READ_PROBABILITY = 2.0**-19  # of tables that are read whole

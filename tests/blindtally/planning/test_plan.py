@@ -18,8 +18,8 @@ from protocol.mechanisms.registry import parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryQuestion
 from protocol.mechanisms.reports.prefix_extension import PrefixQuestion
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.oracles.parameters import oracle_for
 from protocol.oracles.recommend import recommend
+from protocol.oracles.registry import oracle_for
 
 LETTERS = "abcdefgh"
 SIZE = {"devices": 600, "rounds": 8, "threshold": 40, "words": 150, "runs": 2}

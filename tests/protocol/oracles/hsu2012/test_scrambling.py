@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from protocol.oracles.hsu2012.scrambling import Scrambling
+from protocol.oracles.hsu2012.glps import Scrambling
 
 
 @pytest.mark.parametrize("bits", [2, 3, 7, 10])
