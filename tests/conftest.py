@@ -87,7 +87,6 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/protocol/oracles/hsu2012/test_projection.py": (
         "test_counts_are_unbiased_and_of_the_variance_that_is_claimed",
     ),
-    "tests/protocol/oracles/test_prefix.py": ("test_the_sure_count_is_found_nearly_always",),
     "tests/protocol/oracles/test_privacy.py": (
         "test_every_report_is_within_the_ratio_and_some_reach_it[8-",
     ),
