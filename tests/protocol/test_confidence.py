@@ -49,7 +49,5 @@ def test_an_item_at_the_threshold_is_found_with_the_stated_probability(confidenc
 
 
 def test_an_estimate_that_is_certain_needs_no_margin() -> None:
-    assert reaches_threshold(np.array([50.0, 49.0]), np.zeros(2), 50, 0.99).tolist() == [
-        True,
-        False,
-    ]
+    reached = reaches_threshold(np.array([50.0, 49.0]), np.zeros(2), 50, 0.99)
+    assert reached.tolist() == [True, False]

@@ -34,19 +34,8 @@ def test_some_devices_are_taken_in_any_order(held: Held, data: st.DataObject) ->
     assert list(Histograms.from_mappings(held)[first:second]) == held[first:second]
 
 
-@given(st.lists(fleets, min_size=1))
-def test_totals_cover_all_batches(blocks: list[Held]) -> None:
-    total, truth = ItemTotals(), Counter[str]()
-    for held in blocks:
-        small = [{item: count % 1000 + 1 for item, count in first.items()} for first in held]
-        total.add(Histograms.from_mappings(small))
-        for first in small:
-            truth.update(first)
-    assert total.counts() == truth
-
-
 @given(st.lists(fleets, min_size=1), st.lists(fleets), st.booleans())
-def test_totals_merge_with_the_same_or_other_items(
+def test_totals_cover_all_batches_and_merge_with_the_same_or_other_items(
     ours: list[Held], theirs: list[Held], is_one: bool
 ) -> None:
     table = ItemIndex(item for held in ours + theirs for first in held for item in first)

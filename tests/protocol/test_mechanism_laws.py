@@ -20,7 +20,7 @@ their standard deviation, as documented.
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,21 @@ from protocol.sketches.vote_table import VoteTableShape
 from protocol.study import Plan, Question, Terms
 from protocol.study_state import EMPTY_STATE, StudyState
 from tests.examples import fewer
+from tests.protocol.chance import seeded
 
 TERMS = Terms(cohort_size=40, minimum=5, cohorts=2)
+
+
+def sampled_contribution(plan: Any) -> float:
+    return max(plan.t + 1, plan.question.contribution)
+
+
+def whole_contribution(plan: Any) -> float:
+    return plan.question.contribution
+
+
+def two_votes(plan: Any) -> float:
+    return 2 / plan.release.probability
 
 
 @dataclass(frozen=True)
@@ -64,9 +77,8 @@ class Example:
     """A question, a plan update that makes sampling bite, and what one device may change."""
 
     question: Question
-    terms: Terms
-    update: dict[str, Any]
-    influence: Callable[[Any], float]  # of a plan: the most one device changes one estimate
+    update: dict[str, Any] = field(default_factory=dict)
+    influence: Callable[[Any], float] = sampled_contribution  # the most that one device changes
     is_sketch: bool = False  # whose estimates other items move
     is_biased: bool = False  # by less than the standard deviation
     is_private: bool = False  # so that small counts are suppressed, or none is exact
@@ -79,9 +91,7 @@ class Example:
 
     def plan(self, seed: int = 0) -> Any:
         """Return a first plan with the update."""
-        first = self.mechanism.first_plan(
-            self.question, self.terms, "laws", 30, random.Random(seed)
-        )
+        first = self.mechanism.first_plan(self.question, TERMS, "laws", 30, random.Random(seed))
         return first.model_copy(update=self.update)
 
 
@@ -89,16 +99,14 @@ def iblt(contribution: int, t: float, domain: Alphabet | Utf8, **mode: Any) -> E
     question = AdaptiveIbltQuestion(
         threshold=5, contribution=contribution, domain=domain, words=3000, **mode
     )
-    return Example(
-        question, TERMS, {"t": t, "cells": 204}, lambda plan: max(plan.t + 1, contribution)
-    )
+    return Example(question, {"t": t, "cells": 204})
 
 
 def subsampled(contribution: int, threshold: float, **rule: Any) -> Example:
     question = SubsampledIbltQuestion(
         threshold=threshold, contribution=contribution, domain=LETTERS, words=60_000, **rule
     )
-    return Example(question, TERMS, {}, lambda plan: max(plan.t + 1, contribution))
+    return Example(question)
 
 
 def tracked(
@@ -118,14 +126,14 @@ def tracked(
         "max_value": 1000,
         "past_sketch": past,
     }
-    return Example(question, TERMS, update, lambda plan: max(plan.t + 1, contribution), state=state)
+    return Example(question, update, state=state)
 
 
 def histogram(contribution: int, threshold: float, **rule: Any) -> Example:
     question = ApproximateHistogramQuestion(
         threshold=threshold, contribution=contribution, domain=LETTERS, words=60_000, **rule
     )
-    return Example(question, TERMS, {}, lambda plan: max(plan.t + 1, contribution))
+    return Example(question)
 
 
 def sketch(kind: FrequencySketchName, contribution: int, hashes: int) -> Example:
@@ -137,14 +145,8 @@ def sketch(kind: FrequencySketchName, contribution: int, hashes: int) -> Example
         words=300,
         rows=hashes,
     )
-    return Example(
-        question,
-        TERMS,
-        {},
-        lambda _: contribution,
-        is_sketch=True,
-        is_biased=kind == "count-median",
-    )
+    is_biased = kind == "count-median"
+    return Example(question, influence=whole_contribution, is_sketch=True, is_biased=is_biased)
 
 
 def trie(mode: str, **own: Any) -> Example:
@@ -152,7 +154,7 @@ def trie(mode: str, **own: Any) -> Example:
     question = TrieHhQuestion.model_validate(
         {"threshold": 1, "contribution": 1, "domain": LETTERS, "words": 3000} | asked
     )
-    return Example(question, TERMS, {}, lambda plan: 2 / plan.release.probability, is_private=True)
+    return Example(question, influence=two_votes, is_private=True)
 
 
 def tabled() -> Example:
@@ -167,7 +169,7 @@ def hierarchy(mode: str, **own: Any) -> Example:
     question = HierarchicalHistogramQuestion.model_validate(
         {"threshold": 1, "domain": LETTERS, "words": 3000} | asked
     )
-    return Example(question, TERMS, {}, lambda plan: 2 / plan.release.probability, is_private=True)
+    return Example(question, influence=two_votes, is_private=True)
 
 
 LETTERS = Alphabet(characters="abcdefgh", length=2)
@@ -212,7 +214,7 @@ def device(most: int) -> st.SearchStrategy[dict[str, int]]:
 
 
 def encode(example: Example, plan: Plan, histogram: Histogram, seed: int = 0) -> Any:
-    return example.mechanism.encode(plan, histogram, seeded_words(np.random.default_rng(seed)))
+    return example.mechanism.encode(plan, histogram, seeded(seed))
 
 
 def same(first: Any, second: Any) -> bool:
@@ -267,11 +269,11 @@ def test_blocks_of_a_fleet_add_up_as_its_devices_one_by_one(
     size = data.draw(st.integers(1, 8))
     fleet = Histograms.from_mappings([*histograms, {"a" * 99: 1}])
     by_blocks, one_by_one = ring.zero(), ring.zero()
-    chance, rng = seeded_words(np.random.default_rng(3)), np.random.default_rng(4)
+    chance, rng = seeded(3), np.random.default_rng(4)
     for start in range(0, len(histograms), size):
         block = clip_histograms(fleet[start : min(start + size, len(histograms))], most, rng)
         ring.add(by_blocks, mechanism.encode_sum(plan, block, chance))
-    chance, rng = seeded_words(np.random.default_rng(3)), np.random.default_rng(4)
+    chance, rng = seeded(3), np.random.default_rng(4)
     for histogram in histograms:
         ring.add(one_by_one, mechanism.encode(plan, clip(histogram, most, rng), chance))
     assert same(by_blocks, one_by_one)
@@ -314,14 +316,12 @@ def test_an_honest_sum_has_no_fault(example: Example, data: st.DataObject) -> No
 
 @every
 def test_an_honest_sum_of_full_contributions_has_no_fault(example: Example) -> None:
-    most, devices = example.question.contribution, example.terms.max_devices
+    most, devices = example.question.contribution, TERMS.max_devices
     items = [a + b for a in "abcdefgh" for b in "abcdefgh"]
     one_each = dict.fromkeys(items[:most], 1)
     for histograms in ([{"ab": most}] * devices, [one_each] * devices):
         plan = example.plan()
-        total = example.mechanism.encode_sum(
-            plan, histograms, seeded_words(np.random.default_rng(2))
-        )
+        total = example.mechanism.encode_sum(plan, histograms, seeded(2))
         assert example.mechanism.fault(plan, total, devices) is None
 
 
@@ -395,7 +395,7 @@ def test_items_outside_the_domain_are_refused(example: Example) -> None:
 
 @exact
 def test_no_sum_of_full_contributions_wraps(example: Example) -> None:
-    most, devices = example.question.contribution, example.terms.max_devices
+    most, devices = example.question.contribution, TERMS.max_devices
     plan = example.plan().model_copy(update={"t": 1.0})
     histograms, rng = [{"ab": most}] * devices, random.Random(1)
     outcome = run_round(example.mechanism, plan, [histograms], rng, example.state)

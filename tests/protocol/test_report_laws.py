@@ -30,6 +30,7 @@ from protocol.randomness import seeded_words, system_words
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE
+from tests.protocol.chance import seeded
 from tests.support.report_audit import compare_reports
 
 TERMS = Terms(cohort_size=1000, minimum=5, mode="semi-honest")
@@ -73,7 +74,7 @@ class Example:
 
     def encode(self, plan: ReportPlan, held: Iterable[Histogram], seed: int = 0) -> PackedReports:
         """Return the reports of what devices `held`, by seeded chance."""
-        return self.mechanism.encode(plan, held, seeded_words(np.random.default_rng(seed)))
+        return self.mechanism.encode(plan, held, seeded(seed))
 
     def read(self, plan: ReportPlan, *batches: PackedReports) -> Answer:
         """Return the answer of the reports, in the first round."""

@@ -35,30 +35,22 @@ class Form(BaseModel):
     least: int = Field(default=7, ge=7)
 
 
+def shape(kind: str, size: object, **more: object) -> dict[str, object]:
+    return {"shape": {"kind": kind, "size": size} | more}
+
+
 @pytest.mark.parametrize(
     ("document", "place", "words"),
     [
-        ({"shape": {"kind": "round", "size": 0}}, "size", "must be from 1 to 1,000,000, not 0"),
-        ({"shape": {"kind": "round", "size": "a"}}, "size", "integer, unable to parse"),
-        ({"shape": {"kind": "round", "size": "a"}}, "size", ", from 1 to 1,000,000"),
-        ({"shape": {"kind": "round", "size": 10**40}}, "size", "must be from 1 to 1,000,000"),
-        (
-            {"shape": {"kind": "square", "size": 2}},
-            "size",
-            "must be above 0 and at most 0.5, not 2",
-        ),
-        ({"shape": {"kind": "square", "size": True}}, "size", "number, above 0 and at most 0.5"),
-        ({"shape": {"kind": "square", "size": "1"}}, "size", "number, above 0 and at most 0.5"),
-        (
-            {"shape": {"kind": "square", "size": float("nan")}},
-            "size",
-            "number, above 0 and at most",
-        ),
-        (
-            {"shape": {"kind": "square", "size": 0.1, "edges": [1, 4]}},
-            "1",
-            "must be at least 0 and below 4, not 4",
-        ),
+        (shape("round", 0), "size", "must be from 1 to 1,000,000, not 0"),
+        (shape("round", "a"), "size", "integer, unable to parse"),
+        (shape("round", "a"), "size", ", from 1 to 1,000,000"),
+        (shape("round", 10**40), "size", "must be from 1 to 1,000,000"),
+        (shape("square", 2), "size", "must be above 0 and at most 0.5, not 2"),
+        (shape("square", True), "size", "number, above 0 and at most 0.5"),
+        (shape("square", "1"), "size", "number, above 0 and at most 0.5"),
+        (shape("square", float("nan")), "size", "number, above 0 and at most"),
+        (shape("square", 0.1, edges=[1, 4]), "1", "must be at least 0 and below 4, not 4"),
         ({"name": ""}, "name", "must have 2 to 64 characters"),
         ({"name": "x" * 65}, "name", "must have 2 to 64 characters"),
         ({"pair": [1]}, "pair", "must have 2 items"),

@@ -115,8 +115,3 @@ def test_other_domains_admit_items_as_they_are() -> None:
 def test_intervals_that_make_no_sense_are_refused(fault: dict[str, object], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         TypeAdapter(Domain).validate_python({"kind": "interval"} | fault)
-
-
-def test_an_interval_comes_back_from_json() -> None:
-    adapter: TypeAdapter[Domain] = TypeAdapter(Domain)
-    assert adapter.validate_json(DAYS.model_dump_json()) == DAYS

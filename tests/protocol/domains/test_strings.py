@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from protocol.domains.hashed import Hashed
+from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Domain, Listed, Utf8, smallest_domain
 
 ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
 PADDED_ALPHABET = Alphabet(characters="-abcde", length=40, pad="-")
 TEXT = Utf8(max_bytes=20)
+DAYS = NumericInterval(low=-3.5, high=365, alpha=10, length=3)
 
 characters = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
@@ -55,10 +57,6 @@ def test_each_number_below_the_alphabets_size_is_one_item(numbers: list[int]) ->
 def test_three_of_46_characters_are_one_integer() -> None:
     assert (ROOT.chunks, ROOT.bound) == (1, 97_336)
     assert ROOT.encode(["aaa", "baa", "  a"]).tolist() == [[0], [46**2], [45 * 46**2 + 45 * 46]]
-
-
-def test_blanks_are_characters_as_any_other() -> None:
-    assert ROOT.decode(ROOT.encode(["a  ", " a ", "   "])) == ["a  ", " a ", "   "]
 
 
 def test_up_to_three_bytes_are_one_integer() -> None:
@@ -125,9 +123,9 @@ def test_domains_that_make_no_sense_are_refused(fault: dict[str, object]) -> Non
         TypeAdapter(Domain).validate_python(fault)
 
 
-@pytest.mark.parametrize("domain", [ROOT, PADDED_ALPHABET, TEXT])
-def test_domains_come_back_from_json(domain: Alphabet | Utf8) -> None:
-    adapter: TypeAdapter[Alphabet | Utf8] = TypeAdapter(Domain)
+@pytest.mark.parametrize("domain", [ROOT, PADDED_ALPHABET, TEXT, DAYS])
+def test_domains_come_back_from_json(domain: Domain) -> None:
+    adapter: TypeAdapter[Domain] = TypeAdapter(Domain)
     assert adapter.validate_json(domain.model_dump_json()) == domain
 
 

@@ -12,10 +12,10 @@ from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanism import MAX_SHOWN_ESTIMATES
 from protocol.mechanisms.frequency_sketches import candidate_count
 from protocol.mechanisms.registry import MECHANISMS, parse_question
-from protocol.randomness import seeded_words
 from protocol.simulation.study import run_study
 from protocol.study import WORD_BITS, Terms
 from protocol.study_state import EMPTY_STATE
+from tests.protocol.chance import seeded
 
 TERMS = Terms(cohort_size=100, minimum=50, cohorts=4)
 LETTERS = Alphabet(characters="abcdefghijklmnop", length=3)
@@ -80,9 +80,7 @@ def test_an_answer_shows_the_highest_and_the_study_state_has_all(name: str) -> N
     mechanism = MECHANISMS[name]
     plan = mechanism.first_plan(asked, TERMS, "study", 1, random.Random(1))
     items = LETTERS.decode(np.arange(1300, dtype=np.uint64).reshape(-1, 1))
-    total = mechanism.encode_sum(
-        plan, [{str(x): 1} for x in items], seeded_words(np.random.default_rng(1))
-    )
+    total = mechanism.encode_sum(plan, [{str(x): 1} for x in items], seeded(1))
     answer = mechanism.decode(plan, total, 400, EMPTY_STATE)
     assert len(answer.estimates) == MAX_SHOWN_ESTIMATES
     assert len(answer.state.arrays["scores"]) == 16**3
@@ -96,7 +94,7 @@ def test_keys_that_no_item_has_are_left_out() -> None:
     mechanism = MECHANISMS["count-median"]
     plan = mechanism.first_plan(asked, TERMS, "study", 1, random.Random(1))
     held = [{"a": 1}, {"ab": 1}, {"b": 1}]
-    total = mechanism.encode_sum(plan, held, seeded_words(np.random.default_rng(1)))
+    total = mechanism.encode_sum(plan, held, seeded(1))
     answer = mechanism.decode(plan, total, 3, EMPTY_STATE)
     counts = Counter({each.item: round(each.count) for each in answer.estimates})
     assert counts == {"a": 1, "ab": 1, "b": 1}

@@ -19,7 +19,8 @@ from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.report_format import IntegerReportOracle
-from protocol.randomness import RandomWords, seeded_words, system_words
+from protocol.randomness import RandomWords, system_words
+from tests.protocol.chance import seeded
 from tests.protocol.oracles.examples import name, small
 from tests.support.report_audit import audit
 
@@ -71,9 +72,7 @@ def test_every_report_is_within_the_ratio_and_some_reach_it(number: int, epsilon
 def test_reports_have_the_distribution_that_was_enumerated(oracle: Oracle) -> None:
     """Chi-square over all reports: a case fails with probability 1e-4; the seed is fixed."""
     runs, value = 200_000, 4
-    reports = oracle.perturb(
-        np.full(runs, value, np.uint64), seeded_words(np.random.default_rng(11))
-    )
+    reports = oracle.perturb(np.full(runs, value, np.uint64), seeded(11))
     distinct, counts = np.unique(reports, axis=0, return_counts=True)
     seen = {
         int.from_bytes(row.tobytes(), "little"): n for row, n in zip(distinct, counts, strict=True)
@@ -110,7 +109,7 @@ def test_mean_votes_are_p_and_q_exactly_where_hashing_is(oracle: Oracle) -> None
 @every_oracle
 def test_an_audit_finds_no_more_than_is_claimed_and_most_of_it(oracle: Oracle) -> None:
     """Check a bound whose false alarms have probability 1e-6 each; the seed is fixed."""
-    chance = seeded_words(np.random.default_rng(12))
+    chance = seeded(12)
     finding = audit(oracle, (2, 7), 20_000, chance, confidence=1 - 1e-6)
     assert 0.5 < finding.epsilon_lower_bound <= oracle.epsilon
 
@@ -154,7 +153,7 @@ class Shy(KaryRandomizedResponse):
     ids=lambda oracle: type(oracle).__name__,
 )
 def test_an_audit_catches_a_broken_oracle(broken: IntegerReportOracle) -> None:
-    chance = seeded_words(np.random.default_rng(13))
+    chance = seeded(13)
     values = (0, 7) if isinstance(broken, Shy) else (2, 7)
     assert audit(broken, values, 20_000, chance).epsilon_lower_bound > broken.epsilon
 

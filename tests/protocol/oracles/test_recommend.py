@@ -12,6 +12,7 @@ from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.recommend import GUESS_ERRORS, Goal, predicted_error, recommend
 from protocol.randomness import seeded_words
+from tests.protocol.chance import seeded
 
 
 @pytest.mark.parametrize("goal", GUESS_ERRORS)
@@ -75,7 +76,7 @@ def test_frequencies_that_are_predicted_to_stand_out_do() -> None:
     values[: int(choice.error * n)] = 7
     seen = wrong = 0
     for run in range(200):
-        reports = choice.oracle.perturb(values, seeded_words(np.random.default_rng(run)))
+        reports = choice.oracle.perturb(values, seeded(run))
         estimates = choice.oracle.estimate(reports)
         seen += int(estimates[7] > bar)
         wrong += int((np.delete(estimates[:250], 7) > bar).any())

@@ -1,35 +1,19 @@
 """Noise in shares: the distribution of draws, the variance of sums, and the privacy loss."""
 
-import subprocess
-import sys
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import chi2, skellam
+from scipy.stats import skellam
 
 from protocol.privacy import noise
 from protocol.privacy.noise import NoiseShares, signed_residues, tail_bound
-from protocol.randomness import RandomWords, seeded_words, system_words
+from protocol.randomness import RandomWords, system_words
+from tests.protocol.chance import fit, seeded
 
 DRAWS = 100_000
 POINTS = np.arange(-150, 151)
-
-
-def chance(seed: int) -> RandomWords:
-    return seeded_words(np.random.default_rng(seed))
-
-
-def fits(drawn: noise.Integers, probabilities: NDArray[np.float64]) -> float:
-    """Return the p-value of `drawn` if `POINTS` have `probabilities`, the rare ones pooled."""
-    expected = probabilities * len(drawn)
-    common = expected >= 10
-    seen = np.array([(drawn == point).sum() for point in POINTS[common]])
-    statistic = ((seen - expected[common]) ** 2 / expected[common]).sum()
-    rest = len(drawn) - expected[common].sum()
-    statistic += (len(drawn) - seen.sum() - rest) ** 2 / rest if rest > 1 else 0.0
-    return float(chi2.sf(statistic, common.sum()))
 
 
 # Each of these fails with probability 1e-4 under another seed.
@@ -40,13 +24,13 @@ def fits(drawn: noise.Integers, probabilities: NDArray[np.float64]) -> float:
 def test_skellam_numbers_have_their_distribution(variance: Fraction | float) -> None:
     half = float(variance) / 2
     count = 20_000 if variance == 180 else DRAWS
-    assert (
-        fits(noise.draw_skellam(chance(2), variance, count), skellam.pmf(POINTS, half, half)) > 1e-4
-    )
+    drawn = noise.draw_skellam(seeded(2), variance, count)
+    assert fit(drawn, POINTS, skellam.pmf(POINTS, half, half)) > 1e-4
 
 
 def test_the_chi_square_test_notices_three_percent() -> None:
-    assert fits(noise.draw_skellam(chance(1), 1.03, DRAWS), skellam.pmf(POINTS, 0.5, 0.5)) < 1e-4
+    drawn = noise.draw_skellam(seeded(1), 1.03, DRAWS)
+    assert fit(drawn, POINTS, skellam.pmf(POINTS, 0.5, 0.5)) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -63,7 +47,7 @@ def test_the_work_of_a_share_grows_with_its_events(
 
     def counted(count: int) -> NDArray[np.uint64]:
         asked.append(count)
-        return chance(len(asked))(count)
+        return seeded(len(asked))(count)
 
     assert shares.draw(counted, cells).shape == (cells,)
     assert sum(asked) < most
@@ -98,7 +82,7 @@ def test_sums_of_shares_have_the_variance_that_is_left(survivors: int) -> None:
     shares = NoiseShares(variance=20.0, contacted=50, dropout=0.2)
     cells = 40_000
     total = np.zeros(cells, np.int64)
-    source = chance(survivors)
+    source = seeded(survivors)
     for _ in range(survivors):
         total += shares.draw(source, cells)
     left = float(shares.share * survivors)
@@ -108,7 +92,7 @@ def test_sums_of_shares_have_the_variance_that_is_left(survivors: int) -> None:
     assert abs(total.var() - left) < 4 * error  # fails with probability 6e-5
     assert abs(total.mean()) < 4 * np.sqrt(left / cells)
     half = left / 2
-    assert fits(total, skellam.pmf(POINTS, half, half)) > 1e-4  # and the law is the same
+    assert fit(total, POINTS, skellam.pmf(POINTS, half, half)) > 1e-4  # and the law is the same
 
 
 def test_dishonest_survivors_take_their_shares_and_no_more() -> None:
@@ -120,7 +104,7 @@ def test_sums_come_back_through_the_ring() -> None:
     shares, bits = NoiseShares(variance=180.0, contacted=60), 9
     votes = np.zeros(500, np.int64)
     votes[7] = 60
-    total, source = votes.copy(), chance(5)
+    total, source = votes.copy(), seeded(5)
     ring = votes.astype(np.uint64)
     for _ in range(60):
         share = shares.draw(source, 500)
@@ -138,7 +122,7 @@ def test_noise_rarely_exceeds_its_bound() -> None:
 
 def test_simulated_sums_have_the_law_of_shares() -> None:
     drawn = noise.simulate_skellam_sum(np.random.default_rng(4), 9.0, DRAWS)
-    assert fits(drawn, skellam.pmf(POINTS, 4.5, 4.5)) > 1e-4
+    assert fit(drawn, POINTS, skellam.pmf(POINTS, 4.5, 4.5)) > 1e-4
 
 
 def test_the_system_draws_noise() -> None:
@@ -163,33 +147,23 @@ def test_shares_that_make_no_noise_are_refused(fields: dict[str, float], message
 @pytest.mark.parametrize("mean", [-1.0, float("nan"), float("inf")])
 def test_means_out_of_range_are_refused(mean: float) -> None:
     with pytest.raises(ValueError, match="a mean must be"):
-        noise.draw_skellam(chance(1), mean, 3)
+        noise.draw_skellam(seeded(1), mean, 3)
 
 
 def test_draws_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"at most 2\^27"):
-        noise.draw_skellam(chance(1), 1e9, 3)
+        noise.draw_skellam(seeded(1), 1e9, 3)
     with pytest.raises(ValueError, match=r"fewer than 2\^32"):
-        noise.draw_skellam(chance(1), 1e-12, 2**32)
+        noise.draw_skellam(seeded(1), 1e-12, 2**32)
     with pytest.raises(ValueError, match="1 to 62 bits"):
         signed_residues(np.zeros(3, np.uint64), 63)
     with pytest.raises(ValueError, match=r"below 2\^4"):
         signed_residues(np.array([16], np.uint64), 4)
 
 
-def test_devices_do_without_the_accountant() -> None:
-    code = (
-        "import sys; from protocol.randomness import system_words;"
-        "from protocol.privacy.noise import NoiseShares;"
-        "NoiseShares(180.0, 1000).draw(system_words, 100);"
-        "assert not {'dp_accounting', 'absl', 'scipy', 'numba'} & sys.modules.keys()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_much_noise_is_drawn_some_cells_at_a_time() -> None:
     """No plan takes gigabytes of a device: 2^22 events take 2^20 of memory."""
-    most, whole = 0, chance(3)
+    most, whole = 0, seeded(3)
 
     def watched(count: int) -> NDArray[np.uint64]:
         nonlocal most

@@ -23,7 +23,7 @@ from functools import cache
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import binom, chi2
+from scipy.stats import binom
 
 from protocol.arrays import Floats
 from protocol.domains.strings import Alphabet
@@ -33,9 +33,9 @@ from protocol.mechanisms.central.triehh import TrieHh
 from protocol.privacy.events import SampleThresholdEvent
 from protocol.privacy.loss import compose, delta_of
 from protocol.quantiles.tree import PrefixTree, digits_to_integers, integers_to_digits
-from protocol.randomness import seeded_words
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE, StudyState
+from tests.protocol.chance import fit, seeded
 
 LEVELS, OTHER_DEVICES = 10, 70
 RUNS, SUBTREES = 1_000_000, 2**14
@@ -116,14 +116,26 @@ def test_the_design_is_that_of_the_audit() -> None:
 
 
 @cache
-def ten_levels() -> list[Floats]:
-    return drawn(OTHER_DEVICES, LEVELS)
+def ten_levels(others: int) -> list[Floats]:
+    return drawn(others, LEVELS)
 
 
-@pytest.mark.parametrize(("epsilon", "known"), [(0.2, 6.64e-3), (0.4, 3.21e-4)])
-def test_runs_of_ten_levels_reveal_no_more_than_the_ledger(epsilon: float, known: float) -> None:
-    """Check against `known`, the composition of pairs of 70 others, and the ledger's bound."""
-    mine, theirs = ten_levels()
+@pytest.mark.parametrize(
+    ("others", "epsilon", "known"),
+    [
+        (50, 0.2, 4.402e-3),
+        (50, 0.4, 2.646e-4),
+        (70, 0.2, 6.598e-3),
+        (70, 0.4, 3.175e-4),
+        (100, 0.2, 4.299e-3),
+        (100, 0.4, 8.36e-5),
+    ],
+)
+def test_runs_of_ten_levels_reveal_no_more_than_the_ledger(
+    others: int, epsilon: float, known: float
+) -> None:
+    """Check against `known`, the composition of pairs, and against the ledger's bound."""
+    mine, theirs = ten_levels(others)
     events = estimate([mine > epsilon, theirs > epsilon], epsilon)
     for delta, error in (delta_hat(mine, epsilon), events):
         assert abs(delta - known) < 3 * error + 0.003 * known
@@ -160,7 +172,7 @@ def test_a_level_that_was_forgotten_is_caught() -> None:
 
 
 def test_of_ten_levels_half_that_were_forgotten_are_caught() -> None:
-    delta, error = delta_hat(ten_levels()[0], 0.2)
+    delta, error = delta_hat(ten_levels(OTHER_DEVICES)[0], 0.2)
     assert delta > claimed(0.2, LEVELS // 2) + 3 * error
 
 
@@ -194,31 +206,23 @@ def published(state: StudyState, plan: TrieHhPlan, last: int) -> Counts:
 
 
 def answered(plan: TrieHhPlan, rows: NDArray[np.uint8], held: Counts, seed: int) -> StudyState:
-    total = encode_votes(plan, rows, held, seeded_words(np.random.default_rng(seed)))
+    total = encode_votes(plan, rows, held, seeded(seed))
     assert TRIE.fault(plan, total, len(held)) is None
     return TRIE.decode(plan, total, len(held), EMPTY_STATE).state
-
-
-def fits(counts: Counts, trials: int) -> float:
-    """Return the p-value of published counts if they are binomial and suppressed below theta."""
-    probabilities = binom.pmf(np.arange(trials + 1), trials, P)
-    probabilities[0], probabilities[1:THETA] = probabilities[:THETA].sum(), 0
-    seen = np.bincount(counts, minlength=trials + 1)
-    likely = probabilities * len(counts) >= 10
-    expected = np.append(probabilities[likely], 1 - probabilities[likely].sum()) * len(counts)
-    observed = np.append(seen[likely], seen[~likely].sum())
-    return float(chi2.sf(((observed - expected) ** 2 / expected).sum(), len(expected) - 1))
 
 
 def test_runs_of_the_code_have_the_law_and_reveal_no_more_than_the_ledger() -> None:
     rows, losses, sums = subtrees(()), losses_of(OTHER_DEVICES), []
     for trials in (OTHER_DEVICES + 1, OTHER_DEVICES):
+        points = np.arange(trials + 1)
+        probabilities = binom.pmf(points, trials, P)
+        probabilities[0], probabilities[1:THETA] = probabilities[:THETA].sum(), 0
         held, total = np.tile(np.arange(SUBTREES), trials), np.zeros(SUBTREES)
         for level in range(1, LEVELS + 1):
             plan = plan_of(level)
             state = answered(plan, rows, held, 100 * trials + level)
             counts = published(state, plan, last=0)
-            assert fits(counts, trials) > 1e-5  # of twenty tests: probability 2e-4
+            assert fit(counts, points, probabilities) > 1e-5  # of twenty tests: probability 2e-4
             total += losses[counts]
         sums.append(total)
     for epsilon in (0.2, 0.4):

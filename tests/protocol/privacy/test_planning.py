@@ -68,9 +68,9 @@ def test_a_design_is_computed_once() -> None:
 
 
 def test_items_and_replacement_cost_sample() -> None:
-    alone = best_design(10_000, 0.1, 1e-6, 2)
-    assert best_design(10_000, 0.1, 1e-6, 2, items=3).m < alone.m
-    assert best_design(10_000, 0.1, 1e-6, 2, relation="replace-one").m < alone.m
+    alone = best_design(MILLION, 0.25, 1e-6, 10)
+    assert best_design(MILLION, 0.25, 1e-6, 10, items=3).m < alone.m
+    assert best_design(MILLION, 0.25, 1e-6, 10, relation="replace-one").m < alone.m
 
 
 def test_the_edge_of_a_jump_is_found() -> None:

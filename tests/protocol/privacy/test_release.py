@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom, skellam
 
 from protocol.privacy.release import Release
-from protocol.randomness import RandomWords, seeded_words
+from tests.protocol.chance import no_words, only, seeded
 
 
 def sampled(probability: float, theta: int) -> Release:
@@ -82,10 +82,6 @@ def test_counts_are_never_negative() -> None:
     assert variances.tolist() == [2 + 16, 4 + 16]
 
 
-def only(word: int) -> RandomWords:
-    return lambda count: np.full(count, word, np.uint64)
-
-
 @pytest.mark.parametrize(
     "p", [1e-6, 0.1, 1 / 3, 0.145593, 0.5, 0.9, 1 - 2**-53, math.nextafter(0.25, 1)]
 )
@@ -99,16 +95,13 @@ def test_a_coin_never_has_a_probability_above_p(p: float) -> None:
 
 
 def test_without_coins_all_votes_count_and_no_chance_is_drawn() -> None:
-    def none(count: int) -> NDArray[np.uint64]:
-        raise AssertionError(count)
-
     release = Release(probability=1.0, threshold=2, variance=1.0)
-    assert release.vote_coins(none, 4).all()
+    assert release.vote_coins(no_words, 4).all()
     assert release.mode == "noise"
 
 
 def test_coins_have_their_probability() -> None:
-    heads = sampled(0.145593, 2).vote_coins(seeded_words(np.random.default_rng(1)), 10**6).sum()
+    heads = sampled(0.145593, 2).vote_coins(seeded(1), 10**6).sum()
     assert abs(heads - 145_593) < 4.5 * (145_593 * 0.854) ** 0.5
 
 

@@ -78,19 +78,6 @@ def test_ranks_vary_less_than_sums_along_the_path() -> None:
     assert subtree_variances(base, depth)[0] == pytest.approx(1 / (1 + 1 / base), rel=0.01)
 
 
-def test_simulated_noise_has_the_stated_variances() -> None:
-    """3,000 runs: sample variances are off by 2.6% a deviation, and stay within 5 of them."""
-    base, depth, runs = 4, 3, 3000
-    rng, points = np.random.default_rng(5), np.arange(65) / 64
-    ranks = np.empty((runs, 65))
-    for run in range(runs):
-        noise = rng.normal(0, 3, 84)
-        leaves = CompleteTree.from_counts(base, noise).consistent().levels[-1]
-        ranks[run] = np.concatenate(([0.0], np.cumsum(leaves)))
-    variances = 9 * rank_variance(base, depth, points, np.zeros(65))
-    assert ranks.var(axis=0) == pytest.approx(variances, rel=0.13, abs=1e-9)
-
-
 @pytest.mark.parametrize("size", [0, 3, 5, 19, 21])
 def test_counts_of_half_a_level_are_refused(size: int) -> None:
     with pytest.raises(ValueError, match="whole levels to the base 4"):

@@ -72,10 +72,7 @@ def test_of_no_prefixes_or_no_rows_there_are_no_places() -> None:
     rows = rows_of([[1, 2], [3, 4]], 2)
     assert find_prefixes(rows, np.zeros((0, 1), np.uint8)).tolist() == [NO_PREFIX, NO_PREFIX]
     assert find_prefixes(rows[:0], rows).tolist() == []
-    assert find_prefixes(rows, np.zeros((1, 0), np.uint8)).tolist() == [
-        0,
-        0,
-    ]  # everything begins so
+    assert find_prefixes(rows, np.zeros((1, 0), np.uint8)).tolist() == [0, 0]  # both begin so
 
 
 @given(st.integers(2, 256), st.integers(1, 7), st.data())

@@ -31,14 +31,7 @@ QUESTION = AdaptiveIbltQuestion(
     threshold=5, contribution=2, domain=Alphabet(characters="abcdef", length=2), words=1000
 )
 RING = Ring((Lane(2**20, 3), Lane(97, 5)))
-
-
-RELEASE_FIELDS = {
-    "epsilon": 40,
-    "delta": 0.95,
-    "theta": 1,
-    "probability": 0.2,
-}  # of a trie, by coins
+RELEASE_FIELDS = {"epsilon": 40, "delta": 0.95, "theta": 1, "probability": 0.2}  # of a trie
 
 
 def devices(size: int, seed: int = 1) -> list[dict[str, int]]:

@@ -21,10 +21,10 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 from protocol.mechanisms.central.release_mechanism import devices_per_level
 from protocol.privacy.events import LedgerEntry, SkellamNoiseEvent
 from protocol.privacy.ledger import Ledger
-from protocol.randomness import seeded_words
 from protocol.simulation.study import run_round, run_study
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE
+from tests.protocol.chance import seeded
 
 UNIT = NumericInterval(low=0, high=1, alpha=4, length=3)
 TERMS = Terms(cohort_size=400, minimum=50, cohorts=2)
@@ -46,10 +46,10 @@ def holding(*values: float) -> list[Histogram]:
 
 def test_a_device_adds_one_on_every_level() -> None:
     plan = first(question())
-    (vector,) = MECHANISM.encode(plan, {"0.99": 1}, seeded_words(np.random.default_rng(1)))
+    (vector,) = MECHANISM.encode(plan, {"0.99": 1}, seeded(1))
     assert np.flatnonzero(vector).tolist() == [3, 4 + 15, 4 + 16 + 63]
     assert vector.sum() == 3
-    (nothing,) = MECHANISM.encode(plan, {}, seeded_words(np.random.default_rng(1)))
+    (nothing,) = MECHANISM.encode(plan, {}, seeded(1))
     assert not nothing.any()
 
 
@@ -100,17 +100,8 @@ def test_leaves_that_stand_out_are_concluded() -> None:
     assert MECHANISM.final_estimates(plan.question, EMPTY_STATE) == []
 
 
-def test_a_secure_sum_with_losses_is_read_as_a_plain_one() -> None:
-    terms = Terms(cohort_size=60, minimum=10)
-    asked = question(threshold=20)
-    plan = MECHANISM.first_plan(asked, terms, "hierarchy", 1, random.Random(1))
-    outcome = run_round(MECHANISM, plan, [holding(*[0.3] * 60)], random.Random(2), secure=True)
-    assert outcome.answer is not None
-    assert outcome.answer.estimates[0].item == UNIT.canonical("0.3")
-
-
 def test_without_noise_what_is_below_theta_is_forgotten() -> None:
-    asked = question(mode="sample-threshold", epsilon=4)
+    asked = question(mode="sample-threshold", theta=12, probability=0.145)
     plan = first(asked)
     assert asked.discards_sums
     outcome = run_round(MECHANISM, plan, [holding(*[0.1] * 400, 0.9)], random.Random(5))
@@ -123,7 +114,7 @@ def test_without_noise_what_is_below_theta_is_forgotten() -> None:
 def test_a_sum_that_no_devices_make_has_a_fault(cell: int, by: int) -> None:
     plan = first(question())
     ring = MECHANISM.ring(plan)
-    total = MECHANISM.encode_sum(plan, holding(*[0.5] * 99), seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, holding(*[0.5] * 99), seeded(1))
     assert MECHANISM.fault(plan, total, 99) is None
     total[0][cell] = (int(total[0][cell]) + by) % ring.lanes[0].q
     assert MECHANISM.fault(plan, total, 99) is not None
@@ -131,7 +122,7 @@ def test_a_sum_that_no_devices_make_has_a_fault(cell: int, by: int) -> None:
 
 def test_more_on_a_level_than_devices_is_a_fault() -> None:
     plan = first(question())
-    total = MECHANISM.encode_sum(plan, holding(*[0.5] * 99), seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, holding(*[0.5] * 99), seeded(1))
     total[0][20:] = 99  # each cell of the last level as if all were in it
     assert "a level has more votes" in (MECHANISM.fault(plan, total, 99) or "")
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from scipy.stats import chi2
 
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet
@@ -22,10 +21,11 @@ from protocol.mechanisms.registry import parse_plan, parse_question
 from protocol.privacy.events import LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.release import Release
-from protocol.randomness import RandomWords, seeded_words
+from protocol.randomness import seeded_words
 from protocol.simulation.study import run_study
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE
+from tests.protocol.chance import fit, no_words, only
 
 TRIE = TrieHh()
 TERMS = Terms(cohort_size=400, minimum=40)
@@ -66,13 +66,10 @@ def by_the_server(_: TrieHhPlan, rng: np.random.Generator) -> NDArray[np.bool_]:
 
 def fits(sample: Callable[[TrieHhPlan, np.random.Generator], NDArray[np.bool_]]) -> float:
     """Return the p-value of joint votes if each device votes independently with probability P."""
-    rng, plan = np.random.default_rng(1), first()
-    seen = np.zeros(2**DEVICES)
-    for _ in range(RUNS):
-        seen[int(sample(plan, rng) @ 2 ** np.arange(DEVICES))] += 1
-    heads = np.array([outcome.bit_count() for outcome in range(2**DEVICES)])
-    expected = RUNS * P**heads * (1 - P) ** (DEVICES - heads)
-    return float(chi2.sf(((seen - expected) ** 2 / expected).sum(), len(seen) - 1))
+    rng, plan, outcomes = np.random.default_rng(1), first(), np.arange(2**DEVICES)
+    drawn = np.array([sample(plan, rng) @ 2 ** np.arange(DEVICES) for _ in range(RUNS)])
+    heads = np.bitwise_count(outcomes)
+    return fit(drawn, outcomes, P**heads * (1 - P) ** (DEVICES - heads))
 
 
 def test_who_votes_is_an_independent_sample() -> None:
@@ -82,10 +79,6 @@ def test_who_votes_is_an_independent_sample() -> None:
 
 def test_a_sample_of_a_fixed_size_is_not() -> None:
     assert fits(by_the_server) < 1e-12
-
-
-def only(word: int) -> RandomWords:
-    return lambda count: np.full(count, word, np.uint64)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +96,7 @@ def test_both_coins_together_never_exceed_p(p: float, v: float) -> None:
 
 
 def test_a_device_of_any_other_plan_joins_and_draws_no_chance_for_it() -> None:
-    def none(count: int) -> NDArray[np.uint64]:
-        raise AssertionError(count)
-
-    assert first(join_probability=1).flip_join_coin(none)
+    assert first(join_probability=1).flip_join_coin(no_words)
 
 
 def test_estimates_are_of_those_who_stayed_away_as_well() -> None:

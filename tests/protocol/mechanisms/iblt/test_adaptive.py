@@ -18,6 +18,7 @@ from protocol.sketches.iblt.table import CellFormat, Iblt
 from protocol.study import WORD_BITS, Terms
 from protocol.study_state import EMPTY_STATE
 from secagg.ring import Vector
+from tests.protocol.chance import seeded
 
 MECHANISM = AdaptiveIblt()
 ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
@@ -173,9 +174,10 @@ def test_the_steady_threshold_follows_a_population_that_changes_at_once() -> Non
     assert sum(answer.decoded for answer in answers[14:]) >= 9
 
 
-def test_the_steady_threshold_stays_where_nothing_was_seen() -> None:
+def test_an_empty_sum_decodes_to_nothing_and_the_steady_threshold_stays() -> None:
     plan = first_plan()
     answer = MECHANISM.decode(plan, MECHANISM.ring(plan).zero(), 10, EMPTY_STATE)
+    assert (answer.decoded, answer.distinct, answer.estimates) == (True, 0.0, ())
     later = MECHANISM.next_plan(plan, answer, answer.state, random.Random(2))
     assert 1 <= later.t < plan.t
 
@@ -183,9 +185,7 @@ def test_the_steady_threshold_stays_where_nothing_was_seen() -> None:
 def test_an_overfull_table_reports_its_number_of_keys_only() -> None:
     plan = first_plan(words=300).model_copy(update={"t": 1.0})
     items = {a + b + c for a in "abcde" for b in "abcde" for c in "abcdefgh"}
-    total = MECHANISM.encode_sum(
-        plan, [{item: 1} for item in items], seeded_words(np.random.default_rng(1))
-    )
+    total = MECHANISM.encode_sum(plan, [{item: 1} for item in items], seeded(1))
     answer = MECHANISM.decode(plan, total, len(items), EMPTY_STATE)
     assert not answer.decoded
     assert answer.estimates == ()
@@ -238,7 +238,7 @@ def test_a_device_may_insert_what_sampling_makes_of_m_items_and_no_more(
 def test_vectors_made_for_another_seed_are_not_seen_but_do_not_decode() -> None:
     plan = first_plan()
     other = plan.model_copy(update={"seed": "00" * 32})
-    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 900, seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 900, seeded(1))
     assert MECHANISM.fault(other, total, 900) is None
     assert not MECHANISM.decode(other, total, 900, EMPTY_STATE).decoded
 
@@ -246,13 +246,7 @@ def test_vectors_made_for_another_seed_are_not_seen_but_do_not_decode() -> None:
 def test_estimates_come_highest_first() -> None:
     plan = first_plan().model_copy(update={"t": 1.0})
     devices = [{"abc": 1}] * 3 + [{"the": 1}] * 7 + [{"and": 1}] * 3
-    total = MECHANISM.encode_sum(plan, devices, seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, devices, seeded(1))
     answer = MECHANISM.decode(plan, total, len(devices), EMPTY_STATE)
     assert [estimate.item for estimate in answer.estimates] == ["the", "abc", "and"]
     assert {estimate.variance for estimate in answer.estimates} == {0.0}
-
-
-def test_an_empty_sum_decodes_to_nothing() -> None:
-    plan = first_plan()
-    answer = MECHANISM.decode(plan, MECHANISM.ring(plan).zero(), 10, EMPTY_STATE)
-    assert (answer.decoded, answer.distinct, answer.estimates) == (True, 0.0, ())

@@ -15,11 +15,11 @@ from protocol.mechanisms.iblt.approximate_histogram import (
     ApproximateHistogramPlan,
     ApproximateHistogramQuestion,
 )
-from protocol.randomness import seeded_words
 from protocol.simulation.study import run_study
 from protocol.sketches.count_sketch import CountSketch, median
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE
+from tests.protocol.chance import seeded
 
 MECHANISM = ApproximateHistogram()
 LETTERS = Alphabet(characters="abcdefgh", length=3)
@@ -136,7 +136,7 @@ def test_places_stay_and_signs_change() -> None:
 def test_a_sketch_is_read_even_if_the_tables_are_stuck() -> None:
     plan = first_plan(repetitions=1, threshold=50)
     held = [{"abc": 1}] * 100
-    total = MECHANISM.encode_sum(plan, held, seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, held, seeded(1))
     answer = MECHANISM.decode(plan, total, 100, EMPTY_STATE)
     total[0][:] ^= 1
     stuck = MECHANISM.decode(plan, total, 100, answer.state)
@@ -176,7 +176,7 @@ def test_a_question_and_a_plan_beyond_what_they_may_are_refused() -> None:
 
 def test_faults_of_the_sketch_are_reported() -> None:
     plan = first_plan(repetitions=2)
-    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 50, seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 50, seeded(1))
     assert MECHANISM.fault(plan, total, 50) is None
     fault = MECHANISM.fault(plan, total, 49)
     assert fault == "sketch: the counts of a row amount to 50, which is more than 49"

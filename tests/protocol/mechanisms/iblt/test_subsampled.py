@@ -18,11 +18,11 @@ from protocol.mechanisms.iblt.subsampled import (
     SubsampledIbltQuestion,
     theorem_parameters,
 )
-from protocol.randomness import seeded_words
 from protocol.simulation.study import run_study
 from protocol.sketches.iblt.capacity import capacity
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE
+from tests.protocol.chance import seeded
 
 MECHANISM = SubsampledIblt()
 LETTERS = Alphabet(characters="abcdefghijklmnopqrstuvwxyz", length=3)
@@ -173,7 +173,7 @@ def test_a_plan_beyond_its_words_is_refused() -> None:
 def test_a_fault_names_its_table() -> None:
     terms = Terms(cohort_size=40, minimum=20)
     plan = first_plan(terms, rule="theorem", repetitions=3, words=20_000)
-    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 40, seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 40, seeded(1))
     assert MECHANISM.fault(plan, total, 40) is None
     lanes = len(total) // 3
     total[lanes][0] ^= 1
@@ -185,7 +185,7 @@ def test_a_fault_names_its_table() -> None:
 def test_a_table_that_is_not_read_has_no_vote_and_no_weight() -> None:
     terms = Terms(cohort_size=40, minimum=20)
     plan = first_plan(terms, rule="theorem", repetitions=3, threshold=2, words=20_000)
-    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 40, seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 40, seeded(1))
     lanes = len(total) // 3
     for spoilt, (decoded, votes) in enumerate([(True, 2), (False, 1), (False, 0)]):
         total[spoilt * lanes][:] ^= 1

@@ -1,13 +1,21 @@
 """Totals of partly observed counts are unbiased, with the right variance."""
 
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from protocol.arrays import Floats
 from protocol.mechanisms.tracked.drift import measure_drift
-from protocol.mechanisms.tracked.local_level import STATIONARY, Drift, History, filter_levels
+from protocol.mechanisms.tracked.local_level import (
+    STATIONARY,
+    Drift,
+    History,
+    Levels,
+    filter_levels,
+)
 
 DEVICES = np.full(20, 10_000.0)
 DRIFTS = [
@@ -19,18 +27,29 @@ DRIFTS = [
 ]
 
 
+def observed(
+    rng: np.random.Generator, counts: NDArray[Any], since: NDArray[np.int64]
+) -> tuple[History, Floats]:
+    """Return a history of `counts` that are sampled before the block `since`, and their totals."""
+    is_counted = np.arange(len(DEVICES)) >= since
+    seen = np.where(is_counted, counts, rng.binomial(counts, 0.05)).astype(np.float64)
+    return History(seen, np.where(is_counted, 1.0, 0.05) * DEVICES, DEVICES), counts.sum(axis=1)
+
+
+def z_scores(levels: Levels, truth: Floats) -> Floats:
+    """Return the errors of estimated totals in standard deviations."""
+    some = levels.variances > 0
+    return (levels.totals - truth)[some] / np.sqrt(levels.variances[some])
+
+
 def draw(seed: int, phi: float, tokens: int = 1, items: int = 3000) -> tuple[History, Floats]:
     """Return a history of items that are found late and counted from then on, and their counts."""
     rng = np.random.default_rng(seed)
     rates = 10 ** rng.uniform(-4, -2, items)
     steps = np.cumsum(rng.normal(0, phi, (items, len(DEVICES))), axis=1) * rates[:, np.newaxis]
     paths = np.maximum(rates[:, np.newaxis] + steps, 0)
-    counts = tokens * rng.poisson(paths * DEVICES / tokens).astype(np.float64)
-    since = rng.integers(0, 15, (items, 1))
-    is_counted = np.arange(len(DEVICES)) >= since
-    share = np.where(is_counted, 1.0, 0.05)
-    seen = np.where(is_counted, counts, rng.binomial(counts.astype(np.int64), 0.05))
-    return History(seen, share * DEVICES, DEVICES), counts.sum(axis=1)
+    counts = tokens * rng.poisson(paths * DEVICES / tokens)
+    return observed(rng, counts, rng.integers(0, 15, (items, 1)))
 
 
 def test_what_was_seen_whole_is_exact() -> None:
@@ -163,10 +182,8 @@ def turned(seed: int, trend: float, tokens: int = 1) -> tuple[History, Floats]:
     middle = 10 ** rng.uniform(-4, -2, (3000, 1))
     slopes = np.clip(rng.normal(0, trend, (3000, 1)), -0.1, 0.1) * middle
     paths = middle + slopes * (np.arange(len(DEVICES)) - (len(DEVICES) - 1) / 2)
-    counts = tokens * rng.poisson(paths * DEVICES / tokens).astype(np.float64)
-    is_counted = np.arange(len(DEVICES)) >= rng.integers(0, 15, (3000, 1))
-    seen = np.where(is_counted, counts, rng.binomial(counts.astype(np.int64), 0.05))
-    return History(seen, np.where(is_counted, 1.0, 0.05) * DEVICES, DEVICES), counts.sum(axis=1)
+    counts = tokens * rng.poisson(paths * DEVICES / tokens)
+    return observed(rng, counts, rng.integers(0, 15, (3000, 1)))
 
 
 def test_what_came_before_follows_from_the_trend_of_what_came_after() -> None:
@@ -178,10 +195,7 @@ def test_what_came_before_follows_from_the_trend_of_what_came_after() -> None:
     many = truth > 500
     counts, guessed = (float(np.sqrt((error[many] ** 2).mean())) for error in errors)
     assert counts < 0.9 * guessed
-    levels = filter_levels(history, drift)
-    some = levels.variances > 0
-    error = (levels.totals - truth)[some] / np.sqrt(levels.variances[some])
-    assert 0.88 <= (np.abs(error) <= 1.96).mean() <= 0.98
+    assert 0.88 <= (np.abs(z_scores(filter_levels(history, drift), truth)) <= 1.96).mean() <= 0.98
 
 
 def test_blocks_of_many_rounds_are_compared_although_their_exposures_are_rounded() -> None:
@@ -205,9 +219,7 @@ def test_intervals_cover_with_their_level(phi: float, tokens: int) -> None:
     Rates stop at 0, which the model does not know: the more they drift, the fewer cover.
     """
     history, truth = draw(7, phi, tokens)
-    levels = filter_levels(history, measure_drift(history))
-    some = levels.variances > 0
-    error = (levels.totals - truth)[some] / np.sqrt(levels.variances[some])
+    error = z_scores(filter_levels(history, measure_drift(history)), truth)
     assert 0.88 <= (np.abs(error) <= 1.96).mean() <= 0.98
     assert abs(error.mean()) < 0.5
 
@@ -234,9 +246,7 @@ def broken(
     late = np.arange(len(DEVICES)) >= 10
     counts = rng.poisson(np.where(late, *np.array([after, before])[:, :, np.newaxis]) * DEVICES)
     since = rng.integers(0, 8, (items, 1)) + 9 * (rng.random((items, 1)) < 0.5)
-    is_counted = np.arange(len(DEVICES)) >= since
-    seen = np.where(is_counted, counts, rng.binomial(counts, 0.05)).astype(np.float64)
-    return History(seen, np.where(is_counted, 1.0, 0.05) * DEVICES, DEVICES), counts.sum(axis=1)
+    return observed(rng, counts, since)
 
 
 def test_a_population_that_changes_at_once_is_broken_there() -> None:
@@ -246,11 +256,9 @@ def test_a_population_that_changes_at_once_is_broken_there() -> None:
     assert drift.breaks[10] > 0.5
     assert drift.phi < 0.05
     levels = filter_levels(history, drift)
-    some = levels.variances > 0
-    error = np.abs(levels.totals - truth)[some]
-    assert (error <= 1.96 * np.sqrt(levels.variances[some])).mean() > 0.88
-    plain = filter_levels(history, Drift(0.05, 1.0)).totals
-    assert error.mean() < 0.7 * np.abs(plain - truth)[some].mean()
+    assert (np.abs(z_scores(levels, truth)) <= 1.96).mean() > 0.88
+    plain, some = filter_levels(history, Drift(0.05, 1.0)).totals, levels.variances > 0
+    assert np.abs(levels.totals - truth)[some].mean() < 0.7 * np.abs(plain - truth)[some].mean()
 
 
 @pytest.mark.parametrize("seed", range(8))

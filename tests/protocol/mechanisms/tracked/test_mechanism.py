@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_pieces import KnownStrings
 from protocol.mechanisms.tracked.tuning import MAX_BLOCKS
-from protocol.randomness import seeded_words
 from protocol.simulation.study import RoundOutcome, run_study
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE
+from tests.protocol.chance import seeded
 
 MECHANISM = Tracked()
 LETTERS = Alphabet(characters="abcdefghijklmnopqrstuvwxyz", length=2)
@@ -53,6 +54,7 @@ def people(rounds: int, seed: int, each: int = 1, late: str = "") -> list[list[d
     return studied
 
 
+@cache
 def play(
     asked: TrackedQuestion, rounds: int = 20, seed: int = 1, **how: Any
 ) -> list[RoundOutcome[TrackedPlan]]:
@@ -155,7 +157,7 @@ def test_a_table_that_cannot_be_read_still_counts_what_is_tracked() -> None:
     plan, state = outcomes[-1].plan, outcomes[-2].study_state
     plan = plan.model_copy(update={"t": 1.0, "max_value": 1000})
     held = people(1, 5)[0]
-    total = MECHANISM.encode_sum(plan, held, seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, held, seeded(1))
     answer = MECHANISM.decode(plan, total, 1000, state)
     assert not answer.decoded
     truth = Counter(item for histogram in held for item in histogram)
@@ -180,7 +182,7 @@ def test_long_studies_are_remembered_in_blocks() -> None:
     plan = MECHANISM.first_plan(asked, TERMS, "long", 200, random.Random(1))
     held = people(1, 3)[0][:100]
     for _ in range(9):
-        total = MECHANISM.encode_sum(plan, held, seeded_words(np.random.default_rng(plan.round)))
+        total = MECHANISM.encode_sum(plan, held, seeded(plan.round))
         answer = MECHANISM.decode(plan, total, 100, state)
         state = answer.state
         plan = MECHANISM.next_plan(plan, answer, state, random.Random(plan.round))
@@ -194,9 +196,9 @@ def test_what_cannot_become_heavy_is_given_up_and_its_keys_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The result is the same with a state of slightly more items than may become heavy."""
-    every = play(question(), rounds=20)
+    every = play(question())
     monkeypatch.setattr("protocol.mechanisms.tracked.tuning.MAX_REMEMBERED_ITEMS", 20)
-    some = play(question(), rounds=20)
+    some = play.__wrapped__(question())
     keys = some[-1].study_state.arrays["evicted keys"]
     kept = set(some[-1].study_state.items)
     gone = {item for item in LETTERS.decode(keys) if item is not None} - kept
@@ -215,7 +217,7 @@ def test_what_cannot_become_heavy_is_given_up_and_its_keys_are_kept(
 def test_no_more_is_given_up_than_there_is_no_room_for_and_the_rarest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outcome = play(question(), rounds=20)[-1]
+    outcome = play(question())[-1]
     state, forecast = outcome.study_state, Forecast.after_round(outcome.plan, outcome.study_state)
     monkeypatch.setattr(
         "protocol.mechanisms.tracked.tuning.MAX_REMEMBERED_ITEMS", len(state.items) - 30
@@ -311,7 +313,7 @@ def test_too_few_words_are_refused_with_the_number_needed() -> None:
 
 def test_a_poisoned_counter_is_a_fault() -> None:
     plan = play(question(), rounds=3)[-1].plan
-    total = MECHANISM.encode_sum(plan, people(1, 4)[0], seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, people(1, 4)[0], seeded(1))
     assert MECHANISM.fault(plan, total, 1000) is None
     total[0][0] ^= 1
     assert "do not add up" in (MECHANISM.fault(plan, total, 1000) or "")
@@ -328,7 +330,7 @@ def test_an_answer_of_nothing_leaves_nothing_to_conclude() -> None:
 def test_a_lie_about_a_total_stops_no_study(lie: int) -> None:
     outcomes = play(question(), rounds=6)
     plan, state = outcomes[-1].plan, outcomes[-2].study_state
-    total = MECHANISM.encode_sum(plan, people(1, 4)[0], seeded_words(np.random.default_rng(1)))
+    total = MECHANISM.encode_sum(plan, people(1, 4)[0], seeded(1))
     for number, group in enumerate(plan.counter_groups):
         lane = MECHANISM.ring(plan).lanes[3 * number + 1]
         total[3 * number + 1][0] = (int(total[3 * number + 1][0]) - lie * 2**group.bits) % lane.q

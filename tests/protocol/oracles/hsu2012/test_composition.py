@@ -20,6 +20,7 @@ from protocol.oracles.hsu2012.composition import (
 )
 
 TWO_APART: ShiftProfile = ((2, 1), (1, 1))
+WRONG_EPSILONS = (0, -1, math.inf, math.nan, 0.001, 51)
 
 
 def enumerated_delta(probabilities: dict[int, float], shifts: list[int], epsilon: float) -> float:
@@ -128,22 +129,20 @@ def curve_of(squared: int, variance: int, epsilon: float) -> float:
     return upper - math.exp(epsilon) * lower
 
 
-@pytest.mark.parametrize("epsilon", [0, -1, math.inf, math.nan, 0.001, 51])
-def test_epsilons_out_of_range_are_refused(epsilon: float) -> None:
-    with pytest.raises(ValueError, match=r"epsilon must be from 0\.01 to 50"):
-        check_privacy_parameters(epsilon, 1e-6, pure=False)
-
-
-@pytest.mark.parametrize("delta", [0, -1e-6, math.nan, 0.6, 1])
-def test_deltas_out_of_range_are_refused(delta: float) -> None:
-    with pytest.raises(ValueError, match="delta must be from 1e-30"):
-        check_privacy_parameters(1, delta, pure=False)
-
-
-def test_a_pure_mechanism_has_no_delta_to_spend() -> None:
-    check_privacy_parameters(1, 0, pure=True)
-    with pytest.raises(ValueError, match="delta must be 0"):
-        check_privacy_parameters(1, 1e-6, pure=True)
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "pure", "message"),
+    [
+        *((wrong, 1e-6, False, r"epsilon must be from 0\.01 to 50") for wrong in WRONG_EPSILONS),
+        *((1, wrong, False, "delta must be from 1e-30") for wrong in (0, -1e-6, math.nan, 0.6, 1)),
+        (1, 1e-6, True, "delta must be 0"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(
+    epsilon: float, delta: float, pure: bool, message: str
+) -> None:
+    check_privacy_parameters(1, 0 if pure else 1e-6, pure=pure)
+    with pytest.raises(ValueError, match=message):
+        check_privacy_parameters(epsilon, delta, pure=pure)
 
 
 def test_noise_too_wide_to_be_drawn_is_refused() -> None:

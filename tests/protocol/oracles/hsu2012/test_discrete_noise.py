@@ -5,9 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
-from protocol.arrays import Integers
 from protocol.oracles.hsu2012.discrete_noise import (
     discrete_gaussian,
     discrete_laplace,
@@ -15,20 +13,10 @@ from protocol.oracles.hsu2012.discrete_noise import (
     laplace_sum,
     laplace_variance,
 )
-from protocol.randomness import seeded_words, system_words
+from protocol.randomness import system_words
+from tests.protocol.chance import fit, seeded
 
 DRAWS = 200_000
-
-
-def fits(drawn: Integers, points: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
-    """Return the p-value of `drawn` if `points` have `probabilities`, the rest pooled."""
-    expected = probabilities * len(drawn)
-    common = expected >= 10
-    seen = np.array([(drawn == point).sum() for point in points[common]])
-    rest = len(drawn) - seen.sum(), len(drawn) - expected[common].sum()
-    statistic = ((seen - expected[common]) ** 2 / expected[common]).sum()
-    statistic += (rest[0] - rest[1]) ** 2 / max(rest[1], 1e-9) if rest[1] > 1 else 0.0
-    return float(chi2.sf(statistic, common.sum()))
 
 
 def laplace_probabilities(scale: Fraction, points: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -45,28 +33,28 @@ def gaussian_probabilities(variance: float, points: NDArray[np.int64]) -> NDArra
 @pytest.mark.parametrize("scale", [Fraction(1, 2), Fraction(1), Fraction(7, 3), Fraction(641, 64)])
 def test_laplace_noise_has_its_distribution(scale: Fraction) -> None:
     points = np.arange(-200, 201)
-    drawn = discrete_laplace(seeded_words(np.random.default_rng(1)), scale, DRAWS)
-    assert fits(drawn, points, laplace_probabilities(scale, points)) > 1e-4
+    drawn = discrete_laplace(seeded(1), scale, DRAWS)
+    assert fit(drawn, points, laplace_probabilities(scale, points)) > 1e-4
 
 
 @pytest.mark.parametrize("variance", [1, 2, 17, 400])
 def test_gaussian_noise_has_its_distribution(variance: int) -> None:
     points = np.arange(-300, 301)
-    drawn = discrete_gaussian(seeded_words(np.random.default_rng(2)), variance, DRAWS)
-    assert fits(drawn, points, gaussian_probabilities(variance, points)) > 1e-4
+    drawn = discrete_gaussian(seeded(2), variance, DRAWS)
+    assert fit(drawn, points, gaussian_probabilities(variance, points)) > 1e-4
 
 
 def test_the_chi_square_test_notices_a_wrong_scale() -> None:
     points = np.arange(-200, 201)
-    drawn = discrete_laplace(seeded_words(np.random.default_rng(1)), Fraction(7, 3), DRAWS)
-    assert fits(drawn, points, laplace_probabilities(Fraction(12, 5), points)) < 1e-4
-    drawn = discrete_gaussian(seeded_words(np.random.default_rng(2)), 17, DRAWS)
-    assert fits(drawn, points, gaussian_probabilities(17.4, points)) < 1e-4
+    drawn = discrete_laplace(seeded(1), Fraction(7, 3), DRAWS)
+    assert fit(drawn, points, laplace_probabilities(Fraction(12, 5), points)) < 1e-4
+    drawn = discrete_gaussian(seeded(2), 17, DRAWS)
+    assert fit(drawn, points, gaussian_probabilities(17.4, points)) < 1e-4
 
 
 def test_wide_noise_has_its_variance_and_fourth_moment() -> None:
     # Standard errors are 0.5% and 2.2% (Laplace: kurtosis 6), 0.3% and 1% (Gaussian).
-    words = seeded_words(np.random.default_rng(3))
+    words = seeded(3)
     laplace = discrete_laplace(words, Fraction(30_001, 64), DRAWS).astype(float)
     assert (laplace**2).mean() == pytest.approx(laplace_variance(Fraction(30_001, 64)), rel=0.02)
     assert (laplace**4).mean() / (laplace**2).mean() ** 2 == pytest.approx(6, rel=0.09)
@@ -83,11 +71,11 @@ def test_sums_are_distributed_as_sums_of_draws() -> None:
         probabilities = single
         for _ in range(terms - 1):
             probabilities = np.convolve(probabilities, single, "same")
-        assert fits(laplace_sum(rng, Fraction(5, 2), terms, DRAWS), points, probabilities) > 1e-4
+        assert fit(laplace_sum(rng, Fraction(5, 2), terms, DRAWS), points, probabilities) > 1e-4
         single = probabilities = gaussian_probabilities(16, points)
         for _ in range(terms - 1):
             probabilities = np.convolve(probabilities, single, "same")
-        assert fits(gaussian_sum(rng, 16, terms, DRAWS), points, probabilities) > 1e-4
+        assert fit(gaussian_sum(rng, 16, terms, DRAWS), points, probabilities) > 1e-4
 
 
 def test_the_sum_of_a_hundred_million_costs_as_much_as_one() -> None:

@@ -20,6 +20,7 @@ from protocol.oracles.hsu2012.projection import Projection
 from protocol.oracles.hsu2012.randomizers import AdditiveNoise
 from protocol.randomness import RandomWords, seeded_words, system_words
 from secagg.ring import Lane
+from tests.protocol.chance import seeded
 
 SEED = bytes(range(32))
 NOISES = ["paper", "laplace", "gaussian", "pure", "sampled"]
@@ -44,7 +45,7 @@ def test_simulated_states_are_distributed_as_real_ones(name: str, noise: str) ->
     small = {"jl": {"rows": 6}, "glps": {"repetitions": 1}, "bucket": {"beta": 0.9}}
     mechanism = made(name, noise, **small[name])
     devices = np.tile(np.repeat(values, counts), runs)
-    reports = mechanism.perturb(devices, seeded_words(np.random.default_rng(1)))
+    reports = mechanism.perturb(devices, seeded(1))
     batches = reports.reshape(runs, 20, -1)
     real = np.array([mechanism.aggregate(batch).reshape(-1) for batch in batches], float)
     rng = np.random.default_rng(2)
@@ -75,13 +76,11 @@ def test_a_secure_sum_carries_the_messages(name: str) -> None:
     randomizer = mechanism.randomizer
     assert isinstance(randomizer, AdditiveNoise)
     words = rng.integers(0, 2**63)
-    messages = randomizer.encode(
-        mechanism.symbols(values), seeded_words(np.random.default_rng(words))
-    )
+    messages = randomizer.encode(mechanism.symbols(values), seeded(words))
     lane = Lane(2 ** (2 * 30 * randomizer.max_integer).bit_length(), messages.shape[1])
     total = (messages % lane.q).sum(axis=0) % lane.q
     centred = np.where(total >= lane.q // 2, total - lane.q, total)
-    reports = mechanism.perturb(values, seeded_words(np.random.default_rng(words)))
+    reports = mechanism.perturb(values, seeded(words))
     assert (mechanism.aggregate(reports).reshape(-1) == centred).all()
 
 
@@ -227,7 +226,7 @@ def test_counts_that_fit_no_values_are_refused(counts: list[int]) -> None:
 @pytest.mark.parametrize(("name", "noise"), FORMS)
 def test_reports_of_another_form_are_refused(name: str, noise: str) -> None:
     mechanism = made(name, noise)
-    chance: RandomWords = seeded_words(np.random.default_rng(7))
+    chance: RandomWords = seeded(7)
     reports = mechanism.perturb(np.zeros(3, np.uint64), chance)
     for wrong in (reports[:, :-1], reports[:0], reports.astype(np.int64), reports[0]):
         with pytest.raises(ValueError, match=r"reports (must be uint8|are empty)"):

@@ -17,8 +17,8 @@ from protocol.sketches.iblt.peeling import Peeling
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, Iblt
 from protocol.sketches.iblt.tight import tight_cell
 from secagg.ring import Vector
+from tests.protocol.sketches.iblt.tables import SEED, Held, contents, garbage, insert, listed
 
-SEED = bytes(range(32))
 SMALL_TABLE = Iblt(
     CellFormat(chunks=2, key_bound=2**24, value_bound=1000, total_bound=10**6), 60, SEED
 )
@@ -26,23 +26,6 @@ SMALL_TIGHT_TABLE = Iblt(tight_cell(CellFormat(2, 2**24, 1000, 10**5), 60), 60, 
 each_kind = pytest.mark.parametrize(
     "table", [SMALL_TABLE, SMALL_TIGHT_TABLE], ids=["default", "tight"]
 )
-
-keys = st.tuples(st.integers(0, 2**24 - 1), st.integers(0, 2**24 - 1))
-contents = st.dictionaries(keys, st.integers(1, 1000), max_size=20)
-
-
-def rows(held: dict[tuple[int, int], int]) -> tuple[Keys, Integers]:
-    return (
-        np.array(list(held), dtype=np.uint64).reshape(-1, 2),
-        np.array(list(held.values()), dtype=np.int64),
-    )
-
-
-def listed(decoded: DecodedTable) -> dict[tuple[int, ...], int]:
-    assert len(np.unique(decoded.keys, axis=0)) == len(decoded.keys)
-    return {
-        tuple(k): v for k, v in zip(decoded.keys.tolist(), decoded.values.tolist(), strict=True)
-    }
 
 
 def places(table: Iblt, *key: int) -> list[int]:
@@ -58,10 +41,8 @@ def random_rows(
 
 @each_kind
 @given(held=contents)
-def test_a_table_lists_what_is_in_it_or_reports_that_it_is_stuck(
-    table: Iblt, held: dict[tuple[int, int], int]
-) -> None:
-    decoded = decode_table(table, table.insert(*rows(held)))
+def test_a_table_lists_what_is_in_it_or_reports_that_it_is_stuck(table: Iblt, held: Held) -> None:
+    decoded = decode_table(table, insert(table, held))
     if decoded.complete:
         assert listed(decoded) == held
         assert (decoded.nonempty_cells, decoded.distinct) == (0, len(held))
@@ -73,21 +54,19 @@ def test_a_table_lists_what_is_in_it_or_reports_that_it_is_stuck(
 
 @each_kind
 @given(first=contents, second=contents)
-def test_tables_add(
-    table: Iblt, first: dict[tuple[int, int], int], second: dict[tuple[int, int], int]
-) -> None:
+def test_tables_add(table: Iblt, first: Held, second: Held) -> None:
     wide = Iblt(replace(table.cell, value_bound=2000), 60, SEED)
-    total = wide.insert(*rows(first))
-    wide.ring.add(total, wide.insert(*rows(second)))
+    total = insert(wide, first)
+    wide.ring.add(total, insert(wide, second))
     together = {key: first.get(key, 0) + second.get(key, 0) for key in first | second}
-    assert all((a == b).all() for a, b in zip(total, wide.insert(*rows(together)), strict=True))
+    assert all((a == b).all() for a, b in zip(total, insert(wide, together), strict=True))
 
 
 @pytest.mark.parametrize("value_bound", [1, 255, 2**24 - 1, 2**31 - 2])
 def test_the_largest_values_and_keys_come_back(value_bound: int) -> None:
     table = Iblt(CellFormat(2, 2**24, value_bound, 10 * value_bound), 60, SEED)
     held = {(2**24 - 1, 2**24 - 1 - number): value_bound for number in range(10)}
-    assert listed(decode_table(table, table.insert(*rows(held)))) == held
+    assert listed(decode_table(table, insert(table, held))) == held
 
 
 def test_a_table_of_100_000_keys_is_read() -> None:
@@ -167,7 +146,7 @@ def tampered(table: Iblt, total: Vector, by: Vector) -> DecodedTable:
 
 def test_negative_counts_are_not_listed() -> None:
     decoded = tampered(
-        SMALL_TABLE, SMALL_TABLE.ring.zero(), SMALL_TABLE.insert(*rows({(1, 2): 3, (4, 5): 1}))
+        SMALL_TABLE, SMALL_TABLE.ring.zero(), insert(SMALL_TABLE, {(1, 2): 3, (4, 5): 1})
     )
     assert not decoded.complete
     assert len(decoded.keys) == 0
@@ -177,8 +156,7 @@ def test_negative_counts_are_not_listed() -> None:
 @given(seed=st.integers(0, 2**32))
 def test_garbage_is_never_complete(table: Iblt, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    lanes = table.ring.lanes
-    total = tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in lanes)
+    total = garbage(table, rng)
     assert table.fault(total, 10**9) is not None
     decoded = decode_table(table, total)
     assert not decoded.complete
@@ -191,7 +169,7 @@ def test_garbage_is_never_complete(table: Iblt, seed: int) -> None:
 
 
 def test_a_table_with_one_cell_spoiled_is_not_complete() -> None:
-    total = SMALL_TABLE.insert(*rows({(n, n): 1 for n in range(10)}))
+    total = insert(SMALL_TABLE, {(n, n): 1 for n in range(10)})
     total[1][2 * places(SMALL_TABLE, 3, 3)[0]] ^= 1
     decoded = decode_table(SMALL_TABLE, total)
     assert not decoded.complete
@@ -226,7 +204,7 @@ def test_a_false_key_is_found_out_and_withdrawn() -> None:
             others = [cell for cell in others if cell not in here]
             held[number, number] = 6
     assert not others
-    SMALL_TABLE.ring.add(total, SMALL_TABLE.insert(*rows(held)))
+    SMALL_TABLE.ring.add(total, insert(SMALL_TABLE, held))
     decoded = decode_table(SMALL_TABLE, total)
     assert listed(decoded) == held
     assert decoded.nonempty_cells == 1
@@ -276,10 +254,10 @@ def test_any_sum_of_parts_of_keys_ends(seed: int, count: int) -> None:
 
 
 def test_a_sum_of_values_beyond_the_bound_wraps_as_the_sum_of_their_tables() -> None:
-    together = SMALL_TABLE.insert(*rows({(1, 2): 3 * 1000}))
+    together = insert(SMALL_TABLE, {(1, 2): 3 * 1000})
     total = SMALL_TABLE.ring.zero()
     for _ in range(3):
-        SMALL_TABLE.ring.add(total, SMALL_TABLE.insert(*rows({(1, 2): 1000})))
+        SMALL_TABLE.ring.add(total, insert(SMALL_TABLE, {(1, 2): 1000}))
     assert all((a == b).all() for a, b in zip(together, total, strict=True))
     assert not decode_table(SMALL_TABLE, together).complete
 
@@ -299,16 +277,14 @@ def test_vectors_of_another_ring_are_refused() -> None:
         ({(0, 0): -1}, "values from 1 to"),
     ],
 )
-def test_keys_and_values_out_of_bounds_are_refused(
-    held: dict[tuple[int, int], int], fault: str
-) -> None:
+def test_keys_and_values_out_of_bounds_are_refused(held: Held, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
-        SMALL_TABLE.insert(*rows(held))
+        insert(SMALL_TABLE, held)
 
 
 def test_a_cell_that_wraps_is_not_read() -> None:
     table = Iblt(CellFormat(2, 2**24, 1000, 1500), 4, SEED)
-    total = table.insert(*rows({(0, 0): 1000, (1, 1): 1000, (2, 2): 148}))
+    total = insert(table, {(0, 0): 1000, (1, 1): 1000, (2, 2): 148})
     assert (total[0] == 100).all()
     assert not decode_table(table, total).complete
 

@@ -10,20 +10,10 @@ from hypothesis import strategies as st
 from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from secagg.ring import Vector
+from tests.protocol.sketches.iblt.tables import SEED, Held, contents, garbage, insert
 
-SEED = bytes(range(32))
 TABLE = Iblt(CellFormat(chunks=2, key_bound=2**24, value_bound=1000, total_bound=10**6), 60, SEED)
 LANES = {"counts": 0, "keys": 1}
-
-keys = st.tuples(st.integers(0, 2**24 - 1), st.integers(0, 2**24 - 1))
-contents = st.dictionaries(keys, st.integers(1, 1000), max_size=20)
-
-
-def insert(table: Iblt, held: dict[tuple[int, int], int]) -> Vector:
-    return table.insert(
-        np.array(list(held), dtype=np.uint64).reshape(-1, 2),
-        np.array(list(held.values()), dtype=np.int64),
-    )
 
 
 def honest() -> Vector:
@@ -37,13 +27,8 @@ def change(total: Vector, lane: int, element: int, by: int) -> None:
     total[lane][element] = (int(total[lane][element]) + by) % q
 
 
-def garbage(table: Iblt, rng: np.random.Generator) -> Vector:
-    lanes = table.ring.lanes
-    return tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in lanes)
-
-
 @given(st.lists(contents, max_size=6))
-def test_an_honest_sum_has_no_fault(devices: list[dict[tuple[int, int], int]]) -> None:
+def test_an_honest_sum_has_no_fault(devices: list[Held]) -> None:
     total, inserted = TABLE.ring.zero(), 0
     assert TABLE.fault(total, inserted) is None
     for held in devices:
@@ -117,7 +102,7 @@ def test_a_cell_below_zero_is_a_fault_where_no_sum_can_fill_it() -> None:
 
 
 @given(contents, st.integers(0, 2**32))
-def test_one_random_vector_in_a_sum_is_a_fault(held: dict[tuple[int, int], int], seed: int) -> None:
+def test_one_random_vector_in_a_sum_is_a_fault(held: Held, seed: int) -> None:
     total = insert(TABLE, held)
     TABLE.ring.add(total, garbage(TABLE, np.random.default_rng(seed)))
     assert TABLE.fault(total, 10**9) is not None  # except with probability 2^-228
@@ -182,7 +167,7 @@ def test_a_device_that_takes_from_one_item_and_gives_to_another_is_not_seen() ->
 
 @given(st.lists(contents, max_size=3), st.lists(contents, max_size=3))
 def test_sums_and_differences_of_honest_tables_keep_the_laws_of_all_lanes(
-    added: list[dict[tuple[int, int], int]], taken: list[dict[tuple[int, int], int]]
+    added: list[Held], taken: list[Held]
 ) -> None:
     total = TABLE.ring.zero()
     for held in added:

@@ -8,31 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.arrays import Integers, Keys
-from protocol.sketches.iblt.decoding import DecodedTable, decode_table
+from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.kernel import ENTRIES, INSPECTIONS, K, V
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
 from protocol.sketches.iblt.peeling import Peeling
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
 from secagg.ring import Vector
+from tests.protocol.sketches.iblt.tables import SEED, Held, garbage, insert, listed
 
-SEED = bytes(range(32))
 WIDE_CELL = CellFormat(1, 97_336, 10_000, 10_000)
 SMALL_TABLE = Iblt(tight_cell(CellFormat(2, 2**24, 1000, 10**5), 60), 60, SEED)
-
-
-def insert(table: Iblt, held: dict[tuple[int, ...], int]) -> Vector:
-    rows = np.array(list(held), np.uint64).reshape(-1, table.cell.chunks)
-    return table.insert(rows, np.array(list(held.values()), np.int64))
-
-
-def pairs(keys: Keys, values: Integers) -> dict[tuple[int, ...], int]:
-    assert len(np.unique(keys, axis=0)) == len(keys)
-    return dict(zip(map(tuple, keys.tolist()), values.tolist(), strict=True))
-
-
-def listed(decoded: DecodedTable) -> dict[tuple[int, ...], int]:
-    return pairs(decoded.keys, decoded.values)
 
 
 def zipf(count: int, rng: np.random.Generator, total: int = 10_000) -> Integers:
@@ -40,10 +26,10 @@ def zipf(count: int, rng: np.random.Generator, total: int = 10_000) -> Integers:
     return 1 + rng.multinomial(total - count, shares / shares.sum())
 
 
-def drawn(table: Iblt, count: int, rng: np.random.Generator) -> dict[tuple[int, ...], int]:
+def drawn(table: Iblt, count: int, rng: np.random.Generator) -> Held:
     chosen = rng.integers(0, table.cell.key_bound, (2 * count, table.cell.chunks))
     rows = rng.permutation(np.unique(chosen.astype(np.uint64), axis=0))[:count]
-    return pairs(rows, zipf(count, rng))
+    return dict(zip(map(tuple, rows.tolist()), zipf(count, rng).tolist(), strict=True))
 
 
 @dataclass
@@ -151,11 +137,7 @@ def test_values_that_add_up_to_too_much_are_not_read() -> None:
 
 def test_garbage_takes_a_bounded_number_of_tests_however_large_values_may_be() -> None:
     table = Iblt(CellFormat(1, 97_336, 2**20, 2**20, evidence=5, q=31), 240, SEED)
-    rng = np.random.default_rng(1)
-    lanes = table.ring.lanes
-    peeling = Peeling(
-        table, tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in lanes)
-    )
+    peeling = Peeling(table, garbage(table, np.random.default_rng(1)))
     peeling.run()
     assert peeling.inspections <= 4_096 * table.cells + 2**20 // 31
 

@@ -1,0 +1,57 @@
+"""Devices and those who keep a ledger do not load compilers and accountants."""
+
+import subprocess
+import sys
+
+import pytest
+
+IBLT_ENCODING = """
+from random import Random
+import numpy as np
+import client.device.participation
+from protocol.randomness import seeded_words
+from protocol.domains.strings import Utf8
+from protocol.study import Terms
+from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
+
+question = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=5), words=900)
+terms, mechanism = Terms(cohort_size=10, minimum=5), AdaptiveIblt()
+plan = mechanism.first_plan(question, terms, "study", 1, Random(1))
+vector = mechanism.encode(plan, {"apple": 2}, seeded_words(np.random.default_rng(1)))
+assert mechanism.fault(plan, vector, 1) is None
+"""
+ORACLE_REPORT = """
+import numpy as np
+from protocol.randomness import system_words
+from protocol.oracles.registry import oracle_from_parameters
+
+ocms = {"oracle": "ocms", "epsilon": 1.0, "domain": 50, "m": 3, "prime": 101}
+oracle_from_parameters(ocms).perturb(np.array([3], np.uint64), system_words)
+"""
+NOISE_SHARE = """
+from protocol.randomness import system_words
+from protocol.privacy.noise import NoiseShares
+
+NoiseShares(180.0, 1000).draw(system_words, 100)
+"""
+EMPTY_LEDGER = """
+from protocol.privacy.planning import best_design
+from protocol.privacy.ledger import Ledger
+
+Ledger()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "left_out"),
+    [
+        (IBLT_ENCODING, {"numba", "llvmlite"}),
+        (ORACLE_REPORT, {"numba", "scipy.fft", "scipy.stats"}),
+        (NOISE_SHARE, {"dp_accounting", "absl", "scipy", "numba"}),
+        (EMPTY_LEDGER, {"dp_accounting", "absl", "scipy.stats"}),
+    ],
+    ids=["an encoded vector", "a report", "a noise share", "a ledger"],
+)
+def test_what_is_not_needed_is_not_imported(code: str, left_out: set[str]) -> None:
+    check = f"import sys\n{code}\nassert not {left_out} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", check], check=True)
