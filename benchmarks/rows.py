@@ -24,7 +24,6 @@ class BenchmarkRow:
 
     @property
     def ratio(self) -> float | None:
-        """Return value / reference."""
         return self.value / self.reference if self.reference else None
 
 

@@ -234,7 +234,6 @@ class ItemTotals:
             self.add_counts(other.counts())
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
-        """Add `counts` to the items."""
         self._other_counts.update(counts)
 
     def counts(self) -> dict[str, int]:

@@ -151,7 +151,6 @@ class SumMechanism(Mechanism[Q, P]):
         return None
 
     def dp_event(self, plan: P, rounds: int) -> DpEvent:
-        """Return the privacy loss of a device: it is in one exact sum."""
         del plan, rounds
         return ExactSumEvent()
 

@@ -55,7 +55,6 @@ class ReportPlan(Plan):
 
     @property
     def registry(self) -> Registry | None:
-        """Return the registry of devices; a device has one identity for all studies of reports."""
         if self.terms.registrar is None:
             return None
         return Registry(bytes.fromhex(self.terms.registrar), enrolment_scope(ALL_REPORT_STUDIES))
@@ -83,14 +82,12 @@ class ReportMechanism(Mechanism[RQ, RP], Generic[RQ, RP, H]):
         return 0.0
 
     def dp_event(self, plan: RP, rounds: int) -> DpEvent:
-        """Return the privacy loss of a device: it sends one report."""
         del rounds  # a device reports in one round
         return LocalReportsEvent(epsilon=self.epsilon(plan), delta=self.delta(plan))
 
     def confidence_interval(
         self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
     ) -> tuple[Floats, Floats]:
-        """Return normal intervals: noise is nearly normal, and estimates may be below 0."""
         return normal_interval(counts, variances, level)
 
     @abstractmethod

@@ -62,7 +62,6 @@ class EncryptedShare:
     ciphertext: bytes
 
     def pack(self) -> bytes:
-        """Return the `ENCRYPTED_SHARE_BYTES` bytes of the encrypted share."""
         return self.commitment + self.ciphertext
 
     @classmethod
@@ -154,12 +153,10 @@ class ReceivedShares(Mapping[int, EncryptedShare]):
         return cls(records)
 
     def pack(self) -> bytes:
-        """Return the bytes of the received shares."""
         return self.records.tobytes()
 
     @property
     def digest(self) -> bytes:
-        """Return the SHA-256 of the received shares."""
         return sha256(self.pack()).digest()
 
     @property

@@ -35,7 +35,6 @@ class ReplicaProcess(ServerProcess):
 
     @property
     def database_url(self) -> str:
-        """Return the URL of its database."""
         return self._url
 
     @property

@@ -41,7 +41,6 @@ class CpuWork:
         return CpuWork(self.seconds + other.seconds, self.floor + other.floor)
 
     def row(self, name: str) -> BenchmarkRow:
-        """Return the row of this work."""
         return BenchmarkRow(f"server: {name}", self.seconds, "s", self.floor)
 
 

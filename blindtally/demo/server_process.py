@@ -54,7 +54,6 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Return the URL of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
@@ -63,12 +62,10 @@ class ServerProcess:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Stop the server."""
         self.stop()
 
     @property
     def database_url(self) -> str:
-        """Return the URL of its database."""
         return f"sqlite:///{self.database}"
 
     def start(self) -> None:

@@ -90,7 +90,6 @@ def draw_study(case: StudyCase, setting: StudySetting, seed: Sequence[int]) -> D
 def score_method(
     method: Method, study: DrawnStudy, words: int, tau: float, rng: np.random.Generator
 ) -> float:
-    """Return the F1 of `method` with `words`."""
     return study.f1_of(method.find(study.tokens, words, tau, rng))
 
 

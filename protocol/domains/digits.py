@@ -89,7 +89,6 @@ class Digits(BaseDomain):
 
     @property
     def chunks(self) -> int:
-        """Return the number of integers of a key: as few as stay below 2^24, for all lengths."""
         digits = 1
         while self.base ** (digits + 1) <= _CHUNK_LIMIT:
             digits += 1
@@ -97,7 +96,6 @@ class Digits(BaseDomain):
 
     @property
     def bound(self) -> int:
-        """Return the bound that every chunk stays below."""
         return int(self.base**self._digits_per_chunk)
 
     @property
@@ -110,7 +108,6 @@ class Digits(BaseDomain):
         return self.chunks * self._digits_per_chunk
 
     def keys_of(self, names: Sequence[str]) -> Keys:
-        """Return the keys of these items, all within the domain."""
         if not names:
             return np.zeros((0, self.chunks), dtype=np.uint64)
         digits = self._digits(names).reshape(len(names), self.chunks, -1)
@@ -120,7 +117,6 @@ class Digits(BaseDomain):
         return keys
 
     def decode(self, keys: Keys) -> list[str | None]:
-        """Return the item of each key; None for a key that no item has."""
         digits, rest = self._split(keys, self._digits_per_chunk)
         fits = (rest == 0).all(axis=1).tolist()
         rows = digits.reshape(len(keys), self._width)
@@ -130,11 +126,9 @@ class Digits(BaseDomain):
 
     @property
     def value_count(self) -> int:
-        """Return the number of rows of digits, without the padding of the last chunk."""
         return int(self.base**self.width)
 
     def values_of(self, items: Sequence[str]) -> ItemValues:
-        """Return each item's digits as one integer; raises as that of `BaseDomain`."""
         digits, _ = self._split(self.encode(items), self._digits_per_chunk)
         rows = digits.reshape(len(items), self._width)[:, : self.width]
         values: ItemValues = np.zeros(len(items), np.uint64)
@@ -143,7 +137,6 @@ class Digits(BaseDomain):
         return values
 
     def names_of(self, values: ItemValues) -> list[str | None]:
-        """Return the item of each integer; None if no item has it."""
         digits, rest = self._split(values, self.width)
         rows = np.full((len(values), self._width), self._pad_digit, np.uint64)
         rows[:, : self.width] = digits

@@ -55,16 +55,13 @@ class Hashed(BaseDomain):
 
     @property
     def chunks(self) -> int:
-        """Return the number of integers of a key."""
         return -(-self.key_bits // _MAX_CHUNK_BITS)
 
     @property
     def bound(self) -> int:
-        """Return the bound that every chunk stays below."""
         return (1 << self._chunk_bits) - _PRIME_GAPS[self._chunk_bits]
 
     def __contains__(self, item: str) -> bool:
-        """Return whether `item` has a key."""
         try:
             size = len(item.encode())
         except UnicodeEncodeError:  # half of a surrogate pair
@@ -78,19 +75,16 @@ class Hashed(BaseDomain):
         return size <= self.max_bytes and "\0" not in item
 
     def name(self, item: str) -> str:
-        """Return the name of the key of `item`."""
         salt = self.salt.encode()
         digest = hashlib.blake2b(item.encode(), digest_size=self.key_bits // 8, salt=salt)
         number = int.from_bytes(digest.digest(), "big")
         return self._name(self._chunks([number])[0])
 
     def keys_of(self, names: Sequence[str]) -> Keys:
-        """Return the keys of these names; ValueError if one is not a name."""
         rows = self._chunks(int(name.removeprefix(KEY_NAME_PREFIX), 16) for name in names)
         return np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
 
     def decode(self, keys: Keys) -> list[str | None]:
-        """Return the name of each key."""
         return [self._name(row) for row in keys.tolist()]
 
     @property

@@ -61,26 +61,21 @@ class NumericInterval(Digits):
         return int(self.alpha**self.length)
 
     def __contains__(self, item: str) -> bool:
-        """Return whether `item` is a number of the interval."""
         try:
             return self.low <= float(item) <= self.high  # NaN is not
         except ValueError:
             return False
 
     def name(self, item: str) -> str:
-        """Return the middle of the cell of `item`."""
         return self._middle(int(self.cells_of(np.array([float(item)]))[0]))
 
     def canonical(self, item: str) -> str | None:
-        """Return the middle of the cell of `item`; None if it is outside."""
         return self.name(item) if item in self else None
 
     def truncate(self, item: str) -> str | None:
-        """Return the canonical item: the beginning of a number is not an item."""
         return self.canonical(item)
 
     def prefix_text(self, row: DigitRows) -> str:
-        """Return the range of the numbers that begin with some digits."""
         first = 0
         for digit in row.tolist():
             first = first * self.alpha + digit
@@ -108,12 +103,10 @@ class NumericInterval(Digits):
 
     @property
     def base(self) -> int:
-        """Return `alpha`."""
         return self.alpha
 
     @property
     def width(self) -> int:
-        """Return `length`."""
         return self.length
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:

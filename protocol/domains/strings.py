@@ -57,7 +57,6 @@ class Alphabet(Digits):
         return self
 
     def __contains__(self, item: str) -> bool:
-        """Return whether `item` has a key."""
         if self.pad:
             fits = len(item) <= self.length and not item.endswith(self.pad)
         else:
@@ -66,38 +65,31 @@ class Alphabet(Digits):
 
     @property
     def terminator(self) -> int | None:
-        """Return the digit of the pad; None if all items have the same length."""
         return self._pad_digit if self.pad else None
 
     def truncate(self, item: str) -> str | None:
-        """Return the first `length` characters of `item`; None if they are not an item."""
         head = item[: self.length]
         return head if head in self else None
 
     def contains_terminator(self, item: str) -> bool:
-        """Return whether `item` contains the pad, which may not end it."""
         return bool(self.pad) and self.pad in item
 
     def digits_of_prefix(self, prefix: str) -> DigitRows:
-        """Return the digits of the characters of `prefix`; raises as `Digits`."""
         digits = [self.characters.find(character) for character in prefix]
         if len(prefix) > self.length or min(digits, default=0) < 0 or len(self.characters) > 256:
             raise ValueError(f"no item of {self.length} characters begins with {prefix!r}")
         return np.array(digits, np.uint8)
 
     def prefix_text(self, row: DigitRows) -> str:
-        """Return the characters of some digits, without the pad."""
         text = "".join(self.characters[digit] for digit in row.tolist())
         return text.rstrip(self.pad) if self.pad else text
 
     @property
     def base(self) -> int:
-        """Return the number of characters."""
         return len(self.characters)
 
     @property
     def width(self) -> int:
-        """Return `length`."""
         return self.length
 
     @property
@@ -130,7 +122,6 @@ class Utf8(Digits):
     max_bytes: int = Field(ge=1, le=1024)
 
     def __contains__(self, item: str) -> bool:
-        """Return whether `item` has a key."""
         try:
             size = len(item.encode())
         except UnicodeEncodeError:  # half of a surrogate pair
@@ -138,7 +129,6 @@ class Utf8(Digits):
         return size <= self.max_bytes and "\0" not in item
 
     def truncate(self, item: str) -> str | None:
-        """Return the whole characters within `max_bytes`; None if they are not an item."""
         try:
             head = item.encode()[: self.max_bytes].decode(errors="ignore")
         except UnicodeEncodeError:  # half of a surrogate pair
@@ -146,23 +136,19 @@ class Utf8(Digits):
         return head if head in self else None
 
     def digits_of_prefix(self, prefix: str) -> DigitRows:
-        """Return the bytes of `prefix`; raises as `Digits`."""
         if prefix not in self:
             raise ValueError(f"no item of {self.max_bytes} bytes begins with {prefix!r}")
         return np.frombuffer(prefix.encode(), np.uint8)
 
     def prefix_text(self, row: DigitRows) -> str:
-        """Return the text of the bytes; incomplete characters are replaced."""
         return row.tobytes().rstrip(b"\0").decode(errors="replace")
 
     @property
     def width(self) -> int:
-        """Return `max_bytes`."""
         return self.max_bytes
 
     @property
     def value_count(self) -> int:
-        """Return the number of values: no UTF-8 begins with a byte above 244."""
         return int(245 * 256 ** (self.max_bytes - 1))
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
@@ -195,22 +181,18 @@ class Listed(BaseDomain):
 
     @property
     def bound(self) -> int:
-        """Return the number of items."""
         return len(self.items)
 
     def __contains__(self, item: str) -> bool:
-        """Return whether `item` is in the list."""
         return item in self._positions
 
     def keys_of(self, names: Sequence[str]) -> Keys:
-        """Return the positions of these items; ValueError if one is not in the list."""
         unknown = [name for name in names if name not in self]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is not in the list")
         return np.array([self._positions[name] for name in names], np.uint64).reshape(-1, 1)
 
     def decode(self, keys: Keys) -> list[str | None]:
-        """Return the item of each key; None for a key that no item has."""
         return [self.items[key] if key < self.bound else None for key in keys[:, 0].tolist()]
 
 

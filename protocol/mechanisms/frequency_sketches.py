@@ -109,13 +109,11 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         return {"width": width}
 
     def ring(self, plan: FrequencySketchPlan) -> Ring:
-        """Return the ring of the round's sketches."""
         return plan.sketch.ring
 
     def encode_sum(
         self, plan: FrequencySketchPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        """Return the sum of the devices' sketches; each item is added once."""
         del chance  # every item is added
         held = keyed_histograms(plan.question, histograms)
         return plan.sketch.insert(*held.item_totals(held.counts))
@@ -131,7 +129,6 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
     def decode(
         self, plan: FrequencySketchPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        """Return the `MAX_SHOWN_ESTIMATES` highest estimates; the study state keeps all of them."""
         del participants
         sketch, keys = plan.sketch, enumerate_keys(plan.question.domain)
         counts = sketch.counts(total)
@@ -147,7 +144,6 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
     def final_estimates(
         self, question: FrequencySketchQuestion, state: StudyState
     ) -> list[Estimate]:
-        """Return the items whose summed estimates reach the threshold, highest first."""
         scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
         variances = state.arrays.get(_VARIANCES_ARRAY, scores)
         heavy = np.flatnonzero(scores >= question.threshold)

@@ -65,29 +65,24 @@ class _SignOracle(HashedResponseOracle):
 
     @property
     def cells(self) -> int:
-        """Return the sums of signs (r, residue), and the number of reports with each residue."""
         return self.possible_reports // 2 + self._residues
 
     @property
     def mean_vote_if_held(self) -> Fraction:
-        """Return p - q: the mean of a vote that is 1 or -1."""
         return Fraction(self.keep_of_2_64, PROBABILITY_ONE) - self._other_probability
 
     @cached_property
     def scaled_variances(self) -> tuple[float, float]:
-        """Return n times a bound on the variance at 0 and 1: all others have the same residue."""
         lift = self.mean_vote_if_held
         absent = float((lift + 2 * self._other_probability) / lift**2)
         return absent, absent - 1
 
     def detection_threshold(self, n: int, tail: float) -> float:
-        """Return the threshold by Bernstein's bound, if all others have the same residue."""
         check_tail_probability(n, tail)
         max_term = 1 / float(self.mean_vote_if_held)
         return bernstein_upper_bound(n * self.scaled_variances[0], max_term, tail) / n
 
     def decode_ns(self, reports: int) -> float:
-        """Return the nanoseconds of the transform."""
         return 8.0 * reports + 15.0 * self.possible_reports
 
     @property
@@ -127,7 +122,6 @@ class Hadamard(_SignOracle):
     _residues = 1
 
     def detection_threshold(self, n: int, tail: float) -> float:
-        """Return the threshold by the exact tail of `n` fair signs."""
         return (2 * binomial_upper_quantile(n, 0.5, tail) / n - 1) / float(self.mean_vote_if_held)
 
 
@@ -162,7 +156,6 @@ class RecursiveHadamard(_SignOracle):
         return self.residues
 
     def variances(self, frequencies: Frequencies, n: int) -> Frequencies:
-        """Return the exact variance of every value (d,), given the true frequencies of all."""
         super().variances(frequencies, n)
         mass = np.bincount(self._residue_of_all, frequencies, self.residues)
         return self.variance_given_residue(frequencies, mass[self._residue_of_all] - frequencies, n)

@@ -63,32 +63,26 @@ class HadamardCountMeanSketch(HashedResponseOracle):
 
     @property
     def cells(self) -> int:
-        """Return the sums of signs (j, l)."""
         return self._functions
 
     @property
     def mean_vote_if_held(self) -> Fraction:
-        """Return the mean vote for the value that a device holds."""
         return Fraction(2 * self.keep_of_2_64 - PROBABILITY_ONE, PROBABILITY_ONE)
 
     @property
     def mean_vote_if_other(self) -> Fraction:
-        """Return the mean vote for another, over all families."""
         return self.mean_vote_if_held / self.m
 
     @cached_property
     def scaled_variances(self) -> tuple[float, float]:
-        """Return n times the variance at 0 and 1, for hash functions that each report draws."""
         p, q = self.mean_vote_if_held, self.mean_vote_if_other
         return float((1 - q**2) / (p - q) ** 2), float((1 - p**2) / (p - q) ** 2)
 
     def detection_threshold(self, n: int, tail: float) -> float:
-        """Return the threshold by the exact tail of `n` signs, for fresh hash functions."""
         p, q = float(self.mean_vote_if_held), float(self.mean_vote_if_other)
         return (2 * binomial_upper_quantile(n, (1 + q) / 2, tail) / n - 1 - q) / (p - q)
 
     def decode_ns(self, reports: int) -> float:
-        """Return the nanoseconds of the transforms and of hashing all values by each function."""
         return 8.0 * reports + self.functions * (60.0 * self.m + 12.0 * self.domain)
 
     @property
@@ -99,7 +93,6 @@ class HadamardCountMeanSketch(HashedResponseOracle):
         return splitmix_hash(j + (np.uint64(self.seed) << np.uint64(32)), values, self.m)
 
     def _hash(self, functions: Codes, values: ItemValues) -> Codes:
-        """Return 1 where the entry (l, h_j(x)) is negative; `functions` are j m + l."""
         j, column = np.divmod(functions, np.uint64(self.m))
         bits = np.bitwise_count(column & self._locations(j, values))
         signs: Codes = bits.astype(np.uint64) & np.uint64(1)

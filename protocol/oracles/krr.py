@@ -36,11 +36,9 @@ class KaryRandomizedResponse(HashedResponseOracle):
 
     @property
     def mean_vote_if_other(self) -> Fraction:
-        """Return q."""
         return self._other_probability
 
     def decode_ns(self, reports: int) -> float:
-        """Return the nanoseconds of counting reports by value."""
         return 5.0 * reports + self.domain
 
     @property

@@ -52,11 +52,9 @@ class LocalHashing(HashedResponseOracle):
 
     @property
     def mean_vote_if_other(self) -> Fraction:
-        """Return 1/g, as for random hash functions."""
         return Fraction(1, self.g)
 
     def decode_ns(self, reports: int) -> float:
-        """Return the nanoseconds of hashing all values for each report."""
         return 0.35 * reports * self.domain
 
     def _hash(self, functions: Codes, values: ItemValues) -> Codes:

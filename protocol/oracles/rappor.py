@@ -44,16 +44,13 @@ class Rappor(BitVectorOracle):
 
     @property
     def mean_vote_if_held(self) -> Fraction:
-        """Return p."""
         return Fraction(self.one_stays_of_2_64, PROBABILITY_ONE)
 
     @property
     def mean_vote_if_other(self) -> Fraction:
-        """Return q."""
         return Fraction(self.zero_flips_of_2_64, PROBABILITY_ONE)
 
     def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the probability of each vector of bits."""
         self._check_listable(value, 1 << self.domain)
         probabilities = {0: Fraction(1)}
         for x in range(self.domain):

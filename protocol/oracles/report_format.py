@@ -38,7 +38,6 @@ class IntegerReportOracle(Oracle):
 
     @property
     def bits(self) -> int:
-        """Return the bits of a report."""
         return (self.possible_reports - 1).bit_length()
 
     @abstractmethod
@@ -110,7 +109,6 @@ class HashedResponseOracle(IntegerReportOracle):
 
     @property
     def possible_reports(self) -> int:
-        """Return the number of reports: a function and a symbol each."""
         return self._functions * self._symbols
 
     @cached_property
@@ -124,11 +122,9 @@ class HashedResponseOracle(IntegerReportOracle):
 
     @property
     def mean_vote_if_held(self) -> Fraction:
-        """Return p, the probability of the true symbol."""
         return Fraction(self.keep_of_2_64, PROBABILITY_ONE)
 
     def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the probability of each function and symbol."""
         self._check_listable(value, self.possible_reports)
         functions = np.arange(self._functions, dtype=np.uint64)
         hashed = self._hash(functions, np.full(self._functions, value, np.uint64)).tolist()
@@ -171,16 +167,13 @@ class BitVectorOracle(Oracle):
 
     @property
     def bits(self) -> int:
-        """Return one bit for each value."""
         return self.domain
 
     @property
     def encode_batch(self) -> int:
-        """Return the number of reports that are made at once, each of one word per value."""
         return max(1, _MAX_RANDOM_WORDS // self.domain)
 
     def decode_ns(self, reports: int) -> float:
-        """Return the nanoseconds of adding all vectors."""
         return reports * (10.0 + self.domain)
 
     @abstractmethod

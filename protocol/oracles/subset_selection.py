@@ -70,16 +70,13 @@ class SubsetSelection(BitVectorOracle):
 
     @property
     def mean_vote_if_held(self) -> Fraction:
-        """Return p."""
         return Fraction(self.include_of_2_64, PROBABILITY_ONE)
 
     @property
     def mean_vote_if_other(self) -> Fraction:
-        """Return q."""
         return (self.w - self.mean_vote_if_held) / (self.domain - 1)
 
     def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the probability of each set, as a vector of bits."""
         self._check_listable(value, comb(self.domain, self.w))
         inside = self.mean_vote_if_held / comb(self.domain - 1, self.w - 1)
         outside = (1 - self.mean_vote_if_held) / comb(self.domain - 1, self.w)

@@ -161,7 +161,6 @@ class CountSketch:
 
 
 def cell_bits(max_count: int, signed: bool) -> int:
-    """Return the bits of a cell that counts to `max_count`, or from -`max_count` if `signed`."""
     return (2 * max_count if signed else max_count).bit_length()
 
 

@@ -26,7 +26,6 @@ def has_enrolled(row: CohortRow) -> bool:
 
 
 def study_view(row: StudyRow) -> StudyView:
-    """Return the view of a study."""
     return StudyView.model_validate(_columns(StudyView, row))
 
 
@@ -41,7 +40,6 @@ def round_view(row: RoundRow, cohorts: Sequence[CohortView]) -> RoundView:
 
 
 def _columns(model: type[PublicModel], row: Base) -> dict[str, Any]:
-    """Return the columns of `row` that are fields of `model`."""
     return {name: getattr(row, name) for name in model.model_fields if hasattr(row, name)}
 
 

@@ -75,7 +75,6 @@ class HierarchicalHistogramQuestion(ReleaseQuestion):
 
     @property
     def max_votes(self) -> int:
-        """Return the number of cells of an item: one per level."""
         return self.digits.width
 
     @property
@@ -126,13 +125,11 @@ class HierarchicalHistogram(
         return {"release": release}
 
     def ring(self, plan: HierarchicalHistogramPlan) -> Ring:
-        """Return the ring of the cells: one lane that holds all votes and noise."""
         return Ring((Lane(2**plan.cell_bits, plan.question.cells),))
 
     def encode_sum(
         self, plan: HierarchicalHistogramPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        """Return the sum of the devices' votes, with a coin for each vote, without noise."""
         values = device_values(plan.question.domain, histograms)
         values = values[values < plan.question.digits.value_count]
         cells = plan.cells_of(values.astype(np.int64)).ravel()  # device by device, like the coins
@@ -191,7 +188,6 @@ class HierarchicalHistogram(
     def final_estimates(
         self, question: HierarchicalHistogramQuestion, state: StudyState
     ) -> list[Estimate]:
-        """Return the leaves that are heavy by the consistent counts, highest estimate first."""
         if COUNTS_ARRAY not in state.arrays:
             return []
         counts, noise = state.arrays[COUNTS_ARRAY], float(state.arrays[NOISE_ARRAY][0])
@@ -207,7 +203,6 @@ class HierarchicalHistogram(
         return estimates_of_values(question.domain, np.flatnonzero(is_heavy), leaves, variances)
 
     def dp_event(self, plan: HierarchicalHistogramPlan, rounds: int) -> DpEvent:
-        """Return the privacy loss of `rounds` rounds: a release per level and round of a device."""
         return release_loss(plan.question, plan.release, _release_count(plan.question, rounds))
 
 

@@ -47,7 +47,6 @@ class ReleasePlan(Plan):
 
     @property
     def join_probability(self) -> float:
-        """Return the probability that a device joins the round."""
         return self.question.join_probability
 
     def vote_coins(self, chance: RandomWords, votes: int) -> Flags:
@@ -113,7 +112,6 @@ class ReleaseMechanism(SumMechanism[RQ, RP]):
     """Base of mechanisms whose counts are hidden by the `release` of their plans."""
 
     def noise_shares(self, plan: RP, contacted: int) -> NoiseShares | None:
-        """Return the noise that each of `contacted` devices of a cohort adds; None if none."""
         return plan.release.noise_shares(contacted, plan.terms.dropout, plan.min_honest_share)
 
 

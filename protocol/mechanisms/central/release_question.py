@@ -92,7 +92,6 @@ class ReleaseQuestion(SumQuestion):
 
     @property
     def hides_device_counts(self) -> bool:
-        """Return whether only the server may know how many devices joined a round."""
         return self.discards_sums and self.join_probability < 1
 
     @property
@@ -102,10 +101,8 @@ class ReleaseQuestion(SumQuestion):
 
     @property
     def asks_every_round(self) -> bool:
-        """Return whether a device takes part in every round."""
         return self.every_round
 
     @property
     def discards_sums(self) -> bool:
-        """Return whether sums hold exact counts below theta: they do without noise."""
         return self.mode == "sample-threshold"

@@ -52,7 +52,6 @@ class TrieHhQuestion(ReleaseQuestion):
 
     @property
     def table_failure_delta(self) -> float:
-        """Return the part of delta that pays for tables that cannot be read whole."""
         return self.delta * TABLE_FAILURE_DELTA_SHARE if self.vote_tables else 0.0
 
     @property
@@ -61,7 +60,6 @@ class TrieHhQuestion(ReleaseQuestion):
         return -(-self.digits.width // self.stride)
 
     def canonical(self, item: str) -> str | None:
-        """Return the counted form of `item`; None if it is outside the domain or has a pad."""
         whole = self.digits.truncate(item) if self.truncate else super().canonical(item)
         return None if whole is None or self.digits.contains_terminator(whole) else whole
 

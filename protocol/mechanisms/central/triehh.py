@@ -80,7 +80,6 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
     def next_plan(
         self, plan: TrieHhPlan, answer: Answer | None, state: StudyState, rng: Random
     ) -> TrieHhPlan:
-        """Return the plan of the next level; of the same level if it failed or is the last."""
         rows, table = self._frontier(plan, PrefixTree.from_state(state))
         if answer is None or not answer.decoded or not len(rows):
             return plan.next_round(rng)
@@ -88,7 +87,6 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
         return plan.next_round(rng, level=plan.level + 1, frontier=prefixes, table_shape=table)
 
     def is_over(self, plan: TrieHhPlan, answer: Answer | None, state: StudyState) -> bool:
-        """Return whether no prefix can be extended any more."""
         if answer is None or not answer.decoded:
             return False
         return not len(self._frontier(plan, PrefixTree.from_state(state))[0])
@@ -128,7 +126,6 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
         return vote_table_shape(plan.question, plan.terms, plan.release, plan.rounds, cells)
 
     def ring(self, plan: TrieHhPlan) -> Ring:
-        """Return the ring of the table or of the cells; it holds all votes and noise."""
         if plan.table_shape is not None:
             return plan.table_shape.ring
         return Ring((Lane(2**plan.cell_bits, plan.cells),))
@@ -136,7 +133,6 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
     def encode_sum(
         self, plan: TrieHhPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        """Return the sum of the devices' votes, with a coin for each vote, without noise."""
         device, item, names = device_items(histograms, plan.question.contribution)
         return encode_votes(plan, plan.question.digits_of(names), item, chance, device)
 
@@ -190,7 +186,6 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
         return Answer(True, float(len(shown)), tuple(ranked(items)), state)
 
     def final_estimates(self, question: TrieHhQuestion, state: StudyState) -> list[Estimate]:
-        """Return the complete items that are heavy, highest estimate first."""
         items = _complete_items(question, PrefixTree.from_state(state))
         counts = np.array([item.count for item in items])
         variances = np.array([item.variance for item in items])
@@ -198,7 +193,6 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
         return ranked(item for item, is_heavy in zip(items, heavy, strict=True) if is_heavy)
 
     def dp_event(self, plan: TrieHhPlan, rounds: int) -> DpEvent:
-        """Return the privacy loss of `rounds` rounds."""
         return release_loss(plan.question, plan.release, rounds if plan.question.every_round else 1)
 
 

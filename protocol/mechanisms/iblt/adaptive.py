@@ -103,13 +103,11 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         return {"t": t, "cells": max_cells(question, terms, t)}
 
     def ring(self, plan: AdaptiveIbltPlan) -> Ring:
-        """Return the ring of the round's tables."""
         return _table(plan).iblt.ring
 
     def encode_sum(
         self, plan: AdaptiveIbltPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        """Return the sum of the devices' tables; each item is inserted once."""
         held = keyed_histograms(plan.question, histograms)
         return _table(plan).insert(held, uniform_floats(chance, len(held.counts)))
 
@@ -125,7 +123,6 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     def decode(
         self, plan: AdaptiveIbltPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        """Return the estimates in `total`, highest first, and the number of distinct keys."""
         table = _table(plan)
         known = plan.question.domain.keys_of(state.items)
         listing = decode_table(table.iblt, total, known)
@@ -138,7 +135,6 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     def next_plan(
         self, plan: AdaptiveIbltPlan, answer: Answer | None, state: StudyState, rng: Random
     ) -> AdaptiveIbltPlan:
-        """Return the plan of the next round, with another seed and the t of the rule."""
         t, limit = plan.t, capacity(plan.cells)
         if answer is not None and plan.question.rule == "paper":
             t = paper_threshold(t, answer.distinct, limit)

@@ -168,13 +168,11 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
         return sizes._asdict()
 
     def ring(self, plan: ApproximateHistogramPlan) -> Ring:
-        """Return the ring of the tables, followed by the sketch."""
         return Ring(plan.repetitions.lanes + (plan.sketch.ring.lanes if plan.sketch else ()))
 
     def encode_sum(
         self, plan: ApproximateHistogramPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        """Return the sum of the devices' vectors."""
         held = keyed_histograms(plan.question, histograms)
         tables = plan.repetitions.insert(held, chance)
         if plan.sketch is None:
@@ -197,7 +195,6 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
     def decode(
         self, plan: ApproximateHistogramPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        """Return the estimates of the tables; the study state keeps the sketch for the end."""
         del participants
         tables, sketched = _split(plan, total)
         if plan.sketch is not None:
@@ -207,7 +204,6 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
     def final_estimates(
         self, question: ApproximateHistogramQuestion, state: StudyState
     ) -> list[Estimate]:
-        """Return the items of H; by the practical rule, only the heavy ones."""
         rows = elected_rows(state)
         counts, variances = state.column(COUNT_COLUMN)[rows], state.column(VARIANCE_COLUMN)[rows]
         names = [state.items[row] for row in rows]

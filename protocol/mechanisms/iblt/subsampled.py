@@ -160,13 +160,11 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
         return {"t": t, "cells": cells, "tables": tables}
 
     def ring(self, plan: SubsampledIbltPlan) -> Ring:
-        """Return the ring of the round's tables, table by table."""
         return Ring(plan.repetitions.lanes)
 
     def encode_sum(
         self, plan: SubsampledIbltPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        """Return the sum of the devices' tables; each item is inserted once per table."""
         return plan.repetitions.insert(keyed_histograms(plan.question, histograms), chance)
 
     def fault(self, plan: SubsampledIbltPlan, total: Vector, participants: int) -> str | None:
@@ -180,14 +178,12 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
     def decode(
         self, plan: SubsampledIbltPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        """Return the means of the tables that were read; decoded if half of them or more were."""
         del participants  # the bound of the plan holds for any number
         return plan.repetitions.read(total).answer(state)
 
     def final_estimates(
         self, question: SubsampledIbltQuestion, state: StudyState
     ) -> list[Estimate]:
-        """Return the items with half of the votes; by the practical rule, with enough counts."""
         if question.rule == "practical":
             return super().final_estimates(question, state)
         counts, variances = state.column(COUNT_COLUMN), state.column(VARIANCE_COLUMN)

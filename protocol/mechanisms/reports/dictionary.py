@@ -120,29 +120,23 @@ class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, Re
         return {"parameters": oracle.parameters}
 
     def nbytes(self, plan: DictionaryPlan) -> int:
-        """Return the bytes of a report."""
         return plan.oracle.nbytes
 
     def encode(
         self, plan: DictionaryPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> PackedReports:
-        """Return a report for each device."""
         return plan.oracle.perturb(device_values(plan.question.domain, histograms), chance)
 
     def check(self, plan: DictionaryPlan, reports: PackedReports) -> None:
-        """Raise ValueError if a report has a wrong length, or a field out of its range."""
         plan.oracle.check(reports)
 
     def aggregate(self, plan: DictionaryPlan, reports: PackedReports) -> ReportCounts:
-        """Return the counts of `reports`."""
         return plan.oracle.aggregate(reports)
 
     def reports_per_batch(self, plan: DictionaryPlan) -> int:
-        """Return the number of reports that are aggregated together."""
         return plan.oracle.reports_per_batch
 
     def decode(self, plan: DictionaryPlan, aggregate: ReportCounts, state: StudyState) -> Answer:
-        """Return the `MAX_SHOWN_ESTIMATES` highest estimates; the study state has all."""
         n, oracle = aggregate.reports, plan.oracle
         scores = n * oracle.frequencies(aggregate)[:-1]  # without the value for "no item"
         variances = n**2 * oracle.estimated_variances(aggregate)[:-1]
@@ -155,7 +149,6 @@ class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, Re
         return Answer(True, float(significant.sum()), tuple(shown), state)
 
     def final_estimates(self, question: DictionaryQuestion, state: StudyState) -> list[Estimate]:
-        """Return the items whose summed estimates reach the threshold, highest first."""
         scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
         variances = state.arrays.get(_VARIANCES_ARRAY, scores)
         is_heavy = reaches_threshold(scores, variances, question.threshold, question.confidence)

@@ -111,7 +111,6 @@ class JlQuestion(LinearQuestion):
     rows: int = Field(default=512, ge=1, le=_MAX_ROWS)
 
     def projection(self, seed: bytes) -> Projection:
-        """Return the map of JL-HH; raises as the base class."""
         return JohnsonLindenstrauss(**self._projection_arguments(seed), rows=self.rows)
 
 
@@ -124,11 +123,9 @@ class GlpsQuestion(LinearQuestion):
 
     @property
     def scrambled_bits(self) -> int:
-        """Return the number of bits of a value."""
         return value_bits(self.domain.value_count + 1)
 
     def projection(self, seed: bytes) -> Projection:
-        """Return the map of GLPS-HH; raises as the base class."""
         return SparseRecovery(
             **self._projection_arguments(seed), buckets=self.buckets, repetitions=self.repetitions
         )
@@ -141,7 +138,6 @@ class BucketQuestion(LinearQuestion):
     beta: float = Field(default=0.1, ge=1e-3, le=0.9)
 
     def projection(self, seed: bytes) -> Projection:
-        """Return the map of the Bucket mechanism; raises as the base class."""
         return BucketProjection(**self._projection_arguments(seed), beta=self.beta)
 
 
@@ -202,36 +198,29 @@ class LinearMechanism(ReportMechanism[LinearQuestion, LinearPlan, LinearAggregat
         self.name = name
 
     def nbytes(self, plan: LinearPlan) -> int:
-        """Return the bytes of a report."""
         return -(-plan.projection.bits // 8)
 
     def epsilon(self, plan: LinearPlan) -> float:
-        """Return the epsilon of a report; twice the noise's if neighbours are by add-remove."""
         return plan.charged[0]
 
     def delta(self, plan: LinearPlan) -> float:
-        """Return the delta of a report; (1 + e^epsilon) times the noise's if by add-remove."""
         return plan.charged[1]
 
     def encode(
         self, plan: LinearPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> PackedReports:
-        """Return a report for each device."""
         values = device_values(plan.question.domain, histograms)
         if plan.scrambling is not None:
             values = plan.scrambling.scramble(values)
         return plan.projection.perturb(values, chance)
 
     def check(self, plan: LinearPlan, reports: PackedReports) -> None:
-        """Raise ValueError if a report has a wrong length, or a field out of its range."""
         plan.projection.randomizer.report_fields.unpack(reports)
 
     def aggregate(self, plan: LinearPlan, reports: PackedReports) -> LinearAggregate:
-        """Return the sums over `reports`."""
         return LinearAggregate(len(reports), plan.projection.aggregate(reports))
 
     def decode(self, plan: LinearPlan, aggregate: LinearAggregate, state: StudyState) -> Answer:
-        """Return the estimates of this round; the study state has those of all rounds."""
         estimates = _heavy_estimates(plan, aggregate)
         if _SUMS_ARRAY in state.arrays:
             reports = int(state.arrays[_REPORT_COUNT_ARRAY][0])

@@ -136,23 +136,19 @@ class PrefixExtensionMechanism(ReportMechanism[PrefixQuestion, PrefixPlan, Repor
         return {"parameters": question.chosen_oracle.parameters}
 
     def nbytes(self, plan: PrefixPlan) -> int:
-        """Return the bytes of a report."""
         return -(-plan.extension.bits // 8)
 
     def encode(
         self, plan: PrefixPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> PackedReports:
-        """Return a report for each device."""
         domain = plan.question.domain
         rows = device_rows(domain, histograms, domain.digits_of, _NO_ITEM_BYTE, "padded strings")
         return plan.extension.perturb(rows, chance)
 
     def check(self, plan: PrefixPlan, reports: PackedReports) -> None:
-        """Raise ValueError if a report has a wrong length, or a field out of its range."""
         plan.extension.check(reports)
 
     def aggregate(self, plan: PrefixPlan, reports: PackedReports) -> ReportBatches:
-        """Return `reports`; raises as `check`."""
         self.check(plan, reports)
         return ReportBatches((reports,))
 

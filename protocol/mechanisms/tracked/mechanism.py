@@ -75,13 +75,11 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         }
 
     def ring(self, plan: TrackedPlan) -> Ring:
-        """Return the ring of the round's vectors."""
         return plan.ring
 
     def encode_sum(
         self, plan: TrackedPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        """Return the sum of the devices' vectors."""
         counters, whole = plan.counters, keyed_histograms(plan.question, histograms)
         held, items = whole.histograms, whole.histograms.items
         domain = plan.question.domain  # no device holds an item outside it
@@ -122,7 +120,6 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
     def decode(
         self, plan: TrackedPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        """Return the counted and the sampled items; counts are read even if the table is not."""
         in_counters, in_strings, in_past, in_table = plan.split(total)
         counters, counted = plan.counters, list[Estimate]()
         if counters.items:
@@ -155,14 +152,12 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
     def is_decodable(
         self, plan: TrackedPlan, total: Vector, participants: int, state: StudyState
     ) -> bool:
-        """Return whether the table can be read; counters always can."""
         del participants
         return _list_table(plan, plan.split(total)[3], state).complete
 
     def next_plan(
         self, plan: TrackedPlan, answer: Answer | None, state: StudyState, rng: Random
     ) -> TrackedPlan:
-        """Return the plan of the next round: its tracked items, and the t of the others."""
         question, terms = plan.question, plan.terms
         # A table always remains, since new items can be found in no other way.
         table_bytes, forecast = min_table_bytes(question, terms), Forecast.after_round(plan, state)

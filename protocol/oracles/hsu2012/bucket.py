@@ -66,26 +66,21 @@ class BucketProjection(Projection):
 
     @property
     def queries(self) -> int:
-        """Return T = k1 k2."""
         return self.trials * self.hashes
 
     @property
     def paper_scale(self) -> Fraction:
-        """Return 2 sqrt(8 T ln 1/delta) / epsilon: signs differ by twice as much as bits."""
         return 2 * paper_scale(self.queries, self.epsilon, self.delta)
 
     def symbols(self, values: ItemValues) -> Symbols:
-        """Return the hash bits, shape `(n, T)`."""
         ones = np.bitwise_count(values[:, np.newaxis] & self._rows).astype(np.uint32)
         return np.asarray((ones ^ self._flips) & np.uint32(1), np.uint32)
 
     def estimates(self, sums: Floats, values: ItemValues) -> Floats:
-        """Return the mean of the signed sums, for each of `values`."""
         signs = 1.0 - 2.0 * self.symbols(values)
         return np.asarray(signs @ sums[:, 0] / self.queries, np.float64)
 
     def candidates(self, sums: Floats, max_results: int) -> ItemValues:
-        """Return the values with votes of trials, by votes, then by count."""
         del max_results
         halves = ((sums[:, 0] < 0) ^ (self._flips == 1)).astype(int).tolist()
         rows, votes = self._rows.tolist(), Counter[int]()

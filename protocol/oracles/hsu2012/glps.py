@@ -60,27 +60,22 @@ class SparseRecovery(Projection):
 
     @property
     def queries(self) -> int:
-        """Return R (L + 1)."""
         return self.repetitions * (self.length + 1)
 
     @property
     def cells(self) -> int:
-        """Return B."""
         return self.buckets
 
     @property
     def averaged_queries(self) -> int:
-        """Return L + 1: the tests of one repetition."""
         return self.length + 1
 
     @property
     def paper_scale(self) -> Fraction:
-        """Return sqrt(8 m ln 1/delta) / epsilon for all m measurements."""
         return paper_scale(self.queries * self.buckets, self.epsilon, self.delta)
 
     @property
     def profiles(self) -> tuple[ShiftProfile, ...]:
-        """Return the worst shifts, by the number of repetitions with a common bucket."""
         if self.relation == "add-remove":
             return (((1, self.queries),),)
         together = range(self.repetitions + 1)
@@ -88,7 +83,6 @@ class SparseRecovery(Projection):
         return tuple(((2, r * self.length), (1, (self.repetitions - r) * apart)) for r in together)
 
     def symbols(self, values: ItemValues) -> Symbols:
-        """Return the bucket and sign of each repetition and test, shape `(n, R (L + 1))`."""
         buckets, flips = self._hashed(values)
         tests = np.arange(self.length, dtype=np.uint64)
         bits = ((values[:, np.newaxis] >> tests) & np.uint64(1)).astype(np.uint32)
@@ -97,7 +91,6 @@ class SparseRecovery(Projection):
         return (2 * buckets[:, :, np.newaxis] + signs).reshape(len(values), self.queries)
 
     def estimates(self, sums: Floats, values: ItemValues) -> Floats:
-        """Return the median over repetitions of the mean over tests."""
         symbols = self.symbols(values)
         cells = sums[np.arange(self.queries), symbols >> 1]
         signed = np.where(symbols & 1, -cells, cells)
@@ -105,7 +98,6 @@ class SparseRecovery(Projection):
         return np.asarray(np.median(means, axis=1), np.float64)
 
     def candidates(self, sums: Floats, max_results: int) -> ItemValues:
-        """Return the values that hash to the bucket where they were read, by count."""
         del max_results
         tests = sums.reshape(self.repetitions, self.length + 1, self.buckets)
         unlike = (tests[:, 1:] < 0) != (tests[:, :1] < 0)
@@ -118,7 +110,6 @@ class SparseRecovery(Projection):
         return values[np.argsort(-self.estimates(sums, values), kind="stable")]
 
     def variance(self, n: int, count: float, others: float) -> float:
-        """Return the variance of the median of R means, pi / (2 R + 1) of one mean's for R >= 3."""
         share = 1.0 if self.repetitions == 1 else math.pi / (2 * self.repetitions + 1)
         noise = self.randomizer.variance(n, min(max(count, 0.0), n), self.averaged_queries)
         return share * (noise + others / self.buckets / self.averaged_queries)

@@ -44,27 +44,22 @@ class JohnsonLindenstrauss(Projection):
 
     @property
     def max_values(self) -> int:
-        """Return 2^24: all values are enumerated."""
         return _MAX_ENUMERATED_VALUES
 
     @property
     def queries(self) -> int:
-        """Return the rows, m."""
         return self.rows
 
     @property
     def paper_scale(self) -> Fraction:
-        """Return sqrt(8 ln 1/delta) / epsilon in units of 1 / sqrt(m)."""
         return paper_scale(self.rows, self.epsilon, self.delta)
 
     def symbols(self, values: ItemValues) -> Symbols:
-        """Return 1 where the sign is -1, shape `(n, rows)`."""
         words = self._signs.hash(key_chunks(values)).astype("<u8")
         bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=self.rows)
         return bits.astype(np.uint32)
 
     def estimates(self, sums: Floats, values: ItemValues) -> Floats:
-        """Return <A e_x, u> for each of `values`."""
         # The sum of s u is the sum of u minus twice its part where s is -1.
         parts = [
             self.symbols(values[at : at + _VALUES_PER_BATCH]).astype(np.float64) @ sums[:, 0]
@@ -73,7 +68,6 @@ class JohnsonLindenstrauss(Projection):
         return np.asarray((sums.sum() - 2 * np.concatenate(parts)) / self.rows, np.float64)
 
     def candidates(self, sums: Floats, max_results: int) -> ItemValues:
-        """Return the `max_results` values of the highest estimates."""
         values = np.arange(self.size, dtype=np.uint64)
         counts = self.estimates(sums, values)
         return values[np.argsort(-counts, kind="stable")[:max_results]]

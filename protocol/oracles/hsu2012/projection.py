@@ -116,7 +116,6 @@ class Projection(ABC):
 
     @property
     def bits(self) -> int:
-        """Return the bits of a report."""
         return self.randomizer.report_fields.bits
 
     @property

@@ -107,12 +107,10 @@ class AdditiveNoise(Randomizer):
 
     @property
     def report_fields(self) -> BitFields:
-        """Return one field for each integer, with the offset `max_integer`."""
         return BitFields((2 * self.max_integer + 1,), self.queries * self.cells)
 
     @property
     def state_shape(self) -> tuple[int, int]:
-        """Return a sum for each cell of each query."""
         return self.queries, self.cells
 
     def encode(self, symbols: Symbols, chance: RandomWords) -> Integers:
@@ -129,16 +127,13 @@ class AdditiveNoise(Randomizer):
         return messages.reshape(n, size)
 
     def perturb(self, symbols: Symbols, chance: RandomWords) -> PackedReports:
-        """Return the messages, packed."""
         return self.report_fields.pack([self.encode(symbols, chance) + self.max_integer])
 
     def aggregate(self, reports: PackedReports) -> Integers:
-        """Return the sum of the messages."""
         (messages,) = self.report_fields.unpack(reports)
         return np.reshape(messages.sum(axis=0) - len(reports) * self.max_integer, self.state_shape)
 
     def simulate(self, symbols: Symbols, counts: Integers, rng: np.random.Generator) -> Integers:
-        """Return the exact sum of the vectors."""
         del rng
         weights = (_signs_of(symbols) * counts[:, np.newaxis]).reshape(-1)  # exact: below 2^53
         positions = self._positions(symbols).reshape(-1)
@@ -146,7 +141,6 @@ class AdditiveNoise(Randomizer):
         return sums.astype(np.int64).reshape(self.state_shape)
 
     def add_missing_noise(self, state: Integers, n: int, rng: np.random.Generator) -> Integers:
-        """Return `state` with the sum of the noise of all devices."""
         if self.gaussian_variance is not None:
             return state + gaussian_sum(rng, self.gaussian_variance, n, state.size).reshape(
                 self.state_shape
@@ -155,7 +149,6 @@ class AdditiveNoise(Randomizer):
         return state + laplace_sum(rng, self.laplace_scale, n, state.size).reshape(self.state_shape)
 
     def variance(self, n: int, count: float, answers: int) -> float:
-        """Return n s / `answers` for any count."""
         del count
         if self.gaussian_variance is not None:
             return n * self.gaussian_variance / answers
@@ -180,16 +173,13 @@ class SampledResponse(Randomizer):
 
     @property
     def report_fields(self) -> BitFields:
-        """Return a query and a symbol."""
         return BitFields((self.queries, 2 * self.cells))
 
     @property
     def state_shape(self) -> tuple[int, int]:
-        """Return a count for each symbol of each query."""
         return self.queries, 2 * self.cells
 
     def perturb(self, symbols: Symbols, chance: RandomWords) -> PackedReports:
-        """Return a query and its symbol under randomized response, packed."""
         n = len(symbols)
         queries = uniform_below(chance, self.queries, n).astype(np.int64)
         true = symbols[np.arange(n), queries].astype(np.int64)
@@ -198,7 +188,6 @@ class SampledResponse(Randomizer):
         return self.report_fields.pack([queries[:, np.newaxis], reported[:, np.newaxis]])
 
     def aggregate(self, reports: PackedReports) -> Integers:
-        """Return the number of reports of each symbol of each query."""
         queries, symbols = self.report_fields.unpack(reports)
         positions = (queries * 2 * self.cells + symbols).reshape(-1)
         return np.bincount(positions, minlength=math.prod(self.state_shape)).reshape(
@@ -206,7 +195,6 @@ class SampledResponse(Randomizer):
         )
 
     def simulate(self, symbols: Symbols, counts: Integers, rng: np.random.Generator) -> Integers:
-        """Return the state if every device draws a query and randomizes its symbol."""
         answers = rng.multinomial(counts, np.full(self.queries, 1 / self.queries))
         positions = symbols + np.arange(self.queries) * (2 * self.cells)
         true = np.bincount(positions.reshape(-1), answers.reshape(-1), math.prod(self.state_shape))
@@ -218,14 +206,12 @@ class SampledResponse(Randomizer):
         )
 
     def sums(self, state: Integers, n: int) -> Floats:
-        """Return queries / (p - q) (#+ - #-); ValueError if `state` is not of `n` reports."""
         if state.sum() != n:
             raise ValueError(f"n must be the number of reports, {state.sum():,}, not {n:,}")
         signed = (state[:, ::2] - state[:, 1::2]).astype(np.float64)
         return signed * (self.queries / self._keep_probability)
 
     def variance(self, n: int, count: float, answers: int) -> float:
-        """Return the variance if the other devices' cells are independent of the value's."""
         other = (1 - self._keep_probability) / (2 * self.cells)  # q
         same_cell = self._keep_probability + 2 * other  # p + q
         any_cell = same_cell / self.cells + 2 * other * (1 - 1 / self.cells)

@@ -98,7 +98,6 @@ class OcmsGf(HashedResponseOracle):
 
     @cached_property
     def field(self) -> FiniteField:
-        """Return GF(q)."""
         return finite_field(self.q)
 
     @cached_property
@@ -129,21 +128,17 @@ class OcmsGf(HashedResponseOracle):
 
     @property
     def cells(self) -> int:
-        """Return the number of reports (r, y), or of values."""
         return self.possible_reports if self.stores_report_counts else self.domain
 
     @property
     def mean_vote_if_other(self) -> Fraction:
-        """Return 1/q."""
         return Fraction(1, self.q)
 
     @property
     def ns_per_vote(self) -> float:
-        """Return the nanoseconds of an inner product."""
         return 4.0 if self.q == 2 else 7.0 * self.length
 
     def decode_ns(self, reports: int) -> float:
-        """Return the nanoseconds of the transform, or of all solutions."""
         transformed = 8.0 * reports + 50.0 * self.possible_reports
         solved = self._solve_ns_per_report * reports
         if self.stores_report_counts:
@@ -155,7 +150,6 @@ class OcmsGf(HashedResponseOracle):
         return self.possible_reports
 
     def batched_decode_ns(self, reports: int) -> float:
-        """Return the nanoseconds of one transform, or of one for each batch."""
         if self.stores_report_counts:
             return super().batched_decode_ns(reports)
         batches = -(-reports // self.reports_per_batch)

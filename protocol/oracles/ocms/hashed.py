@@ -91,12 +91,10 @@ class Ocms(HashedResponseOracle):
 
     @property
     def mean_vote_if_other(self) -> Fraction:
-        """Return q."""
         collision = self.collision_probability
         return collision * self.mean_vote_if_held + (1 - collision) * self._other_probability
 
     def decode_ns(self, reports: int) -> float:
-        """Return the nanoseconds to count all preimages, more if counters exceed the cache."""
         step = 0.7 + 0.25 * max(0.0, log2(self.prime / _COUNTERS_IN_CACHE))
         return step * reports * self.prime / self.m + 200.0 * reports + self.prime
 

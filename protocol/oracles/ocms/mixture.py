@@ -91,17 +91,14 @@ class OcmsMixture(IntegerReportOracle):
 
     @property
     def possible_reports(self) -> int:
-        """Return the number of reports: those of the first sketch come first."""
         return self.parts[0].possible_reports + self.parts[1].possible_reports
 
     @property
     def mean_vote_if_held(self) -> Fraction:
-        """Return the mean vote for the value that a device holds."""
         return self._weighted_mean(*(part.mean_vote_if_held for part in self.parts))
 
     @property
     def mean_vote_if_other(self) -> Fraction:
-        """Return the mean vote for another."""
         return self._weighted_mean(*(part.mean_vote_if_other for part in self.parts))
 
     def _weighted_mean(self, first: Fraction, second: Fraction) -> Fraction:
@@ -114,7 +111,6 @@ class OcmsMixture(IntegerReportOracle):
 
     @cached_property
     def scaled_variances(self) -> tuple[float, float]:
-        """Return n times the variance at 0 and 1: weighted means of both sketches."""
         first, second = (part.scaled_variances for part in self.parts)
         absent, present = (
             self.share * a + (1 - self.share) * b for a, b in zip(first, second, strict=True)
@@ -122,7 +118,6 @@ class OcmsMixture(IntegerReportOracle):
         return absent, present
 
     def detection_threshold(self, n: int, tail: float) -> float:
-        """Return the threshold by Bernstein's bound, because votes of two weights are added."""
         check_tail_probability(n, tail)
         lifts = [
             float(
@@ -134,29 +129,23 @@ class OcmsMixture(IntegerReportOracle):
 
     @property
     def cells(self) -> int:
-        """Return the cells of both sketches, and one for the number of reports of the first."""
         return 1 + self.parts[0].cells + self.parts[1].cells
 
     @property
     def ns_per_vote(self) -> float:
-        """Return the nanoseconds of the slower vote."""
         return max(part.ns_per_vote for part in self.parts)
 
     def decode_ns(self, reports: int) -> float:
-        """Return the nanoseconds of both sketches."""
         return sum(part.decode_ns(reports // 2) for part in self.parts)
 
     @property
     def reports_per_batch(self) -> int:
-        """Return the number of reports of one batch of a server."""
         return max(part.reports_per_batch for part in self.parts)
 
     def batched_decode_ns(self, reports: int) -> float:
-        """Return the nanoseconds of both sketches' batches."""
         return sum(part.batched_decode_ns(max(1, reports // 2)) for part in self.parts)
 
     def distribution(self, value: int) -> dict[int, Fraction]:
-        """Return the probability of each report of either sketch."""
         self._check_listable(value, self.possible_reports)
         first, second = (part.distribution(value) for part in self.parts)
         share = Fraction(self._share_of_2_64, PROBABILITY_ONE)
@@ -171,7 +160,6 @@ class OcmsMixture(IntegerReportOracle):
     def aggregate(
         self, reports: PackedReports, candidates: ItemValues | None = None
     ) -> ReportCounts:
-        """Return the counts: the first sketch's number of reports and cells, the second's cells."""
         codes = self.codes(reports)
         counts = [
             part.aggregate(part.pack(part_codes), candidates)
@@ -181,12 +169,10 @@ class OcmsMixture(IntegerReportOracle):
         return ReportCounts(self, len(reports), cells.astype(np.int64), counts[0].candidates)
 
     def support(self, counts: ReportCounts) -> Support:
-        """Return the sum of all votes; raises as `Oracle.support`."""
         first, second = self._split_counts(counts)
         return self.parts[0].support(first) + self.parts[1].support(second)
 
     def frequencies(self, counts: ReportCounts) -> Frequencies:
-        """Return the unbiased estimates; raises as `Oracle.frequencies`."""
         if not counts.reports:
             raise ValueError("no reports: there is nothing to estimate from")
         shares = [

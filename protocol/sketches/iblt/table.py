@@ -121,7 +121,6 @@ class CellFormat:
 
     @property
     def bits(self) -> int:
-        """Return the bits of a cell."""
         return (self.count_modulus - 1).bit_length() + self.chunks * self.p.bit_length()
 
     def ring(self, cells: int) -> Ring:

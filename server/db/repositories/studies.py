@@ -159,7 +159,6 @@ class StudyRepository(Repository):
 
     @read_transaction
     def show(self, session: Session, study: str) -> StudyView:
-        """Return `study`."""
         return study_view(find_study(session, study))
 
     @read_transaction
