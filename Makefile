@@ -7,12 +7,13 @@ ARGS ?=
 PYTEST := $(BIN)/pytest --dist worksteal
 # Only slow tests use the fuzzer, whose import takes seconds in each worker.
 NO_FUZZER := -p no:schemathesis
+CHECKS := $(MAKE) --no-print-directory --jobs 2 --output-sync
 
 # Compiled modules are kept: otherwise every worker would compile all tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-million quick test test-slow soak check lint types imports format generate bench env compose-test clean
+.PHONY: help setup demo demo-million quick test test-slow soak check lint types types-daemon imports format generate bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,11 +23,12 @@ setup: $(VENV)/dev ## make .venv with everything that development needs
 demo: $(VENV)/demo ## find the heavy hitters of a simulated fleet (ARGS="--devices 300 --json out.json")
 	@$(BIN)/blindtally demo $(ARGS)
 
-quick: lint imports $(VENV)/kernels ## check style, imports, types and run the fast tests, in a minute (ARGS="-k graph")
-	$(BIN)/dmypy run --timeout 900
+quick: $(VENV)/dev ## check style, imports, types and run the fast tests, in a minute (ARGS="-k graph")
+	@$(CHECKS) lint imports types-daemon $(VENV)/kernels
 	$(PYTEST) --numprocesses 2 $(NO_FUZZER) -m "not slow and not medium" --hypothesis-profile quick $(ARGS)
 
-test: lint imports types $(VENV)/kernels ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")
+test: $(VENV)/dev ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")
+	@$(CHECKS) lint imports types $(VENV)/kernels
 	$(PYTEST) --numprocesses auto $(NO_FUZZER) -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/kernels ## run what `make test` leaves out, and properties with more examples (ARGS="-k upgrade")
@@ -43,6 +45,9 @@ lint: $(VENV)/dev
 
 types: $(VENV)/dev
 	$(BIN)/mypy
+
+types-daemon: $(VENV)/dev
+	$(BIN)/dmypy run --timeout 900
 
 imports: $(VENV)/dev
 	$(BIN)/lint-imports --no-logo

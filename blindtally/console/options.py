@@ -24,7 +24,10 @@ FleetDataOption = Annotated[
 ]
 FleetRoundsOption = Annotated[int, Option(min=1, help="Number of rounds of a new study.")]
 MaxShareOption = Annotated[
-    float, Option("--most", help="Upper bound on an item's share (f*), for --goal worst-mse.")
+    float,
+    Option(
+        "--most", min=0, max=1, help="Upper bound on an item's share (f*), for --goal worst-mse."
+    ),
 ]
 ModeOption = Annotated[
     Mode, Option(help="Assumed server: follows the protocol (semi-honest), or may not (active).")

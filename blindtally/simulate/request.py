@@ -132,7 +132,7 @@ class SimulationRequest:
     ] = None
     invited: Annotated[
         float,
-        Option(help="Probability with which each device joins each level of triehh over strings."),
+        Option(help="Join probability of a device at each level of triehh over strings."),
     ] = 1.0
     goal: Annotated[Literal["worst-mse", "l2"], Option(help="Error of reports to minimise.")] = "l2"
     most: MaxShareOption = 1.0

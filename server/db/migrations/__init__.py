@@ -59,8 +59,8 @@ def _upgrade(session: Session) -> None:
     if current is not None and current not in known_revisions():
         raise UnknownSchemaError(
             f"the database has schema {current}, which this program does not know (it has "
-            f"{head_revision()}): install the version of blindtally that made it, probably a newer "
-            "one (pip install --upgrade blindtally), or use another database"
+            f"{head_revision()}): install the version of blindtally that made it, or use another "
+            "database; databases made before 0.1.0 cannot be upgraded"
         )
     if current == head_revision():
         return
