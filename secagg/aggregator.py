@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from secagg.encrypted_shares import ReceivedShares, route_shares
 from secagg.errors import FaultyParticipantError
 from secagg.keys import is_signed, statement
 from secagg.messages import (
@@ -28,7 +29,6 @@ from secagg.messages import (
 )
 from secagg.session import Session, Transcript
 from secagg.shamir import is_share
-from secagg.shares import ReceivedShares, route_shares
 
 
 def check_key_shares(session: Session, slot: int, key_shares: KeyShares) -> None:

@@ -22,16 +22,16 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.graph import GRAPH_NONCE_BYTES
-from secagg.keys import SIGNATURE_BYTES, Identity
-from secagg.roster import DIGEST_BYTES, ShareCommitment
-from secagg.shamir import SHARE_BYTES, is_share
-from secagg.shares import (
+from secagg.encrypted_shares import (
     ENCRYPTED_SHARE_BYTES,
     EncryptedShare,
     encrypted_shares_bytes,
     unpack_encrypted_shares,
 )
+from secagg.graph import GRAPH_NONCE_BYTES
+from secagg.keys import SIGNATURE_BYTES, Identity
+from secagg.roster import DIGEST_BYTES, ShareCommitment
+from secagg.shamir import SHARE_BYTES, is_share
 
 _CONFIRMATION = struct.Struct(f">I{SIGNATURE_BYTES}s")
 _REVEALED_SHARE = struct.Struct(f">IB{SHARE_BYTES}s")

@@ -27,6 +27,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from secagg.encrypted_shares import (
+    EncryptedShare,
+    ReceivedShares,
+    commit_share,
+    decrypt_shares,
+    encrypt_shares,
+    received_shares_bytes,
+)
 from secagg.errors import OutOfPhaseError, UnsafeRequestError
 from secagg.graph import GRAPH_NONCE_BYTES
 from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
@@ -36,14 +44,6 @@ from secagg.ring import Ring, Vector
 from secagg.roster import RosterEntry
 from secagg.session import Session, Transcript, advertisement_statement
 from secagg.shamir import split
-from secagg.shares import (
-    EncryptedShare,
-    ReceivedShares,
-    commit_share,
-    decrypt_shares,
-    encrypt_shares,
-    received_shares_bytes,
-)
 
 
 @dataclass(slots=True)

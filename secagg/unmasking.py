@@ -30,13 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg.aggregator import UnmaskingRequest
+from secagg.encrypted_shares import commit_shares
 from secagg.errors import RecoveryError
 from secagg.keys import KeyPair
 from secagg.masks import MaskApplier
 from secagg.messages import NO_SHARE, REVEALED_SHARE_DTYPE, UnmaskingShares, commit_seed
 from secagg.ring import Ring, Vector
 from secagg.shamir import SHARE_BYTES, correct_errors, recover, recover_many
-from secagg.shares import commit_shares
 
 FALSE_DEALER = "sent shares that cannot be decrypted, or not of the secret that it committed to"
 FALSE_HOLDER = "revealed a share that differs from the one sent to it"

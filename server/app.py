@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 
 from server.api import (
-    access,
     answers,
+    enrolments,
     events,
     health,
     participants,
@@ -33,7 +33,7 @@ from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
 from server.pages.forms.preview import Predict, Predictor
 from server.pages.history import EstimateHistories
-from server.pages.page_routes import unauthenticated_response
+from server.pages.page_router import unauthenticated_response
 from server.service import run_service
 from server.settings import Settings
 from server.telemetry import traces
@@ -96,7 +96,7 @@ def create_app(
         answers,
         populations,
         reports,
-        access,
+        enrolments,
         health,
         assets,
         login,

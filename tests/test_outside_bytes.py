@@ -30,6 +30,14 @@ from protocol.mechanisms.registry import (
 )
 from protocol.oracles.hsu2012.bit_fields import BitFields
 from protocol.study_state import EMPTY_STATE
+from secagg.encrypted_shares import (
+    CIPHERTEXT_BYTES,
+    EncryptedShare,
+    ReceivedShares,
+    encrypted_shares_bytes,
+    received_shares_bytes,
+    unpack_encrypted_shares,
+)
 from secagg.messages import (
     KeyShares,
     MaskedInput,
@@ -48,14 +56,6 @@ from secagg.roster import (
     share_commitments_bytes,
 )
 from secagg.shamir import SHARE_BYTES
-from secagg.shares import (
-    CIPHERTEXT_BYTES,
-    EncryptedShare,
-    ReceivedShares,
-    encrypted_shares_bytes,
-    received_shares_bytes,
-    unpack_encrypted_shares,
-)
 from server.api.answers import _cursor, _parse_cursor
 from server.api.dependencies import _credential_digest
 from server.db.database import parse_url
@@ -92,13 +92,13 @@ def _rows(body: bytes) -> np.ndarray[Any, Any]:
 
 
 DECODERS = {
-    "secagg.shares.EncryptedShare.unpack": Decoder(
+    "secagg.encrypted_shares.EncryptedShare.unpack": Decoder(
         ENCRYPTED_SHARE.pack(), EncryptedShare.unpack, EncryptedShare.pack
     ),
-    "secagg.shares.unpack_encrypted_shares": Decoder(
+    "secagg.encrypted_shares.unpack_encrypted_shares": Decoder(
         ENCRYPTED_SHARE.pack() * 2, unpack_encrypted_shares, encrypted_shares_bytes
     ),
-    "secagg.shares.ReceivedShares.unpack": Decoder(
+    "secagg.encrypted_shares.ReceivedShares.unpack": Decoder(
         received_shares_bytes({1: ENCRYPTED_SHARE, 5: ENCRYPTED_SHARE}),
         ReceivedShares.unpack,
         ReceivedShares.pack,

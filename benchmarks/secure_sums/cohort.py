@@ -30,6 +30,7 @@ from secagg.aggregator import (
     check_unmasking_shares,
     collect_masked_inputs,
 )
+from secagg.encrypted_shares import ReceivedShares, received_shares_bytes
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares
 from secagg.parameters import Mode
@@ -37,7 +38,6 @@ from secagg.participant import Confirmed, Masked, Shared
 from secagg.ring import Lane, Ring, Vector
 from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
 from secagg.session import Session, Transcript
-from secagg.shares import ReceivedShares, received_shares_bytes
 from secagg.unmasking import unmask
 
 DROPOUT_SHARES = (0.0, 0.1, 0.2)

@@ -18,12 +18,12 @@ import httpx
 
 from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.mechanisms.registry import SUM_MECHANISMS
+from secagg.encrypted_shares import ReceivedShares
 from secagg.keys import Identity
 from secagg.messages import unpack_confirmations
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
-from secagg.shares import ReceivedShares
 
 THREADS = 16  # connections at a time
 _DEVICES_PER_CHUNK = 200  # devices whose bodies are held: 80 MB of vectors

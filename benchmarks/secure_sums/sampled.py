@@ -30,14 +30,7 @@ from secagg.aggregator import (
     check_unmasking_shares,
     collect_masked_inputs,
 )
-from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
-from secagg.parameters import Mode
-from secagg.participant import Joined, Masked, Shared
-from secagg.ring import Ring
-from secagg.roster import ShareCommitment, ShareCommitments
-from secagg.session import Session, Transcript
-from secagg.shamir import SHARE_BYTES, split
-from secagg.shares import (
+from secagg.encrypted_shares import (
     CIPHERTEXT_BYTES,
     ENCRYPTED_SHARE_BYTES,
     EncryptedShare,
@@ -46,6 +39,13 @@ from secagg.shares import (
     received_shares_bytes,
     unpack_encrypted_shares,
 )
+from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
+from secagg.parameters import Mode
+from secagg.participant import Joined, Masked, Shared
+from secagg.ring import Ring
+from secagg.roster import ShareCommitment, ShareCommitments
+from secagg.session import Session, Transcript
+from secagg.shamir import SHARE_BYTES, split
 from secagg.unmasking import Unmasking
 
 FLOOR_BURSTS = 10  # before and after the work

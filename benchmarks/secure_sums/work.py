@@ -8,12 +8,12 @@ from time import process_time
 
 from benchmarks.rows import BenchmarkRow
 from benchmarks.secure_sums.floors import Floors
+from secagg.encrypted_shares import ENCRYPTED_SHARE_BYTES
 from secagg.keys import Identity
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import Confirmed, Joined, Masked, join
 from secagg.roster import Roster, RosterEntry
 from secagg.session import Session, Transcript
-from secagg.shares import ENCRYPTED_SHARE_BYTES
 
 
 @dataclass(slots=True)

@@ -19,6 +19,12 @@ from typing import Final
 import numpy as np
 
 from protocol.api.messages import JoinRequest, Survivors
+from secagg.encrypted_shares import (
+    CIPHERTEXT_BYTES,
+    EncryptedShare,
+    encrypt_shares,
+    received_shares_bytes,
+)
 from secagg.graph import NeighbourSelection
 from secagg.keys import (
     KEY_BYTES,
@@ -43,7 +49,6 @@ from secagg.roster import (
     share_commitments_bytes,
 )
 from secagg.shamir import SHARE_BYTES, recover_many, split
-from secagg.shares import CIPHERTEXT_BYTES, EncryptedShare, encrypt_shares, received_shares_bytes
 
 _SAMPLE_PARTICIPANTS: Final = 1_000  # with which the cost of one participant is measured
 _MAX_MEASURED_HOLDERS: Final = 300  # above this, the time of sharing is extrapolated

@@ -29,13 +29,13 @@ from protocol.api.credentials import new_secret
 from protocol.api.messages import JoinRequest, SlotAssignment, Survivors
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from secagg.encrypted_shares import ReceivedShares
 from secagg.messages import KeyShares, MaskedInput, UnmaskingShares, unpack_confirmations
 from secagg.parameters import choose_parameters
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring
 from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
-from secagg.shares import ReceivedShares
 
 # A step that expands this many bytes of masks takes about 10 ms, and runs in a thread.
 THREAD_WORK_BYTES: Final = 4 * 2**20

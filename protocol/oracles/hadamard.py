@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arrays import Codes, Frequencies, ItemValues, Support, Votes
+from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE
 from protocol.oracles.limits import check_epsilon
 from protocol.oracles.numerics.tail_bounds import (
@@ -40,7 +41,6 @@ from protocol.oracles.numerics.tail_bounds import (
 )
 from protocol.oracles.numerics.transforms import walsh_hadamard
 from protocol.oracles.oracle import ReportCounts
-from protocol.oracles.report_format import HashedResponseOracle
 
 
 @dataclass(frozen=True)

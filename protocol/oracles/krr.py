@@ -17,8 +17,8 @@ from fractions import Fraction
 import numpy as np
 
 from protocol.arrays import Codes, ItemValues, Support
+from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.exact_probabilities import randomize
-from protocol.oracles.report_format import HashedResponseOracle
 from protocol.randomness import RandomWords
 
 

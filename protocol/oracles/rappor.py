@@ -18,8 +18,8 @@ from functools import cached_property
 import numpy as np
 
 from protocol.arrays import Flags, ItemValues
+from protocol.oracles.base_oracles import BitVectorOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE, favoured_of_2_64
-from protocol.oracles.report_format import BitVectorOracle
 from protocol.randomness import RandomWords, bernoulli
 
 

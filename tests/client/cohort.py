@@ -24,6 +24,7 @@ from secagg.aggregator import (
     check_unmasking_shares,
     collect_masked_inputs,
 )
+from secagg.encrypted_shares import received_shares_bytes
 from secagg.keys import Identity, PublicKeys, is_signed
 from secagg.messages import KeyShares, MaskedInput, UnmaskingShares, pack_confirmations
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
@@ -36,7 +37,6 @@ from secagg.roster import (
     share_commitments_bytes,
 )
 from secagg.session import Session, Transcript, advertisement_statement
-from secagg.shares import received_shares_bytes
 from secagg.unmasking import unmask
 
 N = 9

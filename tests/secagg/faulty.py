@@ -7,13 +7,13 @@ the sender's mask key or the mask keys of all its neighbours.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from secagg.encrypted_shares import EncryptedShare
 from secagg.keys import KeyPair, Purpose
 from secagg.masks import MaskApplier
 from secagg.messages import MaskedInput, UnmaskingShares
 from secagg.ring import Vector
 from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
-from secagg.shares import EncryptedShare
 from tests.secagg.conftest import RING, Group
 from tests.secagg.lying import unseal
 from tests.vectors.reference import recover

@@ -8,16 +8,16 @@ from dataclasses import replace
 from hashlib import sha256
 
 from secagg import aggregator, unmasking
-from secagg.keys import Purpose, statement
-from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
-from secagg.shamir import SHARE_BYTES, P
-from secagg.shares import (
+from secagg.encrypted_shares import (
     EncryptedShare,
     ReceivedShares,
     decrypt_shares,
     encrypt_shares,
     received_shares_bytes,
 )
+from secagg.keys import Purpose, statement
+from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
+from secagg.shamir import SHARE_BYTES, P
 from secagg.unmasking import UnmaskedSum
 from tests.secagg.conftest import RING, Group, same
 

@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from secagg import aggregator
+from secagg.encrypted_shares import ReceivedShares
 from secagg.errors import FaultyParticipantError
 from secagg.messages import MaskedInput, UnmaskingShares
 from secagg.shamir import SHARE_BYTES, P
-from secagg.shares import ReceivedShares
 from tests.secagg import lying
 from tests.secagg.conftest import Group, assemble
 from tests.secagg.faulty import with_commitment

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from secagg import aggregator
+from secagg.encrypted_shares import EncryptedShare
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
 from secagg.keys import Identity, KeyPair, PublicKeys
 from secagg.messages import MaskedInput
 from secagg.participant import Joined, join
 from secagg.roster import ShareCommitments
 from secagg.session import Session, Transcript
-from secagg.shares import EncryptedShare
 from tests.secagg.conftest import RING, Group, assemble, same
 from tests.secagg.faulty import MaliciousServer, collude, with_commitment, with_entry, without
 from tests.secagg.lying import unseal

@@ -7,6 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secagg.encrypted_shares import (
+    CIPHERTEXT_BYTES,
+    ENCRYPTED_SHARE_BYTES,
+    EncryptedShare,
+    commit_share,
+)
 from secagg.messages import (
     REVEALED_SHARE_BYTES,
     KeyShares,
@@ -16,7 +22,6 @@ from secagg.messages import (
     commit_seed,
 )
 from secagg.shamir import SHARE_BYTES
-from secagg.shares import CIPHERTEXT_BYTES, ENCRYPTED_SHARE_BYTES, EncryptedShare, commit_share
 
 
 def exactly(size: int) -> st.SearchStrategy[bytes]:

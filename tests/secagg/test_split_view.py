@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from secagg.encrypted_shares import EncryptedShare
 from secagg.errors import RecoveryError, UnsafeRequestError
 from secagg.masks import MaskApplier
 from secagg.messages import UnmaskingShares
 from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, join
 from secagg.roster import Roster
-from secagg.shares import EncryptedShare
 from secagg.unmasking import Unmasking
 from tests.secagg import faulty
 from tests.secagg.conftest import RING, Group, assemble, same

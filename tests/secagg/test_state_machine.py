@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from secagg import aggregator, unmasking
+from secagg.encrypted_shares import EncryptedShare
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, RecoveryError, UnsafeRequestError
 from secagg.keys import Purpose
 from secagg.messages import UnmaskingShares
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import join
-from secagg.shares import EncryptedShare
 from tests.examples import fewer
 from tests.secagg import lying
 from tests.secagg.conftest import RING, Group, assemble, same

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from secagg import unmasking
+from secagg.encrypted_shares import EncryptedShare, commit_share
 from secagg.errors import RecoveryError
 from secagg.messages import commit_seed
 from secagg.shamir import split
-from secagg.shares import EncryptedShare, commit_share
 from secagg.unmasking import FALSE_DEALER, UnmaskedSum, Unmasking
 from tests.examples import fewer
 from tests.secagg import lying

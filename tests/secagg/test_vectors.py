@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from secagg import session
+from secagg.encrypted_shares import EncryptedShare, commit_share
 from secagg.errors import InfeasibleError
 from secagg.graph import NeighbourSelection
 from secagg.keys import (
@@ -29,7 +30,6 @@ from secagg.ring import Lane, Ring
 from secagg.roster import ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shamir import SHARE_BYTES, correct_errors, is_share, recover_many, split
-from secagg.shares import EncryptedShare, commit_share
 from tests.secagg.conftest import Script
 from tests.secagg.lying import seal, unseal
 from tests.vectors import generate

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from secagg import aggregator, unmasking
+from secagg.encrypted_shares import EncryptedShare
 from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.keys import Identity, KeyPair
 from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
@@ -15,7 +16,6 @@ from secagg.participant import Confirmed, Joined, Masked, Shared
 from secagg.ring import Lane, Ring
 from secagg.roster import Roster, RosterEntry, ShareCommitment, ShareCommitments
 from secagg.session import Registry, Session, Transcript
-from secagg.shares import EncryptedShare
 from tests.secagg.conftest import Script
 from tests.vectors import generate
 

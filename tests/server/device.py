@@ -14,13 +14,13 @@ from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Surviv
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.randomness import seeded_words
 from protocol.study import enrolment_scope
+from secagg.encrypted_shares import ReceivedShares
 from secagg.keys import Identity
 from secagg.messages import unpack_confirmations
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 from secagg.roster import Roster, ShareCommitments
 from secagg.session import Registry, Session, Transcript
-from secagg.shares import ReceivedShares
 
 KINDS = ("key-shares", "masked-input", "confirmation", "unmasking-shares")
 _NAMES = dict(zip(KINDS, ("shares", "vector", "confirmation", "reveal"), strict=True))

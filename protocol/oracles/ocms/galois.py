@@ -29,6 +29,7 @@ from typing import Self
 import numpy as np
 
 from protocol.arrays import Codes, ItemValues, Support
+from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.numerics.finite_fields import MAX_FIELD_ORDER, FiniteField, finite_field
 from protocol.oracles.numerics.transforms import fourier_support
 from protocol.oracles.ocms.hash_range import (
@@ -39,7 +40,6 @@ from protocol.oracles.ocms.hash_range import (
     total_variance,
     worst_variance,
 )
-from protocol.oracles.report_format import HashedResponseOracle
 from protocol.sketches.primes import is_prime
 
 _MAX_STORED_CELLS = 2**23

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arrays import Codes, ItemValues, Support
+from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.ocms.hash_range import (
     MAX_PRIME,
     MIN_PRIME,
@@ -42,7 +43,6 @@ from protocol.oracles.ocms.hash_range import (
     m_for_l2,
     m_for_mse,
 )
-from protocol.oracles.report_format import HashedResponseOracle
 from protocol.randomness import RandomWords, uniform_below
 from protocol.sketches.primes import is_prime
 

@@ -21,6 +21,7 @@ from typing import Literal, Self
 import numpy as np
 
 from protocol.arrays import Codes, Frequencies, ItemValues, PackedReports, Support, Votes
+from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE
 from protocol.oracles.numerics.tail_bounds import bernstein_upper_bound, check_tail_probability
 from protocol.oracles.ocms.galois import OcmsGf, adjacent_field_orders
@@ -33,7 +34,6 @@ from protocol.oracles.ocms.hash_range import (
 )
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.oracle import ReportCounts
-from protocol.oracles.report_format import IntegerReportOracle
 from protocol.randomness import RandomWords, bernoulli
 
 HashKind = Literal["prime", "gf"]

@@ -8,6 +8,7 @@ import pytest
 from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_operations
 from protocol.api.messages import JoinRequest, Survivors
 from secagg.aggregator import collect_masked_inputs
+from secagg.encrypted_shares import received_shares_bytes
 from secagg.keys import Identity
 from secagg.messages import pack_confirmations
 from secagg.parameters import Assumptions, Mode, choose_parameters
@@ -21,7 +22,6 @@ from secagg.roster import (
     share_commitments_bytes,
 )
 from secagg.session import Registry, Session, Transcript
-from secagg.shares import received_shares_bytes
 
 N = 40
 RING = Ring((Lane(2**16, 8),))

@@ -24,11 +24,11 @@ from protocol.api.phases import MessageKind
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.randomness import RandomWords, seeded_words
+from secagg.encrypted_shares import ReceivedShares, received_shares_bytes
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.messages import pack_confirmations, unpack_confirmations
 from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
-from secagg.shares import ReceivedShares, received_shares_bytes
 from tests.client.cohort import STUDY, N, Service, view_of
 
 POLICY = Policy(min_cohort=5)

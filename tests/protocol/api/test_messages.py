@@ -13,6 +13,7 @@ from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan
 from protocol.study import Terms
+from secagg.encrypted_shares import EncryptedShare, ReceivedShares, received_shares_bytes
 from secagg.keys import PublicKeys
 from secagg.messages import pack_confirmations, unpack_confirmations
 from secagg.roster import (
@@ -24,7 +25,6 @@ from secagg.roster import (
     share_commitments_bytes,
 )
 from secagg.session import advertisement_statement
-from secagg.shares import EncryptedShare, ReceivedShares, received_shares_bytes
 
 SLOTS = st.integers(0, 2**32 - 1)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from protocol.arrays import ItemValues
+from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.limits import MAX_FULLY_DECODED_DOMAIN
@@ -20,7 +21,6 @@ from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.mixture import OcmsMixture
 from protocol.oracles.oracle import Oracle, ReportCounts
 from protocol.oracles.registry import ORACLES, oracle_from_parameters
-from protocol.oracles.report_format import IntegerReportOracle
 from protocol.oracles.subset_selection import SubsetSelection
 from protocol.randomness import seeded_words, system_words
 from tests.protocol.chance import seeded

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc
 
 from protocol.arrays import Codes, ItemValues, PackedReports
+from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE, exp_lower_bound, favoured_of_2_64
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.oracle import Oracle
-from protocol.oracles.report_format import IntegerReportOracle
 from protocol.randomness import RandomWords, system_words
 from tests.protocol.chance import seeded
 from tests.protocol.oracles.examples import name, small

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from protocol.api.messages import Survivors
+from secagg.encrypted_shares import ReceivedShares
 from secagg.messages import unpack_confirmations
 from secagg.roster import Roster, ShareCommitments
-from secagg.shares import ReceivedShares
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, together
 from tests.server.party import Party, refused
