@@ -7,7 +7,7 @@ import numpy as np
 
 from protocol.arrays import Integers, ItemValues
 from protocol.oracles.hsu2012.glps import SparseRecovery, paper_sparsity
-from protocol.oracles.hsu2012.projection import Projection
+from protocol.oracles.hsu2012.projection_oracle import Projection
 
 PopulationSampler = Callable[[np.random.Generator], tuple[ItemValues, Integers]]
 

@@ -11,8 +11,8 @@ from blindtally.console import completion
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
+from blindtally.simulate.options import RELEASE_DEFAULTS, SimulationRequest
 from blindtally.simulate.quantiles import NumberStudy, run_numbers
-from blindtally.simulate.request import RELEASE_DEFAULTS, SimulationRequest
 from paper import drawing, options
 from protocol.privacy.release import ReleaseMode
 

@@ -20,7 +20,7 @@ from server.db.store import Store
 from server.http.auth import Authenticator
 from server.notify.event_streams import EventStreams
 from server.notify.notifier import Notifier
-from server.notify.pg_notify import PgListener
+from server.notify.pg_listener import PgListener
 from server.notify.retry_after import RetryScheduler
 from server.rounds.cohort_cache import CohortCache
 from server.rounds.orchestrator import Orchestrator

@@ -90,7 +90,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_vector_is_as_long_as_the_words_allow_and_no_longer[tight",
         "test_totals_cover_what_they_should",
     ),
-    "tests/protocol/oracles/hsu2012/test_projection.py": (
+    "tests/protocol/oracles/hsu2012/test_projection_oracle.py": (
         "test_counts_are_unbiased_and_of_the_variance_that_is_claimed",
     ),
     "tests/protocol/oracles/test_privacy.py": (

@@ -15,7 +15,7 @@ from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.mechanisms.tracked.string_pieces import StringPiece
+from protocol.mechanisms.tracked.string_fetching import StringPiece
 from protocol.report_mechanism import ALL_REPORT_STUDIES
 from protocol.sketches.primes import widest_prime
 from protocol.study import Terms

@@ -9,7 +9,7 @@ from blindtally.console.errors import exit_with_error, refuse_unused_options
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts
 from blindtally.simulate import local_privacy, quantiles, sums, triehh
-from blindtally.simulate.request import SimulationRequest, accepted_options
+from blindtally.simulate.options import SimulationRequest, accepted_options
 from blindtally.simulate.result import SimulationResult
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
 

@@ -16,7 +16,7 @@ from blindtally.console.progress import spinner
 from blindtally.console.tables import fact_table, result_table
 from blindtally.datasets.reader import read_dataset
 from blindtally.parallel import open_round_executor
-from blindtally.simulate.request import SimulationRequest
+from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import MAX_LISTED_ITEMS, SimulationResult, heavy_hitter_table
 from blindtally.simulate.scores import Comparison, compare_estimates, error_measures
 from protocol.domains.hashed import Hashed

@@ -15,7 +15,7 @@ import numpy as np
 from blindtally.console import tables
 from blindtally.datasets.item_counts import ItemCounts
 from blindtally.datasets.reader import read_dataset
-from blindtally.simulate.request import SimulationRequest
+from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import SimulationResult, epsilon_by_party, privacy_facts
 from blindtally.simulate.rounds import run_rounds, terms_for
 from protocol.arrays import Floats, Integers

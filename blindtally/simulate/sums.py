@@ -14,7 +14,7 @@ from blindtally.datasets.reader import (
     too_few_devices_message,
 )
 from blindtally.parallel import open_round_executor
-from blindtally.simulate.request import SimulationRequest
+from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import SimulationResult, heavy_hitter_table, shown_share
 from blindtally.simulate.rounds import terms_for
 from blindtally.simulate.scores import StudyScore, score_study

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from blindtally.console import tables
 from blindtally.datasets.reader import MIN_ROUND_DEVICES, Dataset, read_dataset
-from blindtally.simulate.request import SimulationRequest
+from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import (
     SimulationResult,
     epsilon_by_party,

@@ -14,7 +14,7 @@ item with a given key, and a device that holds it can spoil or falsify the strin
 be malicious, take 72 bits.
 
 A round recovers only a key, from which the item cannot be computed; `tracked` then fetches the
-items of heavy keys (`mechanisms/tracked/string_pieces.py`). A party that guesses an item can hash
+items of heavy keys (`mechanisms/tracked/string_fetching.py`). A party that guesses an item can hash
 it and look for its key: hashing only hides items that cannot be guessed.
 
 The *name* of a key replaces its item until the item is known: `#` and the key in hexadecimal. A

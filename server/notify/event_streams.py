@@ -2,7 +2,7 @@
 
 A stream reads the events after the last one sent, and then waits for the study's channel without a
 database connection. Events that other servers committed arrive by notification
-(`server/notify/pg_notify.py`), and at the latest when `run` compares the number of events of each
+(`server/notify/pg_listener.py`), and at the latest when `run` compares the number of events of each
 followed study. The number of streams is limited, because each holds a connection for hours. For the
 same reason a stream regularly checks that its API key is still valid.
 """

@@ -6,7 +6,7 @@
 It keeps no state that rows do not have. Each poll reads the rows and the database's clock. Each
 move names the phase that it read, so the orchestrator can be killed at any line and started
 anywhere, also twice. It polls at once when this process accepts a message or another process
-reports a change (`server/notify/pg_notify.py`), at each deadline, and at least every
+reports a change (`server/notify/pg_listener.py`), at each deadline, and at least every
 `poll_seconds`. Sums and decoding take long, so they run as tasks under leases
 (`server/rounds/jobs.py`). A job that another process has claimed is left alone until its lease
 expires.

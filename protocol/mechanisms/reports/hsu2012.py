@@ -2,7 +2,7 @@
 
 An item is its value, below 2^64 (below 2^24 for JL-HH, which estimates all values), and one more
 value stands for "no item". A public random map turns the value into a message, and noise makes it
-private (`protocol/oracles/hsu2012/projection.py`). Only the sums of the map's rows over all reports
+private (`oracles/hsu2012/projection_oracle.py`). Only the sums of the map's rows over all reports
 are stored; they give the values that most devices hold. GLPS-HH adds a value up once for each of
 its bits, so its values are scrambled first (`Scrambling`): otherwise strings with the same
 beginning would count for each other.
@@ -44,7 +44,7 @@ from protocol.mechanisms.encode_input import device_values
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import Scrambling, SparseRecovery
 from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
-from protocol.oracles.hsu2012.projection import NoiseKind, Projection, value_bits
+from protocol.oracles.hsu2012.projection_oracle import NoiseKind, Projection, value_bits
 from protocol.privacy.loss import NeighbourRelation
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion

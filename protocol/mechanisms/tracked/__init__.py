@@ -9,7 +9,7 @@ found. An item is tracked from the round after its first sample on, while it may
 One round, in the order of its vector (`plan.py`):
 
     counters     exact counts of tracked items (`counters.py`)
-    strings      pieces of the strings behind hashed keys (`string_pieces.py`, `fetch_schedule.py`)
+    strings      pieces of the strings behind hashed keys (`string_fetching.py`, `fetch_schedule.py`)
     sketch       a count sketch of all untracked items, read later (`past_sketch.py`)
     table        a sample of the untracked items (`residual.py`)
 
@@ -29,7 +29,7 @@ By Good and Turing, new keys will have the same number of tokens as keys with on
 Devices learn the list of tracked items, which is what the study knows so far, and about how
 frequent each item is, from the width of its counter.
 
-All tuning constants are in `tuning.py`, with the measurements that chose them.
+All tuning constants are in `tuning_constants.py`, with the measurements that chose them.
 
 Source: sampling and tables are from [Gascon23], the missing mass is from [Good53]; tracking is
 ours.

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.arrays import Floats, Integers
-from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.model import PublicModel, Text
 from secagg.ring import Lane, Vector
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arrays import Floats
-from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.local_level import STATIONARY, Drift, History
 
 _FULL_EXPOSURE = 1 - 1e-9  # of the devices of a block; sums of many rounds are rounded

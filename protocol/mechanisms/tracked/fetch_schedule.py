@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.iblt.sampled_table import too_few_words
-from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import Forecast, is_near_end, likely_heavy
-from protocol.mechanisms.tracked.string_pieces import (
+from protocol.mechanisms.tracked.string_fetching import (
     NUMBER_BYTES,
     KnownStrings,
     StringPiece,

@@ -21,7 +21,7 @@ import numpy as np
 
 from protocol.arrays import Flags, Floats, Integers, Keys
 from protocol.mechanism import Estimate, add_estimates
-from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
 from protocol.mechanisms.tracked.drift import measure_drift
 from protocol.mechanisms.tracked.local_level import Drift, History, filter_levels

@@ -36,7 +36,7 @@ from typing import TypeAlias
 import numpy as np
 
 from protocol.arrays import Floats
-from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked import tuning_constants as tuning
 
 _SINGULAR_DETERMINANT = 1e-12  # relative to the variance of the rate; below, it counts as 0
 

@@ -15,7 +15,7 @@ from protocol.histograms import Histogram
 from protocol.mechanism import Answer, Estimate, SumMechanism, ranked
 from protocol.mechanisms.encode_input import KeyedHistograms, keyed_histograms
 from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
-from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.fetch_schedule import FetchSchedule
 from protocol.mechanisms.tracked.forecast import (
@@ -41,7 +41,7 @@ from protocol.mechanisms.tracked.past_sketch import (
 )
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.residual import ResidualSampling
-from protocol.mechanisms.tracked.string_pieces import KnownStrings
+from protocol.mechanisms.tracked.string_fetching import KnownStrings
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.decoding import DecodedTable, decode_table
 from protocol.study import Terms

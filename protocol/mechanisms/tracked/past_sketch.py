@@ -38,7 +38,7 @@ from pydantic import Field
 
 from protocol.arrays import Floats
 from protocol.domains.strings import Domain
-from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.local_level import Drift, History, Levels, filter_levels
 from protocol.model import PublicModel
 from protocol.sketches.count_sketch import CountSketch

@@ -9,7 +9,7 @@ from protocol.mechanisms.tracked.counters import CounterGroup, Counters
 from protocol.mechanisms.tracked.fetch_schedule import FetchSchedule
 from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.residual import ResidualSampling
-from protocol.mechanisms.tracked.string_pieces import StringPiece, StringPieces
+from protocol.mechanisms.tracked.string_fetching import StringPiece, StringPieces
 from protocol.sampling import ThresholdSampler
 from protocol.sketches.count_sketch import CountSketch
 from protocol.study import Plan

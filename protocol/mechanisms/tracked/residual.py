@@ -23,7 +23,7 @@ from protocol.mechanisms.iblt.sampled_table import (
     likely_max_value,
     worst_case_threshold,
 )
-from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.sampling import ThresholdSampler
 from protocol.sketches.iblt.capacity import capacity, cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from protocol.arrays import Floats, ItemValues
 from protocol.hashing import HashFamily
 from protocol.oracles.hsu2012.composition import paper_scale
-from protocol.oracles.hsu2012.projection import Projection, value_bits
+from protocol.oracles.hsu2012.projection_oracle import Projection, value_bits
 from protocol.oracles.hsu2012.randomizers import Symbols
 
 _MAX_FREE_BITS = 3

@@ -20,7 +20,7 @@ import numpy as np
 from protocol.arrays import Floats, ItemValues
 from protocol.hashing import HashFamily
 from protocol.oracles.hsu2012.composition import paper_scale
-from protocol.oracles.hsu2012.projection import Projection, key_chunks
+from protocol.oracles.hsu2012.projection_oracle import Projection, key_chunks
 from protocol.oracles.hsu2012.randomizers import Symbols
 
 _MAX_ENUMERATED_VALUES = 2**24

@@ -16,7 +16,7 @@ from server.db import database, sqlite_lock
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.repositories.leases import ALIVE_WITHIN
 from server.notify import notifier
-from server.notify.pg_notify import PgListener
+from server.notify.pg_listener import PgListener
 from server.rounds import heartbeat
 from server.settings import Settings
 from tests.server.harness import NOON

@@ -14,7 +14,7 @@ from protocol.mechanisms.tracked.counters import (
     counter_bits,
     window_starts,
 )
-from protocol.mechanisms.tracked.tuning import WINDOW_MISS_PROBABILITY
+from protocol.mechanisms.tracked.tuning_constants import WINDOW_MISS_PROBABILITY
 
 LETTERS = "abcdefghij"
 MAX_TOTAL = 10_000

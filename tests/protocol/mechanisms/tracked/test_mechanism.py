@@ -22,8 +22,8 @@ from protocol.mechanisms.tracked.forecast import (
 )
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
-from protocol.mechanisms.tracked.string_pieces import KnownStrings
-from protocol.mechanisms.tracked.tuning import MAX_BLOCKS
+from protocol.mechanisms.tracked.string_fetching import KnownStrings
+from protocol.mechanisms.tracked.tuning_constants import MAX_BLOCKS
 from protocol.simulation.study import RoundOutcome, run_study
 from protocol.study import Terms
 from protocol.study_state import EMPTY_STATE
@@ -197,7 +197,7 @@ def test_what_cannot_become_heavy_is_given_up_and_its_keys_are_kept(
 ) -> None:
     """The result is the same with a state of slightly more items than may become heavy."""
     every = play(question())
-    monkeypatch.setattr("protocol.mechanisms.tracked.tuning.MAX_REMEMBERED_ITEMS", 20)
+    monkeypatch.setattr("protocol.mechanisms.tracked.tuning_constants.MAX_REMEMBERED_ITEMS", 20)
     some = play.__wrapped__(question())
     keys = some[-1].study_state.arrays["evicted keys"]
     kept = set(some[-1].study_state.items)
@@ -220,14 +220,14 @@ def test_no_more_is_given_up_than_there_is_no_room_for_and_the_rarest_first(
     outcome = play(question())[-1]
     state, forecast = outcome.study_state, Forecast.after_round(outcome.plan, outcome.study_state)
     monkeypatch.setattr(
-        "protocol.mechanisms.tracked.tuning.MAX_REMEMBERED_ITEMS", len(state.items) - 30
+        "protocol.mechanisms.tracked.tuning_constants.MAX_REMEMBERED_ITEMS", len(state.items) - 30
     )
     kept = evict_items(outcome.plan, state).items
     gone = [row for row, item in enumerate(state.items) if item not in kept]
     assert len(gone) == 30
     rarer = np.sum(forecast.totals < forecast.totals[gone].max())
     assert rarer < 30 + np.sum(forecast.may_reach(6.0))
-    monkeypatch.setattr("protocol.mechanisms.tracked.tuning.MAX_REMEMBERED_ITEMS", 0)
+    monkeypatch.setattr("protocol.mechanisms.tracked.tuning_constants.MAX_REMEMBERED_ITEMS", 0)
     hopeful = np.flatnonzero(forecast.may_reach(6.0)).tolist()
     assert evict_items(outcome.plan, state).items == tuple(state.items[row] for row in hopeful)
 

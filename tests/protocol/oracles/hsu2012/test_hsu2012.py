@@ -14,7 +14,7 @@ from benchmarks.populations import count_recoveries, with_runner_up, with_unifor
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import SparseRecovery
 from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
-from protocol.oracles.hsu2012.projection import NoiseKind, Projection
+from protocol.oracles.hsu2012.projection_oracle import NoiseKind, Projection
 from protocol.randomness import seeded_words
 
 DOCS = Path(__file__).parents[4] / "docs"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.domains.hashed import Hashed
-from protocol.mechanisms.tracked import tuning
+from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.model import PublicModel
 from protocol.sketches.primes import widest_prime
 from protocol.study_state import StudyState

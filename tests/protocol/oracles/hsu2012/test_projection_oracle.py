@@ -16,7 +16,7 @@ from scipy.stats import ks_2samp
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import SparseRecovery
 from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
-from protocol.oracles.hsu2012.projection import Projection
+from protocol.oracles.hsu2012.projection_oracle import Projection
 from protocol.oracles.hsu2012.randomizers import AdditiveNoise
 from protocol.randomness import RandomWords, seeded_words, system_words
 from secagg.ring import Lane

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.domains.hashed import Hashed
-from protocol.mechanisms.tracked.string_pieces import KnownStrings, StringPieces, piece_numbers
+from protocol.mechanisms.tracked.string_fetching import KnownStrings, StringPieces, piece_numbers
 from protocol.study_state import EMPTY_STATE
 
 DOMAIN = Hashed(max_bytes=60)
