@@ -9,7 +9,7 @@ found. An item is tracked from the round after its first sample on, while it may
 One round, in the order of its vector (`plan.py`):
 
     counters     exact counts of tracked items (`counters.py`)
-    strings      pieces of the strings behind hashed keys (`string_fetching.py`, `fetch_schedule.py`)
+    strings      pieces of strings of hashed keys (`string_fetching.py`, `fetch_schedule.py`)
     sketch       a count sketch of all untracked items, read later (`past_sketch.py`)
     table        a sample of the untracked items (`residual.py`)
 
