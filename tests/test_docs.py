@@ -19,11 +19,14 @@ from server.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PYTHON_FILES = {
+    path.name for path in ROOT.rglob("*.py") if not path.relative_to(ROOT).parts[0].startswith(".")
+}
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 SERVICE_URL = "http://127.0.0.1:8000"
 RUN = CliRunner()
 SERVICE_COMMANDS = ("serve", "fleet", "demo", "privacy", "query")
-LONG_COMMANDS = ["keys", "revoke"], ["tokens", "revoke"]
+LONG_COMMANDS = ["keys", "revoke"], ["tokens", "revoke"], ["grid"]
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
@@ -47,22 +50,24 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} points at {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_files_that_a_page_names_exist(page: Path) -> None:
+    for name in re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", page.read_text()):
+        assert name in PYTHON_FILES, f"{page.name} names {name}"
+
+
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_commands_in_the_documents_work(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if words[:3] == FIGURES:
-        result = RUN.invoke(paper, [*words[3:], *(["--help"] if words[3] == "grid" else [])])
-        assert result.exit_code == 0, result.output
-        return
-    words = words[1:]
+    program, words = (paper, words[3:]) if words[:3] == FIGURES else (app, words[1:])
     if words[0] == "registrar" and "--show" in words:
         create_key_file(Path(words[1]))
     # These run for long, or need a service or its database: only their options are checked.
-    if words[0] in SERVICE_COMMANDS or words[:2] in LONG_COMMANDS:
+    if words[0] in SERVICE_COMMANDS or any(words[: len(long)] == long for long in LONG_COMMANDS):
         words = [*words, "--help"]
-    result = RUN.invoke(app, words)
+    result = RUN.invoke(program, words)
     assert result.exit_code == 0, result.output
 
 
