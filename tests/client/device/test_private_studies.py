@@ -165,7 +165,7 @@ async def test_devices_join_by_their_coins_and_others_stay_away(connect: ClientF
 
 
 async def numbers_shown(connect: ClientFactory, study: StudyView, path: str = "") -> Counter[int]:
-    """Return how often a page of `study` has each integer as its own text."""
+    """Return the integers that are whole texts of a page of `study`, with their counts."""
     page = await get(connect, f"http://test/studies/{study.id}{path}")
     assert page.status_code == 200
     return Counter(int(number) for number in re.findall(r">(\d+)<", page.text))
