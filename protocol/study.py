@@ -22,7 +22,7 @@ from protocol.model import PublicModel, raise_faults
 from protocol.randomness import RandomWords, bernoulli
 from secagg.errors import InfeasibleError
 from secagg.keys import check_identity
-from secagg.parameters import Assumptions, Mode, choose_parameters
+from secagg.parameters import MAX_EXPONENT, Assumptions, Mode, choose_parameters
 from secagg.session import Registry
 
 WORD_BITS = 16
@@ -46,8 +46,8 @@ class Terms(PublicModel):
     cohorts: int = Field(default=1, ge=1, le=1_000)
     corrupt: Rate = 0.1
     dropout: Rate = 0.2
-    sigma: int = Field(default=40, ge=1, le=256)
-    eta: int = Field(default=30, ge=1, le=256)
+    sigma: int = Field(default=40, ge=1, le=MAX_EXPONENT)
+    eta: int = Field(default=30, ge=1, le=MAX_EXPONENT)
     mode: Mode = "active"
     registrar: Hex32 | None = None
 

@@ -25,13 +25,14 @@ Source: k and t of the semi-honest mode [Bell20, section 3.2, Definitions 3.1 to
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln, logsumexp, rel_entr
 
 from secagg.errors import InfeasibleError
 
@@ -39,6 +40,9 @@ Mode: TypeAlias = Literal["semi-honest", "active"]
 _LogArray: TypeAlias = NDArray[np.float64]
 _RATE_TOLERANCE = 1e-14  # rates such as 0.2 are not exact: 0.2 of 1000 must count as 200
 _LN2 = math.log(2)
+_FLOAT_NATS = 40  # a term of e^-40 of a sum does not change its 53 bits
+_SIZES_AT_ONCE = 256
+MAX_EXPONENT = 128  # as unlikely as guessing a key
 MAX_HOLDERS = 2_000  # key shares of 130 kB, and a bounded search
 # The largest corrupt + dropout (corrupt + 2 dropout if active) for which promises are possible.
 MAX_FAULT_FRACTION = 0.9
@@ -63,8 +67,9 @@ class Assumptions:
         for name, rate in (("corrupt", self.corrupt), ("dropout", self.dropout)):
             if not 0 <= rate < 1:
                 raise ValueError(f"{name} is a fraction from 0 to below 1, got {rate}")
-        if not (1 <= self.sigma <= 256 and 1 <= self.eta <= 256):
-            raise ValueError(f"sigma and eta are 1 to 256, got {self.sigma} and {self.eta}")
+        if not (1 <= self.sigma <= MAX_EXPONENT and 1 <= self.eta <= MAX_EXPONENT):
+            given = f"{self.sigma} and {self.eta}"
+            raise ValueError(f"sigma and eta are 1 to {MAX_EXPONENT}, got {given}")
         if self.mode not in ("semi-honest", "active"):
             raise ValueError(f"mode is semi-honest or active, got {self.mode!r}")
 
@@ -144,7 +149,7 @@ def _sparse_parameters(n: int, holders: int, assumptions: Assumptions) -> Parame
         if neighbours is None:
             return None
         return Parameters(n, holders, lowest, neighbours, 0, highest - lowest)
-    allowed = _log_probability(assumptions.sigma + 2)
+    allowed = _allowed_cut(assumptions)
     for threshold in range(lowest, highest + 1):
         if _log_cut_probability(n, holders, threshold, assumptions) <= allowed:
             checks = _spot_checks(n, assumptions)
@@ -186,13 +191,17 @@ def _min_neighbours(n: int, holders: int, assumptions: Assumptions) -> int | Non
     """Return the smallest m with which random dropouts cut off no honest group, or None."""
     bad = assumptions.max_corrupt(n) + assumptions.max_dropouts(n)
     honest = n - bad
-    size = np.arange(1.0, honest // 2 + 1)
-    for m in range(1, holders + 1):
+
+    def groups(size: _LogArray) -> _LogArray:
         selections = _log_choose(n - 1, m)
         inside = _log_choose(bad + size - 1, m) - selections  # for a member of the group
         outside = _log_choose(n - 1 - size, m) - selections  # for any other participant
-        groups = _log_choose(honest, size) + size * inside + (honest - size) * outside
-        if logsumexp(np.append(groups, -np.inf)) <= _log_probability(assumptions.sigma + 1):
+        return _log_choose(honest, size) + size * inside + (honest - size) * outside
+
+    size = np.arange(1.0, honest // 2 + 1)
+    allowed = _log_probability(assumptions.sigma + 1)
+    for m in range(1, holders + 1):
+        if _log_sum(groups, size, allowed) <= allowed:
             return m
     return None
 
@@ -202,18 +211,47 @@ def _log_cut_probability(n: int, holders: int, threshold: int, assumptions: Assu
 
     A group of c is cut off if each of its members has t - 1 holders or more in the group or among
     the corrupt, and no honest survivor outside selected a member. The server chooses the D dropouts
-    outside.
+    outside. The result is exact up to `_allowed_cut`; above, it may be too small, but stays above.
     """
     corrupt, dropouts = assumptions.max_corrupt(n), assumptions.max_dropouts(n)
     size = np.arange(1.0, (n - corrupt) // 2 + 1)
-    inside = _log_tail(n - 1, corrupt + size - 1, holders, threshold - 1)
     others = n - corrupt - size
     surviving = np.maximum(others - dropouts, 0)
     avoiding = _log_choose(n - 1 - size, holders) - _log_choose(n - 1, holders)
     choices = _log_choose(others, np.minimum(dropouts, others))
-    outside = np.minimum(choices + surviving * avoiding, 0)
-    groups = _log_choose(n - corrupt, size) + size * inside
-    return float(logsumexp(np.append(np.where(surviving > 0, groups + outside, groups), -np.inf)))
+    outside = np.where(surviving > 0, np.minimum(choices + surviving * avoiding, 0), 0)
+    groups = _log_choose(n - corrupt, size) + outside
+
+    def cut(size: _LogArray) -> _LogArray:
+        inside = _log_tail(n - 1, corrupt + size - 1, holders, threshold - 1)
+        exact: _LogArray = groups[size.astype(int) - 1] + size * inside
+        return exact
+
+    # Most sizes are negligible by a bound on `inside` that needs no tail [Hoeffding 1963, (2.1)].
+    allowed = _allowed_cut(assumptions)
+    share, need = (corrupt + size - 1) / (n - 1), (threshold - 1) / holders
+    divergence = rel_entr(need, share) + rel_entr(1 - need, 1 - share)
+    bound = groups - size * np.where(share < need, holders * divergence, 0)
+    relevant = bound > allowed - math.log(n) - _FLOAT_NATS
+    rest = logsumexp(np.append(bound[~relevant], -np.inf))
+    return float(np.logaddexp(rest, _log_sum(cut, size[relevant], allowed)))
+
+
+def _allowed_cut(assumptions: Assumptions) -> float:
+    return _log_probability(assumptions.sigma + 2)
+
+
+def _log_sum(terms: Callable[[_LogArray], _LogArray], size: _LogArray, limit: float) -> float:
+    """Return the log of the sum of exp(terms) over all `size`, or of a part that is above `limit`.
+
+    Group sizes are added by the hundred, to use little memory and to stop early.
+    """
+    total = -math.inf
+    for start in range(0, len(size), _SIZES_AT_ONCE):
+        total = np.logaddexp(total, logsumexp(terms(size[start : start + _SIZES_AT_ONCE])))
+        if total > limit:
+            break
+    return float(total)
 
 
 def _spot_checks(n: int, assumptions: Assumptions) -> int:
@@ -239,9 +277,16 @@ def _log_tail(population: int, marked: _LogArray, draws: int, least: int) -> _Lo
 
 def _log_pmf(population: int, marked: int, draws: int) -> _LogArray:
     """Return log Pr[x marked among `draws`] for x = 0 .. draws, hypergeometric."""
-    x = np.arange(draws + 1.0)
-    every = _log_choose(population, draws)
-    return _log_choose(marked, x) + _log_choose(population - marked, draws - x) - every
+    unmarked = _log_choices(population - marked)[draws::-1]
+    every = _log_choices(population)[draws]
+    pmf: _LogArray = _log_choices(marked)[: draws + 1] + unmarked - every
+    return pmf
+
+
+@lru_cache(maxsize=8)
+def _log_choices(n: int) -> _LogArray:
+    """Return the logs of the binomial coefficients of `n` over 0 to `MAX_HOLDERS`."""
+    return _log_choose(n, np.arange(MAX_HOLDERS + 1.0))
 
 
 def _log_choose(n: _LogArray | float, k: _LogArray | float) -> _LogArray:

@@ -1,5 +1,6 @@
 """Numbers of holders, neighbours and spot checks: an independent table, promises, refusals."""
 
+import tracemalloc
 from fractions import Fraction
 from math import log2
 from random import Random
@@ -158,7 +159,7 @@ def test_parameters_leave_the_corrupt_short_and_the_survivors_enough(
         (1_000, Assumptions(0.5, 0.45, mode="semi-honest"), r"corrupt \+ dropout is 0.95"),
         (5, Assumptions(0.8, 0.05), "but with 4 corrupt participants the threshold is 6"),
         (4, Assumptions(0.5, 0.2), None),  # feasible with two corrupt of four
-        (100_000, Assumptions(0.45, 0.44, 256, 256, "semi-honest"), "2,000 holders each"),
+        (100_000, Assumptions(0.45, 0.44, 128, 128, "semi-honest"), "2,000 holders each"),
     ],
 )
 def test_promises_that_cannot_be_kept_are_infeasible(
@@ -171,6 +172,23 @@ def test_promises_that_cannot_be_kept_are_infeasible(
         choose_parameters(n, assumptions)
 
 
+@pytest.mark.parametrize(
+    "assumptions",
+    [
+        Assumptions(0.05, 0.4, 128, 128),
+        Assumptions(0.1, 0.35, 128, 128),
+        Assumptions(0.6, 0.05, 128, 128, "semi-honest"),
+    ],
+)
+def test_the_largest_terms_take_little_memory(assumptions: Assumptions) -> None:
+    """A server computes the parameters of any terms it is sent, and a device of any it is shown."""
+    tracemalloc.start()
+    choose_parameters.__wrapped__(100_000, assumptions)  # without the cache
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6
+
+
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
 def test_a_rate_outside_zero_to_one_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="fraction"):
@@ -179,8 +197,8 @@ def test_a_rate_outside_zero_to_one_is_refused(rate: float) -> None:
         Assumptions(0.1, rate)
 
 
-@pytest.mark.parametrize(("sigma", "eta"), [(0, 30), (257, 30), (40, 0), (40, 257)])
-def test_exponents_outside_one_to_256_are_refused(sigma: int, eta: int) -> None:
+@pytest.mark.parametrize(("sigma", "eta"), [(0, 30), (129, 30), (40, 0), (40, 129)])
+def test_exponents_outside_one_to_128_are_refused(sigma: int, eta: int) -> None:
     with pytest.raises(ValueError, match="sigma and eta"):
         Assumptions(0.1, 0.1, sigma, eta)
 
