@@ -40,7 +40,6 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from types import NoneType
 from typing import Self
 
 from client.device.policy import PolicyError
@@ -66,6 +65,15 @@ class JournalEntry:
     epsilon: float = 0.0
     rho: float | None = None
     joins: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what a journal could not be read with; raises ValueError."""
+        if not all(0 <= cost < math.inf for cost in (self.epsilon, self.rho or 0.0)):
+            raise ValueError(f"epsilon {self.epsilon} or rho {self.rho} is not a privacy loss")
+        if (self.joins is not None) != (self.kind is MessageKind.INVITATION):
+            raise ValueError("an invitation has the result of its coin, and nothing else has one")
+        if self.joins is not None and not isinstance(self.joins, bool):
+            raise ValueError(f"the result of a coin is true or false, not {self.joins!r}")
 
     @classmethod
     def of(
@@ -258,16 +266,10 @@ class FileJournal(Journal):
     def _parse_line(self, number: int, line: bytes) -> JournalEntry:
         try:
             fields = json.loads(line)
-            entry = JournalEntry(**(fields | {"kind": MessageKind(fields["kind"])}))
-            is_valid = all(0 <= cost < math.inf for cost in (entry.epsilon, entry.rho or 0.0))
-            is_invitation = entry.kind is MessageKind.INVITATION
-            is_valid &= type(entry.joins) is (bool if is_invitation else NoneType)
+            return JournalEntry(**(fields | {"kind": MessageKind(fields["kind"])}))
         except (ValueError, TypeError, KeyError):
-            is_valid = False
-        if not is_valid:
             reason = "not an entry; another program wrote here, so the device sends nothing more"
-            raise JournalError(f"{self._path}, line {number}: {reason}")
-        return entry
+            raise JournalError(f"{self._path}, line {number}: {reason}") from None
 
     def _append(self, entry: JournalEntry) -> None:
         with open(self._file, "ab", closefd=False) as file:

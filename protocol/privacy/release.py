@@ -15,7 +15,7 @@ from typing import Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from protocol.model import PublicModel
 from protocol.privacy.noise import NoiseShares, tail_bound
@@ -23,6 +23,7 @@ from protocol.randomness import RandomWords, bernoulli
 
 ReleaseMode: TypeAlias = Literal["sample-threshold", "noise", "both"]
 MAX_VARIANCE = 2.0**24
+MIN_VARIANCE = 2.0**-20
 _OVERFLOW_PROBABILITY = 2.0**-64  # of noise outside the room for it
 
 
@@ -35,6 +36,13 @@ class Release(PublicModel):
     probability: float = Field(gt=0, le=1)
     threshold: int = Field(ge=1, le=2**31)
     variance: float = Field(ge=0, le=MAX_VARIANCE)
+
+    @field_validator("variance")
+    @classmethod
+    def _hides_something(cls, variance: float) -> float:
+        if 0 < variance < MIN_VARIANCE:
+            raise ValueError(f"noise of a variance below {MIN_VARIANCE:g} hides nothing")
+        return variance
 
     @model_validator(mode="after")
     def _check_not_exact(self) -> Self:

@@ -11,8 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client.device.journal import FileJournal, Journal, JournalEntry, JournalError, MemoryJournal
 from client.device.policy import PolicyError
@@ -40,8 +43,8 @@ def journal(request: pytest.FixtureRequest, path: Path) -> Journal:
 
 
 def test_the_same_message_may_be_sent_as_often_as_it_takes(journal: Journal) -> None:
-    for given in (VECTOR, VECTOR, CONFIRMATION, REVEAL, REVEAL, VECTOR):
-        journal.record(given)
+    for entry in (VECTOR, VECTOR, CONFIRMATION, REVEAL, REVEAL, VECTOR):
+        journal.record(entry)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +80,9 @@ def test_another_study_is_another_matter(journal: Journal) -> None:
 
 def test_a_study_of_many_rounds_has_one_of_a_kind_in_each(journal: Journal) -> None:
     for number in (1, 2, 3):
-        given = vector(b"of round %d" % number, number)
-        journal.record(given, 4, max_per_round=1)
-        journal.record(given, 4, max_per_round=1)  # the same bytes again
+        entry = vector(b"of round %d" % number, number)
+        journal.record(entry, 4, max_per_round=1)
+        journal.record(entry, 4, max_per_round=1)  # the same bytes again
         for cohort, body in ((0, b"another"), (1, b"another"), (1, b"of round %d" % number)):
             other = vector(body, number, cohort)
             with pytest.raises(
@@ -94,8 +97,8 @@ def test_the_rho_of_vectors_adds_up_in_their_study(journal: Journal) -> None:
     assert journal.rho_spent("study-1") == 0
     spent: list[float] = []
     for number in (1, 2):
-        given = vector(b"%d" % number, number)
-        journal.record(replace(given, rho=0.25), 4, max_per_round=1, check_rho=spent.append)
+        entry = vector(b"%d" % number, number)
+        journal.record(replace(entry, rho=0.25), 4, max_per_round=1, check_rho=spent.append)
         journal.record(replace(CONFIRMATION, round=number), 4, max_per_round=1)
     assert spent == [0, 0.25]
     assert journal.rho_spent("study-1") == 0.5
@@ -115,8 +118,8 @@ def test_what_noise_hides_no_longer_is_not_recorded(journal: Journal) -> None:
 
 def test_a_study_of_many_rounds_ends_at_the_most(journal: Journal) -> None:
     for number in (1, 2):
-        given = vector(b"%d" % number, number)
-        journal.record(given, 2, max_per_round=1)
+        entry = vector(b"%d" % number, number)
+        journal.record(entry, 2, max_per_round=1)
     for _ in range(2):
         third = vector(b"3", 3)
         with pytest.raises(PolicyError, match="masked-input number 3 in study study-1") as refused:
@@ -215,10 +218,10 @@ def test_of_many_threads_one_flips(journal: Journal) -> None:
 
 
 def test_what_reports_cost_adds_up_over_studies_and_lives(path: Path) -> None:
-    given = replace(REVEAL, kind=MessageKind.REPORT, epsilon=0.5)
+    entry = replace(REVEAL, kind=MessageKind.REPORT, epsilon=0.5)
     spent: list[float] = []
     for number in range(3):
-        report = replace(given, study=f"study-{number}")
+        report = replace(entry, study=f"study-{number}")
         FileJournal(path).record(report, check_epsilon=spent.append)
         FileJournal(path).record(report, check_epsilon=spent.append)  # again: it costs nothing
     assert spent == [0.0, 0.5, 1.0]
@@ -231,6 +234,39 @@ def test_a_cost_that_is_none_stops_everything(path: Path, cost: str) -> None:
     path.write_text(path.read_text().replace('"epsilon": 0.0', f'"epsilon": {cost}'))
     with pytest.raises(JournalError, match="line 1: not an entry"):
         FileJournal(path).epsilon_spent()
+
+
+@given(
+    study=st.text(min_size=1, max_size=64),
+    number=st.integers(1, 10**30),
+    kind=st.sampled_from(MessageKind),
+    epsilon=st.floats(),
+    rho=st.none() | st.floats(),
+    joins=st.none() | st.booleans(),
+)
+def test_each_entry_that_is_recorded_is_read_back(
+    study: str,
+    number: int,
+    kind: MessageKind,
+    epsilon: float,
+    rho: float | None,
+    joins: bool | None,
+) -> None:
+    try:
+        entry = JournalEntry(study, number, 0, kind, PLAN, epsilon, rho, joins)
+    except ValueError:
+        return
+    with TemporaryDirectory() as folder:
+        FileJournal(Path(folder) / "journal").record(entry)
+        with FileJournal(Path(folder) / "journal")._locked_entries() as entries:
+            assert entries == [entry]
+
+
+@pytest.mark.parametrize("loss", [math.inf, math.nan, -1.0])
+def test_a_loss_that_is_not_finite_or_below_zero_makes_no_entry(loss: float) -> None:
+    for field in ("epsilon", "rho"):
+        with pytest.raises(ValueError, match="not a privacy loss"):
+            replace(VECTOR, **{field: loss})
 
 
 def test_a_line_without_a_cost_is_an_older_programs(path: Path) -> None:

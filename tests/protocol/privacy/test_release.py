@@ -135,3 +135,10 @@ def test_a_release_that_hides_nobody_is_refused(fields: dict[str, float]) -> Non
     whole = {"probability": 0.5, "threshold": 2, "variance": 0.0}
     with pytest.raises(ValueError):
         Release.model_validate(whole | fields)
+
+
+def test_noise_that_hides_nothing_is_refused() -> None:
+    """The privacy loss in a sum divides by the variance: it would be infinite."""
+    for variance in (5e-324, 1e-308, 2.0**-21):
+        with pytest.raises(ValueError, match="hides nothing"):
+            Release(probability=1.0, threshold=1, variance=variance)
