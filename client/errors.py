@@ -192,7 +192,11 @@ def is_retryable(error: Exception) -> bool | float:
 
 
 def _message_of(problem: Problem) -> str:
-    """Return the detail, or every fault if the detail lists only some of them."""
+    """Return the detail, or every fault if the detail lists only some of them; no control codes."""
+    return "".join(each if each.isprintable() else " " for each in _full_detail(problem))
+
+
+def _full_detail(problem: Problem) -> str:
     faults = [dict(fault) for fault in problem.errors or ()]
     if not faults:
         return problem.detail

@@ -3,8 +3,11 @@
 Any request may get no answer, or an answer that means "not now". It is then repeated, with random
 and growing waits, until `patience` has passed: if the service is killed and restarted in the
 middle of a phase, its devices lose only time. If the service has no answer yet, it returns 202
-after its own wait (a long poll). The device then asks again without a limit, because deadlines are
-the service's task.
+after its own wait (a long poll). The device then asks again until `Policy.max_round_seconds` have
+passed, because deadlines are the service's task.
+
+A response may have `max_bytes` and no content encoding, and one exchange may take as long as its
+bytes take on a slow line. A response beyond that ends the device's part in the study.
 """
 
 import asyncio
@@ -19,11 +22,14 @@ import stamina
 
 from client.errors import check_response, is_retryable, retry_after_seconds
 from protocol.api.messages import MAX_RETRY_SECONDS
+from secagg.errors import UnsafeRequestError
 
 POLL_SECONDS: Final = 25.0  # wait of a long poll; the service allows 30
 MIN_POLL_INTERVAL_SECONDS: Final = 0.2  # between two polls, even if the service does not wait
 RESPONSE_TIMEOUT_SECONDS: Final = 30.0  # in addition to the wait of a long poll
 KEEPALIVE_SECONDS: Final = 60.0  # of a connection, between two phases
+MAX_DOCUMENT_BYTES: Final = 8 * 2**20  # of JSON: a plan of `tracked` lists thousands of items
+MIN_BYTES_PER_SECOND: Final = 2**14  # of the slowest line that a device may have
 
 
 def http_client(url: str) -> httpx.AsyncClient:
@@ -37,7 +43,7 @@ def http_client(url: str) -> httpx.AsyncClient:
         verify=_tls_context(),
         limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=10.0, pool=None),
-        headers={"user-agent": "blindtally"},
+        headers={"user-agent": "blindtally", "accept-encoding": "identity"},
     )
 
 
@@ -76,7 +82,12 @@ class Transport:
         caller = stamina.AsyncRetryingCaller(
             None, patience, wait_max=MAX_RETRY_SECONDS, wait_jitter=0.5
         )
-        self._retry = caller.on(is_retryable)
+
+        def retry_delay(error: Exception) -> bool | float:
+            delay = is_retryable(error)
+            return delay if delay is True or delay <= patience else False
+
+        self._retry = caller.on(retry_delay)
 
     async def send(
         self,
@@ -87,44 +98,84 @@ class Transport:
         ticket: str | None = None,
         wait: float = 0.0,
         params: dict[str, int] | None = None,
+        max_bytes: int = MAX_DOCUMENT_BYTES,
     ) -> httpx.Response:
         """Return the response to one request; `content` is JSON in a POST, otherwise raw bytes.
 
         Raises:
             ServiceError: if the service refuses the request.
+            UnsafeRequestError: if the response has more than `max_bytes` or a content encoding, or
+                if the service gave out an id that is too long for a URL.
             httpx.TransportError: if the service is out of reach for too long.
         """
         kind = "application/json" if method == "POST" else "application/octet-stream"
         headers = {"content-type": kind} if content is not None else {}
         if ticket is not None:
             headers["authorization"] = f"Bearer {ticket}"
-        request = self._client.build_request(
-            method,
-            path,
-            content=content,
-            headers=headers,
-            params=dict(params or {}) | ({"wait": wait} if wait else {}),
-            timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS + wait, connect=10.0, pool=None),
+        seconds = RESPONSE_TIMEOUT_SECONDS + wait
+        try:
+            request = self._client.build_request(
+                method,
+                path,
+                content=content,
+                headers=headers,
+                params=dict(params or {}) | ({"wait": wait} if wait else {}),
+                timeout=httpx.Timeout(seconds, connect=10.0, pool=None),
+            )
+        except httpx.InvalidURL as error:
+            raise UnsafeRequestError(f"gave out an id that makes no URL: {error}") from error
+        seconds += (len(content or b"") + max_bytes) / MIN_BYTES_PER_SECOND
+        return await self._retry(self._send_once, request, max_bytes, seconds)
+
+    async def _send_once(
+        self, request: httpx.Request, max_bytes: int, seconds: float
+    ) -> httpx.Response:
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._client.send(request, stream=True)
+                try:
+                    body = await _read_body(response, max_bytes)
+                finally:
+                    await response.aclose()
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(f"no response within {seconds:.0f} s") from error
+        whole = httpx.Response(
+            response.status_code,
+            headers=response.headers,
+            content=body,
+            extensions=response.extensions,
+            request=request,
         )
-        return await self._retry(self._send_once, request)
+        self.traffic.add(whole)
+        return check_response(whole)
 
-    async def _send_once(self, request: httpx.Request) -> httpx.Response:
-        response = await self._client.send(request)
-        self.traffic.add(response)
-        return check_response(response)
-
-    async def poll(self, path: str, ticket: str) -> httpx.Response:
+    async def poll(
+        self, path: str, ticket: str, max_bytes: int = MAX_DOCUMENT_BYTES
+    ) -> httpx.Response:
         """Return the response at `path`, repeating the request while the service returns 202.
 
         Raises:
-            ServiceError: if the service refuses the request.
-            httpx.TransportError: if the service is out of reach for too long.
+            ServiceError, UnsafeRequestError, httpx.TransportError: as `send`.
         """
         while True:
             start = time.monotonic()
-            response = await self.send("GET", path, ticket=ticket, wait=POLL_SECONDS)
+            response = await self.send(
+                "GET", path, ticket=ticket, wait=POLL_SECONDS, max_bytes=max_bytes
+            )
             if response.status_code != httpx.codes.ACCEPTED:
                 return response
             retry_after = retry_after_seconds(response) or 0.0
             earliest = start + MIN_POLL_INTERVAL_SECONDS - time.monotonic()
             await asyncio.sleep(max(earliest, min(retry_after, MAX_RETRY_SECONDS)))
+
+
+async def _read_body(response: httpx.Response, max_bytes: int) -> bytes:
+    """Return the body as it was sent; raises UnsafeRequestError if it is too long or encoded."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise UnsafeRequestError("sent an encoded body, which could grow without limit")
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > max_bytes:
+            raise UnsafeRequestError(f"sent more than {max_bytes} bytes")
+    return bytes(body)

@@ -134,15 +134,21 @@ async def run_participation(
         return RoundEnd(EndState.DROPPED_OUT)
     step: DeviceStep | None = None
     steps, pauses = participation.steps(study), iter(pause_seconds)
+    limit = participation.policy.max_round_seconds
     try:
-        async for step in steps:
-            on_progress(step)
-            if step is last_step:
-                end = RoundEnd(EndState.DROPPED_OUT, step)
-                break
-            await asyncio.sleep(next(pauses, 0.0))
-        else:
-            end = RoundEnd(EndState.FINISHED if step is not None else EndState.NOT_INVITED, step)
+        async with asyncio.timeout(limit):
+            async for step in steps:
+                on_progress(step)
+                if step is last_step:
+                    end = RoundEnd(EndState.DROPPED_OUT, step)
+                    break
+                await asyncio.sleep(next(pauses, 0.0))
+            else:
+                state = EndState.FINISHED if step is not None else EndState.NOT_INVITED
+                end = RoundEnd(state, step)
+    except TimeoutError:
+        reason = f"keeps the device in a round for more than {limit:g} seconds"
+        end = RoundEnd.of(PolicyError("max_round_seconds", reason), step)
     except PARTICIPATION_ERRORS as error:
         end = RoundEnd.of(error, step)
     finally:

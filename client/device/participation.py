@@ -29,17 +29,27 @@ from protocol.api.credentials import new_secret
 from protocol.api.messages import JoinRequest, SlotAssignment, Survivors
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
-from secagg.encrypted_shares import ReceivedShares
+from secagg.encrypted_shares import ENCRYPTED_SHARE_BYTES, ReceivedShares
+from secagg.graph import GRAPH_NONCE_BYTES
+from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import KeyShares, MaskedInput, UnmaskingShares, unpack_confirmations
 from secagg.parameters import choose_parameters
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring
-from secagg.roster import Roster, ShareCommitments
+from secagg.roster import DIGEST_BYTES, Roster, ShareCommitments
 from secagg.session import Session, Transcript
 
 # A step that expands this many bytes of masks takes about 10 ms, and runs in a thread.
 THREAD_WORK_BYTES: Final = 4 * 2**20
 HOLDER_WORK_BYTES: Final = 2**16  # as slow as the keys and signatures of one holder
+MAX_PROBLEM_BYTES: Final = 2**14  # of an error, and of the braces around survivors
+MAX_ROW_BYTES: Final = {  # of one participant, in each document about a cohort
+    "roster": 3 * KEY_BYTES + 2 * SIGNATURE_BYTES,
+    "share-commitments": GRAPH_NONCE_BYTES + DIGEST_BYTES + 4,
+    "survivors": len("100000, "),
+    "confirmations": SIGNATURE_BYTES + 4,
+    "encrypted-shares": ENCRYPTED_SHARE_BYTES + 4,
+}
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -190,7 +200,10 @@ class SumParticipation(RoundParticipation):
         return await asyncio.to_thread(step, *args, **kwargs)
 
     async def _fetch(self, resource: str) -> bytes:
-        return (await self.transport.poll(self._path(resource), self._ticket)).content
+        """Return a document about the cohort, which cannot have more rows than participants."""
+        max_bytes = MAX_PROBLEM_BYTES + self._plan.terms.cohort_size * MAX_ROW_BYTES[resource]
+        response = await self.transport.poll(self._path(resource), self._ticket, max_bytes)
+        return response.content
 
     async def _send(self, resource: str, body: bytes) -> None:
         await self.transport.send("PUT", self._path(resource), content=body, ticket=self._ticket)

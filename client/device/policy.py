@@ -67,6 +67,7 @@ class Policy:
             `max_epsilon`, `max_delta`, `registrar` and `max_upload_bytes` matter.
         max_rounds: rounds of a study that asks the same devices in every round. The noise of all
             of them together must keep `max_epsilon` at `max_delta`.
+        max_round_seconds: how long the device stays in one round.
         repeat_exact: accepts such a study even if it adds no noise. The difference of two sums, of
             which one contains the device and the other does not, then reveals its contribution.
     """
@@ -83,6 +84,7 @@ class Policy:
     max_epsilon: float = 4.0
     max_delta: float = 1e-5
     max_rounds: int = 32
+    max_round_seconds: float = 24 * 3600
     repeat_exact: bool = False
 
     def check_plan(

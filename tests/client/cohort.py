@@ -38,6 +38,7 @@ from secagg.roster import (
 )
 from secagg.session import Session, Transcript, advertisement_statement
 from secagg.unmasking import unmask
+from tests.client.mock_transport import MockTransport
 
 N = 9
 STUDY = "study-1"
@@ -87,7 +88,7 @@ class Service:
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
-            transport=httpx.MockTransport(self._answer), base_url="http://service/v1"
+            transport=MockTransport(self._answer), base_url="http://service/v1"
         )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:

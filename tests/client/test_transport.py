@@ -20,6 +20,7 @@ from client.errors import (
 from client.transport import Transport, http_client
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
 from protocol.api.phases import Phase
+from tests.client.mock_transport import MockTransport
 
 
 def problem(kind: ProblemType, status: int, **more: object) -> httpx.Response:
@@ -49,7 +50,7 @@ def transport(*answers: httpx.Response | Exception, patience: float = 5.0) -> Tr
 
 
 def client(answer: Callable[[httpx.Request], httpx.Response]) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url="http://service/v1", transport=httpx.MockTransport(answer))
+    return httpx.AsyncClient(base_url="http://service/v1", transport=MockTransport(answer))
 
 
 @pytest.fixture(autouse=True)

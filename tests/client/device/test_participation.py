@@ -368,6 +368,7 @@ def unreadable(_: bytes) -> bytes:
         ("roster", borrowed_signatures, "keys not its own", "participants"),
         ("roster", lambda body: body[: 7 * 160], "cohort of 7", "participants"),
         ("roster", lambda body: body + body[:160], "cohort of 10", "participants"),
+        ("roster", lambda body: body * 1_000, "sent more than", "participants"),
         ("roster", swapped_entries, "another than me", "participants"),
         ("roster", repeated_entry, "same identity twice", "participants"),
         ("roster", lambda body: bytes(32) + body[32:], "malformed", "participants"),

@@ -30,6 +30,7 @@ from secagg.session import Registry
 from server.app import create_app
 from server.settings import Settings
 from tests.client.conftest import DEVICES, REQUEST, create
+from tests.client.mock_transport import MockTransport
 
 URL = "http://service"
 POLICY = Policy(min_cohort=5, max_epsilon=8)
@@ -188,7 +189,7 @@ async def test_no_service_keeps_a_device_busy_with_more_than_some_studies(
             return httpx.Response(200, json=page)
         return httpx.Response(404, json={"type": "urn:blindtally:problem:not-found"})
 
-    service = httpx.MockTransport(answer)
+    service = MockTransport(answer)
     connect_by(monkeypatch, service)
     outcomes = await take_part(URL, [], POLICY, device_state=DeviceState.in_memory())
     assert [outcome.study for outcome in outcomes] == [f"s{n}" for n in range(MAX_STUDIES_AT_ONCE)]
@@ -210,6 +211,14 @@ async def test_no_round_is_an_outcome(connect: ClientFactory, study: StudyView) 
     assert "min_cohort" in outcome.error
 
 
+async def test_a_device_stays_in_a_round_as_long_as_its_policy_allows(study: StudyView) -> None:
+    policy = Policy(min_cohort=5, max_round_seconds=0.5)  # the other nine devices never join
+    state = DeviceState.in_memory()
+    (outcome,) = await take_part(URL, [], policy, device_state=state, study=study.id)
+    assert (outcome.state, outcome.last_step) == (EndState.DECLINED, DeviceStep.JOINED)
+    assert "max_round_seconds" in outcome.error
+
+
 async def test_a_service_out_of_reach_or_in_error_is_an_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -220,7 +229,7 @@ async def test_a_service_out_of_reach_or_in_error_is_an_outcome(
             raise problem
         return httpx.Response(200, json={"number": "nonsense"})
 
-    service = httpx.MockTransport(answer)
+    service = MockTransport(answer)
     connect_by(monkeypatch, service)
     with stamina.set_testing(True, attempts=3):
         outcome = await outcome_of(DeviceState.in_memory(), "s1")
