@@ -36,7 +36,8 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -55,6 +56,7 @@ class JournalEntry:
         epsilon: the privacy loss of a report.
         rho: the privacy loss of a vector in a sum with noise, None without noise.
         joins: the result of an invitation's coin.
+        service: the URL of the service, set by the journal.
     """
 
     study: str
@@ -65,6 +67,7 @@ class JournalEntry:
     epsilon: float = 0.0
     rho: float | None = None
     joins: bool | None = None
+    service: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what a journal could not be read with; raises ValueError."""
@@ -94,10 +97,19 @@ class JournalError(RuntimeError):
 
 
 class Journal(ABC):
-    """The messages that one device has sent, in all its studies.
+    """The messages that one device has sent to `service`; the epsilon is that of all services.
 
-    Every method raises JournalError if the journal cannot be read or written.
+    Two services may have studies of the same id. Every method raises JournalError if the journal
+    cannot be read or written.
     """
+
+    service = ""
+
+    def at(self, service: str) -> Self:
+        """Return the same journal for the studies of the service at a URL."""
+        journal = copy(self)
+        journal.service = service
+        return journal
 
     def record(
         self,
@@ -117,9 +129,11 @@ class Journal(ABC):
             PolicyError: if the device has sent `max_per_study` other messages of this kind in this
                 study, or `max_per_round` in this round, or if a check raises it.
         """
+        entry = replace(entry, service=self.service)
         with self._locked_entries() as entries:
+            here = self._of_service(entries)
             key = entry.study, entry.kind
-            same_kind = [other for other in entries if (other.study, other.kind) == key]
+            same_kind = [other for other in here if (other.study, other.kind) == key]
             if entry in same_kind:
                 return
             in_round = sum(other.round == entry.round for other in same_kind)
@@ -133,7 +147,7 @@ class Journal(ABC):
             if check_epsilon is not None:
                 check_epsilon(_epsilon_spent(entries))
             if check_rho is not None:
-                check_rho(_rho_spent(entries, entry.study))
+                check_rho(_rho_spent(here, entry.study))
             self._append(entry)
 
     def decide_to_join(self, study: str, number: int, plan: str, flip: Callable[[], bool]) -> bool:
@@ -144,12 +158,16 @@ class Journal(ABC):
         if it sent a message in the round before its coin was flipped.
         """
         with self._locked_entries() as entries:
-            in_round = [entry for entry in entries if (entry.study, entry.round) == (study, number)]
+            here = self._of_service(entries)
+            in_round = [entry for entry in here if (entry.study, entry.round) == (study, number)]
             for entry in in_round:
                 if entry.joins is not None:
                     return entry.joins and entry.digest == plan
             joins = not in_round and flip()
-            self._append(JournalEntry(study, number, -1, MessageKind.INVITATION, plan, joins=joins))
+            kind = MessageKind.INVITATION
+            self._append(
+                JournalEntry(study, number, -1, kind, plan, joins=joins, service=self.service)
+            )
             return joins
 
     def has_join_decision(self, study: str, number: int) -> bool:
@@ -157,27 +175,30 @@ class Journal(ABC):
         with self._locked_entries() as entries:
             return any(
                 (entry.study, entry.round) == (study, number) and entry.joins is not None
-                for entry in entries
+                for entry in self._of_service(entries)
             )
 
     def rounds_by_study(self) -> Mapping[str, frozenset[int]]:
         """Return the rounds of each study to which the device sent a vector or a report."""
         rounds: dict[str, frozenset[int]] = {}
         with self._locked_entries() as entries:
-            for entry in entries:
+            for entry in self._of_service(entries):
                 if entry.kind in (MessageKind.MASKED_INPUT, MessageKind.REPORT):
                     rounds[entry.study] = rounds.get(entry.study, frozenset()) | {entry.round}
         return rounds
 
     def epsilon_spent(self) -> float:
-        """Return the epsilon of all reports."""
+        """Return the epsilon of all reports, to all services."""
         with self._locked_entries() as entries:
             return _epsilon_spent(entries)
 
     def rho_spent(self, study: str) -> float:
         """Return the rho of all vectors sent to `study`, infinite if a sum had no noise."""
         with self._locked_entries() as entries:
-            return _rho_spent(entries, study)
+            return _rho_spent(self._of_service(entries), study)
+
+    def _of_service(self, entries: Iterable[JournalEntry]) -> list[JournalEntry]:
+        return [entry for entry in entries if entry.service == self.service]
 
     @abstractmethod
     @contextmanager

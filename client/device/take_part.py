@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Final, TypeAlias
 
+import httpx
+
 from client.device.device import Device, DeviceStep, refusing_malformed
 from client.device.device_state import DeviceState
 from client.device.driver import (
@@ -99,8 +101,9 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     histogram = dict(items) if isinstance(items, Mapping) else count_items(map(str, items))
     if device_state is None:
         device_state = await asyncio.to_thread(DeviceState.on_disk)
+    url = str(httpx.URL(url)).rstrip("/")  # one service has one identity of the device
     run = _DeviceRun(
-        url.rstrip("/"),
+        url,
         histogram,
         policy or Policy(),
         device_state,
@@ -145,7 +148,8 @@ class _DeviceRun:
     async def run(self, study: str) -> ParticipationOutcome:
         """Take part in one round of `study`; if that round is full, in the next one."""
         deadline = time.monotonic() + self.wait
-        rounds_by_study = await asyncio.to_thread(self.device_state.journal.rounds_by_study)
+        journal = self.device_state.journal.at(self.url)
+        rounds_by_study = await asyncio.to_thread(journal.rounds_by_study)
         after = max(rounds_by_study.get(study, ()), default=0)
         async with http_client(self.url) as http:
             transport = Transport(http, self.patience)
@@ -205,7 +209,8 @@ class _DeviceRun:
             enrolment = await self.enrolment_signer(plan.registry, identity.public)
         rng = self.device_state.clipping_generator(self.url, study)
         contribution = make_contribution(plan.question, self.histogram, rng)
-        return view, Device(identity, contribution, self.device_state.journal, enrolment, ticket)
+        journal = self.device_state.journal.at(self.url)
+        return view, Device(identity, contribution, journal, enrolment, ticket)
 
     async def _ensure_enrolled(self, transport: Transport, study: str | None) -> str:
         """Register the device's identity in `study` if a token is given; return its credential.

@@ -78,6 +78,19 @@ def test_another_study_is_another_matter(journal: Journal) -> None:
     assert journal.rounds_by_study() == {"study-1": {1}, "study-2": {1}}
 
 
+def test_a_study_of_the_same_id_at_another_service_is_another_study(journal: Journal) -> None:
+    here, there = journal.at("https://here"), journal.at("https://there")
+    there.record(replace(VECTOR, rho=0.5))
+    there.decide_to_join("study-2", 1, PLAN, lambda: False)
+    assert here.rounds_by_study() == {}
+    assert here.rho_spent("study-1") == 0
+    assert not here.has_join_decision("study-2", 1)
+    assert here.decide_to_join("study-2", 1, PLAN, lambda: True)
+    here.record(vector(b"another"))
+    with pytest.raises(PolicyError, match="masked-input number 2"):
+        here.record(VECTOR)
+
+
 def test_a_study_of_many_rounds_has_one_of_a_kind_in_each(journal: Journal) -> None:
     for number in (1, 2, 3):
         entry = vector(b"of round %d" % number, number)
@@ -158,6 +171,7 @@ def test_a_record_is_a_line_of_json_without_what_was_given(path: Path) -> None:
         "epsilon": 0.0,
         "rho": None,
         "joins": None,
+        "service": "",
     }
 
 
@@ -217,15 +231,16 @@ def test_of_many_threads_one_flips(journal: Journal) -> None:
         assert {future.result() for future in futures} == {True}
 
 
-def test_what_reports_cost_adds_up_over_studies_and_lives(path: Path) -> None:
+def test_what_reports_cost_adds_up_over_services_studies_and_lives(path: Path) -> None:
     entry = replace(REVEAL, kind=MessageKind.REPORT, epsilon=0.5)
     spent: list[float] = []
     for number in range(3):
         report = replace(entry, study=f"study-{number}")
-        FileJournal(path).record(report, check_epsilon=spent.append)
-        FileJournal(path).record(report, check_epsilon=spent.append)  # again: it costs nothing
+        journal = FileJournal(path).at(f"https://service-{number}")
+        journal.record(report, check_epsilon=spent.append)
+        journal.record(report, check_epsilon=spent.append)  # again: it costs nothing
+        assert journal.rounds_by_study().keys() == {f"study-{number}"}
     assert spent == [0.0, 0.5, 1.0]
-    assert FileJournal(path).rounds_by_study().keys() == {"study-0", "study-1", "study-2"}
 
 
 @pytest.mark.parametrize("cost", ["NaN", "Infinity", "-1.0", '"1"', "null"])
