@@ -28,10 +28,10 @@ analysis), does not protect against side channels of Python, against what the su
 or against dishonest inputs, and limits Sybils only by enrolment. The proof is in
 `docs/threat-model.md`.
 
-Read `run` first: one whole secure sum on one page. Then `ring` (the vectors), `participant` and
-`aggregator` (the two parties), `unmasking` (the end of the sum), `parameters` and `graph` (the
-holders of shares), `session`, `roster`, `shares` and `messages` (labels and bytes), and `masks`,
-`shamir` and `keys`.
+Read `run` first: one whole secure sum on one page. Then `ring` (the vectors and their masks),
+`participant` and `aggregator` (the two parties), `unmasking` (the end of the sum), `parameters`
+(the number of holders), `session` (labels and the graph of holders), `roster` and `messages`
+(bytes), `shamir` and `keys`.
 
 Sources: [Bonawitz17] Practical Secure Aggregation for Privacy-Preserving Machine Learning,
 CCS 2017. [Bell20] Secure Single-Server Aggregation with (Poly)Logarithmic Overhead, CCS

@@ -9,26 +9,35 @@ Source: [Bonawitz17, figure 4].
 """
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.encrypted_shares import ReceivedShares, route_shares
 from secagg.errors import FaultyParticipantError
 from secagg.keys import is_signed, statement
 from secagg.messages import (
+    ENCRYPTED_SHARE_BYTES,
     KEY_SHARE,
+    RECEIVED_SHARE_DTYPE,
     SEED_SHARE,
+    EncryptedShare,
     KeyShares,
     MaskedInput,
+    ReceivedShares,
     SeedShares,
     UnmaskingShares,
+    encrypted_shares_bytes,
 )
 from secagg.session import Session, Transcript
 from secagg.shamir import is_share
+
+_ROUTING_BATCH = 64  # dealers routed at a time: half a megabyte, which stays in the cache
+_ROUTED_RECORD = np.dtype(  # the bytes of RECEIVED_SHARE_DTYPE
+    [("dealer", ">u4"), ("encrypted_share", f"V{ENCRYPTED_SHARE_BYTES}")]
+)
 
 
 def check_key_shares(session: Session, slot: int, key_shares: KeyShares) -> None:
@@ -149,7 +158,7 @@ def collect_masked_inputs(
     ]
     # Each holder has a share of a mask key, but only those that shared have one of a seed.
     is_sent = transcript.holder_has_shared | is_dropout[:, np.newaxis]
-    received = route_shares(
+    received = _route_shares(
         transcript.dealers, transcript.selected_holders, is_sent, encrypted_shares
     )
     seed_commitments = {dealer: shares.seed_commitment for dealer, shares in seeds.items()}
@@ -157,6 +166,50 @@ def collect_masked_inputs(
         dealer: shares.own_share_commitment for dealer, shares in seeds.items()
     }
     return UnmaskingRequest(transcript, seed_commitments, own_share_commitments, received)
+
+
+def _route_shares(
+    dealers: NDArray[np.int64],
+    holders: NDArray[np.int64],
+    is_sent: NDArray[np.bool_],
+    encrypted_shares: Sequence[Sequence[EncryptedShare]],
+) -> dict[int, ReceivedShares]:
+    """Return the shares that each of `dealers`, which rise, receives as a holder.
+
+    Row i of `holders` has the holders of dealer i in the order of its shares; `is_sent` marks
+    those for which item i of `encrypted_shares` has one. Shares for others than `dealers` are
+    left out.
+
+    Raises:
+        ValueError: if a dealer has not exactly one encrypted share for each marked holder.
+    """
+    bodies = [encrypted_shares_bytes(shares) for shares in encrypted_shares]
+    counts = is_sent.sum(axis=1)
+    sizes = np.array([len(body) for body in bodies], np.int64)
+    if (wrong := np.flatnonzero(sizes != counts * ENCRYPTED_SHARE_BYTES)).size:
+        slot = int(dealers[wrong[0]])
+        raise ValueError(f"participant {slot} did not send one encrypted share to each holder")
+    receivers = holders[is_sent]
+    narrow = receivers.astype(np.min_scalar_type(receivers.max(initial=0)))
+    order = np.argsort(narrow, kind="stable")
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    routed, filled = np.empty(len(order), _ROUTED_RECORD), 0
+    routed["dealer"] = np.repeat(dealers.astype(np.uint32), counts)[order]
+    # In batches, because joining all bodies at once would copy them through memory.
+    for start in range(0, len(bodies), _ROUTING_BATCH):
+        body = b"".join(bodies[start : start + _ROUTING_BATCH])
+        batch = np.frombuffer(body, f"V{ENCRYPTED_SHARE_BYTES}")
+        routed["encrypted_share"][places[filled : filled + len(batch)]] = batch
+        filled += len(batch)
+    records, receivers = routed.view(RECEIVED_SHARE_DTYPE), receivers[order]
+    starts, ends = (
+        np.searchsorted(receivers, dealers, side).tolist() for side in ("left", "right")
+    )
+    return {
+        slot: ReceivedShares(records[start:end])
+        for slot, start, end in zip(dealers.tolist(), starts, ends, strict=True)
+    }
 
 
 def check_unmasking_shares(request: UnmaskingRequest, slot: int, message: UnmaskingShares) -> None:

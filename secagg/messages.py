@@ -1,38 +1,51 @@
 """Messages of participants: encrypted shares, masked inputs and revealed shares; their bytes.
 
-Encrypted shares stand in the order of the shares: number 1 is the dealer's own, which it keeps,
-number 2 its first holder's, and so on.
+An *encrypted share* is a commitment to one share (32), for the server, and the ciphertext for the
+holder (33): the share under a pad that dealer and holder agree on and that is used for this share
+only. A dealer's encrypted shares stand in the order of the shares: number 1 is its own, which it
+keeps, number 2 its first holder's, and so on.
 
     KeyShares        graph nonce (32), an encrypted share for each holder, signature (64)
     SeedShares       commitments to the seed (32) and to the own share of it (32), an encrypted
                      share for each holder that shared
     MaskedInput      seed shares, packed vector, signature (64)
+    ReceivedShares   for each dealer in rising order: slot (u32), its encrypted share for a holder
     confirmations    for each survivor that confirmed, in rising order: slot (u32),
                      signature (64)
     UnmaskingShares  for each dealer in rising order: slot (u32), kind (u8), share (33);
                      signature (64)
+
+Encrypted shares stay in the bytes they travel in. A server forwards to a thousand holders the
+shares of a hundred dealers each: as objects these would take three times the memory, and be read
+from scattered places.
+
+Shares have the full entropy of the field. A digest therefore commits to a share and reveals
+nothing of it, and without the pad nobody can distinguish the digests of two shares. So the
+commitment also authenticates the ciphertext: docs/threat-model.md, "Why a pad will do". The pad
+covers all bytes except the first, which is 0 except with probability 2^-247.
+
+Source: [SEC1, section 3.8], whose XOR encryption has a tag where this has the commitment.
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secagg.encrypted_shares import (
-    ENCRYPTED_SHARE_BYTES,
-    EncryptedShare,
-    encrypted_shares_bytes,
-    unpack_encrypted_shares,
-)
-from secagg.graph import GRAPH_NONCE_BYTES
 from secagg.keys import SIGNATURE_BYTES, Identity
-from secagg.roster import DIGEST_BYTES, ShareCommitment
+from secagg.roster import DIGEST_BYTES, GRAPH_NONCE_BYTES, PackedSequence, ShareCommitment
 from secagg.shamir import SHARE_BYTES, is_share
 
+CIPHERTEXT_BYTES = SHARE_BYTES
+ENCRYPTED_SHARE_BYTES = DIGEST_BYTES + CIPHERTEXT_BYTES
+RECEIVED_SHARE_DTYPE = np.dtype(
+    [("dealer", ">u4"), ("commitment", f"V{DIGEST_BYTES}"), ("ciphertext", f"V{CIPHERTEXT_BYTES}")]
+)
 _CONFIRMATION = struct.Struct(f">I{SIGNATURE_BYTES}s")
 _REVEALED_SHARE = struct.Struct(f">IB{SHARE_BYTES}s")
 REVEALED_SHARE_BYTES = _REVEALED_SHARE.size
@@ -45,6 +58,122 @@ SEED_SHARE, KEY_SHARE, NO_SHARE = range(3)  # kinds of revealed shares
 def commit_seed(seed: bytes) -> bytes:
     """Return the 32 bytes that commit a participant to `seed` and reveal nothing of it."""
     return sha256(b"blindtally seed v1\0" + seed).digest()
+
+
+def commit_share(share: bytes) -> bytes:
+    """Return the 32 bytes that commit a dealer to `share` and reveal nothing of it."""
+    return sha256(b"blindtally share v1\0" + share).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptedShare:
+    """One share for one holder: the commitment to it and its ciphertext."""
+
+    commitment: bytes
+    ciphertext: bytes
+
+    def pack(self) -> bytes:
+        return self.commitment + self.ciphertext
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "EncryptedShare":
+        """Return the encrypted share in `body`.
+
+        Raises:
+            ValueError: if `body` does not have `ENCRYPTED_SHARE_BYTES` bytes.
+        """
+        if len(body) != ENCRYPTED_SHARE_BYTES:
+            size = ENCRYPTED_SHARE_BYTES
+            raise ValueError(f"an encrypted share has {size} bytes, got {len(body)}")
+        return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES:])
+
+
+def unpack_encrypted_shares(body: bytes | memoryview) -> PackedSequence[EncryptedShare]:
+    """Return a dealer's encrypted shares, which are not copied.
+
+    Raises:
+        ValueError: if the size of `body` is not a multiple of an encrypted share's.
+    """
+    return PackedSequence(body, ENCRYPTED_SHARE_BYTES, EncryptedShare.unpack, "encrypted shares")
+
+
+def encrypted_shares_bytes(shares: Sequence[EncryptedShare]) -> bytes | memoryview:
+    """Return the bytes of a dealer's encrypted shares."""
+    if isinstance(shares, PackedSequence):
+        return shares.body
+    return b"".join(share.pack() for share in shares)
+
+
+class ReceivedShares(Mapping[int, EncryptedShare]):
+    """The encrypted shares for one holder, by dealer, packed in `records`."""
+
+    def __init__(self, records: NDArray[np.void]) -> None:
+        self.records = records
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "ReceivedShares":
+        """Return the received shares in `body`.
+
+        Raises:
+            ValueError: if the size is not a multiple of a record's, or slots do not strictly rise.
+        """
+        size = RECEIVED_SHARE_DTYPE.itemsize
+        if len(body) % size:
+            raise ValueError(
+                f"encrypted shares take {size} bytes each; {len(body)} is not a multiple"
+            )
+        records = np.frombuffer(body, RECEIVED_SHARE_DTYPE)
+        if (records["dealer"][1:] <= records["dealer"][:-1]).any():
+            raise ValueError("the slots of encrypted shares must strictly rise")
+        return cls(records)
+
+    def pack(self) -> bytes:
+        return self.records.tobytes()
+
+    @property
+    def digest(self) -> bytes:
+        return sha256(self.pack()).digest()
+
+    @property
+    def dealers(self) -> list[int]:
+        """Return the dealers, in rising order."""
+        dealers: list[int] = self.records["dealer"].tolist()
+        return dealers
+
+    def commitment(self, dealer: int) -> bytes | None:
+        """Return the commitment to the share of `dealer`; None if there is no such share."""
+        index = int(np.searchsorted(self.records["dealer"], dealer))
+        if index == len(self) or self.records["dealer"][index] != dealer:
+            return None
+        commitment: bytes = self.records["commitment"][index].tobytes()
+        return commitment
+
+    @cached_property
+    def _by_dealer(self) -> dict[int, EncryptedShare]:
+        commitments, ciphertexts = self.records["commitment"], self.records["ciphertext"]
+        shares = map(EncryptedShare, commitments.tolist(), ciphertexts.tolist())
+        return dict(zip(self.dealers, shares, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.dealers)
+
+    def __getitem__(self, dealer: int) -> EncryptedShare:
+        return self._by_dealer[dealer]
+
+    def keys(self) -> KeysView[int]:
+        """Return the dealers, without making their encrypted shares."""
+        return dict.fromkeys(self.dealers).keys()
+
+
+def received_shares_bytes(shares: Mapping[int, EncryptedShare]) -> bytes:
+    """Return the bytes of the encrypted shares for one holder."""
+    if isinstance(shares, ReceivedShares):
+        return shares.pack()
+    rows = ((dealer.to_bytes(4, "big"), shares[dealer].pack()) for dealer in sorted(shares))
+    return b"".join(chain.from_iterable(rows))
 
 
 @dataclass(frozen=True, slots=True)

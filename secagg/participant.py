@@ -23,27 +23,32 @@ Source: [Bonawitz17, figure 4] on a graph of randomly selected holders [Bell20, 
 b together with the vector, spot checks and the commitments to shares are additions of blindtally.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from secagg.encrypted_shares import (
-    EncryptedShare,
-    ReceivedShares,
-    commit_share,
-    decrypt_shares,
-    encrypt_shares,
-    received_shares_bytes,
-)
+import numpy as np
+from numpy.typing import NDArray
+
 from secagg.errors import OutOfPhaseError, UnsafeRequestError
-from secagg.graph import GRAPH_NONCE_BYTES
-from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
-from secagg.masks import MaskApplier
-from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
-from secagg.ring import Ring, Vector
-from secagg.roster import RosterEntry
+from secagg.keys import KEY_BYTES, SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
+from secagg.messages import (
+    ENCRYPTED_SHARE_BYTES,
+    EncryptedShare,
+    KeyShares,
+    MaskedInput,
+    ReceivedShares,
+    SeedShares,
+    UnmaskingShares,
+    commit_seed,
+    commit_share,
+    received_shares_bytes,
+    unpack_encrypted_shares,
+)
+from secagg.ring import MaskApplier, Ring, Vector
+from secagg.roster import DIGEST_BYTES, GRAPH_NONCE_BYTES, PackedSequence, RosterEntry
 from secagg.session import Session, Transcript, advertisement_statement
-from secagg.shamir import split
+from secagg.shamir import SHARE_BYTES, is_share, split
 
 
 @dataclass(slots=True)
@@ -64,6 +69,42 @@ def _check_quorum(session: Session, count: int, smallest: int) -> None:
             f"named only {count} of {session.n} participants, "
             f"fewer than the quorum of {session.quorum}"
         )
+
+
+def encrypt_shares(
+    shares: Sequence[bytes], pads: Sequence[bytes]
+) -> PackedSequence[EncryptedShare]:
+    """Return the encrypted shares of `shares`, each under its own pad of 32 bytes.
+
+    A pad must be used once.
+    """
+    rows = np.empty((len(shares), ENCRYPTED_SHARE_BYTES), np.uint8)
+    rows[:, :DIGEST_BYTES] = _byte_rows([commit_share(share) for share in shares], DIGEST_BYTES)
+    rows[:, DIGEST_BYTES:] = _xor_pads(_byte_rows(shares, SHARE_BYTES), pads)
+    return unpack_encrypted_shares(rows.tobytes())
+
+
+def decrypt_shares(received: ReceivedShares, pads: Sequence[bytes]) -> list[bytes | None]:
+    """Return each received share; None if it does not match its commitment."""
+    ciphertexts = np.ascontiguousarray(received.records["ciphertext"]).view(np.uint8)
+    plain = _xor_pads(ciphertexts.reshape(-1, SHARE_BYTES), pads)
+    shares: list[bytes] = plain.view(f"V{SHARE_BYTES}").ravel().tolist()
+    expected = received.records["commitment"].tolist()
+    return [
+        share if commit_share(share) == commitment and is_share(share) else None
+        for share, commitment in zip(shares, expected, strict=True)
+    ]
+
+
+def _xor_pads(shares: NDArray[np.uint8], pads: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Return `shares` with their pads XORed onto all bytes except the first."""
+    covered = shares.copy()
+    covered[:, SHARE_BYTES - KEY_BYTES :] ^= _byte_rows(pads, KEY_BYTES)
+    return covered
+
+
+def _byte_rows(items: Sequence[bytes], size: int) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(items), np.uint8).reshape(-1, size)
 
 
 def join(identity: Identity, rng: Random) -> "Joined":

@@ -1,4 +1,4 @@
-"""Vectors of lanes: the group Z_q1^n1 x Z_q2^n2 x ... in which a secure sum adds.
+"""Vectors of lanes, the group Z_q1^n1 x Z_q2^n2 x ... in which a secure sum adds, and their masks.
 
 A *lane* is `length` elements modulo its own `q`. Counts use q = 2^b, where addition wraps at no
 cost; values that the decoder must divide use a prime. One numpy array holds one lane, always
@@ -7,8 +7,13 @@ carry. On the wire a lane is bit-packed in little-endian order: element i occupi
 i b + b - 1, where b is the bit length of q - 1; a lane ends on a whole byte, padded with zero
 bits.
 
-Source: the linear messages over Z_q of [Gascon23, section 2]; a modulus per lane is an addition of
-blindtally.
+In each lane, an element of a mask is the low b bits of the keystream's next word (4 or 8 bytes, the
+lane's type, little-endian). If q is not 2^b, words whose low bits are not below q are skipped.
+Reducing them instead would favour small elements, and the mask would no longer hide. So every
+vector of the ring is equally likely, as a one-time pad requires, up to the strength of AES.
+
+Source: the linear messages over Z_q of [Gascon23, section 2] and the PRG of [Bonawitz17, section
+3.4]; a modulus per lane and exact uniformity for any q are additions of blindtally.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +23,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from secagg.keys import Keystream
+
 Array: TypeAlias = NDArray[np.unsignedinteger[Any]]
 Vector: TypeAlias = tuple[Array, ...]
 
 _WORD_BITS = 64  # of the words that packing uses
+_CHUNK_ELEMENTS = 2**17  # of a mask, drawn at a time: at most 1 MB, which stays in the cache
 _U32, _U64 = np.dtype("<u4"), np.dtype("<u8")
 
 
@@ -241,3 +249,50 @@ class Ring:
         for lane in self.lanes:
             yield lane, view[start : start + lane.nbytes]
             start += lane.nbytes
+
+
+class MaskApplier:
+    """Adds masks to vectors of one ring. It has buffers: use one per thread."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._buffers = [
+            np.empty(min(lane.length, _CHUNK_ELEMENTS), dtype=lane.dtype) for lane in ring.lanes
+        ]
+
+    def add_mask(self, vector: Vector, stream: Keystream) -> None:
+        """Add the mask expanded from `stream` to the reduced `vector`, in place."""
+        self._apply(vector, stream, adding=True)
+
+    def subtract_mask(self, vector: Vector, stream: Keystream) -> None:
+        """Subtract the mask expanded from `stream` from the reduced `vector`, in place."""
+        self._apply(vector, stream, adding=False)
+
+    def _apply(self, vector: Vector, stream: Keystream, *, adding: bool) -> None:
+        for lane, array, buffer in zip(self._ring.lanes, vector, self._buffers, strict=True):
+            combine = lane.add if adding else lane.subtract
+            for start in range(0, lane.length, _CHUNK_ELEMENTS):
+                part = array[start : start + _CHUNK_ELEMENTS]
+                mask = buffer[: len(part)]
+                _fill_uniform(lane, stream, mask)
+                combine(part, mask)
+
+
+def _fill_uniform(lane: Lane, stream: Keystream, out: Array) -> None:
+    """Fill `out` with uniform elements of `lane`.
+
+    A power-of-two lane is not reduced here: adding it reduces the sum.
+    """
+    stream.fill(out)
+    if lane.is_power_of_two:
+        return
+    bits = lane.dtype.type(2**lane.bits - 1)
+    np.bitwise_and(out, bits, out=out)
+    kept = out < lane.q
+    while not kept.all():
+        accepted = out[kept]
+        rest = out[len(accepted) :]
+        out[: len(accepted)] = accepted
+        stream.fill(rest)
+        np.bitwise_and(rest, bits, out=rest)
+        kept = out < lane.q

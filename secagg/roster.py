@@ -15,11 +15,11 @@ from typing import Generic, TypeVar, overload
 
 import numpy as np
 
-from secagg.graph import GRAPH_NONCE_BYTES
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, check_identity, pass_quick_check
 
 T = TypeVar("T")
 DIGEST_BYTES = 32
+GRAPH_NONCE_BYTES = 32
 _SLOT_BYTES = 4
 _SHARE_COMMITMENT = np.dtype(
     [

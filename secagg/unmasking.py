@@ -30,12 +30,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg.aggregator import UnmaskingRequest
-from secagg.encrypted_shares import commit_shares
 from secagg.errors import RecoveryError
 from secagg.keys import KeyPair
-from secagg.masks import MaskApplier
-from secagg.messages import NO_SHARE, REVEALED_SHARE_DTYPE, UnmaskingShares, commit_seed
-from secagg.ring import Ring, Vector
+from secagg.messages import (
+    NO_SHARE,
+    REVEALED_SHARE_DTYPE,
+    UnmaskingShares,
+    commit_seed,
+    commit_share,
+)
+from secagg.ring import MaskApplier, Ring, Vector
 from secagg.shamir import SHARE_BYTES, correct_errors, recover, recover_many
 
 FALSE_DEALER = "sent shares that cannot be decrypted, or not of the secret that it committed to"
@@ -239,9 +243,12 @@ class Unmasking:
 
     def _valid_shares(self, dealer: int) -> dict[int, bytes]:
         """Return the revealed shares of `dealer` that match their commitments; blame the others."""
-        revealed, commitments = self._recovered.shares(dealer), self._request.commitments(dealer)
+        commitments = self._request.commitments(dealer)
         slots = (dealer, *self._request.transcript.holders(dealer))
-        actual = dict(zip(revealed, commit_shares(revealed.values()), strict=True))
-        false = {number for number in revealed if actual[number] != commitments[number]}
-        self.blamed |= {slots[number - 1]: FALSE_HOLDER for number in false}
-        return {number: share for number, share in revealed.items() if number not in false}
+        valid = {}
+        for number, share in self._recovered.shares(dealer).items():
+            if commit_share(share) == commitments[number]:
+                valid[number] = share
+            else:
+                self.blamed[slots[number - 1]] = FALSE_HOLDER
+        return valid

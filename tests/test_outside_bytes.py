@@ -30,21 +30,19 @@ from protocol.mechanisms.registry import (
 )
 from protocol.oracles.hsu2012.bit_fields import BitFields
 from protocol.study_state import EMPTY_STATE
-from secagg.encrypted_shares import (
+from secagg.messages import (
     CIPHERTEXT_BYTES,
     EncryptedShare,
-    ReceivedShares,
-    encrypted_shares_bytes,
-    received_shares_bytes,
-    unpack_encrypted_shares,
-)
-from secagg.messages import (
     KeyShares,
     MaskedInput,
+    ReceivedShares,
     SeedShares,
     UnmaskingShares,
+    encrypted_shares_bytes,
     pack_confirmations,
+    received_shares_bytes,
     unpack_confirmations,
+    unpack_encrypted_shares,
 )
 from secagg.ring import Lane, Ring
 from secagg.roster import (
@@ -92,13 +90,13 @@ def _rows(body: bytes) -> np.ndarray[Any, Any]:
 
 
 DECODERS = {
-    "secagg.encrypted_shares.EncryptedShare.unpack": Decoder(
+    "secagg.messages.EncryptedShare.unpack": Decoder(
         ENCRYPTED_SHARE.pack(), EncryptedShare.unpack, EncryptedShare.pack
     ),
-    "secagg.encrypted_shares.unpack_encrypted_shares": Decoder(
+    "secagg.messages.unpack_encrypted_shares": Decoder(
         ENCRYPTED_SHARE.pack() * 2, unpack_encrypted_shares, encrypted_shares_bytes
     ),
-    "secagg.encrypted_shares.ReceivedShares.unpack": Decoder(
+    "secagg.messages.ReceivedShares.unpack": Decoder(
         received_shares_bytes({1: ENCRYPTED_SHARE, 5: ENCRYPTED_SHARE}),
         ReceivedShares.unpack,
         ReceivedShares.pack,

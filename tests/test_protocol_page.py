@@ -19,9 +19,16 @@ from protocol.mechanisms.tracked.string_fetching import StringPiece
 from protocol.report_mechanism import ALL_REPORT_STUDIES
 from protocol.sketches.primes import widest_prime
 from protocol.study import Terms
-from secagg.encrypted_shares import ENCRYPTED_SHARE_BYTES, EncryptedShare, received_shares_bytes
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
-from secagg.messages import KeyShares, SeedShares, UnmaskingShares, pack_confirmations
+from secagg.messages import (
+    ENCRYPTED_SHARE_BYTES,
+    EncryptedShare,
+    KeyShares,
+    SeedShares,
+    UnmaskingShares,
+    pack_confirmations,
+    received_shares_bytes,
+)
 from secagg.ring import Lane
 from secagg.roster import RosterEntry, ShareCommitment, roster_bytes, share_commitments_bytes
 

@@ -30,9 +30,15 @@ from secagg.aggregator import (
     check_unmasking_shares,
     collect_masked_inputs,
 )
-from secagg.encrypted_shares import ReceivedShares, received_shares_bytes
 from secagg.keys import SIGNATURE_BYTES
-from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares
+from secagg.messages import (
+    KeyShares,
+    MaskedInput,
+    ReceivedShares,
+    SeedShares,
+    UnmaskingShares,
+    received_shares_bytes,
+)
 from secagg.parameters import Mode
 from secagg.participant import Confirmed, Masked, Shared
 from secagg.ring import Lane, Ring, Vector

@@ -18,9 +18,8 @@ import httpx
 
 from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from secagg.encrypted_shares import ReceivedShares
 from secagg.keys import Identity
-from secagg.messages import unpack_confirmations
+from secagg.messages import ReceivedShares, unpack_confirmations
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript

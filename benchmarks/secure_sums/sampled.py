@@ -30,16 +30,20 @@ from secagg.aggregator import (
     check_unmasking_shares,
     collect_masked_inputs,
 )
-from secagg.encrypted_shares import (
+from secagg.messages import (
     CIPHERTEXT_BYTES,
     ENCRYPTED_SHARE_BYTES,
     EncryptedShare,
+    KeyShares,
+    MaskedInput,
     ReceivedShares,
+    SeedShares,
+    UnmaskingShares,
+    commit_seed,
     commit_share,
     received_shares_bytes,
     unpack_encrypted_shares,
 )
-from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
 from secagg.parameters import Mode
 from secagg.participant import Joined, Masked, Shared
 from secagg.ring import Ring

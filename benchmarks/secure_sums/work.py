@@ -8,8 +8,8 @@ from time import process_time
 
 from benchmarks.rows import BenchmarkRow
 from benchmarks.secure_sums.floors import Floors
-from secagg.encrypted_shares import ENCRYPTED_SHARE_BYTES
 from secagg.keys import Identity
+from secagg.messages import ENCRYPTED_SHARE_BYTES
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import Confirmed, Joined, Masked, join
 from secagg.roster import Roster, RosterEntry

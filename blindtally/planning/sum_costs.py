@@ -19,13 +19,6 @@ from typing import Final
 import numpy as np
 
 from protocol.api.messages import JoinRequest, Survivors
-from secagg.encrypted_shares import (
-    CIPHERTEXT_BYTES,
-    EncryptedShare,
-    encrypt_shares,
-    received_shares_bytes,
-)
-from secagg.graph import NeighbourSelection
 from secagg.keys import (
     KEY_BYTES,
     SIGNATURE_BYTES,
@@ -35,10 +28,18 @@ from secagg.keys import (
     Purpose,
     is_signed,
 )
-from secagg.masks import MaskApplier
-from secagg.messages import KeyShares, SeedShares, UnmaskingShares, pack_confirmations
+from secagg.messages import (
+    CIPHERTEXT_BYTES,
+    EncryptedShare,
+    KeyShares,
+    SeedShares,
+    UnmaskingShares,
+    pack_confirmations,
+    received_shares_bytes,
+)
 from secagg.parameters import Assumptions, Parameters
-from secagg.ring import Lane, Ring
+from secagg.participant import encrypt_shares
+from secagg.ring import Lane, MaskApplier, Ring
 from secagg.roster import (
     DIGEST_BYTES,
     Roster,
@@ -48,6 +49,7 @@ from secagg.roster import (
     roster_bytes,
     share_commitments_bytes,
 )
+from secagg.session import NeighbourSelection
 from secagg.shamir import SHARE_BYTES, recover_many, split
 
 _SAMPLE_PARTICIPANTS: Final = 1_000  # with which the cost of one participant is measured

@@ -29,14 +29,19 @@ from protocol.api.credentials import new_secret
 from protocol.api.messages import JoinRequest, SlotAssignment, Survivors
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
-from secagg.encrypted_shares import ENCRYPTED_SHARE_BYTES, ReceivedShares
-from secagg.graph import GRAPH_NONCE_BYTES
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
-from secagg.messages import KeyShares, MaskedInput, UnmaskingShares, unpack_confirmations
+from secagg.messages import (
+    ENCRYPTED_SHARE_BYTES,
+    KeyShares,
+    MaskedInput,
+    ReceivedShares,
+    UnmaskingShares,
+    unpack_confirmations,
+)
 from secagg.parameters import choose_parameters
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring
-from secagg.roster import DIGEST_BYTES, Roster, ShareCommitments
+from secagg.roster import DIGEST_BYTES, GRAPH_NONCE_BYTES, Roster, ShareCommitments
 from secagg.session import Session, Transcript
 
 # A step that expands this many bytes of masks takes about 10 ms, and runs in a thread.

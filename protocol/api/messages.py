@@ -1,8 +1,7 @@
 """Documents of the API: requests, views and problem details, with their limits.
 
 Public facts travel as JSON (the pydantic models below; keys and signatures in hexadecimal). The
-messages of a secure sum travel as raw bytes (`secagg.roster`, `secagg.encrypted_shares` and
-`secagg.messages`).
+messages of a secure sum travel as raw bytes (`secagg.roster` and `secagg.messages`).
 
 An error is problem+json (RFC 9457); its `type` is `urn:blindtally:problem:` and one of
 `ProblemType`, whose values are stable, so that programs can depend on them.

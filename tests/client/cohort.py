@@ -24,9 +24,14 @@ from secagg.aggregator import (
     check_unmasking_shares,
     collect_masked_inputs,
 )
-from secagg.encrypted_shares import received_shares_bytes
 from secagg.keys import Identity, PublicKeys, is_signed
-from secagg.messages import KeyShares, MaskedInput, UnmaskingShares, pack_confirmations
+from secagg.messages import (
+    KeyShares,
+    MaskedInput,
+    UnmaskingShares,
+    pack_confirmations,
+    received_shares_bytes,
+)
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 from secagg.roster import (

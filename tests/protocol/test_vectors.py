@@ -11,9 +11,14 @@ from protocol.api.credentials import possession_statement
 from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import parse_plan
 from protocol.study import enrolment_scope
-from secagg.encrypted_shares import EncryptedShare, ReceivedShares, received_shares_bytes
 from secagg.keys import Identity
-from secagg.messages import pack_confirmations, unpack_confirmations
+from secagg.messages import (
+    EncryptedShare,
+    ReceivedShares,
+    pack_confirmations,
+    received_shares_bytes,
+    unpack_confirmations,
+)
 from secagg.roster import ShareCommitment, ShareCommitments, share_commitments_bytes
 from tests.vectors import generate
 

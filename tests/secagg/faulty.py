@@ -7,11 +7,9 @@ the sender's mask key or the mask keys of all its neighbours.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from secagg.encrypted_shares import EncryptedShare
 from secagg.keys import KeyPair, Purpose
-from secagg.masks import MaskApplier
-from secagg.messages import MaskedInput, UnmaskingShares
-from secagg.ring import Vector
+from secagg.messages import EncryptedShare, MaskedInput, UnmaskingShares
+from secagg.ring import MaskApplier, Vector
 from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
 from tests.secagg.conftest import RING, Group

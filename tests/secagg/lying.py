@@ -8,15 +8,16 @@ from dataclasses import replace
 from hashlib import sha256
 
 from secagg import aggregator, unmasking
-from secagg.encrypted_shares import (
+from secagg.keys import Purpose, statement
+from secagg.messages import (
     EncryptedShare,
+    KeyShares,
+    MaskedInput,
     ReceivedShares,
-    decrypt_shares,
-    encrypt_shares,
+    UnmaskingShares,
     received_shares_bytes,
 )
-from secagg.keys import Purpose, statement
-from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
+from secagg.participant import decrypt_shares, encrypt_shares
 from secagg.shamir import SHARE_BYTES, P
 from secagg.unmasking import UnmaskedSum
 from tests.secagg.conftest import RING, Group, same

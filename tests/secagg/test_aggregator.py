@@ -7,9 +7,8 @@ from functools import partial
 import pytest
 
 from secagg import aggregator
-from secagg.encrypted_shares import ReceivedShares
 from secagg.errors import FaultyParticipantError
-from secagg.messages import MaskedInput, UnmaskingShares
+from secagg.messages import MaskedInput, ReceivedShares, UnmaskingShares
 from secagg.shamir import SHARE_BYTES, P
 from tests.secagg import lying
 from tests.secagg.conftest import Group, assemble

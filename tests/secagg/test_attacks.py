@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from secagg import aggregator
-from secagg.encrypted_shares import EncryptedShare
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
 from secagg.keys import Identity, KeyPair, PublicKeys
-from secagg.messages import MaskedInput
+from secagg.messages import EncryptedShare, MaskedInput
 from secagg.participant import Joined, join
 from secagg.roster import ShareCommitments
 from secagg.session import Session, Transcript

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.graph import GRAPH_NONCE_BYTES, NeighbourSelection
 from secagg.parameters import Parameters
+from secagg.roster import GRAPH_NONCE_BYTES
+from secagg.session import NeighbourSelection
 from tests.vectors.reference import holders as by_definition
 
 LABEL = b"L" * 32

@@ -11,10 +11,9 @@ from random import Random
 import pytest
 
 from secagg import aggregator
-from secagg.encrypted_shares import EncryptedShare, commit_share
 from secagg.errors import FaultyParticipantError, RecoveryError
 from secagg.keys import KeyPair
-from secagg.messages import UnmaskingShares
+from secagg.messages import EncryptedShare, UnmaskingShares, commit_share
 from secagg.roster import Roster
 from secagg.shamir import SHARE_BYTES
 from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER, Unmasking

@@ -7,19 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.encrypted_shares import (
+from secagg.messages import (
     CIPHERTEXT_BYTES,
     ENCRYPTED_SHARE_BYTES,
-    EncryptedShare,
-    commit_share,
-)
-from secagg.messages import (
     REVEALED_SHARE_BYTES,
+    EncryptedShare,
     KeyShares,
     MaskedInput,
     SeedShares,
     UnmaskingShares,
     commit_seed,
+    commit_share,
 )
 from secagg.shamir import SHARE_BYTES
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.encrypted_shares import EncryptedShare
 from secagg.errors import RecoveryError, UnsafeRequestError
-from secagg.masks import MaskApplier
-from secagg.messages import UnmaskingShares
+from secagg.messages import EncryptedShare, UnmaskingShares
 from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, join
+from secagg.ring import MaskApplier
 from secagg.roster import Roster
 from secagg.unmasking import Unmasking
 from tests.secagg import faulty

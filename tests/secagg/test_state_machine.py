@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from secagg import aggregator, unmasking
-from secagg.encrypted_shares import EncryptedShare
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, RecoveryError, UnsafeRequestError
 from secagg.keys import Purpose
-from secagg.messages import UnmaskingShares
+from secagg.messages import EncryptedShare, UnmaskingShares
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import join
 from tests.examples import fewer

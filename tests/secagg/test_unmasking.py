@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from secagg import unmasking
-from secagg.encrypted_shares import EncryptedShare, commit_share
 from secagg.errors import RecoveryError
-from secagg.messages import commit_seed
+from secagg.messages import EncryptedShare, commit_seed, commit_share
 from secagg.shamir import split
 from secagg.unmasking import FALSE_DEALER, UnmaskedSum, Unmasking
 from tests.examples import fewer

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from secagg import session
-from secagg.encrypted_shares import EncryptedShare, commit_share
 from secagg.errors import InfeasibleError
-from secagg.graph import NeighbourSelection
 from secagg.keys import (
     Identity,
     KeyPair,
@@ -23,12 +21,19 @@ from secagg.keys import (
     is_signed,
     statement,
 )
-from secagg.masks import MaskApplier
-from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares, commit_seed
+from secagg.messages import (
+    EncryptedShare,
+    KeyShares,
+    MaskedInput,
+    SeedShares,
+    UnmaskingShares,
+    commit_seed,
+    commit_share,
+)
 from secagg.parameters import Assumptions, Parameters, choose_parameters
-from secagg.ring import Lane, Ring
+from secagg.ring import Lane, MaskApplier, Ring
 from secagg.roster import ShareCommitment, ShareCommitments
-from secagg.session import Session, Transcript
+from secagg.session import NeighbourSelection, Session, Transcript
 from secagg.shamir import SHARE_BYTES, correct_errors, is_share, recover_many, split
 from tests.secagg.conftest import Script
 from tests.secagg.lying import seal, unseal

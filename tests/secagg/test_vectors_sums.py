@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from secagg import aggregator, unmasking
-from secagg.encrypted_shares import EncryptedShare
 from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.keys import Identity, KeyPair
-from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
+from secagg.messages import EncryptedShare, KeyShares, MaskedInput, UnmaskingShares
 from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, Joined, Masked, Shared
 from secagg.ring import Lane, Ring

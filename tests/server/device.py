@@ -14,9 +14,8 @@ from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Surviv
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.randomness import seeded_words
 from protocol.study import enrolment_scope
-from secagg.encrypted_shares import ReceivedShares
 from secagg.keys import Identity
-from secagg.messages import unpack_confirmations
+from secagg.messages import ReceivedShares, unpack_confirmations
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 from secagg.roster import Roster, ShareCommitments

@@ -6,9 +6,8 @@ from dataclasses import replace
 from random import Random
 from unittest.mock import patch
 
-from secagg.encrypted_shares import EncryptedShare
 from secagg.keys import statement
-from secagg.messages import MaskedInput, SeedShares, UnmaskingShares
+from secagg.messages import EncryptedShare, MaskedInput, SeedShares, UnmaskingShares
 from secagg.shamir import SHARE_BYTES, split
 from tests.server.device import Device
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import structlog
 
-from secagg.encrypted_shares import CIPHERTEXT_BYTES
-from secagg.messages import UnmaskingShares
+from secagg.messages import CIPHERTEXT_BYTES, UnmaskingShares
 from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER
 from server.db.repositories.leases import sum_job
 from tests.server.device import Device

@@ -8,9 +8,8 @@ import pytest
 from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_operations
 from protocol.api.messages import JoinRequest, Survivors
 from secagg.aggregator import collect_masked_inputs
-from secagg.encrypted_shares import received_shares_bytes
 from secagg.keys import Identity
-from secagg.messages import pack_confirmations
+from secagg.messages import pack_confirmations, received_shares_bytes
 from secagg.parameters import Assumptions, Mode, choose_parameters
 from secagg.participant import join
 from secagg.ring import Lane, Ring

@@ -24,10 +24,14 @@ from protocol.api.phases import MessageKind
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.randomness import RandomWords, seeded_words
-from secagg.encrypted_shares import ReceivedShares, received_shares_bytes
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
-from secagg.messages import pack_confirmations, unpack_confirmations
+from secagg.messages import (
+    ReceivedShares,
+    pack_confirmations,
+    received_shares_bytes,
+    unpack_confirmations,
+)
 from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
 from tests.client.cohort import STUDY, N, Service, view_of
 

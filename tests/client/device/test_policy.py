@@ -13,10 +13,9 @@ from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
 from protocol.study import Terms
-from secagg.encrypted_shares import EncryptedShare
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
-from secagg.messages import KeyShares, MaskedInput, SeedShares
+from secagg.messages import EncryptedShare, KeyShares, MaskedInput, SeedShares
 from secagg.parameters import choose_parameters
 
 STUDY = "study-1"

@@ -13,9 +13,14 @@ from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan
 from protocol.study import Terms
-from secagg.encrypted_shares import EncryptedShare, ReceivedShares, received_shares_bytes
 from secagg.keys import PublicKeys
-from secagg.messages import pack_confirmations, unpack_confirmations
+from secagg.messages import (
+    EncryptedShare,
+    ReceivedShares,
+    pack_confirmations,
+    received_shares_bytes,
+    unpack_confirmations,
+)
 from secagg.roster import (
     Roster,
     RosterEntry,

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select
 
-from secagg.encrypted_shares import EncryptedShare
 from secagg.keys import statement
-from secagg.messages import KeyShares, MaskedInput
+from secagg.messages import EncryptedShare, KeyShares, MaskedInput
 from server.db.schema import MessageRow
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, sum_of, together

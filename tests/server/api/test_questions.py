@@ -7,8 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from protocol.api.messages import Survivors
-from secagg.encrypted_shares import ReceivedShares
-from secagg.messages import unpack_confirmations
+from secagg.messages import ReceivedShares, unpack_confirmations
 from secagg.roster import Roster, ShareCommitments
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, together

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.api.phases import Phase
-from secagg.encrypted_shares import EncryptedShare
-from secagg.messages import KeyShares, UnmaskingShares
+from secagg.messages import EncryptedShare, KeyShares, UnmaskingShares
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
 from tests.server.harness import STEPS, Served, study_request, together
