@@ -63,8 +63,8 @@ class Settings(BaseSettings):
     """Private key (PEM file) of the certificate."""
     hsts_seconds: int = Field(default=0, ge=0, le=2 * 365 * 24 * 3600)
     """Seconds for which browsers must use HTTPS (HSTS); 0 sends no such header."""
-    forwarded_allow_ips: str = "127.0.0.1"
-    """Addresses or networks of proxies whose X-Forwarded-* headers are trusted."""
+    forwarded_allow_ips: str = ""
+    """Addresses or networks of proxies whose X-Forwarded-* headers are trusted; empty for none."""
     poll_seconds: float = Field(default=1.0, gt=0, le=60)
     """Maximum seconds between two checks of the cohorts."""
     min_poll_seconds: float = Field(default=0.05, ge=0, le=10)

@@ -41,7 +41,7 @@ _KEEP_ALIVE_SECONDS = 75  # devices use the same connection in the next phase
 def serve(
     host: Annotated[
         str | None,
-        Option(envvar="BLINDTALLY_HOST", help="Address to listen on.", show_default="127.0.0.1"),
+        Option(envvar="BLINDTALLY_HOST", help="Address to listen on.", show_default="none"),
     ] = None,
     port: Annotated[
         int | None,
@@ -78,7 +78,7 @@ def serve(
         Option(
             envvar="BLINDTALLY_FORWARDED_ALLOW_IPS",
             help="Proxies, by address or network, whose X-Forwarded-For and -Proto are trusted.",
-            show_default="127.0.0.1",
+            show_default="none",
         ),
     ] = None,
     log: Annotated[
@@ -145,6 +145,7 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         log_config=None,  # its lines go to the log of the service
         access_log=False,
         server_header=False,
+        proxy_headers=settings.forwarded_allow_ips != "",
         forwarded_allow_ips=settings.forwarded_allow_ips,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
