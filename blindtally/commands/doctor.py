@@ -3,20 +3,17 @@
 No check changes anything: a database is not created, and a port is bound for an instant only.
 """
 
+import errno
 import os
 import shutil
 import socket
-import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-import httpx
 import typer
-from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
@@ -42,7 +39,6 @@ _OTHER_VARIABLES: Final = (
     *("API_KEY", "ENROLMENT_TOKEN", "REPLICAS", "TAG"),
     *("CHROMIUM", "COMPOSE", "EXAMPLES"),
 )
-_EXTRAS: Final = {"demo": "pictures", "postgres": "PostgreSQL", "traces": "traces"}
 _TIMEOUT_SECONDS: Final = 5
 _MAX_CLOCK_OFFSET_SECONDS: Final = 5.0
 _LOW_DISK_BYTES, _CRITICAL_DISK_BYTES = 2 * 10**9, 2 * 10**8
@@ -96,14 +92,13 @@ def doctor(
 
 
 def _run_checks(flags: dict[str, Any]) -> Iterator[Check]:
-    yield from check_packages()
     yield check_clock()
     yield check_disk(Path.cwd(), "databases and results")
     settings, check = check_settings(flags)
     yield check
     if settings is not None:
         yield from check_database(settings.database_url)
-        yield check_port(settings.host, settings.port, settings.tls_certificate)
+        yield check_port(settings.host, settings.port)
 
 
 def _show(checks: list[Check]) -> None:
@@ -117,49 +112,6 @@ def _show(checks: list[Check]) -> None:
         if check.advice:
             table.add_row("", "", Text(f"→ {check.advice}"))
     Console(highlight=False).print(table)
-
-
-def check_packages(required: Iterable[str] | None = None) -> Iterator[Check]:
-    """Check the required packages and those of the extras.
-
-    `required` are requirements; None stands for those of the installed blindtally.
-    """
-    try:
-        texts = (metadata.requires("blindtally") or []) if required is None else required
-        parsed = [Requirement(text) for text in texts]
-    except (metadata.PackageNotFoundError, InvalidRequirement):
-        yield Check("packages", "warning", "blindtally is not installed", "pip install blindtally")
-        return
-    core = [need for need in parsed if need.marker is None or need.marker.evaluate({"extra": ""})]
-    problems = [problem for need in core if (problem := _package_problem(need))]
-    if problems:
-        advice = "pip install --upgrade blindtally, or make setup in a checkout"
-        yield Check("packages", "error", "; ".join(problems), advice)
-    else:
-        yield Check("packages", "ok", f"{len(core)} required packages are installed")
-    for extra, purpose in _EXTRAS.items():
-        more = [
-            need
-            for need in parsed
-            if need not in core and need.marker and need.marker.evaluate({"extra": extra})
-        ]
-        missing = [problem for need in more if (problem := _package_problem(need))]
-        if missing:
-            detail = f"no {purpose}: {', '.join(missing)} ({install_command(extra)})"
-            yield Check(f"[{extra}]", "ok", detail)
-        elif more:
-            yield Check(f"[{extra}]", "ok", f"{', '.join(need.name for need in more)} installed")
-
-
-def _package_problem(requirement: Requirement) -> str:
-    """Return the problem of a required package, empty if there is none."""
-    try:
-        version = metadata.version(requirement.name)
-    except metadata.PackageNotFoundError:
-        return f"{requirement.name} is missing"
-    if requirement.specifier.contains(version, prereleases=True):
-        return ""
-    return f"{requirement.name} is {version}, {requirement.specifier} is required"
 
 
 def check_clock(now: datetime | None = None) -> Check:
@@ -274,29 +226,16 @@ def _clock_offset(connection: Connection) -> float:
     return (database_time - datetime.now(UTC)).total_seconds()
 
 
-def check_port(host: str, number: int, certificate: Path | None = None) -> Check:
-    """Check that the port is free, or that the service with this certificate uses it."""
+def check_port(host: str, number: int) -> Check:
+    """Check that the port is free; a port in use may be that of the running service."""
     address = f"{host}:{number}"
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, number), family=family).close()
     except OSError as error:
-        if _is_service(host, number, certificate):
-            return Check("port", "ok", f"a running service answers at {address}")
         detail = f"{address}: {(error.strerror or str(error)).lower()}"
-        advice = "stop the program that uses it, or name another --port (0: any) or --host"
-        return Check("port", "error", detail, advice)
+        if error.errno == errno.EADDRINUSE:
+            advice = "unless the service runs here, name another --port (0: any) or --host"
+            return Check("port", "warning", detail, advice)
+        return Check("port", "error", detail, "name another --port (0: any) or --host")
     return Check("port", "ok", f"{address} is free")
-
-
-def _is_service(host: str, number: int, certificate: Path | None) -> bool:
-    """Return whether the service answers at a port; by its certificate if it has one."""
-    shown = f"[{host}]" if ":" in host else host
-    try:
-        if certificate:
-            served = ssl.get_server_certificate((host, number), timeout=_TIMEOUT_SECONDS)
-            return served.strip() in certificate.read_text(encoding="ascii")
-        response = httpx.get(f"http://{shown}:{number}/healthz", timeout=_TIMEOUT_SECONDS)
-        return bool(response.json() == {"status": "ok"})
-    except (httpx.HTTPError, OSError, ValueError):
-        return False
