@@ -25,10 +25,6 @@ from hypothesis import settings
 
 ALL_TESTS: Final = ("",)
 SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
-    "tests/blindtally/commands/test_fleet.py": (
-        "test_a_fleet_is_shared_by_processes",
-        "test_lost_workers_are_reported",
-    ),
     "tests/blindtally/commands/test_query.py": ALL_TESTS,
     "tests/blindtally/commands/test_stopping.py": ALL_TESTS,
     "tests/blindtally/datasets/test_reader.py": (
@@ -46,7 +42,6 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_strings_are_hashed_and_only_tracked_fetches_them",
         "test_ways_to_release_counts_are_compared",
     ),
-    "tests/blindtally/simulate/test_command.py": ("test_a_secure_sum_gives_the_same_result",),
     "tests/blindtally/simulate/test_heavy.py": (
         "test_a_length_bounds_strings_and_longer_ones_are_counted",
         "test_heavy_items_are_found[prefix-extension",
@@ -56,18 +51,15 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_trie_of_devices_that_join_by_coins_finds_the_same_words",
         "test_impossible_invitations_have_a_reason[args0",
         "test_numbers_have_quantiles[triehh",
-        "test_tables_are_printed",
         "test_the_same_seed_gives_the_same_and_dropouts_lower_the_counts",
     ),
     "tests/blindtally/test_demo.py": (
         "test_a_trusted_server_has_no_survivors_confirmed",
         "test_ctrl_c_stops_the_server_and_names_the_files_kept",
-        "test_json_to_stdout_is_json_and_nothing_else",
     ),
     "tests/blindtally/test_parallel.py": (
         "test_a_task_that_kills_every_worker_is_reported",
         "test_a_task_that_runs_once_is_not_repeated[local",
-        "test_results_come_in_order_and_errors_are_those_of_the_task[dask",
         "test_results_do_not_depend_on_the_workers[2-None",
         "test_results_do_not_depend_on_the_workers[2-local",
     ),

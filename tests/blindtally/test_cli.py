@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from blindtally.cli import COMMANDS, app
-
-
-def test_help_names_every_command() -> None:
-    result = CliRunner().invoke(app, ["--help"])
-    assert result.exit_code == 0
-    assert all(command in result.stdout for command in COMMANDS)
+from blindtally.cli import app
 
 
 @pytest.mark.parametrize(

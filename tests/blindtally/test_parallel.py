@@ -1,12 +1,10 @@
 """Tests of workers: results do not depend on them, and every failure has its reason."""
 
-import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +25,6 @@ def refuse(number: int) -> int:
 
 
 WORKERS: dict[str, tuple[int, str | None]] = {"processes": (2, None), "dask": (2, LOCAL_CLUSTER)}
-
-
-@contextmanager
-def opened(kind: str) -> Iterator[Executor]:
-    with open_workers(*WORKERS[kind]) as (executor, _):
-        assert executor is not None
-        yield executor
-
-
-@pytest.mark.parametrize("kind", ["processes", "dask"])
-def test_results_come_in_order_and_errors_are_those_of_the_task(kind: str) -> None:
-    with opened(kind) as executor:
-        results = list(map_bounded(executor, square, range(9), 9))
-        assert [number for number, _ in results] == [number**2 for number in range(9)]
-        assert os.getpid() not in {pid for _, pid in results}
-        with pytest.raises(ValueError, match="7 is wrong"):
-            list(map_bounded(executor, refuse, [7], 1))
-        endless = map_bounded(executor, square, itertools.count(), 3)
-        assert next(endless)[0] == 0
-        endless.close()  # waits for no result
 
 
 @pytest.mark.parametrize(("count", "dask"), [(1, None), *WORKERS.values()])
@@ -151,13 +129,6 @@ def test_workers_that_cannot_run_blindtally_are_reported(
     message = capsys.readouterr().err
     assert fault in message
     assert message.count("\n") == 1
-
-
-def test_workers_are_counted_by_their_threads() -> None:
-    same = Cluster(
-        lambda: {"one": parallel._package_version(), "other": parallel._package_version()}
-    )
-    assert parallel._checked_thread_count(same, "tcp://there") == 5
 
 
 def test_a_lost_scheduler_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

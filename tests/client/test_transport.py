@@ -9,15 +9,12 @@ import stamina
 from client.errors import (
     ERROR_CLASSES,
     BadRequestError,
-    CohortFailedError,
-    ConflictError,
-    DroppedOutError,
     ServiceError,
     UnavailableError,
     check_response,
     is_retryable,
 )
-from client.transport import Transport, http_client
+from client.transport import Transport
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
 from protocol.api.phases import Phase
 from tests.client.mock_transport import MockTransport
@@ -128,33 +125,11 @@ async def test_each_problem_has_its_exception(kind: ProblemType) -> None:
     assert raised.value.phase is Phase.MASKING
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "error"),
-    [
-        (410, ProblemType.COHORT_FAILED, CohortFailedError),
-        (410, ProblemType.DROPPED_OUT, DroppedOutError),
-        (409, ProblemType.CONFLICT, ConflictError),
-    ],
-)
-async def test_a_refusal_is_not_repeated(
-    status: int, kind: ProblemType, error: type[ServiceError]
-) -> None:
-    way = transport(problem(kind, status))  # a second request would find no answer
-    with pytest.raises(error):
-        await way.send("PUT", "/participants/p/masked-input", content=b"x")
-
-
 async def test_an_answer_without_a_problem_document_is_still_an_error() -> None:
     with pytest.raises(ServiceError, match="answered 404"):
         await transport(httpx.Response(404, text="<html>")).send("GET", "/studies")
     with pytest.raises(UnavailableError, match="database reachable"):
         await Transport(client(lambda _: httpx.Response(502)), 0.01).send("GET", "/studies")
-
-
-async def test_the_faults_of_a_rejected_document_are_reported() -> None:
-    faults = ({"field": "rounds", "detail": "must be 1 or more"},)
-    with pytest.raises(ServiceError, match="rounds: must be 1 or more"):
-        await transport(problem(ProblemType.MALFORMED, 422, errors=faults)).send("GET", "/x")
 
 
 @pytest.mark.parametrize(
@@ -206,8 +181,3 @@ async def test_the_ticket_and_the_kind_of_content_travel_in_the_head() -> None:
     assert seen[0].headers["content-type"] == "application/octet-stream"
     assert seen[1].headers["content-type"] == "application/json"
     assert seen[0].url.path == "/v1/participants/p/unmasking-shares"
-
-
-async def test_a_service_is_found_under_its_versioned_path() -> None:
-    async with http_client("http://127.0.0.1:9/") as http:
-        assert str(http.base_url) == "http://127.0.0.1:9/v1/"

@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from typer.testing import CliRunner
 from blindtally.cli import app
 from blindtally.commands.fleet import heavy_hitter_table, suggest_options
 from blindtally.commands.registrar import create_key_file, load_key_file
-from blindtally.demo.server_process import ServerProcess, free_port
+from blindtally.demo.server_process import ServerProcess
 from client.analyst.study import Analyst
 from client.device.policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
@@ -32,22 +30,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
         yield running
 
 
-def die(_slice: object) -> None:
-    """End as a process does when memory runs out."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def fleet(*arguments: str) -> tuple[int, str]:
     run = CliRunner().invoke(app, ["fleet", *arguments])
     return run.exit_code, run.output
-
-
-def test_a_fleet_creates_a_study_and_plays_it_to_the_end(service: ServerProcess) -> None:
-    code, output = fleet("--url", service.url, *SMALL_FLEET)
-    assert code == 0, output
-    assert "round 1/1" in output
-    assert "sum exact" in output
-    assert "Held 5 times or more" in output
 
 
 def test_a_fleet_is_enrolled_by_a_registrar_from_a_file(
@@ -57,7 +42,8 @@ def test_a_fleet_is_enrolled_by_a_registrar_from_a_file(
     public = create_key_file(path).public.hex()
     code, output = fleet("--url", service.url, *SMALL_FLEET, "--registrar", str(path))
     assert code == 0, output
-    assert "sum exact" in output
+    for text in ("round 1/1", "sum exact", "Held 5 times or more"):
+        assert text in output
     with Analyst(service.url) as analyst:
         study = next(analyst.studies())
     assert study.view.terms.registrar == public
@@ -184,38 +170,11 @@ def test_an_unknown_study_is_reported(service: ServerProcess) -> None:
     assert "Analyst" not in output  # advice for programs
 
 
-def test_a_service_out_of_reach_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blindtally.console.service._TIMEOUT_SECONDS", 0.2)
-    code, output = fleet("--url", f"http://127.0.0.1:{free_port()}", "--create")
-    assert code == 1
-    assert "is out of reach" in output
-
-
 @pytest.mark.parametrize("arguments", [[], ["--create", "--study", "one"]])
 def test_a_fleet_needs_one_study(arguments: list[str]) -> None:
     code, output = fleet(*arguments)
     assert code == 2
     assert "--create" in output
-
-
-def test_a_fleet_is_shared_by_processes(service: ServerProcess) -> None:
-    code, output = fleet("--url", service.url, *SMALL_FLEET, "--workers", "2")
-    assert code == 0, output
-    assert "sum exact" in output
-
-
-def test_a_scheduler_out_of_reach_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blindtally.parallel._CONNECT_TIMEOUT_SECONDS", 0.2)
-    code, output = fleet("--create", "--dask", "tcp://127.0.0.1:9")
-    assert code == 1
-    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in output
-
-
-def test_lost_workers_are_reported(service: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client.fleet.fleet.run_shard", die)
-    code, output = fleet("--url", service.url, *SMALL_FLEET, "--workers", "2")
-    assert code == 1
-    assert "a worker died" in output
 
 
 def test_devices_arrive_over_time_are_slow_and_drop_out_in_the_given_phases(

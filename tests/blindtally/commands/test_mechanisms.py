@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 
 import pytest
 from typer.testing import CliRunner
@@ -23,12 +22,6 @@ def test_every_mechanism_is_listed_with_its_guarantee_and_cost() -> None:
     for name, row in rows.items():
         assert row["transport"] == ("report" if name in REPORT_MECHANISMS else "sum")
         assert all(row[column] for column in ("what", "guarantee", "cost"))
-
-
-def test_the_table_has_all_mechanisms() -> None:
-    result = CliRunner().invoke(app, ["mechanisms"])
-    assert result.exit_code == 0, result.stderr
-    assert all(re.search(rf"^{name} +\w", result.stdout, re.MULTILINE) for name in MECHANISMS)
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,3 @@ def test_meaningless_requests_have_a_reason(at: list[str], args: list[str], reas
     code, text = run(*at, *args)
     assert code == 1
     assert text.count(reason) == 1
-
-
-def test_an_unknown_study_is_named(at: list[str]) -> None:
-    code, text = run("nobody", *at[1:])
-    assert code == 1
-    assert "no such study" in text

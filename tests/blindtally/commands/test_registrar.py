@@ -49,10 +49,6 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_no_two_keys_are_the_same(tmp_path: Path) -> None:
-    assert create_key_file(tmp_path / "one").public != create_key_file(tmp_path / "other").public
-
-
 def test_a_key_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     run = registrar(tmp_path / "missing" / "registrar.key")
     assert run.exit_code == 1

@@ -39,12 +39,6 @@ def test_without_a_terminal_no_progress_is_printed(monkeypatch: pytest.MonkeyPat
     assert run.stdout.startswith("Heavy hitters\n")
 
 
-def test_json_to_stdout_is_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    run = simulate("--json", "-")
-    assert json.loads(run.stdout)["rounds_decoded"] <= 3
-
-
 @pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError])
 def test_a_stopped_write_leaves_the_old_file(end: type[BaseException], tmp_path: Path) -> None:
     path = tmp_path / "results.json"
@@ -80,6 +74,7 @@ def test_a_file_that_cannot_be_written_is_reported(
     run = simulate("--json", path)
     assert run.exit_code == 2
     assert f"cannot write {path}" in run.stderr
+    assert "F1" in run.stdout  # the error costs no result
 
 
 def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:

@@ -76,10 +76,6 @@ def test_users_are_devices(tmp_path: Path) -> None:
     assert held(path, "word") == held(path)
 
 
-def test_users_need_not_be_called_so(tmp_path: Path) -> None:
-    assert held(written(tmp_path, "who,what,times\nx,a,2\ny,b,1\n")) == [{"a": 2}, {"b": 1}]
-
-
 def test_baskets_are_devices(tmp_path: Path) -> None:
     path = written(tmp_path, "1 2 3\n1\n\n7 7\n")
     assert held(path) == [{"1": 1, "2": 1, "3": 1}, {"1": 1}, {}, {"7": 2}]
@@ -240,10 +236,3 @@ def test_a_full_temporary_folder_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(device_histograms._HoldingFile, "write", full)
     with pytest.raises(DataError, match=r"does not fit into .*: let TMPDIR name a larger place"):
         read_dataset(SHIPPED)
-
-
-def test_items_can_be_left_out() -> None:
-    counts = ItemCounts(("a", "bb"), np.array([1, 2])).filter_items(lambda item: len(item) == 1)
-    assert (counts.items, counts.counts.tolist()) == (("a",), [1])
-    people = DeviceHistograms.of([{"a": 1, "bb": 2}, {"bb": 1}])
-    assert list(people.filter_items(lambda item: len(item) == 1)) == [{"a": 1}, {}]

@@ -63,15 +63,6 @@ def test_missed_items_are_shown(words: Path) -> None:
     assert "'second'" in shown.stdout
 
 
-def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
-    common = ["--data", words, "--clients", 500, "--epsilon", 2, "--threshold", 100, "--json", "-"]
-    sets = ["--set", "noise=laplace", "--delta", 1e-6, "--set", "relation=add-remove"]
-    result = parsed(simulate("jl-hh", *common, *sets, "--set", "rows=32"))
-    assert result["question"]["rows"] == 32
-    assert result["epsilon"] == 4
-    assert result["delta"] == pytest.approx(1e-6 * (1 + 2.718281828**2))
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [

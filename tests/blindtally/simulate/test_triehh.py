@@ -132,13 +132,6 @@ def test_numbers_have_quantiles(numbers: str, mechanism: str, most: float) -> No
         assert row["low"] <= row["true"] <= row["high"]
 
 
-def test_tables_are_printed(words: str, numbers: str) -> None:
-    code, text = run("triehh", "--data", words, "--clients", "20000", "--levels", "4")
-    assert (code, "recall" in text, "no bound" in text) == (0, True, True)
-    code, text = run("hierarchical-histogram", "--data", numbers, "--clients", "2000")
-    assert (code, "Quantiles" in text, "to server" in text) == (0, True, True)
-
-
 @pytest.mark.parametrize(
     ("args", "reason"),
     [

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from inspect import isawaitable, signature
+from inspect import isawaitable
 from typing import Any, TypeAlias
 
 import httpx
@@ -11,11 +11,10 @@ import pytest
 import stamina
 
 from client.analyst import requests
-from client.analyst.async_study import AsyncAnalyst, AsyncStudy
-from client.analyst.study import Analyst, Study
-from client.analyst.tables import ResultTable
+from client.analyst.async_study import AsyncAnalyst
+from client.analyst.study import Analyst
 from client.errors import BadRequestError, NotFoundError
-from protocol.api.messages import PROBLEM_TYPE_PREFIX, HeavyHitter, ProblemType, StudyRequest
+from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.study import Terms
@@ -293,35 +292,12 @@ async def test_a_study_whose_answer_was_lost_is_asked_for_again_by_the_same_key(
         return httpx.Response(502)
 
     async with asking(kind, answer) as analyst:
-        for key in (None, "mine"):
+        for key in (None, None, "mine"):
             made = await answer_of(analyst.create("words", QUESTION, TERMS, rounds=2, key=key))
             assert made.id == "s1"
     assert keys[0::2] == keys[1::2]
-    assert len(set(keys)) == 2
+    assert len(set(keys)) == 3
     assert keys[-1] == "mine"
-
-
-def test_without_a_key_each_creation_is_another_study() -> None:
-    request = StudyRequest(name="words", question=QUESTION, terms=TERMS, rounds=1)
-    keys = {requests.create_study(request).idempotency_key for _ in range(3)}
-    assert len(keys) == 3
-
-
-async def test_a_study_is_created_once_the_service_is_there(kind: Kind) -> None:
-    script: list[httpx.Response | Exception] = [
-        httpx.ConnectError("refused"),
-        refusal(ProblemType.UNAVAILABLE, 503),
-        httpx.Response(201, json=study()),
-    ]
-
-    def answer(_request: httpx.Request) -> httpx.Response:
-        response = script.pop(0)
-        if isinstance(response, Exception):
-            raise response
-        return response
-
-    async with asking(kind, answer) as analyst:
-        assert (await answer_of(analyst.create("words", QUESTION, TERMS, rounds=2))).id == "s1"
 
 
 def event(number: int, what: str, **facts: object) -> str:
@@ -400,21 +376,3 @@ async def test_events_of_a_study_that_has_ended_are_none_and_of_one_that_is_gone
 def test_the_blocking_classes_are_generated_from_the_asynchronous_ones(module: str) -> None:
     generated = unasync.blocking(unasync.GENERATED[module])
     assert (unasync.ROOT / module).read_text() == generated, "run `make generate`"
-
-
-@pytest.mark.parametrize(("kind", "other"), [(Analyst, AsyncAnalyst), (Study, AsyncStudy)])
-def test_both_kinds_have_the_same_documented_methods(kind: type, other: type) -> None:
-    names = {name for name in vars(kind) if not name.startswith("_")}
-    assert names == {name for name in vars(other) if not name.startswith("_")}
-    for name in names - {"state"}:
-        assert getattr(kind, name).__doc__
-        signatures = [signature(getattr(each, name)) for each in (kind, other)]
-        first, second = ([*each.parameters.values()] for each in signatures)
-        assert first == second
-
-
-def test_a_method_shows_its_result_and_not_its_request() -> None:
-    shown = signature(Study.heavy_hitters)
-    assert (list(shown.parameters), shown.return_annotation) == (["self"], ResultTable[HeavyHitter])
-    assert signature(Analyst.create).return_annotation is Study
-    assert list(signature(Analyst.create).parameters)[:3] == ["self", "name", "question"]

@@ -4,17 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.device.encoding import count_items, make_contribution
+from client.device.encoding import make_contribution
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 
 QUESTION = AdaptiveIbltQuestion(
     threshold=5, contribution=6, domain=Alphabet(characters="\0abc", length=3, pad="\0"), words=2000
 )
-
-
-def test_records_become_a_histogram() -> None:
-    assert count_items(["a", "b", "a"]) == {"a": 2, "b": 1}
 
 
 def test_what_is_outside_the_domain_takes_no_room_under_the_bound() -> None:
@@ -38,7 +34,3 @@ def test_no_device_gives_more_than_its_bound_or_items(holdings: dict[str, int], 
         + contribution.outside_domain
         + contribution.over_bound
     )
-
-
-def test_a_device_without_items_contributes_an_empty_histogram() -> None:
-    assert make_contribution(QUESTION, {}, np.random.default_rng(1)).histogram == {}

@@ -17,9 +17,8 @@ from client.device.encoding import Contribution
 from client.device.journal import FileJournal, Journal, JournalEntry, MemoryJournal
 from client.device.participation import SumParticipation
 from client.device.policy import Policy, PolicyError
-from client.fleet.devices import ClientFactory
 from client.transport import Transport
-from protocol.api.messages import JoinRequest, RoundView, StudyView, Survivors
+from protocol.api.messages import JoinRequest, RoundView, Survivors
 from protocol.api.phases import MessageKind
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
@@ -39,11 +38,6 @@ POLICY = Policy(min_cohort=5)
 SEMI_HONEST_POLICY = Policy(min_cohort=5, modes=frozenset({"semi-honest"}))
 REGISTRAR = Identity.of(bytes(range(32)))
 SECOND_REGISTRAR = Identity.of(bytes(range(1, 33)))
-
-
-async def open_round(http: httpx.AsyncClient, study: StudyView) -> RoundView:
-    answer = await http.get(f"/studies/{study.id}/rounds/open", params={"wait": 5})
-    return RoundView.model_validate_json(answer.content)
 
 
 def device(index: int = 0, journal: Journal | None = None, enrolment: bytes = b"") -> Device:
@@ -78,23 +72,6 @@ async def play(
         return [step async for step in part.steps(STUDY)]
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-async def test_a_device_takes_its_steps_one_by_one(
-    connect: ClientFactory, study: StudyView, trusting: StudyView, mode: str
-) -> None:
-    asked, policy = (study, POLICY) if mode == "active" else (trusting, SEMI_HONEST_POLICY)
-
-    async def take_part(index: int) -> list[DeviceStep]:
-        async with connect() as http:
-            view = await open_round(http, asked)
-            part = participation(http, view, device(index), policy)
-            return [step async for step in part.steps(asked.id)]
-
-    taken = await asyncio.gather(*(take_part(index) for index in range(10)))
-    assert taken == [list(steps_in_mode(asked.terms.mode))] * 10
-    assert (DeviceStep.CONFIRMED in taken[0]) is (mode == "active")
-
-
 @pytest.mark.parametrize("terms", [{}, {"mode": "semi-honest"}])
 async def test_the_sum_has_the_vector_of_the_device(terms: dict[str, str]) -> None:
     service = Service(view_of(**terms), dropouts=[4, 7])
@@ -111,16 +88,6 @@ async def test_where_steps_are_slow_the_event_loop_goes_on(monkeypatch: pytest.M
     service = Service(view_of(registrar=REGISTRAR.public.hex()), REGISTRAR)
     assert await play(service, enrolled(service, REGISTRAR)) == list(steps_in_mode("active"))
     service.total()
-
-
-async def test_a_device_can_stop_after_any_step(connect: ClientFactory, study: StudyView) -> None:
-    async with connect() as http:
-        part = participation(http, await open_round(http, study))
-        taking = part.steps(study.id)
-        assert await anext(taking) is DeviceStep.JOINED
-        await taking.aclose()
-        assert part.assignment is not None
-        assert part.vector is None
 
 
 async def test_each_round_has_its_own_keys_and_ticket() -> None:

@@ -147,14 +147,6 @@ def test_a_device_that_is_asked_again_contributes_once_per_round_in_some_rounds(
     assert refused.value.limit == "max_rounds"
 
 
-def test_a_device_gives_once_if_a_trie_asks_each_once() -> None:
-    asked = trie(every_round=False)
-    SEVERAL_ROUNDS.check_plan(asked, STUDY, 1)
-    with pytest.raises(PolicyError) as refused:
-        SEVERAL_ROUNDS.check_plan(asked, STUDY, 1, rounds_by_study={STUDY: {7}})
-    assert refused.value.limit == "once per study"
-
-
 def test_a_device_joins_repeated_sums_without_noise_only_if_its_policy_allows_it() -> None:
     asked = trie(mode="sample-threshold")
     with pytest.raises(PolicyError, match="adds no noise") as refused:

@@ -13,7 +13,7 @@ from client.device.journal import MemoryJournal
 from client.device.policy import Policy, rho_of
 from client.fleet.config import FleetConfig, FleetRound
 from client.fleet.devices import ClientFactory
-from client.fleet.fleet import Fleet, NobodyEnteredError
+from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyRequest, StudyView, Timeouts
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
@@ -197,40 +197,6 @@ async def test_nobody_learns_how_many_joined_by_coins(connect: ClientFactory) ->
     epsilons = await epsilons_of(connect, study)
     assert epsilons["server"] is None
     assert epsilons["public"] is not None
-
-
-async def test_an_invitation_that_cannot_hide_is_refused(connect: ClientFactory) -> None:
-    question = {"mechanism": "triehh", "threshold": 4, "contribution": 1, "words": 400}
-    question |= {"domain": DOMAIN.model_dump(), "epsilon": 8, "delta": 1e-3}
-    asked = {"name": "words", "terms": COIN_TERMS.model_dump(), "rounds": 4, "start": True}
-    for own, why in (
-        ({"mode": "both", "join_probability": 0.2}, "above the probability of a vote"),
-        ({"mode": "noise", "join_probability": 0.5}, "or use mode both"),
-        ({"join_probability": 1.1}, "above 0 and at most 1"),
-    ):
-        async with connect() as http:
-            answer = await http.post("/studies", json=asked | {"question": question | own})
-        assert answer.status_code == 422
-        assert why in answer.text
-
-
-@pytest.mark.parametrize(
-    ("own", "limit"),
-    [({"mode": "sample-threshold"}, "repeat_exact"), ({"mode": "noise"}, "max_epsilon")],
-)
-async def test_devices_refuse_to_be_told_apart_by_the_sums_of_two_rounds(
-    connect: ClientFactory, own: dict[str, Any], limit: str
-) -> None:
-    study = await create(connect, **own)
-    with pytest.raises(NobodyEnteredError, match=limit):
-        await play(connect, study, Policy(min_cohort=10))
-
-
-async def test_a_device_that_took_part_in_enough_rounds_stays_away(connect: ClientFactory) -> None:
-    study = await create(connect, mode="noise")
-    policy = Policy(min_cohort=10, max_epsilon=100, max_rounds=1)
-    with pytest.raises(NobodyEnteredError, match="max_rounds"):
-        await play(connect, study, policy, dropout=0.0)
 
 
 async def test_a_device_writes_down_what_the_noise_of_each_sum_lets_through(
