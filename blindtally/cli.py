@@ -71,18 +71,15 @@ class LazyCommandGroup(CommandGroup):
         }
 
     def list_commands(self, ctx: object) -> list[str]:
-        """Return the commands' names, in the table's order."""
         del ctx
         return list(COMMANDS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (typer's)
-        """Return the name of the called command, the imported command, and its arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command and load_command(args[0]), rest
 
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
-    """Import a command of the table."""
     target = getattr(import_module(_MODULES.get(name, f"blindtally.commands.{name}")), name)
     if isinstance(target, typer.Typer):  # a group of subcommands
         group = cast("TyperGroup", typer.main.get_command(target))

@@ -1,17 +1,10 @@
 """Workers that share a command's work: this process, other processes, or a Dask cluster.
 
-Work is cut into tasks that do not depend on one another, each with its own seed. So the result is
-the same for any number of workers, any order, and tasks that are repeated because a worker died.
-Tasks that must not run twice, such as a device's part in a real round, run `once`; they fail if
-their worker dies.
-
-    simulated round                   task                              result of a task
-    sum without the secure protocol   some chunks of devices            their sum and true counts
-    local reports                     some chunks of devices            aggregate and true counts
-    secure sum                        one cohort with its vectors       its sum and its devices
-
-A task of less than half a second costs more to send than it saves. The processor time of a chunk is
-measured during the work. It decides how many chunks form a task, and whether tasks are sent at all.
+Work is cut into tasks that do not depend on one another, each with its own seed, so the result does
+not depend on the number of workers, their order, or repetitions of tasks whose worker died. Tasks
+that must not run twice, such as a device's part in a real round, run `once`; they fail if their
+worker dies. A task of less than half a second costs more to send than it saves: the measured time
+of a chunk decides how many chunks form a task, and whether tasks are sent at all.
 """
 
 import logging
@@ -166,7 +159,6 @@ class ParallelExecutor:
         self._seconds_per_chunk: float | None = None
 
     def add(self, accumulator: Accumulator[T], chunks: Sequence[Chunk]) -> None:
-        """Add chunks to the accumulator, in order."""
         rest = list(chunks)
         if rest and self._seconds_per_chunk is None:
             self._run_locally(accumulator, rest[:1])

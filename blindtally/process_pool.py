@@ -1,11 +1,8 @@
 """Process pool that repeats a task whose process died, and gives the task up after four deaths.
 
-    thread of this process --- pipe --- worker process        one pair per worker
-
 Each worker has its own pipe, and no other process holds the pipe's other end. So the pipe reveals
-at once that a worker was killed, for example because memory ran out, even in the middle of an
-answer. Only the task of that worker is affected, and a new worker repeats it. The standard
-library's pool and loky fail all tasks with the first process that dies.
+at once that a worker was killed, even in the middle of an answer, and only its task is affected.
+The standard library's pool and loky fail all tasks with the first process that dies.
 
 Workers are spawned: a forked one would inherit locks that threads of this process hold. They ignore
 Ctrl-C, which this process handles, and they exit when this process ends in any way.

@@ -2,12 +2,6 @@
 
 Programs import the names below, which `docs/sdk.md` explains: an `Analyst` or `AsyncAnalyst`
 creates studies and reads answers, and `take_part` is the whole part of a device.
-
-Reading order. Devices: `device.policy` (the plans that a device accepts), `device.journal` (the
-messages that it has sent), `device.encoding` (from records to a vector), `device.participation`
-(one device in one round), `device.driver` and `device.take_part`. HTTP: `transport` and `errors`.
-Analysts: `analyst.requests` and `analyst.async_study`. Fleets: `fleet.behaviour`, `fleet.devices`,
-`fleet.fleet`, and `fleet.shards` for several processes.
 """
 
 from client.analyst.async_study import AsyncAnalyst, AsyncStudy

@@ -1,11 +1,8 @@
 """Errors of the service as exceptions, and the rule that decides which requests to repeat.
 
-An error response is problem+json (RFC 9457) with a stable `type`. Each type has an exception class
-here, so callers can catch the ones that they can act on: a device that was left out may return, a
-device that came in the wrong phase may not. An error that may pass (no connection, a busy
-database, a proxy without its server) is worth a repetition, after the time in Retry-After or after
-a growing one. Repeating a request has no further effect. This also holds for the creation of a
-study, because of the idempotency key that is sent with it.
+An error response is problem+json (RFC 9457) with a stable `type`, and each type has an exception
+class. An error that may pass (no connection, a busy database, a proxy without its server) is worth
+a repetition, after Retry-After or a growing time. Repeating a request has no further effect.
 """
 
 from typing import ClassVar, Final
@@ -40,7 +37,6 @@ class ServiceError(Exception):
 
     @property
     def phase(self) -> Phase | None:
-        """Return the phase of the cohort, None if the response has none."""
         return self.problem.phase
 
 

@@ -1,10 +1,9 @@
 """Transport of a device: HTTP that survives lost connections and restarts of the service.
 
-Any request may get no answer, or an answer that means "not now". It is then repeated, with random
-and growing waits, until `patience` has passed: if the service is killed and restarted in the
-middle of a phase, its devices lose only time. If the service has no answer yet, it returns 202
-after its own wait (a long poll). The device then asks again until `Policy.max_round_seconds` have
-passed, because deadlines are the service's task.
+A request without an answer, or with one that means "not now", is repeated, with random and growing
+waits, until `patience` has passed. If the service has no answer yet, it returns 202 after its own
+wait (a long poll). The device then asks again until `Policy.max_round_seconds` have passed, because
+deadlines are the service's task.
 
 A response may have `max_bytes` and no content encoding, and one exchange may take as long as its
 bytes take on a slow line. A response beyond that ends the device's part in the study.
@@ -61,7 +60,6 @@ class Traffic:
     received: int = 0
 
     def add(self, response: httpx.Response) -> None:
-        """Add the bytes of a response and of its request."""
         request = response.request
         line = len(request.method) + len(request.url.raw_path) + len("  HTTP/1.1\r\n\r\n")
         self.sent += line + _header_bytes(request.headers) + len(request.content)

@@ -115,7 +115,6 @@ def _show(checks: list[Check]) -> None:
 
 
 def check_clock(now: datetime | None = None) -> Check:
-    """Check that the time is not before the installation of this program."""
     now = now or datetime.now(UTC)
     installed = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
     detail = f"{now:%Y-%m-%d %H:%M:%S} UTC"
@@ -127,7 +126,6 @@ def check_clock(now: datetime | None = None) -> Check:
 
 
 def check_disk(folder: Path, purpose: str) -> Check:
-    """Check the free space in `folder`."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:

@@ -221,7 +221,6 @@ def _run(
     shards: ShardPool | None,
     json_path: str | None,
 ) -> None:
-    """Run the fleet to the end of the study, and show and write its results."""
     console = Console(stderr=json_path == "-")
     title = f"study {study.id} of {study.view.rounds} rounds at {url}"
     console.print(title, highlight=False)

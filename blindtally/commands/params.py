@@ -78,7 +78,6 @@ def feasible_alternatives(n: int, assumptions: Assumptions) -> list[str]:
 
 
 def _lower_rates(rate: float) -> list[float]:
-    """Return lower rates, highest first."""
     steps = (round(step * _RATE_STEP, 2) for step in range(int(rate / _RATE_STEP), -1, -1))
     return [lower for lower in steps if lower < rate]
 

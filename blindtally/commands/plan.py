@@ -1,8 +1,4 @@
-"""`blindtally plan`: mechanism and parameters for a study, and a forecast of its results.
-
-Sums are simulated (`planning/forecast.py`). Locally private reports and released counts have exact
-formulas (`planning/reports.py`, `planning/release_designs.py`).
-"""
+"""`blindtally plan`: mechanism and parameters for a study, and a forecast of its results."""
 
 from dataclasses import asdict
 from pathlib import Path

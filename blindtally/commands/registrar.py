@@ -1,9 +1,8 @@
 """`blindtally registrar`: the key with which a registrar enrols the devices of a study.
 
-Cryptography among devices does not help against a server that invents devices: a third party must
-confirm which devices are real. This *registrar* signs the identity of each device for one study.
-Its public key is part of the study's terms, where no server can change it. Its secret key is a file
-that only its owner may read, and that is never overwritten.
+A third party must confirm which devices are real, or a server could invent devices. The public key
+of this *registrar* is part of the study's terms. Its secret key is a file that only its owner may
+read, and that is never overwritten.
 """
 
 import os

@@ -11,7 +11,6 @@ _DATA_SUFFIXES = (".csv", ".csv.gz", ".txt", ".txt.gz")
 
 
 def complete_mechanism(incomplete: str) -> list[str]:
-    """Return the mechanisms whose names begin with `incomplete`."""
     from protocol.mechanisms.registry import MECHANISMS  # noqa: PLC0415 - no other command waits for them
 
     return [name for name in MECHANISMS if name.startswith(incomplete)]

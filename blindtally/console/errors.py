@@ -1,9 +1,4 @@
-"""Errors of commands: one line on stderr, and the exit code.
-
-Exit codes: 0, success; 1, failure (the service is out of reach, nothing is feasible, a check found
-a fault); 2, a wrong request (an unknown option, a file that cannot be read or written); 130,
-stopped by Ctrl-C.
-"""
+"""Errors of commands: one line on stderr, and an exit code (docs/cli.md)."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType

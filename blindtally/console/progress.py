@@ -1,7 +1,4 @@
-"""Progress bars with rate and remaining time, on standard error if that is a terminal.
-
-Bars are removed when they are done, so that only the results stay on the terminal.
-"""
+"""Progress bars on standard error if that is a terminal; they are removed when they are done."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager

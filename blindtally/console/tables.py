@@ -1,7 +1,6 @@
 """Tables that fit a terminal of 80 columns: words on the left, numbers on the right.
 
-Cells from data may have any length: they are folded if there is no room, and never cut. A `str` is
-text and never markup, even with brackets in it.
+Cells may have any length: they are folded, and never cut. A `str` is text and never markup.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +31,6 @@ def result_table(
 
 
 def fact_table(rows: Mapping[str, str]) -> Table:
-    """Return names, each with a text in one or more lines."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")

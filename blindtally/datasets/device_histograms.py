@@ -1,13 +1,9 @@
 """Histograms of many devices in a mapped temporary file, which may be larger than memory.
 
-A holding takes eight bytes: the index of its item and its count. The system maps the parts of the
-file that are read, and drops them when other programs need memory. Each item is in memory once, and
-some 80 bytes per device while a file is read (per run of rows, if rows of a user are scattered).
-
-    file, row by row -> runs of rows of one user -> devices, with each item once, in order
-
-Rows of one user may be scattered. A user is identified by 64 bits of a hash: among 10^7 users, two
-are treated as one with a probability of 1 in 370,000.
+A holding takes eight bytes of the file: the index of its item and its count. In memory are each
+item once and, while a file is read, some 80 bytes per run of rows of one user. Such runs may be
+scattered. A user is identified by 64 bits of a hash: among 10^7 users, two are treated as one with
+a probability of 1 in 370,000.
 """
 
 import mmap
@@ -44,7 +40,6 @@ class DeviceHistograms(Sequence[Histogram]):
 
     @classmethod
     def of(cls, mappings: Iterable[Mapping[str, int]]) -> "DeviceHistograms":
-        """Return the devices that hold `mappings`."""
         with closing(HistogramPacker()) as packer:
             for histogram in mappings:
                 packer.begin_user(None)
@@ -69,7 +64,6 @@ class DeviceHistograms(Sequence[Histogram]):
             yield from self.take(devices)
 
     def take(self, devices: Integers) -> Histograms:
-        """Return these devices, in this order."""
         starts = np.where(devices > 0, self._ends[devices - 1], 0)
         rows, ends = _row_indices(starts, self._ends[devices] - starts)
         held = self._holdings[rows]
@@ -92,7 +86,6 @@ class DeviceHistograms(Sequence[Histogram]):
             return file.build(kept)
 
     def item_totals(self) -> dict[str, int]:
-        """Return the total count of each item."""
         sums = np.zeros(len(self._index), np.int64)
         for devices in _device_batches(self._ends):
             held = self.take(devices)
@@ -160,7 +153,6 @@ class HistogramPacker:
         self._starts.append(self._rows)
 
     def add_holding(self, item: str, count: int) -> None:
-        """Add `count` of `item` to the user of this run."""
         self._items.append(self._item_numbers.setdefault(item, len(self._item_numbers)))
         self._counts.append(count)
         self._rows += 1
@@ -189,7 +181,6 @@ class HistogramPacker:
             return file.build(items)
 
     def close(self) -> None:
-        """Delete the temporary file."""
         self._scratch.close()
 
     def _flush(self) -> None:
@@ -206,13 +197,11 @@ class _HoldingFile:
         self._sizes: list[Integers] = []
 
     def write(self, items: NDArray[Any], counts: NDArray[Any]) -> None:
-        """Append holdings."""
         holdings = np.empty(len(items), self._dtype)
         holdings["item"], holdings["count"] = items, counts
         self._file.write(holdings.data)
 
     def add_devices(self, items: NDArray[Any], counts: NDArray[Any], sizes: Integers) -> None:
-        """Append devices that have `sizes` of the holdings."""
         self.write(items, counts)
         self._sizes.append(sizes)
 
@@ -225,12 +214,10 @@ class _HoldingFile:
         return np.frombuffer(mapped, self._dtype)
 
     def build(self, items: Sequence[str]) -> DeviceHistograms:
-        """Return the devices, which hold `items`."""
         ends = np.cumsum(np.concatenate([np.zeros(0, np.int64), *self._sizes]))
         return DeviceHistograms(items, self.read(), ends)
 
     def close(self) -> None:
-        """Close the file, which deletes it once nothing maps it."""
         self._file.close()
 
 

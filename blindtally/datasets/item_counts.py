@@ -19,7 +19,6 @@ class ItemCounts:
     counts: Integers
 
     def filter_items(self, admits: Callable[[str], bool]) -> "ItemCounts":
-        """Return only the items that `admits` accepts."""
         kept = [number for number, item in enumerate(self.items) if admits(item)]
         return ItemCounts(tuple(self.items[number] for number in kept), self.counts[kept])
 
@@ -67,7 +66,6 @@ class _TokenDraws:
     batch_devices: int
 
     def batches(self, devices: int, rng: np.random.Generator) -> Iterator[Histograms]:
-        """Yield the devices of the first chunk, batch by batch."""
         tokens = self.items.cached(
             "tokens", self.counts.tobytes(), lambda: _TokenTable(self.counts)
         )
@@ -77,7 +75,6 @@ class _TokenDraws:
             yield Histograms.one_item_each(self.items, drawn).grouped(self.contribution)
 
     def later_chunk(self, devices: int, seeds: Sequence[int], chunk: int) -> Iterator[Histograms]:
-        """Yield the devices of a later chunk, which has its own seeds."""
         return self.batches(devices, chunk_generator(seeds, chunk))
 
 

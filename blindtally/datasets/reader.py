@@ -4,15 +4,10 @@
     user,item,count   CSV file of users: each user is a device
     a b c             baskets: each line is a device, its items separated by blanks
 
-A file whose first line that is not empty has no comma is one of baskets. A CSV file has a header; a
-column before the items names users, and the first numeric column after them is the count. Unless
-the item column is named, it is the first; or the second, if the first is called `user` or the
-second is not a number. Gzip is recognised by its magic number. Cells keep their blanks. The data
-sets bundled with blindtally can be named without folder and suffix: `link_user_domains`, `words`,
-`short`, `ages`.
-
-A file is read line by line and may be larger than memory: the counts of each item are added up, and
-what users hold is packed into a temporary file (`blindtally/datasets/device_histograms.py`).
+A file without a comma in its first line is one of baskets. A CSV file has a header; a column before
+the items names users, and the first numeric column after them is the count. Unless the item column
+is named, it is the first; or the second, if the first is called `user` or the second is not a
+number. Gzip is recognised by its magic number. Files are read line by line, never held whole.
 """
 
 import codecs
@@ -62,7 +57,6 @@ def too_few_devices_message(path: Path, devices: int) -> str:
 
 
 def bundled_datasets() -> list[str]:
-    """Return the names of the bundled data sets."""
     names = sorted(file.name for file in _BUNDLED.iterdir())
     return [name.removesuffix(_BUNDLED_SUFFIX) for name in names if name.endswith(_BUNDLED_SUFFIX)]
 
@@ -111,7 +105,6 @@ def _parse_dataset(path: Path, lines: Iterator[str], column: str | None) -> Data
 
 @contextmanager
 def _open_binary(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, decompressed if it is a gzip file."""
     is_bundled = not path.exists() and str(path) in bundled_datasets()
     with (_BUNDLED / f"{path}{_BUNDLED_SUFFIX}" if is_bundled else path).open("rb") as file:
         start = cast("io.BufferedReader", file).peek(len(_GZIP_MAGIC))  # a pipe cannot go back

@@ -131,7 +131,6 @@ def _run_demo(
 def _write_results(
     console: Console, folder: Path, results: StudyResults, json_path: str | None
 ) -> None:
-    """Write the files, print the tables, and end with F1."""
     write_json(str(folder / "results.json"), results.as_json())
     write_json(json_path, results.as_json())
     print_results(console, results)
@@ -158,7 +157,6 @@ def _restart_command(folder: Path) -> str:
 
 
 def _create_folder(out: Path | None) -> Path:
-    """Create `out`, or a folder named by the clock, and return it."""
     now = datetime.now().astimezone()
     folder = out or Path(f"blindtally-demo-{now:%Y%m%d-%H%M%S}")
     if folder.exists() and any(folder.iterdir()):

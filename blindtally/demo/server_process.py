@@ -57,7 +57,6 @@ class ServerProcess:
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
-        """Start the server; return once it is ready."""
         self.start()
         return self
 
@@ -165,7 +164,6 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """Return a port of this machine that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

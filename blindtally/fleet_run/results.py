@@ -1,8 +1,7 @@
 """Results of a demo: heavy hitters compared with the truth, rounds, dropouts, bytes and seconds.
 
 The *truth* is the total of the histograms of all devices whose vectors are in a sum: inside the
-domain, clipped to the contribution bound, over all rounds with a sum, decoded or not. A heavy
-hitter is right if its true count reaches the threshold.
+domain, clipped to the contribution bound, over all rounds with a sum, decoded or not.
 """
 
 from collections import Counter
@@ -79,16 +78,13 @@ class StudyResults:
 
     @property
     def rounds_decoded(self) -> int:
-        """Return the number of decoded rounds."""
         return sum(result.state == "decoded" for result in self.rounds)
 
     @property
     def dropouts(self) -> Mapping[Phase, int]:
-        """Return the dropouts of each phase, over all rounds."""
         return sum((Counter(result.dropouts) for result in self.rounds), Counter())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the results as a JSON document."""
         return {
             **asdict(self.score),
             "words": -(-int(self.traffic.vector) // 2),
@@ -134,7 +130,6 @@ def verify_sum(played: FleetRound, cohort: CohortView, total: Vector) -> None:
 
 
 def true_counts(played: Sequence[FleetRound]) -> Counter[str]:
-    """Return the true counts of all items in the sums."""
     truth: Counter[str] = Counter()
     for finished in played:
         for cohort in finished.view.cohorts:
@@ -152,7 +147,6 @@ def summarize_study(
     seconds: float,
     settings: Mapping[str, Any],
 ) -> StudyResults:
-    """Return the results of a study that is over."""
     threshold = study.question.threshold
     estimates = ((row.item, row.estimate, row.standard_error) for row in rows)
     compared = compare_with_truth(estimates, true_counts(played), threshold)
@@ -205,7 +199,6 @@ def summarize_round(played: FleetRound, exact: bool) -> RoundResult:
 
 
 def _phase_seconds(cohort: CohortView) -> dict[Phase, float]:
-    """Return the seconds that a cohort spent in each phase."""
     pairs = zip(cohort.history, cohort.history[1:], strict=False)
     return {now.phase: (after.entered - now.entered).total_seconds() for now, after in pairs}
 

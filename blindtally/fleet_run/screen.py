@@ -34,25 +34,20 @@ class Screen:
         self._tasks: dict[Phase, TaskID] = {}
 
     def __enter__(self) -> Self:
-        """Show the bars."""
         self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Remove the bars."""
         self._bars.stop()
 
     @property
     def has_bars(self) -> bool:
-        """Return whether standard error is a terminal."""
         return self._bar_console.is_terminal
 
     def print_line(self, line: str) -> None:
-        """Print a line, above the bars if there are any."""
         self._bar_console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
 
     def show_step(self, progress: FleetProgress) -> None:
-        """Show the progress of the round."""
         view = progress.view
         if view.number != self._number:
             self._begin(view, progress.devices)
@@ -62,7 +57,6 @@ class Screen:
             self._bars.update(task, completed=done, note=note if done else "")
 
     def show_round(self, result: RoundResult) -> None:
-        """Print a line about a finished round."""
         self._bars.advance(self._study)
         # Soft wrap: a file has no right edge.
         self._line_console.print(_round_line(result, self._rounds), soft_wrap=True)
@@ -103,7 +97,6 @@ def _describe_outcome(result: RoundResult) -> str:
 
 
 def print_results(console: Console, results: StudyResults) -> None:
-    """Print the tables."""
     console.print(_heavy_hitter_table(results))
     if results.missed:
         missed = ", ".join(f"{item} ({count})" for item, count in results.missed.items())

@@ -1,9 +1,8 @@
 """Setup of a fleet's study from options: the items of the devices, the question and its terms.
 
-The default threshold and capacity of a new study grow with the fleet, so that every size shows the
-same behaviour. The table holds fewer items than there are devices, so that t starts above 1 and
-adapts from round to round. The threshold lies between the items of many devices and the long tail.
-`python -m benchmarks.demo` measures how often the defaults reach an F1 of 0.9.
+The default threshold and capacity grow with the fleet, so that every size shows the same behaviour:
+the table holds fewer items than there are devices, so t starts above 1 and adapts, and the
+threshold lies between the items of many devices and the long tail (`python -m benchmarks.demo`).
 """
 
 import math
@@ -162,7 +161,6 @@ def parse_dropout(pairs: Sequence[str], mode: Mode) -> dict[Phase, float]:
 def new_study_setup(
     data: Path | None, config: FleetConfig, rounds: int, mode: Mode, idle: float
 ) -> FleetSetup:
-    """Return the setup of a study that the fleet creates itself."""
     setup = build_setup(
         data,
         devices=config.devices,
@@ -184,7 +182,6 @@ def new_study_setup(
 def joined_study_setup(
     data: Path | None, config: FleetConfig, study: StudyView, devices: int | None
 ) -> FleetSetup:
-    """Return the setup of a study that exists already."""
     config = replace(config, devices=devices or _devices_to_select(study))
     rounds = 1 if study.question.asks_every_round else study.rounds
     holdings = holdings_for_fleet(

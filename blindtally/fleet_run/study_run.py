@@ -77,7 +77,6 @@ def run_demo_study(
 
 
 def create_study(analyst: Analyst, setup: FleetSetup) -> Study:
-    """Create and start the study."""
     return analyst.create(
         "demo", setup.question, setup.terms, rounds=setup.rounds, timeouts=setup.timeouts
     )

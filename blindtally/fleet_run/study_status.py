@@ -1,12 +1,8 @@
 """Status lines of a study, on standard error: the devices that a cohort waits for.
 
-A fleet shows the progress of its devices. Only the service knows the missing devices of a
-cohort, so it is polled once a second, and its state becomes a line:
-
-    round 1: 17 of 20 devices in cohort 1; waiting for 3 more, until 10:52:10 UTC, then it goes on
-
-A state that stays the same between two polls is printed at once. A state that changes all the time
-is printed when a phase begins and every ten seconds; not at all if progress bars show it.
+The service is polled once a second. A state that stays the same between two polls is printed at
+once; one that changes all the time, when a phase begins and every ten seconds, or not at all if
+progress bars show it.
 """
 
 import asyncio
@@ -89,12 +85,10 @@ def describe_study(url: str, study: StudyView, shown: RoundView | None) -> tuple
 
 
 def study_url(url: str, study: str) -> str:
-    """Return the URL of a study's page."""
     return f"{url.rstrip('/')}/studies/{study}"
 
 
 def _describe_cohorts(cohorts: list[CohortView], terms: Terms, *, hides_counts: bool) -> str:
-    """Return the state of cohorts that are in the same phase."""
     phase, first = cohorts[0].phase, cohorts[0]
     names = f"cohort {first.number + 1}" if len(cohorts) == 1 else f"{len(cohorts):,} cohorts"
     if phase.is_over:

@@ -29,12 +29,10 @@ class F1Point:
 
     @property
     def mean(self) -> float:
-        """Return the mean over runs."""
         return float(np.mean(self.f1_of_runs))
 
     @property
     def standard_deviation(self) -> float:
-        """Return the standard deviation over runs."""
         return float(np.std(self.f1_of_runs, ddof=1)) if len(self.f1_of_runs) > 1 else 0.0
 
 
@@ -72,7 +70,6 @@ class F1Curve:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON document."""
         return {
             "name": self.name,
             "reaches": {str(goal): self.x_reaching(goal) for goal in GOALS},

@@ -1,8 +1,7 @@
 """Forecast of a study of secure sums: its accuracy and sizes, by simulation.
 
-The simulation assumes a population: shares that fall as rank^-s (Zipf), or the shares of a file. It
-reports what a few such studies find, not a formula. Real devices may hold other items; exponents s
-of 0.7 and 1.3 bracket most texts.
+The simulation assumes a population: shares that fall as rank^-s (Zipf), or the shares of a file.
+Exponents s of 0.7 and 1.3 bracket most texts.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
 """Predictions for the page that creates studies: accuracy by simulation, and measured times.
 
-A prediction takes seconds of a processor. So it runs in its own process, at a low priority and
-with bounded memory, which is killed when it takes too long, is cancelled, or outlives the service.
+Each runs in its own process, at a low priority and with bounded memory, which is killed when it
+takes too long, is cancelled, or outlives the service.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """Recommendation of locally private reports: the oracle with the smallest predicted error.
 
-For a dictionary of d values, the recommended oracle (`protocol/oracles/recommend.py`) has one value
-more, for devices without an item. Strings without a dictionary need prefix extension. For them only
-the smallest detected share is predicted, because no error of all strings exists. Detection has a
-probability of 95% in both cases.
+A dictionary of d values has one value more, for devices without an item. Strings without a
+dictionary need prefix extension, of which only the smallest detected share is predicted. Detection
+has a probability of 95%.
 """
 
 import json

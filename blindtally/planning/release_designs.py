@@ -2,13 +2,11 @@
 
 Each design is the best of its kind by the exact loss. Coins have the smallest theta / m, the share
 of all users from which a prefix is shown about half the time. Noise has the smallest variance in
-the sum of each cohort, and a threshold that a cell of noise alone rarely reaches. The closed forms,
-which an auditor can check by hand, are shown next to the exact epsilon.
+the sum of each cohort, and a threshold that a cell of noise alone rarely reaches.
 
 If coins are rare, most users vote in no round. In an `InvitedDesign` each user joins by its own
-coin of probability s / n, with s = m + c sqrt(m) and c = 10, which the server of section 2.1 of the
-note selects. The number that joins is then Bin(n, s / n), and voters are an exact sample of
-probability m / n.
+coin of probability s / n, with s = m + c sqrt(m) and c = 10 (section 2.1 of the note). Voters are
+then an exact sample of probability m / n.
 """
 
 import math
@@ -185,7 +183,6 @@ def _invited_design(
 def compare_releases(
     users: int, epsilon: float, delta: float, levels: int, items: int, json_path: str | None
 ) -> None:
-    """Print the designs, and write them as JSON."""
     try:
         designs = best_designs(users, epsilon, delta, levels, items)
     except ValueError as error:
@@ -213,7 +210,6 @@ def compare_releases(
 
 
 def _recommended(designs: list[ReleaseDesign]) -> ReleaseDesign:
-    """Return the design that shows the rarest prefixes."""
     return min(designs, key=lambda design: design.shown_share)
 
 

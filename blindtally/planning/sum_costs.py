@@ -1,11 +1,8 @@
-"""Costs of a secure sum: counted bytes and estimated seconds.
+"""Costs of a secure sum: counted bytes, and seconds as operations times their measured time.
 
-Bytes are those of the messages without HTTP headers and without the masked vector, whose length
-depends on the study. No device drops out. Holders and neighbours are random, so some sizes are
-means.
-
-Seconds are the number of each operation times its measured time, in one thread of this machine,
-measured in less than a second. They serve to compare parameters. A phone is several times slower.
+Bytes are those of the messages without HTTP headers and without the masked vector. No device drops
+out. Holders and neighbours are random, so some sizes are means. Seconds are of one thread of this
+machine, and serve to compare parameters.
 """
 
 import time
@@ -93,7 +90,6 @@ class SumCost:
 
     @property
     def message_count(self) -> int:
-        """Return the number of signed messages from a device."""
         return len(self.upload_bytes)  # seed shares and vector are one message
 
     @property
@@ -119,7 +115,6 @@ class SumCost:
 
     @property
     def download_bytes(self) -> dict[str, int]:
-        """Return the bytes that a device receives, by message."""
         n, entry = self.parameters.n, _sample_roster_entry(0, enrolled=self.has_registrar)
         sizes = {
             "roster": n * len(roster_bytes([entry])),
@@ -178,7 +173,6 @@ class SumCost:
 
 
 def measure_operations(parameters: Parameters) -> OperationSeconds:
-    """Measure the seconds of each operation."""
     rng = Random(1)
     pair, other = KeyPair.generate(rng), KeyPair.generate(rng)
     identity, purpose, message = (
@@ -216,7 +210,6 @@ def measure_operations(parameters: Parameters) -> OperationSeconds:
 
 
 def _measure_sharing(parameters: Parameters, rng: Random) -> tuple[float, float]:
-    """Return the seconds of sharing a secret and of recovering it."""
     holders = min(parameters.holders, _MAX_MEASURED_HOLDERS)
     threshold = max(2, parameters.threshold * holders // parameters.holders)
     factor = (parameters.holders / holders) ** 2.5
@@ -234,7 +227,6 @@ def _measure_sharing(parameters: Parameters, rng: Random) -> tuple[float, float]
 
 
 def _measure_share_check() -> float:
-    """Return the seconds of reading and checking a revealed share."""
     shares = {dealer: bytes(SHARE_BYTES) for dealer in range(100)}
     body = UnmaskingShares(shares, {}, signature=bytes(SIGNATURE_BYTES)).pack()
     return _fastest_seconds(lambda: UnmaskingShares.unpack(body).are_field_elements) / len(shares)

@@ -1,7 +1,6 @@
 """Words that a study needs: the smallest size from which the mean F1 over the runs reaches a goal.
 
-Sizes are tried on a grid whose steps are a fifth. Between two steps the size is interpolated by its
-logarithm.
+Sizes are tried on a grid whose steps are a fifth, and interpolated by their logarithms.
 """
 
 import math

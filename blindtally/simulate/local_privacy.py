@@ -1,8 +1,7 @@
-"""Simulation of locally private reports: estimates and errors, compared with the true counts.
+"""Simulation of one round of locally private reports, compared with the true counts.
 
-One round: each device sends one report. A frequency oracle estimates the count of every item of a
-dictionary, and the errors of all shares are compared with theory (`scores.error_measures`).
-Mechanisms without a dictionary find heavy hitters, which are compared with the heavy items.
+A frequency oracle estimates the count of every item of a dictionary; its errors are compared with
+theory (`scores.error_measures`). Other mechanisms find heavy hitters.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Simulation of a study of numbers: quantiles and ranks from released counts, with the true ones.
 
-`hierarchical-histogram` takes one round, `triehh` one per level. The devices are the true counts of
-the cells: the votes of the devices in one cell are binomial, and the noise is the sum of all noise
-shares.
+The devices are the true counts of the cells: the votes of the devices in one cell are binomial, and
+the noise is the sum of all noise shares.
 """
 
 import math
@@ -48,7 +47,6 @@ class NumberStudy:
 
     @property
     def devices(self) -> int:
-        """Return the number of devices that took part."""
         return int(self.cell_counts.sum())
 
     def true_quantiles(self, ranks: Floats) -> Floats:

@@ -1,8 +1,4 @@
-"""Result of a simulation: a JSON document and tables.
-
-Several simulations share the table of the first heavy hitters and the privacy loss in each party's
-view.
-"""
+"""Result of a simulation: a JSON document and tables, and the parts that simulations share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +51,6 @@ def epsilon_by_party(event: DpEvent, delta: float) -> dict[str, float | None]:
 
 
 def ledger_of(event: DpEvent) -> Ledger:
-    """Return the ledger of one study."""
     return Ledger(entries=(LedgerEntry(name="simulation", event=event),))
 
 

@@ -1,12 +1,8 @@
 """Accuracy of a study: the items that it found compared with the items that devices held.
 
-An item is heavy if its true count reaches the threshold. The true count is over all devices in any
-sum, each clipped to the contribution bound. An item is found if its estimate, summed over the
-rounds, reaches the threshold. Precision is the share of found items that are heavy, and recall is
-the share of heavy items that are found. F1 = 2 correct / (found + heavy). A measure that would
-divide by zero is 1.
-
-Source: section 7 of [Gascon23].
+An item is heavy if its true count, over all devices in any sum, each clipped to the contribution
+bound, reaches the threshold. It is found if its estimate does. F1 = 2 correct / (found + heavy). A
+measure that would divide by zero is 1. Source: section 7 of [Gascon23].
 """
 
 import math
@@ -37,7 +33,6 @@ class FoundItem:
 
     @property
     def error(self) -> float:
-        """Return the estimate minus the true count."""
         return self.estimate - self.true_count
 
 
@@ -50,7 +45,6 @@ class Score:
     recall: float
 
     def facts(self) -> dict[str, str]:
-        """Return the lines of a table of facts."""
         return {
             "precision": f"{self.precision:.4f}",
             "recall": f"{self.recall:.4f}",
@@ -84,7 +78,6 @@ class StudyScore:
     is_partial: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields of the JSON document."""
         return {
             "partial": self.is_partial,
             **asdict(self.comparison.score),
@@ -98,7 +91,6 @@ class StudyScore:
 
 
 def score(found_items: set[str], heavy: set[str]) -> Score:
-    """Return precision, recall and F1 of the found items."""
     correct, total = len(found_items & heavy), len(found_items) + len(heavy)
     return Score(
         f1=2 * correct / total if total else 1.0,
@@ -123,7 +115,6 @@ def compare_with_truth(
 def compare_estimates(
     estimates: Iterable[Estimate], truth: Mapping[str, int], threshold: float
 ) -> Comparison:
-    """Compare a mechanism's final estimates with true counts."""
     rows = ((e.item, e.count, math.sqrt(e.variance)) for e in estimates)
     return compare_with_truth(rows, truth, threshold)
 
@@ -160,7 +151,6 @@ def score_study(outcomes: Iterable[RoundOutcome[AnyPlan]], question: AnyQuestion
 
 
 def vector_words(plan: AnyPlan) -> int:
-    """Return the 16-bit words of a device's vector."""
     return -(-SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes // 2)
 
 

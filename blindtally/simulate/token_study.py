@@ -1,7 +1,6 @@
 """Studies over simulated rounds of tokens, from which `plan` and the figures predict accuracy.
 
-The tokens of a round are distributed to devices at random, m to each device. Then a study is the
-same as any other simulation (`protocol.simulation.study.run_study`).
+The tokens of a round are distributed to devices at random, m to each device.
 """
 
 from collections.abc import Iterable, Sequence
@@ -60,7 +59,6 @@ class KeyedPopulation:
 
     @cached_property
     def index(self) -> ItemIndex:
-        """Return the items in the order of histograms."""
         return ItemIndex(self.population.items)
 
     @cached_property

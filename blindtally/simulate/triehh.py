@@ -2,7 +2,7 @@
 
 Devices are arrays: the digits of each item, and the item of each holding. They use the same coins
 and vote by the same function as a single device (`encode_votes`). The noise is the sum of all noise
-shares, cohort by cohort. So a million devices and ten levels take a fraction of a second.
+shares, cohort by cohort.
 """
 
 import math
@@ -55,7 +55,6 @@ class _Holdings:
     excluded_items: int  # items of the file that are outside the domain
 
     def truth(self) -> dict[str, int]:
-        """Return the number of devices that hold each item."""
         counts = np.bincount(self.item_of_holding, minlength=len(self.items)).tolist()
         return {item: count for item, count in zip(self.items, counts, strict=True) if count}
 

@@ -1,9 +1,4 @@
-"""Sends an analyst's requests in an event loop, and repeats those that fail for the moment.
-
-A request that may succeed later (no connection, a busy service, a proxy without its server) is
-repeated for up to `patience` seconds. A stream of events that breaks off is opened again after the
-last event that was received.
-"""
+"""Sends an analyst's requests in an event loop, and repeats those that fail for the moment."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -52,7 +47,6 @@ class AsyncSender:
         return request.read(await self._http.request(**request.arguments))
 
     async def rows(self, listing: PagedRequest[T]) -> AsyncIterator[T]:
-        """Yield the rows of a list, page by page."""
         after = listing.after
         while True:
             rows, after = await self.send(listing.page(after))
@@ -62,7 +56,6 @@ class AsyncSender:
                 return
 
     async def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
-        """Return all rows of a list."""
         return ResultTable([row async for row in self.rows(listing)], listing.columns)
 
     async def events(self, cursor: EventCursor) -> AsyncIterator[Event]:
@@ -96,5 +89,4 @@ class AsyncSender:
         return source
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.aclose()

@@ -1,8 +1,4 @@
-"""Requests of an analyst as plain data: content to send, and the parser of the answer.
-
-An `ApiRequest` is one request. A `PagedRequest` is a list that the service returns page by page.
-`client.analyst.sender` and `client.analyst.async_sender` send them.
-"""
+"""Requests of an analyst as plain data: content to send, and the parser of the answer."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +50,6 @@ class ApiRequest(Generic[T]):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of `httpx.Client.request`."""
         headers = {}
         if self.content is not None:
             headers["content-type"] = "application/json"
@@ -83,7 +78,6 @@ class PagedRequest(Generic[T]):
     after: str | int | None = None
 
     def page(self, after: str | int | None) -> ApiRequest[tuple[Sequence[T], str | int | None]]:
-        """Return the request of the page that starts after row `after`."""
         return ApiRequest("GET", self.path, self.parse, {} if after is None else {"after": after})
 
 
@@ -112,7 +106,6 @@ class EventCursor:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the headers that request the events after this position."""
         return {"Last-Event-ID": str(self.after)}
 
     def parse(self, message: ServerSentEvent) -> Event | None:
@@ -125,7 +118,6 @@ class EventCursor:
 
 
 def path(*parts: object) -> str:
-    """Return the path of `parts`, each quoted."""
     return "".join(f"/{quote(str(part), safe='')}" for part in parts)
 
 

@@ -1,10 +1,5 @@
 # Generated from async_sender.py by `make generate`; do not edit.
-"""Sends an analyst's requests in a thread, and repeats those that fail for the moment.
-
-A request that may succeed later (no connection, a busy service, a proxy without its server) is
-repeated for up to `patience` seconds. A stream of events that breaks off is opened again after the
-last event that was received.
-"""
+"""Sends an analyst's requests in a thread, and repeats those that fail for the moment."""
 
 import time
 from collections.abc import Iterator
@@ -53,7 +48,6 @@ class Sender:
         return request.read(self._http.request(**request.arguments))
 
     def rows(self, listing: PagedRequest[T]) -> Iterator[T]:
-        """Yield the rows of a list, page by page."""
         after = listing.after
         while True:
             rows, after = self.send(listing.page(after))
@@ -62,7 +56,6 @@ class Sender:
                 return
 
     def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
-        """Return all rows of a list."""
         return ResultTable(list(self.rows(listing)), listing.columns)
 
     def events(self, cursor: EventCursor) -> Iterator[Event]:
@@ -96,5 +89,4 @@ class Sender:
         return source
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()

@@ -1,9 +1,4 @@
-"""Tables of results: sequences of rows that become data frames.
-
-for row in study.heavy_hitters():
-    print(row.item, row.estimate, row.low, row.high)
-frame = study.heavy_hitters().to_pandas()
-"""
+"""Tables of results: sequences of rows that become data frames."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar, overload

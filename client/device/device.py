@@ -43,7 +43,6 @@ STEP_OF_PHASE: Final = {  # the step that a phase waits for
 
 
 def steps_in_mode(mode: Mode) -> tuple[DeviceStep, ...]:
-    """Return the steps of a device in a round of `mode`, first to last."""
     return tuple(STEP_OF_PHASE[phase] for phase in participant_phases(mode))
 
 

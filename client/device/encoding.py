@@ -1,11 +1,8 @@
 """Encoding of a device's records: first the histogram that it contributes, then its vector.
 
-A device holds any number of records of any text. Its contribution is a histogram of at most
-`contribution` records, all inside the question's domain. Records outside the domain are removed
-first, so that they do not count towards the bound; of the rest, a random subset stays. Estimates
-are estimates of the sum of these contributions, and so is the truth with which they are compared.
-
-Source: the contribution bound m of [Gascon23, section 2].
+Records outside the question's domain are removed first, so that they do not count towards the
+contribution bound m [Gascon23, section 2]; of the rest, a random subset stays. Estimates are
+estimates of the sum of these contributions.
 """
 
 from collections import Counter
@@ -32,7 +29,6 @@ class Contribution:
 
 
 def count_items(records: Iterable[str]) -> Histogram:
-    """Return the number of occurrences of each item in `records`."""
     return dict(Counter(records))
 
 

@@ -229,7 +229,6 @@ class MemoryJournal(Journal):
 
     @property
     def entries(self) -> tuple[JournalEntry, ...]:
-        """Return all entries."""
         return tuple(self._entries)
 
     @contextmanager

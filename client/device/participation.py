@@ -3,15 +3,10 @@
     join -> [roster] share -> [share commitments] mask -> [survivors] confirm
          -> [confirmations, encrypted shares] unmask
 
-The brackets show what the device waits for before a step. In a round of the semi-honest mode no
-device sends a confirmation. `SumParticipation.steps` yields after each step, so a caller can stop
-there: to the others, that device has dropped out. A plan may ask devices to join by a private
-coin: a device that its coin does not invite takes no step and sends nothing.
-
-Each step is computed once. Its bytes are sent until they arrive, and never computed again. A
-message that may be sent in one version only is in the device's journal before it is sent. The
-device checks each answer of the service against its policy before the step that depends on it. It
-computes the numbers of its holders, neighbours and confirmations itself.
+The brackets show what the device waits for before a step. Each step is computed once, and its bytes
+are sent until they arrive. A message that may be sent in one version only is in the device's
+journal before it is sent. The device checks each answer of the service against its policy before
+the step that depends on it.
 """
 
 import asyncio

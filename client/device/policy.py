@@ -246,7 +246,6 @@ class Policy:
 
 
 def _round_up(epsilon: float) -> float | None:
-    """Return `epsilon` rounded up to two decimals, None if it is not finite."""
     return math.ceil(100 * epsilon) / 100 if math.isfinite(epsilon) else None
 
 

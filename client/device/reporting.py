@@ -1,9 +1,8 @@
 """Steps of one device in a round of reports: one message, private before it is sent.
 
-The report is made once and recorded with its privacy loss. Its bytes are then sent until they
-arrive or the device's patience ends. The device never makes a second report of the same item for
-the same study, because the noise of two reports would average out. A crash between record and send
-costs the device its part in the study, and its epsilon.
+The report is made once and recorded with its privacy loss before it is sent: the noise of two
+reports of the same item would average out. A crash between record and send costs the device its
+part in the study, and its epsilon.
 """
 
 import asyncio

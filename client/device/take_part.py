@@ -1,12 +1,9 @@
 """Participation of one device with its items: the function that a program on a device calls.
 
     outcomes = await take_part("https://counts.example.org", ["hello", "world"], Policy())
-    for outcome in outcomes:
-        print(outcome.study, outcome.round, outcome.state)
 
-It finds a round that takes devices, checks the round against the policy, contributes once and
-returns the outcome. The device's state (`client.device.device_state`) is on its disk: a program
-that calls again, today or next year, is the same device, which contributes to no study twice.
+The device's state (`client.device.device_state`) is on its disk: a program that calls again, today
+or next year, is the same device, which contributes to no study twice.
 """
 
 import asyncio
@@ -136,7 +133,6 @@ class _DeviceRun:
     patience: float
 
     async def running_studies(self) -> tuple[str, ...]:
-        """Return the ids of the newest running studies."""
         async with http_client(self.url) as http:
             transport = Transport(http, self.patience)
             answer = await transport.send("GET", "/studies", params={"limit": MAX_STUDIES_AT_ONCE})

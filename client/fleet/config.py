@@ -1,8 +1,4 @@
-"""Configuration and results of a fleet, and the selection of the devices of a round.
-
-`seed` determines selection, dropouts and clipping: two runs select the same devices, and the same
-ones drop out.
-"""
+"""Configuration and results of a fleet, and the selection of the devices of a round."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -78,7 +74,6 @@ class FleetRound:
         return [result for result in results if result.slot in survivors]
 
     def dropouts_by_phase(self) -> Mapping[Phase, int]:
-        """Return the number of devices that dropped out in each phase."""
         missed = missed_phases(self.view.plan.terms.mode)
         present = (EndState.FINISHED, EndState.NOT_INVITED)
         last_steps = (result.last_step for result in self.results if result.state not in present)

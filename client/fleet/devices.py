@@ -90,7 +90,6 @@ class FleetDevices:
 
     @asynccontextmanager
     async def transport(self) -> AsyncIterator[Transport]:
-        """Yield a new connection to the service."""
         async with self.connect() as http:
             yield Transport(http, self.config.patience)
 
@@ -160,7 +159,6 @@ class FleetDevices:
         )
 
     def snapshot(self, index: int, behaviour: DeviceBehaviour) -> DeviceSnapshot:
-        """Return a device as plain data."""
         device = self._device(index)
         return DeviceSnapshot(
             index,
@@ -173,7 +171,6 @@ class FleetDevices:
         )
 
     def restore(self, snapshot: DeviceSnapshot) -> None:
-        """Create the device of a snapshot."""
         self._create(
             snapshot.index,
             snapshot.secret,
@@ -185,7 +182,6 @@ class FleetDevices:
             self._enrolled.add(self._devices[snapshot.index].identity.public)
 
     def journal_entries(self, index: int) -> tuple[JournalEntry, ...]:
-        """Return the entries of a device's journal."""
         journal = self._devices[index].journal
         assert isinstance(journal, MemoryJournal)  # `_create` made it
         return journal.entries

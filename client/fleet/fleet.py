@@ -1,15 +1,12 @@
 """Fleet of simulated devices in one process, which use a real service.
 
-Each device has its own histogram and takes part like any other device, over HTTP, with an identity
-that it keeps as long as the fleet exists. A round selects devices that have sent no vector yet, or
-no vector to this round if the study asks the same devices in every round. A fixed fraction of them
-drops out, each after any of its steps except the last, with equal probability. Where devices join
-by coins, those selected flip theirs, and most may not be invited. The fleet remembers the vector
-that each device encoded, which no service ever sees, so a demo or a test can check that a sum is
-exact.
+Each device takes part like any other device, over HTTP. A round selects devices that may still
+contribute, of which a fixed fraction drops out, each after any of its steps except the last. The
+fleet remembers the vector that each device encoded, which no service ever sees, so a demo or a test
+can check that a sum is exact.
 
-`seed` determines selection, dropouts and clipping: two runs select the same devices, and the same
-ones drop out. Secrets, sampling and noise always use the system's randomness.
+`seed` determines selection, dropouts and clipping. Secrets, sampling and noise always use the
+system's randomness.
 """
 
 import asyncio
@@ -94,7 +91,6 @@ class Fleet:
         return "; ".join(map(str, by_limit.values())), list(by_limit.values())
 
     async def next_round(self, after: int) -> RoundView | None:
-        """Return the next round that takes devices, or None if the study has ended."""
         async with self._devices.transport() as transport:
             try:
                 return await wait_for_open_round(
@@ -104,7 +100,6 @@ class Fleet:
                 return None
 
     async def run_round(self, view: RoundView) -> tuple[DeviceResult, ...]:
-        """Let selected devices take part in the round of `view`, all at once."""
         selected, last_steps = select_devices(
             self.config, view.number, view.plan.terms.mode, self._devices.eligible(view.number)
         )

@@ -1,9 +1,8 @@
 """Fleets over several processes: each process runs a shard of a round's devices.
 
-A shard is plain data. It contains everything about its devices: the secrets of their identities,
-their items, their journals, and the last step of each dropout. The process returns their results
-and their journals. So no process keeps state from round to round, any process can run any shard,
-and the fleet's seed alone determines which devices take part, contribute and drop out.
+A shard is plain data with everything about its devices, and the process returns their results and
+journals. So no process keeps state from round to round, and the fleet's seed alone determines which
+devices take part, contribute and drop out.
 
 All shards run at the same time, because their devices wait for one another: there must be one
 process or thread per shard. The devices of a process that dies have dropped out.
