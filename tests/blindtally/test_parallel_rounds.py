@@ -128,10 +128,7 @@ def test_reports_are_the_same_on_any_number_of_workers(
         )
 
 
-@pytest.mark.parametrize("mechanism", ["ocms", "prefix-extension"])
-def test_simulate_has_workers_report(
-    mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simulate_has_workers_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = list[int]()
 
     def spied(*args: Any) -> Iterator[Any]:
@@ -144,7 +141,7 @@ def test_simulate_has_workers_report(
     monkeypatch.setattr(parallel, "map_bounded", spied)
     data = tmp_path / "words.csv"
     data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
-    asked = ["simulate", mechanism, "--data", data, "--clients", 900, "--epsilon", 4, "--json", "-"]
+    asked = ["simulate", "ocms", "--data", data, "--clients", 900, "--epsilon", 4, "--json", "-"]
     documents = []
     for workers, expected in ((1, 0), (2, 6), (4, 4)):  # of nine chunks two stay here
         pieces.clear()

@@ -16,7 +16,7 @@ from client.device.device import Device, DeviceStep, steps_in_mode
 from client.device.encoding import Contribution
 from client.device.journal import FileJournal, Journal, JournalEntry, MemoryJournal
 from client.device.participation import SumParticipation
-from client.device.policy import Policy, PolicyError
+from client.device.policy import Policy, PolicyError, rho_of
 from client.transport import Transport
 from protocol.api.messages import JoinRequest, RoundView, Survivors
 from protocol.api.phases import MessageKind
@@ -207,6 +207,9 @@ async def test_a_device_that_is_asked_again_sends_one_vector_per_round(tmp_path:
     with pytest.raises(PolicyError, match="max_rounds"):
         await play(Service(view_of(3, EVERY_ROUND_QUESTION)), who, replace(POLICY, max_rounds=2))
     assert who.journal.rounds_by_study() == {STUDY: {1, 2}}
+    rho = rho_of(view_of(question=EVERY_ROUND_QUESTION).plan)  # of each sum
+    assert rho is not None
+    assert who.journal.rho_spent(STUDY) == pytest.approx(2 * rho)
 
 
 async def test_of_two_processes_asked_again_one_gives_the_vector(tmp_path: Path) -> None:

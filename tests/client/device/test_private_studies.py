@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from client.device.driver import EndState
-from client.device.journal import MemoryJournal
-from client.device.policy import Policy, rho_of
+from client.device.policy import Policy
 from client.fleet.config import FleetConfig, FleetRound
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
@@ -197,22 +196,3 @@ async def test_nobody_learns_how_many_joined_by_coins(connect: ClientFactory) ->
     epsilons = await epsilons_of(connect, study)
     assert epsilons["server"] is None
     assert epsilons["public"] is not None
-
-
-async def test_a_device_writes_down_what_the_noise_of_each_sum_lets_through(
-    connect: ClientFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journals: list[MemoryJournal] = []
-
-    class RecordedJournal(MemoryJournal):
-        def __init__(self) -> None:
-            super().__init__()
-            journals.append(self)
-
-    monkeypatch.setattr("client.fleet.devices.MemoryJournal", RecordedJournal)
-    study = await create(connect, mode="noise")
-    played = await play(connect, study, dropout=0.0)
-    rho = rho_of(played[0].view.plan)
-    assert rho is not None
-    multiples = {round(journal.rho_spent(study.id) / rho, 6) for journal in journals}
-    assert multiples == {float(len(played))}
