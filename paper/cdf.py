@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from blindtally.console import completion
 from blindtally.console.errors import exit_with_error
+from blindtally.console.options import complete_data
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 from blindtally.simulate.options import RELEASE_DEFAULTS, SimulationRequest
@@ -27,9 +27,7 @@ _CDF_POINTS = 401
 def cdf(
     data: Annotated[
         Path,
-        typer.Option(
-            help="A CSV file of numbers and counts.", autocompletion=completion.complete_data
-        ),
+        typer.Option(help="A CSV file of numbers and counts.", autocompletion=complete_data),
     ],
     column: Annotated[str | None, typer.Option(help="The column of the numbers.")] = None,
     low: Annotated[

@@ -12,7 +12,7 @@ from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import fact_table, print_parts, result_table
 from blindtally.parallel import DaskOption, WorkersOption
-from blindtally.planning.f1_curves import GOALS, StudySetting
+from blindtally.planning.word_budget import GOALS, StudySetting
 from blindtally.simulate.populations import DRIFT_KINDS
 from paper import adaptive_iblt, cdf, curves, drawing, growth, options, oracle_errors, words
 from paper.options import (
@@ -170,14 +170,14 @@ def _run_figure(
             result_table([figure.x], [*names], rows),
             fact_table(names),
         )
-    rows_of = [row for curve in merged for row in curve.rows(figure.x)]
+    rows_of = [row for curve in merged for row in curves.curve_rows(curve, figure.x)]
     options.write_figure(
         out,
         lambda path: drawing.draw_curves(path, merged, x, title, figure.is_over_words),
         rows_of,
     )
     document = {"figure": figure.name, "title": title, "x": x}
-    write_json(json_path, document | {"curves": [curve.as_json() for curve in merged]})
+    write_json(json_path, document | {"curves": [curves.curve_document(curve) for curve in merged]})
 
 
 @app.command("growth")

@@ -8,13 +8,23 @@ fixed". An item is heavy if it was drawn `tau` times or more, and found if its e
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.planning.f1_curves import F1Curve, F1Point, StudySetting, f1
-from blindtally.planning.word_budget import TRACKED, Method, StudyCase, draw_study, score_method
+from blindtally.planning.word_budget import (
+    GOALS,
+    TRACKED,
+    F1Curve,
+    F1Point,
+    Method,
+    StudyCase,
+    StudySetting,
+    draw_study,
+    f1,
+    score_method,
+)
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from blindtally.simulate.token_study import KeyedPopulation, TooFewWordsError, run_tokens
 from paper import frequency_sketches, gascon23
@@ -219,3 +229,36 @@ def compare_methods(
         for method in (PAPER, TRACKED)
     ]
     return MethodComparison(setting, *scores)
+
+
+def curve_rows(curve: F1Curve, x: str) -> list[dict[str, Any]]:
+    """Return the points as rows of a table, with the abscissa in column `x`."""
+    return [
+        {
+            "method": curve.name,
+            x: point.x,
+            "f1": point.mean,
+            "deviation": point.standard_deviation,
+            "runs": len(point.f1_of_runs),
+            "option": point.option,
+        }
+        for point in curve.points
+    ]
+
+
+def curve_document(curve: F1Curve) -> dict[str, Any]:
+    """Return the curve as JSON."""
+    return {
+        "name": curve.name,
+        "reaches": {str(goal): curve.x_reaching(goal) for goal in GOALS},
+        "points": [
+            {
+                "x": point.x,
+                "mean": point.mean,
+                "deviation": point.standard_deviation,
+                "runs": list(point.f1_of_runs),
+                "option": point.option,
+            }
+            for point in curve.points
+        ],
+    }

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from blindtally.console import completion
 from blindtally.console.errors import exit_with_error
+from blindtally.console.options import complete_data
 from blindtally.console.output_files import atomic_write
 from blindtally.parallel import run_parallel
 from blindtally.simulate.populations import ItemPopulation, load_item_population
@@ -24,15 +24,11 @@ from paper.drawing import PICTURE_SUFFIXES
 
 DataOption = Annotated[
     Path,
-    typer.Option(
-        help="A CSV file of items and counts to draw from.", autocompletion=completion.complete_data
-    ),
+    typer.Option(help="A CSV file of items and counts to draw from.", autocompletion=complete_data),
 ]
 DataFilesOption = Annotated[
     list[Path],
-    typer.Option(
-        help="A CSV file of items and counts; repeat it.", autocompletion=completion.complete_data
-    ),
+    typer.Option(help="A CSV file of items and counts; repeat it.", autocompletion=complete_data),
 ]
 ThresholdOption = Annotated[
     float, typer.Option("--threshold", min=1, help="Count that makes an item heavy (tau).")

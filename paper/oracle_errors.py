@@ -8,8 +8,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from blindtally.console import completion
 from blindtally.console.errors import exit_with_error
+from blindtally.console.options import complete_data
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 from blindtally.parallel import DaskOption, WorkersOption
@@ -22,7 +22,7 @@ def ldp(
         Path | None,
         typer.Option(
             help="A file of devices, such as Kosarak's, or of counts.",
-            autocompletion=completion.complete_data,
+            autocompletion=complete_data,
         ),
     ] = None,
     devices: Annotated[

@@ -14,12 +14,27 @@ from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 from blindtally.parallel import DaskOption, WorkersOption
-from blindtally.planning.f1_curves import GOALS, F1Curve, StudySetting
-from blindtally.planning.word_budget import TRACKED, Method, StudyCase, f1_over_sizes
+from blindtally.planning.word_budget import (
+    GOALS,
+    TRACKED,
+    F1Curve,
+    Method,
+    StudyCase,
+    StudySetting,
+    f1_over_sizes,
+)
 from blindtally.simulate.populations import DRIFT_KINDS, DriftKind
 from blindtally.simulate.token_study import KeyedPopulation
 from paper import drawing, options
-from paper.curves import ADAPTIVE, PAPER, TRACKED_MECHANISM, MethodComparison, compare_methods
+from paper.curves import (
+    ADAPTIVE,
+    PAPER,
+    TRACKED_MECHANISM,
+    MethodComparison,
+    compare_methods,
+    curve_document,
+    curve_rows,
+)
 from paper.options import (
     DataFilesOption,
     DataOption,
@@ -91,7 +106,8 @@ def words(
         _show(cases, curves_by_case, title)
     _draw_words(out, cases, curves_by_case, title)
     rows = [
-        {"data": name, "drift": case.drift, "contribution": case.contribution} | curve.as_json()
+        {"data": name, "drift": case.drift, "contribution": case.contribution}
+        | curve_document(curve)
         for (name, case), both in zip(cases, curves_by_case, strict=True)
         for curve in both.values()
     ]
@@ -136,7 +152,7 @@ def _draw_words(
     for (name, case), both in zip(cases, curves_by_case, strict=True):
         panels[f"{name}, {case.drift}, m = {case.contribution}"] = [*both.values()]
         about = {"data": name, "drift": case.drift, "contribution": case.contribution}
-        rows += [about | row for curve in both.values() for row in curve.rows("words")]
+        rows += [about | row for curve in both.values() for row in curve_rows(curve, "words")]
     styles = ADAPTIVE, TRACKED_MECHANISM
     options.write_figure(out, lambda path: drawing.draw_words(path, panels, styles, title), rows)
 

@@ -7,14 +7,12 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from blindtally.console import completion
 from blindtally.console.errors import exit_with_error, refuse_unused_options
-from blindtally.console.options import MaxShareOption, SeedOption
+from blindtally.console.options import MaxShareOption, SeedOption, complete_data
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.progress import progress_steps
 from blindtally.console.tables import print_parts, result_table
 from blindtally.planning import release_designs
-from blindtally.planning.f1_curves import StudySetting
 from blindtally.planning.forecast import (
     DEFAULT_ITEMS,
     DEVICE_RANGE,
@@ -24,7 +22,7 @@ from blindtally.planning.forecast import (
     zipf_population,
 )
 from blindtally.planning.oracle_recommendation import recommend_reports
-from blindtally.planning.word_budget import StudyCase
+from blindtally.planning.word_budget import StudyCase, StudySetting
 from blindtally.simulate.populations import load_item_population
 from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.hashed import Hashed
@@ -111,7 +109,7 @@ def plan(
         Path | None,
         Option(
             help="CSV file whose items and shares replace the assumed ones.",
-            autocompletion=completion.complete_data,
+            autocompletion=complete_data,
         ),
     ] = None,
     runs: Annotated[int, Option(min=1, max=100, help="Number of simulated studies.")] = 3,

@@ -10,8 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from blindtally.planning.f1_curves import GOALS, StudySetting
-from blindtally.planning.word_budget import TRACKED, StudyCase, draw_study, f1_over_sizes
+from blindtally.planning.word_budget import (
+    GOALS,
+    TRACKED,
+    StudyCase,
+    StudySetting,
+    draw_study,
+    f1_over_sizes,
+)
 from blindtally.simulate.populations import ItemPopulation
 from blindtally.simulate.token_study import TokenStudy, TooFewWordsError, run_tokens
 from protocol.domains.hashed import Hashed

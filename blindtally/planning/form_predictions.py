@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Final
 
 from blindtally.console.tables import format_seconds
-from blindtally.planning.f1_curves import StudySetting
 from blindtally.planning.forecast import (
     DEFAULT_ITEMS,
     DEVICE_RANGE,
@@ -20,7 +19,7 @@ from blindtally.planning.forecast import (
     zipf_population,
 )
 from blindtally.planning.sum_costs import SumCost, measure_operations
-from blindtally.planning.word_budget import StudyCase
+from blindtally.planning.word_budget import StudyCase, StudySetting
 from blindtally.process_pool import RetryingProcessPool
 from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.hashed import Hashed

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from blindtally.planning.f1_curves import GOALS, F1Curve, F1Point, StudySetting, f1
 from blindtally.simulate.populations import DriftKind
 from blindtally.simulate.token_study import (
     ItemMask,
@@ -20,9 +20,63 @@ from blindtally.simulate.token_study import (
     run_tokens,
 )
 
+GOALS: Final = (0.8, 0.9, 0.95)
 _SIZE_RATIO: Final = 1.2
 _MAX_WORDS: Final = 200_000
 _CONFIRMING_SIZES: Final = 2  # steps beyond the last goal that must reach it too
+
+
+@dataclass(frozen=True, slots=True)
+class StudySetting:
+    """Parameters of a point: the paper's R, tau, M and C."""
+
+    rounds: int
+    tau: float
+    tokens: int
+    words: int
+
+
+@dataclass(frozen=True, slots=True)
+class F1Point:
+    """F1 of each run with the best option, and the name of that option."""
+
+    x: int
+    f1_of_runs: tuple[float, ...]
+    option: str = ""
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.f1_of_runs))
+
+    @property
+    def standard_deviation(self) -> float:
+        return float(np.std(self.f1_of_runs, ddof=1)) if len(self.f1_of_runs) > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class F1Curve:
+    """A method's points."""
+
+    name: str
+    points: tuple[F1Point, ...]
+
+    def x_reaching(self, goal: float) -> float | None:
+        """Return the x from which the mean is at least `goal`, by log x between points, or None."""
+        below = [number for number, point in enumerate(self.points) if point.mean < goal]
+        last = below[-1] if below else -1
+        if last == len(self.points) - 1:
+            return None
+        if last == -1:
+            return float(self.points[0].x)
+        low, high = self.points[last], self.points[last + 1]
+        share = (goal - low.mean) / (high.mean - low.mean)
+        return float(low.x * (high.x / low.x) ** share)
+
+
+def f1(found_items: NDArray[np.bool_], heavy: NDArray[np.bool_]) -> float:
+    """Return F1 of two masks; 1 if both are empty."""
+    total = int(found_items.sum()) + int(heavy.sum())
+    return 2 * int((found_items & heavy).sum()) / total if total else 1.0
 
 
 @dataclass(frozen=True, slots=True)

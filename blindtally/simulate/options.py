@@ -7,8 +7,14 @@ from typing import Annotated, Any, Final, Literal
 
 from typer import Argument, Option
 
-from blindtally.console import completion
-from blindtally.console.options import ContributionOption, MaxShareOption, ModeOption, SeedOption
+from blindtally.console.options import (
+    ContributionOption,
+    MaxShareOption,
+    ModeOption,
+    SeedOption,
+    complete_data,
+    complete_mechanism,
+)
 from blindtally.parallel import DaskOption, WorkersOption
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
 from protocol.oracles.registry import ORACLES, depends_on_goal, uses_frequency_bound
@@ -51,7 +57,7 @@ class SimulationRequest:
         str,
         Argument(
             help=f"One of: {', '.join(MECHANISMS)}; see `blindtally mechanisms`.",
-            autocompletion=completion.complete_mechanism,
+            autocompletion=complete_mechanism,
         ),
     ]
     data: Annotated[
@@ -59,7 +65,7 @@ class SimulationRequest:
         Option(
             help="CSV of item,count or user,item,count; baskets; or a bundled data set: "
             "link_user_domains, words, short, ages.",
-            autocompletion=completion.complete_data,
+            autocompletion=complete_data,
         ),
     ]
     column: Annotated[str | None, Option(help="Column of the items in a CSV file.")] = None

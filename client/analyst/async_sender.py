@@ -14,9 +14,9 @@ from client.analyst.requests import (
     ApiRequest,
     EventCursor,
     PagedRequest,
+    ResultTable,
     client_options,
 )
-from client.analyst.tables import ResultTable
 from client.errors import WrongStateError, check_response, is_retryable
 from protocol.api.events import Event, EventKind
 from protocol.api.messages import MAX_RETRY_SECONDS

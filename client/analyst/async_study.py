@@ -13,15 +13,13 @@ for a moment. Cancelling a call closes its connection and changes nothing else: 
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 import httpx
 
 from client.analyst import requests
 from client.analyst.async_sender import AsyncSender
-from client.analyst.requests import ApiRequest, EventCursor, RoundChanges
-from client.analyst.tables import ResultTable
+from client.analyst.requests import ApiRequest, EventCursor, ResultTable, RoundChanges
 from protocol.api.events import Event
 from protocol.api.messages import (
     HeavyHitter,
@@ -208,12 +206,7 @@ class AsyncAnalyst:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -14,15 +14,13 @@ for a moment. Cancelling a call closes its connection and changes nothing else: 
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Self
 
 import httpx
 
 from client.analyst import requests
-from client.analyst.requests import ApiRequest, EventCursor, RoundChanges
+from client.analyst.requests import ApiRequest, EventCursor, ResultTable, RoundChanges
 from client.analyst.sender import Sender
-from client.analyst.tables import ResultTable
 from protocol.api.events import Event
 from protocol.api.messages import (
     HeavyHitter,
@@ -207,12 +205,7 @@ class Analyst:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

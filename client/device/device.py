@@ -57,7 +57,7 @@ class Device:
         journal: the record of what it has sent; must live at least as long as `identity`.
         enrolment: the registrar's signature under `identity`, if the study has a registrar.
         credential: the secret with which `identity` is registered at a closed service
-            (`client.device.enrolment`), empty for an open one.
+            (`client.device.driver`), empty for an open one.
     """
 
     identity: Identity

@@ -14,9 +14,8 @@ from urllib.parse import quote
 import httpx
 
 from client.device.device import DeviceStep, RoundParticipation, refusing_malformed
-from client.device.participation import SumParticipation
+from client.device.participation import ReportParticipation, SumParticipation
 from client.device.policy import PolicyError
-from client.device.reporting import ReportParticipation
 from client.errors import (
     CohortFailedError,
     DroppedOutError,
@@ -25,9 +24,11 @@ from client.errors import (
     WrongPhaseError,
 )
 from client.transport import POLL_SECONDS, Transport
-from protocol.api.messages import RoundView
+from protocol.api.credentials import possession_statement, secret_digest
+from protocol.api.messages import EnrolmentRequest, RoundView
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from secagg.errors import ProtocolError
+from secagg.keys import Identity
 
 _DEFAULT_RETRY_SECONDS: Final = 1.0  # if the service names no time
 PARTICIPATION_ERRORS: Final = (ServiceError, ProtocolError, httpx.TransportError)
@@ -78,6 +79,30 @@ class RoundEnd:
 def participation_type(plan: AnyPlan) -> type[RoundParticipation]:
     """Return the class of a device's participation in the round of `plan`."""
     return ReportParticipation if plan.mechanism in REPORT_MECHANISMS else SumParticipation
+
+
+async def enrol_device(
+    transport: Transport, identity: Identity, token: str, credential: str
+) -> None:
+    """Register `identity` at a closed service; repeating the call changes nothing.
+
+    The operator gives the same `token` to many devices, so that it does not link a device's
+    studies. The device chooses its `credential`, which stands for one identity.
+
+    Raises:
+        NotAuthorisedError: if the token is not valid.
+        ForbiddenError: if the token has no enrolments left, or the identity was revoked.
+        ConflictError: if the identity has another credential.
+        httpx.TransportError: if the service is out of reach for too long.
+    """
+    digest = secret_digest(credential)
+    request = EnrolmentRequest(
+        identity=identity.public.hex(),
+        credential=digest.hex(),
+        signature=identity.sign(possession_statement(digest)).hex(),
+    )
+    content = request.model_dump_json().encode()
+    await transport.send("POST", "/devices", content=content, ticket=token)
 
 
 async def wait_for_open_round(

@@ -22,12 +22,12 @@ from client.device.driver import (
     PARTICIPATION_ERRORS,
     EndState,
     RoundEnd,
+    enrol_device,
     participation_type,
     run_participation,
     wait_for_open_round,
 )
 from client.device.encoding import count_items, make_contribution
-from client.device.enrolment import enrol_device
 from client.device.policy import Policy
 from client.errors import NoRoundError, NotAuthorisedError, WrongStateError
 from client.transport import Transport, http_client

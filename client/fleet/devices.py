@@ -15,11 +15,11 @@ from client.device.driver import (
     PARTICIPATION_ERRORS,
     ProgressCallback,
     RoundEnd,
+    enrol_device,
     participation_type,
     run_participation,
 )
 from client.device.encoding import make_contribution
-from client.device.enrolment import enrol_device
 from client.device.journal import JournalEntry, MemoryJournal
 from client.fleet.behaviour import DeviceBehaviour
 from client.fleet.config import DeviceResult, FleetConfig

@@ -14,8 +14,8 @@ from sqlalchemy import select
 from client.device.device import Device
 from client.device.encoding import Contribution
 from client.device.journal import MemoryJournal
+from client.device.participation import ReportParticipation
 from client.device.policy import Policy, PolicyError
-from client.device.reporting import ReportParticipation
 from client.transport import Transport
 from protocol.api.messages import RoundView
 from protocol.api.signed_report import SignedReport

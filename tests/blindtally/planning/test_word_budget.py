@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from blindtally.planning import word_budget
-from blindtally.planning.f1_curves import GOALS, StudySetting
-from blindtally.planning.word_budget import TRACKED, StudyCase, f1_over_sizes
+from blindtally.planning.word_budget import GOALS, TRACKED, StudyCase, StudySetting, f1_over_sizes
 from blindtally.simulate.populations import ItemPopulation
 from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.strings import Alphabet

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from client.analyst.tables import ResultTable
+from client.analyst.requests import ResultTable
 from client.optional_deps import install_command
 from protocol.api.messages import QueryResult
 
