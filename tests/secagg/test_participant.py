@@ -1,22 +1,38 @@
-"""Refusals to share and to mask; a participant does both only once."""
+"""Refusals to share, mask, confirm and reveal; a participant does each only once.
+
+Most requests that a participant refuses are in tests/vectors.
+"""
 
 from dataclasses import replace
-from random import Random
 
 import numpy as np
 import pytest
 
 from secagg.errors import SERVER, OutOfPhaseError, UnsafeRequestError
-from secagg.keys import Identity, PublicKeys
+from secagg.keys import PublicKeys
 from secagg.parameters import Assumptions
+from secagg.participant import Confirmed, Masked
 from secagg.roster import Roster
-from secagg.session import Session, Transcript, advertisement_statement
+from secagg.session import Session, Transcript
 from tests.secagg.conftest import RING, Group, assemble
 from tests.secagg.faulty import with_commitment, with_entry, without
 
 N = 12
 ALL_SLOTS = frozenset(range(N))
 SPARSE_ASSUMPTIONS = Assumptions(0.05, 0.4, sigma=3, eta=2)  # of 18: 8 holders, threshold 3
+
+
+@pytest.fixture
+def masked(group: Group) -> Masked:
+    group.share()
+    group.mask()
+    return group.masked[0]
+
+
+@pytest.fixture
+def confirmed(group: Group, masked: Masked) -> Confirmed:
+    group.confirm()
+    return group.confirmed[masked.slot]
 
 
 def assert_refuses_to_share(group: Group, session: Session, match: str, slot: int = 0) -> None:
@@ -57,33 +73,6 @@ def test_a_refusal_of_a_roster_does_not_spend_the_state(group: Group) -> None:
     group.share()
 
 
-def test_a_mask_key_is_shared_once(group: Group) -> None:
-    group.share()
-    with pytest.raises(OutOfPhaseError, match="Joined"):
-        group.joined[0].share(0, group.session, group.rng)
-
-
-@pytest.mark.parametrize("signer", [None, 0])
-def test_a_holder_whose_keys_it_did_not_sign_is_refused(group: Group, signer: int | None) -> None:
-    # The entry is part of the label and so of the selection: try until it is one of a holder.
-    for slot in range(1, N):
-        keys, signature = PublicKeys(bytes([7] * 32), bytes([8] * 32)), bytes(64)
-        if signer is not None:
-            signed = advertisement_statement(group.session.plan_digest, keys)
-            signature = group.identities[signer].sign(signed)
-        forged = with_entry(group.session, slot, keys=keys, signature=signature)
-        if slot in forged.neighbour_selection.holders(0, Random(1).randbytes(32)):
-            break
-    with pytest.raises(UnsafeRequestError, match=f"participant {slot} with keys not its own"):
-        group.joined[0].share(0, forged, Random(1))
-
-
-def test_with_a_registry_enrolled_participants_continue() -> None:
-    group = assemble(N, registrar=Identity.of(b"r" * 32))
-    group.share()
-    group.mask()
-
-
 # Shared: the transcript
 
 
@@ -91,23 +80,6 @@ def test_a_transcript_of_another_session_is_refused(group: Group) -> None:
     commitments = group.share().share_commitments
     other = Transcript(replace(group.session), commitments)
     assert_refuses_to_mask(group, other, "left out what I shared")
-
-
-def test_a_transcript_without_me_is_refused(group: Group) -> None:
-    assert_refuses_to_mask(group, without(group.share(), [0]), "left out what I shared")
-
-
-@pytest.mark.parametrize("what", ["graph_nonce", "shares_digest"])
-def test_a_transcript_with_other_key_shares_of_mine_is_refused(group: Group, what: str) -> None:
-    transcript = with_commitment(group.share(), 0, **{what: bytes(32)})
-    assert_refuses_to_mask(group, transcript, "other shares than I sent")
-
-
-def test_fewer_dealers_than_a_quorum_are_refused(group: Group) -> None:
-    group.share(range(group.session.quorum - 1))
-    assert_refuses_to_mask(
-        group, group.transcript, "named only 9 of 12 participants, fewer than the quorum of 10"
-    )
 
 
 def test_fewer_holders_than_a_threshold_are_refused_and_a_threshold_suffices() -> None:
@@ -137,13 +109,102 @@ def test_a_refusal_of_a_transcript_does_not_spend_the_state(group: Group) -> Non
     group.mask()
 
 
-def test_a_vector_is_masked_once_and_does_not_change(group: Group) -> None:
+def test_masking_does_not_change_the_vector(group: Group) -> None:
     transcript, vector = group.share(), RING.zero()
     _, upload = group.shared[0].mask(transcript, RING, vector, group.rng)
     assert not any(lane.any() for lane in vector)
     assert all(lane.any() for lane in RING.unpack(upload.vector))
+
+
+# Masked: the survivors
+
+
+def test_survivors_with_too_few_of_my_holders_are_refused() -> None:
+    group = assemble(18, SPARSE_ASSUMPTIONS)
+    group.share()
+    group.mask()
+    holders = group.transcript.holders(0)
+    with pytest.raises(UnsafeRequestError, match="named only 1 of my holders: too few"):
+        group.masked[0].confirm(group.all_slots - set(holders[:7]))
+    group.masked[0].confirm(group.all_slots - set(holders[:6]))
+
+
+def test_a_sum_of_one_vector_is_never_confirmed() -> None:
+    group = assemble(2, Assumptions(0, 0.3, mode="semi-honest"))
+    group.share()
+    group.mask()
+    with pytest.raises(UnsafeRequestError, match="quorum"):
+        group.masked[0].confirm([0])
+
+
+def test_a_refusal_of_survivors_does_not_spend_the_state(masked: Masked) -> None:
+    with pytest.raises(UnsafeRequestError):
+        masked.confirm(ALL_SLOTS - {0})
+    masked.confirm(ALL_SLOTS)
+
+
+# Confirmed: the signatures and the shares
+
+
+def test_a_quorum_of_signatures_suffices(group: Group, confirmed: Confirmed) -> None:
+    confirmed.unmask(dict(list(group.confirmations.items())[:10]), {}, group.rng)
+
+
+def test_the_signature_of_a_dropout_is_refused(group: Group) -> None:
+    group.share()
+    group.mask(ALL_SLOTS - {3})
+    group.confirm()
+    more = {**group.confirmations, 3: bytes(64)}
+    with pytest.raises(UnsafeRequestError, match="did not survive"):
+        group.confirmed[0].unmask(more, {}, group.rng)
+
+
+def test_the_own_signature_counts_and_is_not_checked(group: Group, confirmed: Confirmed) -> None:
+    confirmed.unmask({**group.confirmations, 0: b""}, {}, group.rng)
+
+
+def test_a_server_that_showed_forged_signatures_has_no_second_try(
+    group: Group, confirmed: Confirmed
+) -> None:
+    # A second request would draw other spot checks, until one misses all forged signatures.
+    forged = {**group.confirmations, **{slot: bytes(64) for slot in range(1, 6)}}
+    with pytest.raises(UnsafeRequestError, match="did not sign"):
+        confirmed.unmask(forged, {}, group.rng)
+    for again in (forged, group.confirmations):
+        with pytest.raises(OutOfPhaseError, match="Confirmed"):
+            confirmed.unmask(again, {}, group.rng)
+
+
+def test_all_secrets_differ(group: Group, confirmed: Confirmed) -> None:
+    group.reveal(ALL_SLOTS - {0})
+    secrets = {
+        pair.secret
+        for joined in group.joined
+        for pair in (joined.mask_pair, joined.encryption_pair)
+    }
+    secrets |= {state.own_share for state in group.masked.values()} | {confirmed.masked.own_share}
+    secrets |= {message.graph_nonce for message in group.key_shares.values()}
+    assert len(secrets) == 4 * N
+
+
+# All states
+
+
+def test_each_step_is_taken_once(group: Group) -> None:
+    transcript = group.share()
+    group.mask()
+    group.confirm()
+    group.reveal()
+    joined, shared, masked = group.joined[0], group.shared[0], group.masked[0]
+    with pytest.raises(OutOfPhaseError, match="Joined"):
+        joined.share(0, group.session, group.rng)
     with pytest.raises(OutOfPhaseError, match="Shared"):
-        group.shared[0].mask(transcript, RING, vector, group.rng)
+        shared.mask(transcript, RING, RING.zero(), group.rng)
+    for survivors in (ALL_SLOTS, ALL_SLOTS - {3}):
+        with pytest.raises(OutOfPhaseError, match="Masked"):
+            masked.confirm(survivors)
+    with pytest.raises(OutOfPhaseError, match="Confirmed"):
+        group.confirmed[0].unmask(group.confirmations, {}, group.rng)
 
 
 def test_in_the_semi_honest_mode_no_signature_is_checked() -> None:

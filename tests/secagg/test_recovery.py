@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from secagg import unmasking
-from secagg.messages import commit_seed
 from secagg.unmasking import RecoveredSecrets
 from tests.secagg.conftest import Group, assemble
 from tests.vectors.reference import recover
@@ -64,35 +63,6 @@ def test_secrets_do_not_depend_on_the_batch_size(
         first = sorted(revealed_shares(group, dealer).items())[: given.threshold]
         assert secret == recover(dict(first))
     assert together[DROPOUT] == group.joined[DROPOUT].mask_pair.secret
-
-
-def test_fewer_shares_than_a_threshold_give_no_secret(group: Group) -> None:
-    threshold = group.session.parameters.threshold
-    group.unmasking_shares = dict(list(group.unmasking_shares.items())[: threshold - 2])
-    given = recovered(group)
-    assert all(given.secret(dealer) is None for dealer in group.transcript.share_commitments)
-
-
-def test_a_threshold_of_shares_gives_the_secret(group: Group) -> None:
-    """Otherwise the shares would be corrected, and an honest dealer blamed."""
-    threshold, slots = (
-        group.session.parameters.threshold,
-        (0, *group.transcript.holders(0)),
-    )
-    some = [slot for slot in slots if slot in group.unmasking_shares][:threshold]
-    group.unmasking_shares = {slot: group.unmasking_shares[slot] for slot in some}
-    given = recovered(group)
-    secret = given.secret(0)
-    assert len(given.shares(0)) == threshold
-    assert secret is not None
-    assert commit_seed(secret) == group.masked_inputs[0].seed_shares.seed_commitment
-
-
-def test_without_shares_there_is_no_secret(group: Group) -> None:
-    group.unmasking_shares.clear()
-    given = recovered(group)
-    assert all(not given.shares(dealer) for dealer in group.transcript.share_commitments)
-    assert all(given.secret(dealer) is None for dealer in group.transcript.share_commitments)
 
 
 def test_shares_of_the_other_secret_are_not_used(group: Group) -> None:

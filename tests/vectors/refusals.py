@@ -191,171 +191,96 @@ def unknown_dealers() -> list[dict[str, Any]]:
 
 def to_the_server() -> list[dict[str, Any]]:
     """Return messages that the server refuses, by step and slot."""
-    graph_nonce, encrypted_shares_bytes, signature = SUM.key_shares(RECEIVER)
-    shorter = encrypted_shares_bytes[:-65]
+    graph_nonce, encrypted, signature = SUM.key_shares(RECEIVER)
 
-    def key_shares(
-        encrypted_shares: bytes, label: bytes = SUM.label, slot: int = RECEIVER
-    ) -> bytes:
-        payload = graph_nonce + ref.digest(encrypted_shares)
-        return graph_nonce + encrypted_shares + SUM.sign(slot, "key shares", label, payload)
+    def key_shares(shares: bytes, label: bytes = SUM.label, slot: int = RECEIVER) -> bytes:
+        payload = graph_nonce + ref.digest(shares)
+        return graph_nonce + shares + SUM.sign(slot, "key shares", label, payload)
 
     seed_shares, packed = SUM.seed_shares(RECEIVER), ref.pack(SUM.masked_vector(RECEIVER), LANES)
 
-    def masked_input(
-        seed_shares: bytes, vector: bytes = packed, label: bytes = SUM.transcript
-    ) -> bytes:
-        return (
-            seed_shares + vector + SUM.sign(RECEIVER, "masked input", label, seed_shares + vector)
-        )
+    def masked_input(shares: bytes, vector: bytes = packed, label: bytes = SUM.transcript) -> bytes:
+        payload = shares + vector
+        return payload + SUM.sign(RECEIVER, "masked input", label, payload)
 
-    revealed, answered_digests, other_shares_digests = (
-        SUM.revealed(RECEIVER),
-        SUM.answered_digests(RECEIVER),
-        SUM.answered_digests(1),
-    )
-    other_survivors_digests = SUM.answered_digests(RECEIVER, (*SUM.survivors, DROPOUT_SLOT))
+    survivors_and_dropout = (*SUM.survivors, DROPOUT_SLOT)
+    revealed, digests = SUM.revealed(RECEIVER), SUM.answered_digests(RECEIVER)
     dealer = next(slot for slot in revealed if slot not in (RECEIVER, DROPOUT_SLOT))
     non_dealer = next(slot for slot in SUM.survivors if slot not in revealed)
     share = revealed[dealer][1]
-    without = {slot: payload for slot, payload in revealed.items() if slot != RECEIVER}
-    cases = [
-        ("key-shares", "an encrypted share fewer than holders", key_shares(shorter)),
-        (
-            "key-shares",
-            "an encrypted share more than holders",
-            key_shares(encrypted_shares_bytes + encrypted_shares_bytes[:65]),
-        ),
-        (
-            "key-shares",
-            "signed before an encrypted share was changed",
-            graph_nonce + encrypted_shares_bytes[65:] + encrypted_shares_bytes[:65] + signature,
-        ),
-        ("key-shares", "signed by another", key_shares(encrypted_shares_bytes, slot=1)),
-        (
-            "key-shares",
-            "signed in another cohort",
-            key_shares(encrypted_shares_bytes, NEXT_SESSION.label),
-        ),
-        ("key-shares", "not signed", graph_nonce + encrypted_shares_bytes + bytes(64)),
-        (
-            "masked-input",
-            "an encrypted share fewer than holders that shared",
-            masked_input(seed_shares[:-65]),
-        ),
-        (
-            "masked-input",
-            "an encrypted share more than holders that shared",
-            masked_input(seed_shares + seed_shares[-65:]),
-        ),
-        (
-            "masked-input",
-            "signed under the cohort, not the transcript",
-            masked_input(seed_shares, label=SUM.label),
-        ),
-        (
-            "masked-input",
-            "signed before the vector was changed",
-            masked_input(seed_shares)[: len(seed_shares)]
-            + bytes(len(packed))
-            + masked_input(seed_shares)[-64:],
-        ),
-        (
-            "masked-input",
-            "an element is not below its modulus",
-            masked_input(seed_shares, b"\0" * 5 + b"\xff\xff\xff\xff\x03" + b"\0" * 8),
-        ),
-        (
-            "masked-input",
-            "padding is not zero",
-            masked_input(seed_shares, packed[:4] + bytes([packed[4] | 0x80]) + packed[5:]),
-        ),
-        (
-            "confirmation",
-            "of another set",
-            SUM.confirmation(RECEIVER, (*SUM.survivors, DROPOUT_SLOT)),
-        ),
-        ("confirmation", "by another", SUM.confirmation(1)),
-        (
-            "confirmation",
-            "under the cohort, not the transcript",
-            SUM.sign(RECEIVER, "survivors", SUM.label, ref.u32(*SUM.survivors)),
-        ),
-        ("unmasking-shares", "the own share is left out", SUM.unmasking_shares(RECEIVER, without)),
-        (
-            "unmasking-shares",
-            "no element of the field",
-            SUM.unmasking_shares(RECEIVER, {**revealed, dealer: (0, b"\2" + share[1:])}),
-        ),
-        (
-            "unmasking-shares",
-            "a survivor's seed share as one of its mask key",
-            SUM.unmasking_shares(RECEIVER, {**revealed, dealer: (1, share)}),
-        ),
-        (
-            "unmasking-shares",
-            "the seed of a dropout",
-            SUM.unmasking_shares(RECEIVER, {**revealed, DROPOUT_SLOT: (0, share)}),
-        ),
-        (
-            "unmasking-shares",
-            "a share is missing",
-            SUM.unmasking_shares(
-                RECEIVER, {slot: payload for slot, payload in revealed.items() if slot != dealer}
+
+    def answer(**changed: tuple[int, bytes]) -> bytes:
+        named = {"dealer": dealer, "dropout": DROPOUT_SLOT, "non_dealer": non_dealer}
+        slots = {named[name]: record for name, record in changed.items()}
+        return SUM.unmasking_shares(RECEIVER, {**revealed, **slots})
+
+    def answer_without(left_out: int) -> bytes:
+        kept = {slot: record for slot, record in revealed.items() if slot != left_out}
+        return SUM.unmasking_shares(RECEIVER, kept)
+
+    def answer_signed(
+        slot: int = RECEIVER, label: bytes = SUM.transcript, about: bytes = digests
+    ) -> bytes:
+        records = ref.records(revealed)
+        return records + SUM.sign(slot, "unmasking shares", label, about + records)
+
+    changed_vector = seed_shares + bytes(len(packed)) + masked_input(seed_shares)[-64:]
+    large_element = masked_input(seed_shares, b"\0" * 5 + b"\xff\xff\xff\xff\x03" + b"\0" * 8)
+    padded = masked_input(seed_shares, packed[:4] + bytes([packed[4] | 0x80]) + packed[5:])
+    survivors = ref.u32(*SUM.survivors)
+    under_cohort = SUM.sign(RECEIVER, "survivors", SUM.label, survivors)
+    cases = {
+        "key-shares": {
+            "an encrypted share fewer than holders": key_shares(encrypted[:-65]),
+            "an encrypted share more than holders": key_shares(encrypted + encrypted[:65]),
+            "signed before an encrypted share was changed": (
+                graph_nonce + encrypted[65:] + encrypted[:65] + signature
             ),
-        ),
-        (
-            "unmasking-shares",
-            "a share of one that shared none",
-            SUM.unmasking_shares(RECEIVER, {**revealed, non_dealer: (0, share)}),
-        ),
-        (
-            "unmasking-shares",
-            "a report of an invalid share by a participant that shared nothing",
-            SUM.unmasking_shares(RECEIVER, {**revealed, non_dealer: (2, bytes(33))}),
-        ),
-        (
-            "unmasking-shares",
-            "signed by another",
-            ref.records(revealed)
-            + SUM.sign(
-                1, "unmasking shares", SUM.transcript, answered_digests + ref.records(revealed)
+            "signed by another": key_shares(encrypted, slot=1),
+            "signed in another cohort": key_shares(encrypted, NEXT_SESSION.label),
+            "not signed": graph_nonce + encrypted + bytes(64),
+        },
+        "masked-input": {
+            "an encrypted share fewer than holders that shared": masked_input(seed_shares[:-65]),
+            "an encrypted share more than holders that shared": (
+                masked_input(seed_shares + seed_shares[-65:])
             ),
-        ),
-        (
-            "unmasking-shares",
-            "signed under the cohort, not the transcript",
-            ref.records(revealed)
-            + SUM.sign(
-                RECEIVER, "unmasking shares", SUM.label, answered_digests + ref.records(revealed)
+            "signed under the cohort, not the transcript": (
+                masked_input(seed_shares, label=SUM.label)
             ),
-        ),
-        (
-            "unmasking-shares",
-            "the answer to other encrypted shares than were sent",
-            ref.records(revealed)
-            + SUM.sign(
-                RECEIVER,
-                "unmasking shares",
-                SUM.transcript,
-                other_shares_digests + ref.records(revealed),
+            "signed before the vector was changed": changed_vector,
+            "an element is not below its modulus": large_element,
+            "padding is not zero": padded,
+        },
+        "confirmation": {
+            "of another set": SUM.confirmation(RECEIVER, survivors_and_dropout),
+            "by another": SUM.confirmation(1),
+            "under the cohort, not the transcript": under_cohort,
+        },
+        "unmasking-shares": {
+            "the own share is left out": answer_without(RECEIVER),
+            "no element of the field": answer(dealer=(0, b"\2" + share[1:])),
+            "a survivor's seed share as one of its mask key": answer(dealer=(1, share)),
+            "the seed of a dropout": answer(dropout=(0, share)),
+            "a share is missing": answer_without(dealer),
+            "a share of one that shared none": answer(non_dealer=(0, share)),
+            "a report of an invalid share by a participant that shared nothing": (
+                answer(non_dealer=(2, bytes(33)))
             ),
-        ),
-        (
-            "unmasking-shares",
-            "the answer for other survivors",
-            ref.records(revealed)
-            + SUM.sign(
-                RECEIVER,
-                "unmasking shares",
-                SUM.transcript,
-                other_survivors_digests + ref.records(revealed),
+            "signed by another": answer_signed(slot=1),
+            "signed under the cohort, not the transcript": answer_signed(label=SUM.label),
+            "the answer to other encrypted shares than were sent": (
+                answer_signed(about=SUM.answered_digests(1))
             ),
-        ),
-    ]
+            "the answer for other survivors": (
+                answer_signed(about=SUM.answered_digests(RECEIVER, survivors_and_dropout))
+            ),
+        },
+    }
     return [
         {"comment": why, "step": step, "slot": RECEIVER, "body": body.hex()}
-        for step, why, body in cases
+        for step, bodies in cases.items()
+        for why, body in bodies.items()
     ]
 
 
