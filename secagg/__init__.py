@@ -1,32 +1,12 @@
 """Secure sums: the server learns the sum of many vectors, and nothing else about any vector.
 
-The claim. In a cohort of n participants at most a fraction gamma (`corrupt`) colludes with the
-server, and at most a fraction delta (`dropout`) drops out, in any phase, one by one or together:
-
-    privacy      about the honest participants, server and colluders together learn only the
-                 sum over one set of at least n - delta n survivors (less a few, if the server
-                 is active), except with probability 2^-sigma per sharing of keys, and except
-                 for the cost of breaking X25519, Ed25519, SHA-256 or AES;
-    correctness  the sum of the survivors' vectors is exact, except with probability 2^-eta
-                 that the cohort fails; with more dropouts the cohort fails, and nothing of the
-                 sum is published. A participant that sends false shares is refused or blamed,
-                 and never makes the sum wrong.
-
-In the `active` mode (the default; gamma + 2 delta <= 0.9) privacy holds against a server that
-sends any messages it wants: it changes keys and lists, shows two rosters or two sets of survivors,
-names any participants as dropouts after it has seen the graph, and replays messages. The claim
-assumes that the server owns at most gamma n identities of a cohort: with a `Registry` the
-registrar ensures this, without one the server must be trusted for it.
-
-In the `semi-honest` mode (gamma + delta <= 0.9) the server follows the protocol but is curious.
-Participants confirm nothing, check no signatures, and mask with fewer neighbours.
-
-Correctness holds against participants; a server that departs from the protocol can always spoil
-its own sum. A dealer whose shares do not match its commitment is blamed, and can cost its own
-cohort the sum, but no other cohort. The protocol does not hide who takes part and when (traffic
-analysis), does not protect against side channels of Python, against what the sum itself reveals
-or against dishonest inputs, and limits Sybils only by enrolment. The proof is in
-`docs/threat-model.md`.
+In a cohort of n participants at most a fraction gamma (`corrupt`) colludes with the server, and at
+most a fraction delta (`dropout`) drops out. Server and colluders learn about the honest
+participants only the sum over one set of at least n - delta n survivors (less a few, if the server
+is active), except with probability 2^-sigma per sharing of keys; the sum is exact, except with
+probability 2^-eta that the cohort fails. In the `active` mode (the default) this holds against a
+server that sends any messages it wants, in the `semi-honest` mode against one that follows the
+protocol. Assumptions, limits and the proof: `docs/threat-model.md`.
 
 Read `run` first: one whole secure sum on one page. Then `ring` (the vectors and their masks),
 `participant` and `aggregator` (the two parties), `unmasking` (the end of the sum), `parameters`

@@ -32,13 +32,18 @@ from collections.abc import Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secagg.keys import SIGNATURE_BYTES, Identity
-from secagg.roster import DIGEST_BYTES, GRAPH_NONCE_BYTES, PackedSequence, ShareCommitment
+from secagg.roster import (
+    DIGEST_BYTES,
+    GRAPH_NONCE_BYTES,
+    PackedSequence,
+    ShareCommitment,
+    records_by_slot,
+)
 from secagg.shamir import SHARE_BYTES, is_share
 
 CIPHERTEXT_BYTES = SHARE_BYTES
@@ -46,7 +51,7 @@ ENCRYPTED_SHARE_BYTES = DIGEST_BYTES + CIPHERTEXT_BYTES
 RECEIVED_SHARE_DTYPE = np.dtype(
     [("dealer", ">u4"), ("commitment", f"V{DIGEST_BYTES}"), ("ciphertext", f"V{CIPHERTEXT_BYTES}")]
 )
-_CONFIRMATION = struct.Struct(f">I{SIGNATURE_BYTES}s")
+_CONFIRMATION_DTYPE = np.dtype([("slot", ">u4"), ("signature", f"V{SIGNATURE_BYTES}")])
 _REVEALED_SHARE = struct.Struct(f">IB{SHARE_BYTES}s")
 REVEALED_SHARE_BYTES = _REVEALED_SHARE.size
 REVEALED_SHARE_DTYPE = np.dtype(  # the same bytes
@@ -117,15 +122,7 @@ class ReceivedShares(Mapping[int, EncryptedShare]):
         Raises:
             ValueError: if the size is not a multiple of a record's, or slots do not strictly rise.
         """
-        size = RECEIVED_SHARE_DTYPE.itemsize
-        if len(body) % size:
-            raise ValueError(
-                f"encrypted shares take {size} bytes each; {len(body)} is not a multiple"
-            )
-        records = np.frombuffer(body, RECEIVED_SHARE_DTYPE)
-        if (records["dealer"][1:] <= records["dealer"][:-1]).any():
-            raise ValueError("the slots of encrypted shares must strictly rise")
-        return cls(records)
+        return cls(records_by_slot(body, RECEIVED_SHARE_DTYPE, "dealer", "encrypted shares"))
 
     def pack(self) -> bytes:
         return self.records.tobytes()
@@ -172,8 +169,7 @@ def received_shares_bytes(shares: Mapping[int, EncryptedShare]) -> bytes:
     """Return the bytes of the encrypted shares for one holder."""
     if isinstance(shares, ReceivedShares):
         return shares.pack()
-    rows = ((dealer.to_bytes(4, "big"), shares[dealer].pack()) for dealer in sorted(shares))
-    return b"".join(chain.from_iterable(rows))
+    return b"".join(dealer.to_bytes(4, "big") + shares[dealer].pack() for dealer in sorted(shares))
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +271,7 @@ class MaskedInput:
 
 def pack_confirmations(signatures: Mapping[int, bytes]) -> bytes:
     """Return the bytes of signatures over the survivors, by slot."""
-    return b"".join(_CONFIRMATION.pack(*row) for row in sorted(signatures.items()))
+    return b"".join(slot.to_bytes(4, "big") + signatures[slot] for slot in sorted(signatures))
 
 
 def unpack_confirmations(body: bytes) -> dict[int, bytes]:
@@ -284,13 +280,8 @@ def unpack_confirmations(body: bytes) -> dict[int, bytes]:
     Raises:
         ValueError: if the size is not a multiple of a record's, or slots do not strictly rise.
     """
-    size = _CONFIRMATION.size
-    if len(body) % size:
-        raise ValueError(f"confirmations take {size} bytes each; {len(body)} is not a multiple")
-    signatures: dict[int, bytes] = dict(_CONFIRMATION.iter_unpack(body))
-    if len(signatures) * size < len(body) or [*signatures] != sorted(signatures):
-        raise ValueError("the slots of confirmations must strictly rise")
-    return signatures
+    records = records_by_slot(body, _CONFIRMATION_DTYPE, "slot", "confirmations")
+    return dict(zip(records["slot"].tolist(), records["signature"].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -353,14 +344,11 @@ class UnmaskingShares:
                 dealers do not strictly rise (so that no message reveals both secrets of one
                 dealer), or a kind is unknown.
         """
-        size = len(body) - SIGNATURE_BYTES
-        if size < 0 or size % REVEALED_SHARE_BYTES:
-            raise ValueError(f"shares take {REVEALED_SHARE_BYTES} bytes each, before a signature")
-        record_bytes = body[:size]
-        records = np.frombuffer(record_bytes, REVEALED_SHARE_DTYPE)
-        dealers, max_kind = records["dealer"], records["kind"].max(initial=SEED_SHARE)
-        if (dealers[1:] <= dealers[:-1]).any():
-            raise ValueError("the slots of shares must strictly rise")
+        if len(body) < SIGNATURE_BYTES:
+            raise ValueError("too short for a signature")
+        record_bytes = body[:-SIGNATURE_BYTES]
+        records = records_by_slot(record_bytes, REVEALED_SHARE_DTYPE, "dealer", "shares")
+        max_kind = records["kind"].max(initial=SEED_SHARE)
         if max_kind > NO_SHARE:
             raise ValueError("a share's kind is 0, 1 or 2")
         invalid = records[records["kind"] == NO_SHARE] if max_kind == NO_SHARE else records[:0]
@@ -370,7 +358,7 @@ class UnmaskingShares:
             _SharesOfKind(records, SEED_SHARE),
             _SharesOfKind(records, KEY_SHARE),
             frozenset(invalid["dealer"].tolist()),
-            body[size:],
+            body[-SIGNATURE_BYTES:],
         )
         vars(message)["_records"] = record_bytes  # records in rising order have one form only
         return message

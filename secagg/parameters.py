@@ -9,10 +9,8 @@ promises below except with probability 2^-sigma (privacy) and 2^-eta (correctnes
                  ones: both numbers are hypergeometric, and t lies between their tails;
     neighbours   no group of honest survivors is cut off from the others, or its sum would be
                  visible. Against a semi-honest server dropouts do not depend on the graph, and
-                 few neighbours suffice. An `active` server names any participants as dropouts;
-                 but to unmask one it needs t revealed shares: the participant's own, those of
-                 corrupt holders and those of honest holders in its group. If all holders are
-                 neighbours (m = k), no group has that many inside;
+                 few neighbours suffice. An `active` server names any participants as dropouts,
+                 so all holders are neighbours (m = k), and no group has t shares inside;
     spot checks  two survivor sets, each signed by a quorum, have forged signatures between them:
                  a participant that checks s random ones detects one (`active` only).
 

@@ -6,15 +6,10 @@ Participant u agrees on a mask with each neighbour v, draws its own seed b, and 
 
     y_u = x_u + mask(b_u) + sum over v > u of mask(u, v) - sum over v < u of mask(u, v)
 
-In the sum over all participants the pairwise masks cancel. Before that, u shares its secret mask
-key among its holders; with y_u it shares b_u among those holders that shared too. In the end the
-server requests shares of b_u for survivors, and of the mask key for dropouts. With both it could
-read a vector. A participant therefore reveals only one of them, once, and in the `active` mode
-only after it has verified that a quorum signed the same set of survivors.
-
-The messages that a participant received are bound into its keys: the pads on shares of b depend on
-a label that covers all dealers and all graph nonces. A participant that received an inconsistent
-transcript sends shares that cannot be decrypted, and its vector stays masked.
+so that in the sum over all participants the pairwise masks cancel. Before that, u shares its mask
+key among its holders; with y_u it shares b_u. With both secrets the server could read a vector. A
+participant therefore reveals only one of them, once, and in the `active` mode only after it has
+verified that a quorum signed the same set of survivors.
 
 A state is spent by its step: a second call raises `OutOfPhaseError`. If the network lost the
 answer to a message, the caller repeats the bytes, not the step.

@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import Generic, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys, check_identity, pass_quick_check
 
 T = TypeVar("T")
 DIGEST_BYTES = 32
 GRAPH_NONCE_BYTES = 32
-_SLOT_BYTES = 4
 _SHARE_COMMITMENT = np.dtype(
     [
         ("slot", ">u4"),
@@ -28,6 +28,24 @@ _SHARE_COMMITMENT = np.dtype(
         ("shares_digest", f"V{DIGEST_BYTES}"),
     ]
 )
+
+
+def records_by_slot(
+    body: bytes, dtype: np.dtype[np.void], slot: str, what: str
+) -> NDArray[np.void]:
+    """Return the records of `dtype` in `body`, named `what` in errors.
+
+    Raises:
+        ValueError: if the size of `body` is not a multiple of a record's, or the field `slot` does
+            not strictly rise.
+    """
+    if len(body) % dtype.itemsize:
+        size = dtype.itemsize
+        raise ValueError(f"{what} take {size} bytes each; {len(body)} is not a multiple")
+    records = np.frombuffer(body, dtype)
+    if (records[slot][1:] <= records[slot][:-1]).any():
+        raise ValueError(f"the slots of {what} must strictly rise")
+    return records
 
 
 class PackedSequence(Sequence[T], Generic[T]):
@@ -199,18 +217,11 @@ class ShareCommitments(Mapping[int, ShareCommitment]):
     """
 
     def __init__(self, body: bytes) -> None:
-        size = _SHARE_COMMITMENT.itemsize
-        if len(body) % size:
-            raise ValueError(
-                f"share commitments take {size} bytes each; {len(body)} is not a multiple"
-            )
         self.body = body
-        rows = np.frombuffer(body, _SHARE_COMMITMENT)
-        slots = self.slots = rows["slot"].astype(np.int64)
-        if (slots[1:] <= slots[:-1]).any():
-            raise ValueError("the slots of share commitments must strictly rise")
+        rows = records_by_slot(body, _SHARE_COMMITMENT, "slot", "share commitments")
+        self.slots = rows["slot"].astype(np.int64)
         nonces = rows["graph_nonce"].tolist()
-        self.graph_nonces: dict[int, bytes] = dict(zip(slots.tolist(), nonces, strict=True))
+        self.graph_nonces: dict[int, bytes] = dict(zip(self.slots.tolist(), nonces, strict=True))
 
     @classmethod
     def unpack(cls, body: bytes) -> "ShareCommitments":
@@ -245,7 +256,6 @@ def share_commitments_bytes(commitments: Mapping[int, ShareCommitment]) -> bytes
     """Return the bytes of the dealers' commitments, by slot."""
     if isinstance(commitments, ShareCommitments):
         return commitments.body
-    rows = ((slot, commitments[slot]) for slot in sorted(commitments))
     return b"".join(
-        slot.to_bytes(_SLOT_BYTES, "big") + commitment.signed_bytes() for slot, commitment in rows
+        slot.to_bytes(4, "big") + commitments[slot].signed_bytes() for slot in sorted(commitments)
     )

@@ -9,14 +9,12 @@ out, each from `threshold` shares, and subtracts these masks. A participant that
 it shared is in no mask. The server never holds both secrets of one participant, and a recovered
 secret exists only during `unmask`.
 
-Commitments identify false shares. A secret counts as recovered only if it matches its commitment
-(a mask key: its public key). If t shares give another secret, all its shares are compared with the
-dealer's commitments. A holder whose share differs is blamed and its share is left out, so a holder
-cannot spoil a sum. If the remaining shares do not give the committed secret either, the dealer
-sent false shares: it is blamed, and the secret is corrected or the cohort fails; the sum is never
-wrong. A dealer is blamed too if at least `threshold` holders report its shares as invalid, since
-an honest dealer has fewer corrupt holders. A false share outside the t shares that recovered a
-secret changes nothing, and is not looked for.
+A secret counts as recovered only if it matches its commitment (a mask key: its public key). If t
+shares give another secret, all its shares are compared with the dealer's commitments: a holder
+whose share differs is blamed, and its share is left out. If the remaining shares do not give the
+committed secret either, the dealer is blamed, and the secret is corrected or the cohort fails; the
+sum is never wrong. A dealer is blamed too if at least `threshold` holders report its shares as
+invalid, since an honest dealer has fewer corrupt holders.
 
 Source: [Bonawitz17, figure 4, round 4]. Commitments and corrections are additions of blindtally.
 """
