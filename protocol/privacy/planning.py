@@ -13,7 +13,6 @@ from functools import lru_cache, partial
 
 from protocol.privacy import sample_threshold, skellam
 from protocol.privacy.loss import NeighbourRelation, compose, epsilon_of
-from protocol.search import first_true
 
 _RELATIVE_PRECISION = 1e-5  # of m and of a variance
 _MAX_MISSES = 2  # consecutive theta without improvement that end the search
@@ -77,32 +76,6 @@ def best_design(
             theta += step
     theta, m = best
     return SampleThresholdDesign(theta, m, cost(theta, m))
-
-
-def min_threshold(probability: float, epsilon: float, delta: float, releases: int = 1) -> int:
-    """Return the smallest theta that keeps the budget with coins of `probability`.
-
-    It makes the list of items of several tables of sampled items private for a party that sees
-    nothing else, if each table is suppressed below theta: coins of 1 / t, one release per table.
-
-    Raises:
-        ValueError: if a parameter is out of range, or no theta up to 1,000 keeps it.
-    """
-    _check(epsilon, delta, releases)
-
-    def fits(theta: int) -> bool:
-        loss = sample_threshold.privacy_loss.__wrapped__(probability, theta, "add-remove")
-        return epsilon_of(compose([(loss, releases)]), delta) <= epsilon
-
-    high = 1
-    while not fits(high):
-        if high > _MAX_THETA:
-            raise ValueError(
-                f"no theta keeps epsilon {epsilon:g} at delta {delta:g} with coins of "
-                f"{probability:g} over {releases} releases: sample more rarely"
-            )
-        high *= 2
-    return first_true(fits, high // 2 + 1, high)
 
 
 @lru_cache(maxsize=128)

@@ -1,7 +1,6 @@
 """Laws of every oracle: reports travel and add, in any order, and garbage is refused."""
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from protocol.oracles.ocms.mixture import OcmsMixture
 from protocol.oracles.oracle import Oracle, ReportCounts
 from protocol.oracles.registry import ORACLES, oracle_from_parameters
 from protocol.oracles.subset_selection import SubsetSelection
-from protocol.randomness import seeded_words, system_words
+from protocol.randomness import system_words
 from tests.protocol.chance import seeded
 from tests.protocol.oracles.examples import name, small, usual
 
@@ -46,60 +45,21 @@ def test_parameters_make_the_oracle_again(oracle: Oracle) -> None:
 
 
 @every_oracle
-def test_reports_have_the_bytes_of_their_bits(oracle: Oracle) -> None:
-    reports = oracle.perturb(held(oracle, 50), system_words)
-    assert reports.shape == (50, oracle.nbytes)
-    assert reports.dtype == np.uint8
-    assert 8 * (oracle.nbytes - 1) < oracle.bits <= 8 * oracle.nbytes
-    oracle.check(reports)
-
-
-@every_oracle
-def test_a_seed_repeats_its_reports_and_the_system_does_not(oracle: Oracle) -> None:
-    values = held(oracle, 200)
-    first, again = (oracle.perturb(values, seeded(3)) for _ in range(2))
-    assert (first == again).all()
-    assert (oracle.perturb(values, system_words) != oracle.perturb(values, system_words)).any()
-
-
-@every_oracle
 def test_the_fast_path_and_the_candidates_are_the_sums_of_votes(oracle: Oracle) -> None:
     reports = oracle.perturb(held(oracle, 300), seeded(5))
     every = np.arange(oracle.domain, dtype=np.uint64)
     votes = oracle.votes(reports, every).sum(axis=0, dtype=np.int64)
     assert oracle.support(oracle.aggregate(reports)).tolist() == votes.tolist()
     some = every[[3, 1, 7]]
-    assert oracle.support(oracle.aggregate(reports, some)).tolist() == votes[[3, 1, 7]].tolist()
+    parts = [oracle.aggregate(part, some) for part in (reports[:0], reports[90:], reports[:90])]
+    for counts in (oracle.aggregate(reports, some), parts[0] + parts[1] + parts[2]):
+        assert counts.reports == 300
+        assert oracle.support(counts).tolist() == votes[[3, 1, 7]].tolist()
+    with pytest.raises(ValueError, match="no reports"):
+        oracle.frequencies(parts[0])
     assert oracle.support(oracle.aggregate(reports[:1], every)).shape == (oracle.domain,)
     whole, asked = oracle.estimate(reports), oracle.estimate(reports, some)
     assert asked == pytest.approx(whole[[3, 1, 7]], abs=1e-12)
-
-
-@every_oracle
-def test_batches_add_to_the_whole_in_any_order(oracle: Oracle) -> None:
-    rng = np.random.default_rng(6)
-    reports = oracle.perturb(held(oracle, 200), seeded_words(rng))
-    whole = oracle.frequencies(oracle.aggregate(reports))
-    shuffled = reports[rng.permutation(200)]
-    some = np.array([2, 5], np.uint64)
-    for candidates, expected in ((None, whole), (some, whole[[2, 5]])):
-        parts = [
-            oracle.aggregate(shuffled[start:end], candidates)
-            for start, end in pairwise([0, 7, 90, 200])
-        ]
-        total = parts[2] + parts[0] + parts[1]
-        assert total.reports == 200
-        assert oracle.frequencies(total) == pytest.approx(expected, abs=1e-12)
-
-
-@every_oracle
-def test_counts_of_nothing_add_and_are_not_estimated_from(oracle: Oracle) -> None:
-    nothing = oracle.aggregate(np.zeros((0, oracle.nbytes), np.uint8))
-    reports = oracle.perturb(held(oracle, 20), system_words)
-    some = oracle.aggregate(reports)
-    assert (oracle.support(nothing + some) == oracle.support(some)).all()
-    with pytest.raises(ValueError, match="no reports"):
-        oracle.frequencies(nothing)
 
 
 @every_oracle
@@ -119,17 +79,12 @@ def test_values_out_of_the_domain_are_refused(oracle: Oracle) -> None:
 
 
 @every_oracle
-def test_reports_of_a_wrong_shape_are_refused(oracle: Oracle) -> None:
+def test_a_wrong_shape_and_a_field_out_of_range_are_refused(oracle: Oracle) -> None:
     reports = oracle.perturb(held(oracle, 4), system_words)
     wide = np.concatenate([reports, reports[:, :1]], axis=1)
-    for wrong in (wide, reports[:, :-1], reports[0], reports.astype(np.int64)):
+    for malformed in (wide, reports[:, :-1], reports[0], reports.astype(np.int64)):
         with pytest.raises(ValueError, match="reports must be uint8 of shape"):
-            oracle.aggregate(wrong)
-
-
-@every_oracle
-def test_a_field_out_of_range_is_refused_and_not_reduced(oracle: Oracle) -> None:
-    reports = oracle.perturb(held(oracle, 4), system_words)
+            oracle.aggregate(malformed)
     if isinstance(oracle, IntegerReportOracle):
         if oracle.possible_reports == 256**oracle.nbytes:
             pytest.skip("every string of bytes is a report")
@@ -164,7 +119,9 @@ def test_counts_of_another_oracle_or_of_others_candidates_do_not_add() -> None:
         mine.support(ReportCounts(mine, 9, np.zeros(3, np.int64)))
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan"), 1000.0, 1e-9])
+@pytest.mark.parametrize(
+    "epsilon", [0.0, -1.0, float("inf"), float("nan"), 1000.0, 1e-9, True, "1"]
+)
 def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
     for oracle in small(1.0):
         with pytest.raises(ValueError, match="epsilon must be from 1e-06 to 32"):
@@ -187,6 +144,7 @@ def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
     [
         ({"oracle": "krr", "domain": 1}, "domain must be from 2"),
         ({"oracle": "krr", "domain": 2**33}, "domain must be from 2"),
+        ({"oracle": "krr", "domain": True}, "domain must be"),
         ({"oracle": "ocms", "domain": 3, "m": 3, "prime": 101}, "domain must be more than m = 3"),
         ({"oracle": "ocms", "domain": 9, "m": 1, "prime": 101}, "m must be 2 or more"),
         ({"oracle": "ocms", "domain": 9, "m": 3, "prime": 97}, "prime must be a prime from 101"),
@@ -222,17 +180,6 @@ def test_a_parameter_out_of_range_is_refused_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         oracle_from_parameters({"epsilon": 1.0} | parameters)
-
-
-@pytest.mark.parametrize("oracle", [OcmsGf(5.0, 30_000, 149), OcmsGf(3.0, 70_000, 16)], ids=name)
-def test_large_fields_are_decoded_by_solutions(oracle: OcmsGf) -> None:
-    assert not oracle.stores_report_counts
-    reports = oracle.perturb(held(oracle, 400), seeded(8))
-    some = np.arange(0, oracle.domain, 97, dtype=np.uint64)
-    votes = oracle.votes(reports, some).sum(axis=0, dtype=np.int64)
-    whole = oracle.support(oracle.aggregate(reports))
-    assert whole[::97].tolist() == votes.tolist()
-    assert abs(int(whole.sum()) - 400 * oracle.domain / oracle.q) < 0.01 * whole.sum()
 
 
 def test_a_large_domain_is_asked_for_candidates_only() -> None:
@@ -278,12 +225,6 @@ def test_batches_of_values_are_transformed_or_solved_by_the_cheaper_way(
         solved.clear()
 
 
-def test_one_value_more_does_not_cost_hundreds_of_times_as_much() -> None:
-    before, after = (OcmsGf(2.0, d, 8) for d in (2**18, 2**18 + 1))
-    assert after.decode_ns(100_000) < 20 * before.decode_ns(100_000)
-    assert OcmsGf(2.0, 2**20, 8).decode_ns(100_000) < 2e9
-
-
 @pytest.mark.parametrize("domain", [1000, 2**18 + 1, 2**20])
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_batches_cost_little_compared_with_their_reports(epsilon: float, domain: int) -> None:
@@ -296,6 +237,7 @@ def test_batches_cost_little_compared_with_their_reports(epsilon: float, domain:
         Ocms.for_l2(epsilon, domain),
         OcmsMixture.for_mse(epsilon, domain),
     ]
+    assert OcmsGf(2.0, domain, 8).decode_ns(100_000) < 2e9
     for oracle in oracles:
         assert oracle.batched_decode_ns(2) == oracle.decode_ns(2)
         for reports in (10**5, 10**6):
@@ -317,34 +259,7 @@ def test_a_field_is_taken_that_can_be_transformed_if_its_error_is_alike(
     assert total_variance(epsilon, q, domain) <= 1.03 * least
 
 
-def test_what_is_transformed_batch_by_batch_is_counted_for_each() -> None:
-    oracle = OcmsGf(2.0, 2**18 + 1, 8)
-    assert not oracle.stores_report_counts
-    assert oracle.reports_per_batch == 2**20
-    assert oracle.batched_decode_ns(3 * 2**20) == 3 * oracle.decode_ns(2**20)
-
-
 @pytest.mark.parametrize("name", ["count_preimages", "count_solutions", "count_hashed"])
 def test_other_threads_go_on_while_a_dictionary_is_counted(name: str) -> None:
     """They could not while Python's lock is held: a server would answer nobody for seconds."""
     assert getattr(kernel, name).targetoptions["nogil"]
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "domain", "why"),
-    [
-        ("1", 10, "epsilon must be from 1e-06 to 32, not '1'"),
-        (True, 10, "not True"),
-        (None, 10, "epsilon must be"),
-        (float("nan"), 10, "epsilon must be"),
-        (1.0, 10.5, "domain must be from 2 to 2.32, a whole number, not 10.5"),
-        (1.0, "10", "domain must be"),
-        (1.0, True, "domain must be"),
-        (1.0, 1, "domain must be"),
-    ],
-)
-def test_parameters_that_are_not_numbers_in_range_are_refused(
-    epsilon: object, domain: object, why: str
-) -> None:
-    with pytest.raises(ValueError, match=why):
-        KaryRandomizedResponse(epsilon, domain)  # type: ignore[arg-type]

@@ -105,7 +105,7 @@ def test_the_bar_holds_where_few_reports_support_a_value() -> None:
 
 def test_where_nothing_stands_out_the_oracle_of_fewest_users_is_recommended() -> None:
     none = recommend(100, 100_000, 1.0, "heavy")
-    assert none.error == inf
+    assert none.error == inf == predicted_error(Hadamard(0.1, 1000), 10, "heavy")
     assert none.users_needed is not None
     assert 200 < none.users_needed < 2000
     assert recommend(none.users_needed, 100_000, 1.0, "heavy").works
@@ -117,10 +117,6 @@ def test_the_oracle_is_one_that_decodes_in_time() -> None:
     slow, quick = recommend(10**7, 2**20, 4.6, "l2"), recommend(10**5, 2**20, 4.6, "l2")
     assert slow.seconds <= 600
     assert quick.seconds <= 600
-
-
-def test_an_infinite_frequency_stands_for_none() -> None:
-    assert predicted_error(Hadamard(0.1, 1000), 10, "heavy") == inf
 
 
 def test_what_cannot_be_asked_is_refused() -> None:

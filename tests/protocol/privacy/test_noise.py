@@ -9,7 +9,7 @@ from scipy.stats import skellam
 
 from protocol.privacy import noise
 from protocol.privacy.noise import NoiseShares, signed_residues, tail_bound
-from protocol.randomness import RandomWords, system_words
+from protocol.randomness import RandomWords
 from tests.protocol.chance import fit, seeded
 
 DRAWS = 100_000
@@ -118,15 +118,6 @@ def test_noise_rarely_exceeds_its_bound() -> None:
     widest = tail_bound(180.0, 2.0**-64)
     assert 2 * skellam.sf(widest, 90, 90) < 2.0**-64
     assert widest < 11 * np.sqrt(180)
-
-
-def test_simulated_sums_have_the_law_of_shares() -> None:
-    drawn = noise.simulate_skellam_sum(np.random.default_rng(4), 9.0, DRAWS)
-    assert fit(drawn, POINTS, skellam.pmf(POINTS, 4.5, 4.5)) > 1e-4
-
-
-def test_the_system_draws_noise() -> None:
-    assert len(set(noise.draw_skellam(system_words, 100.0, 100).tolist())) > 5
 
 
 @pytest.mark.parametrize(

@@ -27,22 +27,6 @@ def test_a_shown_count_is_right_on_average(p: float, theta: int) -> None:
         assert (counts * probabilities).sum() == pytest.approx(k * probabilities.sum(), rel=1e-12)
 
 
-@pytest.mark.parametrize("theta", [1, 3, 7])
-def test_a_shown_count_is_right_on_average_exactly(theta: int) -> None:
-    """The same in fractions: of all estimates of X, this is the one without bias for every k."""
-    p = Fraction(3, 8)
-    for k in range(theta, theta + 6):
-        probabilities = {
-            x: math.comb(k, x) * p**x * (1 - p) ** (k - x) for x in range(theta, k + 1)
-        }
-        estimates = {x: x / p if x > theta else Fraction(theta) for x in probabilities}
-        assert sum(probabilities[x] * estimates[x] for x in probabilities) == k * sum(
-            probabilities.values()
-        )
-        counts, _ = sampled(float(p), theta).estimate_counts(np.array(list(probabilities)), 0.0)
-        assert counts.tolist() == [float(estimates[x]) for x in probabilities]
-
-
 def test_the_variance_that_is_stated_is_that_of_coins() -> None:
     p, k = 0.2, 500
     x = np.arange(k + 1)

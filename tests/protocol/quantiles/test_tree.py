@@ -58,16 +58,6 @@ def test_polynomials_that_meet_change_nothing(
         assert find_prefixes(*both).tolist() == looked_up(*both)
 
 
-def test_a_row_that_meets_a_prefix_by_its_polynomial_only_is_nowhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tree, "_POLYNOMIAL_FACTOR", np.uint64(1))
-    assert (
-        find_prefixes(rows_of([[2, 0], [1, 1]], 2), rows_of([[0, 2]], 2)).tolist()
-        == [NO_PREFIX] * 2
-    )
-
-
 def test_of_no_prefixes_or_no_rows_there_are_no_places() -> None:
     rows = rows_of([[1, 2], [3, 4]], 2)
     assert find_prefixes(rows, np.zeros((0, 1), np.uint8)).tolist() == [NO_PREFIX, NO_PREFIX]

@@ -87,19 +87,10 @@ def test_the_sum_of_a_hundred_million_costs_as_much_as_one() -> None:
     assert gaussian_sum(rng, 36_100, terms, draws).var() == pytest.approx(terms * 36_100, rel=0.04)
 
 
-def test_the_systems_words_make_noise_too() -> None:
-    drawn = discrete_laplace(system_words, Fraction(100), 20_000)
-    assert abs(drawn.mean()) < 6  # six standard errors of 1
-    assert drawn.dtype == np.int64
-
-
-@pytest.mark.parametrize("scale", [Fraction(0), Fraction(-1), Fraction(2**24), Fraction(1, 2000)])
-def test_scales_out_of_range_are_refused(scale: Fraction) -> None:
-    with pytest.raises(ValueError, match="scale must be above 0"):
-        discrete_laplace(system_words, scale, 1)
-
-
-@pytest.mark.parametrize("variance", [0, -5, 2**24 + 1])
-def test_variances_out_of_range_are_refused(variance: int) -> None:
-    with pytest.raises(ValueError, match="variance must be from 1"):
-        discrete_gaussian(system_words, variance, 1)
+def test_scales_and_variances_out_of_range_are_refused() -> None:
+    for scale in (Fraction(0), Fraction(-1), Fraction(2**24), Fraction(1, 2000)):
+        with pytest.raises(ValueError, match="scale must be above 0"):
+            discrete_laplace(system_words, scale, 1)
+    for variance in (0, -5, 2**24 + 1):
+        with pytest.raises(ValueError, match="variance must be from 1"):
+            discrete_gaussian(system_words, variance, 1)
