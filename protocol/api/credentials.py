@@ -1,12 +1,8 @@
 """Secrets of 32 random bytes that give access, and the digests that the service stores.
 
-    an API key           btk_ and 43 characters of base64url; the command line makes and revokes it
-    an enrolment token   bte_ and 43 characters; gives access to a number of identities
-    a credential         43 characters, chosen by a device, which sends it from then on
-    a ticket             43 characters, of a device in one round; its credential if it has one
-
-Each has 256 random bits, so the service stores only its SHA-256: a secret cannot be guessed, a
-stolen database contains none, and the time of a lookup by digest reveals nothing.
+API keys begin with btk_, enrolment tokens with bte_; credentials and tickets of devices have no
+prefix. The service stores only SHA-256 digests: a secret cannot be guessed, a stolen database
+contains none, and the time of a lookup by digest reveals nothing.
 """
 
 import re

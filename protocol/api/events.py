@@ -1,19 +1,9 @@
-"""Events of a study, in the order in which they happen.
+"""Events of a study, in the order in which they happen; docs/api.md lists the fields of each kind.
 
-    study-created, study-started
-      round-opened                  round, sampling_threshold
-        cohort-phase-changed        round, cohort, previous_phase, phase, received, expected,
-                                    seconds
-        cohort-failed               the same, with cause and reason
-        cohort-excluded             round, cohort: its sum could not be decoded
-      round-closed                  round, state, participants, sampling_threshold,
-                                    heavy_hitters
-    study-ended                     state: finished or stopped
-
-An event reveals no more than the view of a round: numbers of messages, but never their contents.
-Events have nothing that the study suppresses (rare counts, sums, the number of cells). If the
-number of devices in a round is secret, they also leave out `received`, `expected`, `participants`
-and `cause`.
+An event reveals no more than the view of a round: numbers of messages, but never their contents,
+and nothing that the study suppresses (rare counts, sums, the number of cells). If the number of
+devices in a round is secret, events also leave out `received`, `expected`, `participants` and
+`cause`.
 """
 
 from datetime import datetime

@@ -1,10 +1,8 @@
 """Documents of the API: requests, views and problem details, with their limits.
 
-Public facts travel as JSON (the pydantic models below; keys and signatures in hexadecimal). The
-messages of a secure sum travel as raw bytes (`secagg.roster` and `secagg.messages`).
-
-An error is problem+json (RFC 9457); its `type` is `urn:blindtally:problem:` and one of
-`ProblemType`, whose values are stable, so that programs can depend on them.
+Keys and signatures are in hexadecimal. The messages of a secure sum travel as raw bytes
+(`secagg.roster` and `secagg.messages`). An error is problem+json (RFC 9457); its `type` is
+`urn:blindtally:problem:` and one of `ProblemType`.
 """
 
 from collections.abc import Mapping

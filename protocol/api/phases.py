@@ -1,13 +1,10 @@
 """Phases of one cohort, and the rule that ends them.
 
-    enrolling -> sharing -> masking -> confirming -> unmasking -> summed
-         |           |          |           |            |
-         +-----------+----------+-----------+------------+-> failed
-
-Only a sum that must be safe from an active server has a confirming phase; the others go from
-masking to unmasking. A round of reports, which are private by themselves, has one phase:
-
+    enrolling -> sharing -> masking -> confirming -> unmasking -> summed, or failed
     reporting -> summed, or failed
+
+Only a sum that must be safe from an active server has a confirming phase. A round of reports,
+which are private by themselves, has one phase.
 
 A phase ends when all expected messages have arrived, or at its deadline. Then the cohort
 continues if a quorum arrived, and fails otherwise. After a quorum the phase also ends when no

@@ -2,9 +2,9 @@
 
     digest (32) | report (of the plan's size) | signature (64) | enrolment (64, with a registrar)
 
-The digest is the one of the report's plan. So a report for other parameters is refused, and never
-read by mistake. The device signs with an identity that it keeps for all studies of reports, so
-that the service can add up its privacy loss. The identity itself is in the path.
+The digest is the one of the report's plan, so a report for other parameters is refused. The device
+signs with an identity that it keeps for all studies of reports, so that the service can add up its
+privacy loss. The identity itself is in the path.
 """
 
 from dataclasses import dataclass, field

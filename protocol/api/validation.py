@@ -1,13 +1,9 @@
 """Validation errors of pydantic, in texts that state both limits of the allowed range.
 
-pydantic names the limit that was crossed: "Input should be less than or equal to 16". The other
-limit is in the JSON Schema of the expected document, at the location of the fault:
-
-    must be from 1 to 16, not 17        must have 1 to 64 characters
-    Input should be a valid number, above 0 and at most 1
-
-The parts of a location are fields, positions in lists, and the tags that select a member of a
-union. Any other part is pydantic's own name of a member, and is skipped.
+pydantic names the limit that was crossed. The other is in the JSON Schema of the expected document,
+at the location of the fault: "must be from 1 to 16, not 17". The parts of a location are fields,
+positions in lists, and the tags that select a member of a union. Any other part is pydantic's own
+name of a member, and is skipped.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

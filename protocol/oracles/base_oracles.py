@@ -1,7 +1,4 @@
-"""Base classes of oracles by the format of their reports.
-
-A report is one integer, often a hash function and a symbol, or a vector of one bit per value.
-"""
+"""Base classes of oracles whose report is an integer, or a vector of one bit per value."""
 
 from abc import abstractmethod
 from dataclasses import dataclass

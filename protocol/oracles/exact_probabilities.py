@@ -1,13 +1,9 @@
 """Probabilities that keep a promise of privacy exactly, and randomized response with them.
 
-The device compares a uniform word with an integer T, so an outcome has probability T / 2^64, and
-the ratio that privacy bounds is one of integers. T is rounded toward privacy: with g at most
-e^epsilon, the outcome that a value favours w times of v + w has the probability
+The device compares a uniform word with an integer T, so an outcome has probability T / 2^64. T is
+rounded toward privacy: with g at most e^epsilon, favouring w of v + w outcomes has the probability
 
     T / 2^64  <=  w g / (w g + v)       so   (T / w) / ((2^64 - T) / v)  <=  g  <=  e^epsilon
-
-e^epsilon itself is bounded below by a fraction, to 70 digits, so that all machines compute the
-same T.
 
 Source: k-ary randomized response is [Warner65] generalised, as in [Kairouz16, section 2].
 """

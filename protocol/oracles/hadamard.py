@@ -4,17 +4,13 @@ A value is split into a residue x mod K and a quotient x // K. The device draws 
 Hadamard matrix over quotients, and reports one of 2K symbols by randomized response: its residue
 with the sign (-1)^<r, x // K>.
 
-    report   =  (r, residue, sign)             log2 d + 1 bits, for d a power of 2
     vote     =  sign (-1)^<r, x // K>          0 if x has another residue
     f^       =  (S/n) / (p - q)                p, q: probability of the true and of another symbol
     n Var    =  f (C - 1) + g C + (1 - f - g) 2q/(p - q)^2         C = (p + q)/(p - q)^2
 
-with g the frequency of all *other* values of x's residue. With K = 1 these are all others, and n
-Var = ((e + 1)/(e - 1))^2 - f: Hadamard encoding. A larger K reveals more about values whose residue
-has few other values, and less about the others; the bound for unknown values has g = 1 - f. The
-number of reports with each residue, of either sign, estimates g: a report has the true residue with
-probability p + q, any other with 2q. Both oracles are decoded by a fast Walsh-Hadamard transform of
-d elements.
+with g the frequency of all *other* values of x's residue. K = 1 is Hadamard encoding, where these
+are all others; for unknown values the bound has g = 1 - f. The number of reports with each residue
+estimates g: a report has the true residue with probability p + q, any other with 2q.
 
 Source: [Bassily17] for K = 1; [Chen20], with 2K the smallest power of 2 that is at least e^epsilon.
 The variance of the latter is derived for given data, unlike the remark in section 4.3 of [Pan24].

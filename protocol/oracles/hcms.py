@@ -3,18 +3,12 @@
 Each device draws one of the k hash functions. It reports one sign of the row of a Hadamard matrix
 that its hashed value names, flipped with probability 1 / (1 + e):
 
-    report   =  (j, l, sign)                   log2 k + log2 m + 1 bits
     vote     =  sign (-1)^<l, h_j(x)>
     f^       =  m/(m - 1) (C S/n - 1/m)        C = (e + 1)/(e - 1)
     n Var    =  (m/(m - 1))^2 (C^2 - f - (1 - f)/m^2)        over fresh hash functions
 
-All devices share the k functions, and two values collide among k of them with a frequency near 1/m
-but not equal to it. This error does not shrink with the number of reports. Its variance is
-
-    bias^2   =  sum over x' != x of f(x')^2 / (k (m - 1))
-
-on average over families, and is below a tenth of the sampling variance only if k grows with n.
-So this oracle is a baseline; OCMS draws a new hash function for each report and has no such error.
+Because all devices share the k functions, estimates have a bias that no number of reports reduces
+(docs/oracles.md), so this oracle is only a baseline.
 
 Source: [Apple17]; the bias is theorem 3.10 of [Pan24].
 """

@@ -1,12 +1,6 @@
 """k-ary randomized response: the value itself or, with some probability, one of the others.
 
-    report     one of d values: ceil(log2 d) bits
-    p, q       e / (e + d - 1),  1 / (e + d - 1)
-    n Var      [f p(1-p) + (1-f) q(1-q)] / (p - q)^2, about (d - 2 + e) / (e - 1)^2 at f = 0
-
-It is the best oracle where d is at most the range that a hashing oracle would hash to: about
-1 + e^(epsilon/2) for the worst case and 1 + e^epsilon for the sum of squares. It is useless for
-much larger d.
+p, q = e / (e + d - 1), 1 / (e + d - 1): the best oracle for the smallest dictionaries.
 
 Source: [Kairouz16, section 2]; eq 12 of [Pan24] with m = d.
 """

@@ -1,11 +1,7 @@
 """Optimised local hashing (OLH): a seeded hash function, and randomized response on its range.
 
-    report   =  (s, y)                         seed bits + log2 g
-    p, q     =  e / (e + g - 1),  1/g          g about 1 + e
-
-It is OCMS with a hash function that is merely well mixed instead of one with a proof. That two
-values collide with probability 1/g is assumed, and bounded only by the number of seeds. Decoding
-cannot use any structure: the whole dictionary takes n d hashes. It is here for comparison.
+It is OCMS with a hash function that is assumed to be random, where two values collide with
+probability 1/g. It is here for comparison: to decode the whole dictionary takes n d hashes.
 
 Source: [Wang17, section 4.4]; g is the better of floor and ceiling, for the sum of squares.
 """

@@ -1,29 +1,15 @@
 """Base class of frequency oracles: one private report per device, from which a server counts.
 
-A device holds one value of a dictionary 0 .. d-1 and sends one report, at random. For any two
-values x, x' that it may hold and any report y,
-
-    P(y | x)  <=  e^epsilon P(y | x')          epsilon-local differential privacy
-
-The *neighbouring relation* is the replacement of the device's one value: a reader of the report,
-such as the server, learns little about the value. A second report of the same value adds its
-epsilon to the first.
-
-Each report *votes* for some values. The sum of the votes for x is its *support* S(x). With n
-reports,
+A device holds one value of a dictionary 0 .. d-1. Its report is epsilon-locally differentially
+private: neighbours replace the device's one value. A report *votes* for some values, and the sum
+of all votes for x is its *support* S(x). With n reports,
 
     f^(x)  =  (S(x)/n - q) / (p - q)           p, q: mean vote if the value is x, if it is another
     n Var  =  [f p(1-p) + (1-f) q(1-q)] / (p - q)^2
 
-is unbiased [Wang17, theorem 2] if q is the same for all pairs of values. This holds where each
-report draws its hash function from a family with one collision probability [Pan24, corollary
-3.1]. The variance is that of the reports for given values; it is linear in f. All that an oracle
-keeps of its reports are their `ReportCounts`, which can be added: a server may read reports in
-batches, in any order, and discard them.
-
-Probabilities are integers that stand for a part of 2^64 (`exact_probabilities.py`) and are compared
-with uniform words (`protocol/randomness.py`), so no floating-point number lies between a value
-and its report.
+is unbiased [Wang17, theorem 2] if q is the same for all pairs of values, as where each report
+draws its hash function from a family with one collision probability [Pan24, corollary 3.1]. The
+variance is that of the reports for given values. Of its reports, a server keeps `ReportCounts`.
 """
 
 from abc import ABC, abstractmethod

@@ -3,19 +3,14 @@
 Each device draws one of g lengths start, start + step, .., length, independently of its string, and
 reports its prefix of that length by a frequency oracle, so the oracle's epsilon is spent once. The
 server estimates all 2^start prefixes from the first group, keeps the `keep` highest, estimates
-their extensions, 2^step each, from the next group, and so on. The last group's estimates are the
-answer:
+their extensions from the next group, and so on. The last group's estimates are the answer:
 
     count = n / n_g (the oracle's among n_g),    Var = (n / n_g)^2 (the oracle's + sampling's)
 
 A string is listed if its count is above a threshold that an absent string exceeds with probability
-`beta` over the number of candidates of the last length. So the probability that any absent string
-is listed is at most `beta`: the selection of candidates is independent of the last group's noise.
-The threshold uses the oracle's exact tail (`tail_bounds.py`).
-
-If there are more prefixes than the oracle's domain D, they are hashed into it, with a new hash
-function for each length. A candidate then collides with a heavy prefix with probability (heavy
-prefixes) / D.
+`beta` over the number of candidates of the last length, whose noise does not depend on their
+selection. So any absent string is listed with probability at most `beta`. If there are more
+prefixes than the oracle's domain, they are hashed into it, by a new function for each length.
 
 Source: [Wang21], algorithm 1. There groups are split beforehand; here each device draws its own,
 so that a report does not depend on the other devices.

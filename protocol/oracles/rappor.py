@@ -3,9 +3,7 @@
     symmetric       a bit stays with probability e^(eps/2) / (e^(eps/2) + 1)
     asymmetric      a 1 stays with probability 1/2, a 0 becomes 1 with probability 1 / (e + 1)
 
-Two values differ in two bits, so e^epsilon is the ratio of probabilities over both. If symmetric,
-n Var is e^(eps/2) / (e^(eps/2) - 1)^2 at every f, the smallest worst case of all oracles. If
-asymmetric, it is 4e/(e - 1)^2 + f.
+Two values differ in two bits, so e^epsilon is the ratio of probabilities over both.
 
 Source: [Erlingsson14] without its memory; the asymmetric form is optimal unary encoding
 [Wang17, section 4.3].

@@ -8,19 +8,13 @@
 
 l1 and l2 are predicted for one value that all devices hold and d - 1 absent ones, which is within
 1/n of any other population; l1 for normal errors. Thresholds use the exact tails of absent values
-(`tail_bounds.py`): a normal quantile so far out would be exceeded many times too often where few
-reports vote for a value. A heavy value's own estimate is taken as normal, at its 5% quantile.
+(`tail_bounds.py`). No oracle works if a guess without any report errs as little, or if it only
+detects values that half of all devices hold.
 
-No oracle works if a guess without any report errs as little. The guess 1/2 for one value has a
-squared error of at most 1/4; the guess 0 for all values has an absolute error of 1 and a squared
-error of at most 1. For heavy values, no oracle works if it only detects values that half of all
-devices hold. The recommendation then has the number of users from which an oracle works; if no
-value can be detected at all, it is the oracle that needs the fewest users. Among oracles within
-3% of the smallest error, that of the fewest bytes is chosen, then the fastest to decode. An oracle
-that decodes for more than ten minutes is chosen only if all do.
-
-Recursive Hadamard response, local hashing and Apple's sketch are never recommended: another oracle
-is better in bits, in time or in error.
+Among oracles within 3% of the smallest error, that of the fewest bytes is chosen, then the fastest
+to decode; one that decodes for more than ten minutes only if all do. Recursive Hadamard response,
+local hashing and Apple's sketch are never recommended: another oracle is better in bits, in time
+or in error.
 """
 
 from collections.abc import Callable, Iterator

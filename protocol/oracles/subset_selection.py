@@ -4,8 +4,7 @@
     q  =  [p (w - 1) + (1 - p) w] / (d - 1)
 
 The other w - 1 or w members are uniform among all sets of this size. About w = d/(e + 1) has the
-smallest sum of squares. The smallest worst case, that of symmetric RAPPOR, has w near
-d/(e^(eps/2) + 1). The entropy of a report is about d H(w/d); what is sent is a bitmap.
+smallest sum of squares, and w near d/(e^(eps/2) + 1) the smallest worst case.
 
 Source: [YeBarg18]; w for the worst case is ours.
 """

@@ -10,14 +10,11 @@ delta / L each. No form gives a bound for epsilon up to -ln(1 - p), the cost of 
              coins do so less often
     C_alpha  delta = exp(-C theta),  C = ln(1 / alpha) - 1 / (1 + alpha),  where p is
              alpha (1 - e^-epsilon): KL, as D(q | p) / q is at least ln(q / p) - 1 + p / q
-    note     epsilon = -ln(1 - theta p) with theta = 3 + ln(1 / delta), lemmas 1 to 3
+    note     epsilon = -ln(1 - theta p) with theta = 3 + ln(1 / delta), lemmas 1 to 3; its lemma 2
+             bounds one direction of the ratio, and the other, -ln(1 - p), is below it
 
-The note's lemma 2 bounds one direction of the ratio; the other, -ln(1 - p), is below it. Its
-formula by Lambert's W is misprinted: (theta / e) ln(theta / e) = c is solved by
-theta = e^(1 + W(c)), 9.9 for delta = 10^-6, where e W(c) is 3.5 and misses delta by a factor of
-ten thousand. Its (4) holds for m <= n / (10 theta) only, and is not included.
-
-Source: [Cormode21, section 2] for the note; [BharadwajCormode22] for C_alpha.
+Source: [Cormode21, section 2] for the note, with corrections in docs/privacy.md;
+[BharadwajCormode22] for C_alpha.
 """
 
 import math

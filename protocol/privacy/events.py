@@ -1,21 +1,13 @@
 """Events of a ledger: what was released about a population, and what each party saw of it.
 
-    exact             exact sums: no party that sees one has any guarantee
-    sample-threshold  counts of devices whose coins fell heads, shown if they reach theta
-    noise             counts with Skellam noise in shares, of all devices or of sampled ones
-    local             reports that each device randomized itself
-
 The server that suppresses a sampled sum still has the whole sum. Only noise that devices add before
 the sum is opened makes the *server's* view private.
 
-Coins only protect against a party that does not know how they fell. The coin of the vote is hidden
-by the secure sum. If devices also join a round by a coin (`join_probability`), the server sees how
-it fell, and so do the other devices of the roster. Their guarantee is that of a vote with
-probability `probability / join_probability` among the devices that joined. The product of both
-probabilities only holds for a party that knows neither which devices joined nor how many.
-
-Several items of a device are separate releases, if each has its own coin. Devices that vote
-together can raise a rare cell, so theta is reduced by the devices that may collude.
+Coins only protect against a party that does not know how they fell. If devices also join a round by
+a coin (`join_probability`), the server and the other devices of the roster see how it fell. Their
+guarantee is that of a vote with probability `probability / join_probability` among the devices that
+joined; the product of both probabilities only holds for a party that knows neither which devices
+joined nor how many.
 """
 
 import math

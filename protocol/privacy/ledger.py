@@ -2,14 +2,7 @@
 
 A ledger only stores its entries. Every number is computed from them, by composing the exact
 losses of all releases (`loss.py`). So a ledger is public, frozen, and the same after a crash:
-an entry that is spent twice counts once, by its name.
-
-    spend      a new ledger with one entry more; or `BudgetError`, and nothing is spent
-    epsilon    the loss of a party at a given delta: None if it has no bound
-    statement  all of it: each party, either relation, each entry and its views
-
-A budget is for one party's view. If an entry exceeds it, the error suggests entries that would not:
-fewer releases, a rarer coin, a higher theta, more noise.
+an entry that is spent twice counts once, by its name. A budget is for one party's view.
 """
 
 from collections import Counter

@@ -7,8 +7,7 @@ by ln P(o) / Q(o), and composition only needs the curve
 
 where H(epsilon) is the smallest delta. Joined by straight lines (in e^x) at the multiples of
 `LOSS_INTERVAL`, the curve is that of a release with losses at these multiples only, and never below
-the true curve. So results err to the safe side, by the square of the interval. The curves of
-several releases compose if they have the same interval, so there is only one.
+the true curve. So results err to the safe side, by the square of the interval.
 
     add-remove   P has a device that Q has not, or the other way round: the worse of the two
     replace-one  the device holds another value: it leaves one cell and joins another. In each cell

@@ -1,9 +1,7 @@
 """Noise in shares: every device adds a little, exactly drawn, and the sum hides each device.
 
 A Skellam number is the difference of two independent Poisson numbers of mean s / 2: an integer
-of mean 0 and variance s. Sums of Skellam numbers are Skellam and their variances add up, so any n
-devices that each add a share of s / n make noise of variance s. If devices drop out, or reveal
-their shares, the sum loses only their variance. So
+of mean 0 and variance s. Sums of Skellam numbers are Skellam and their variances add up, so
 
     share = s / ((1 - d) h n)
 
@@ -19,8 +17,6 @@ Draws are exact: all decisions compare uniform integers, so no probability is ro
     Poisson of a/b   each event of ceil(a/b) Poisson numbers of 1 is accepted with the probability
                      that gives a/b, compared bit by bit as far as needed
     many cells       one Poisson number for all, each event assigned to a cell and a sign
-
-so the work grows with the number of events, which is small for a share, and not with that of cells.
 
 Source: [Agarwal21] for Skellam noise in secure sums; [Canonne20] for the way of drawing.
 """

@@ -1,9 +1,8 @@
 """The best parameters for a budget, by the exact loss.
 
 For sample-and-threshold, the best (theta, m) has the smallest theta / m: the frequency from
-which a prefix is shown about half the time. Each theta allows an m up to the budget. A theta that
-does not keep the budget at the best ratio so far cannot be better, so a single composition rules
-out most of them. For Skellam noise, the best parameter is the smallest variance.
+which a prefix is shown about half the time. A theta that does not keep the budget at the best
+ratio so far cannot be better, so a single composition rules out most of them.
 """
 
 import math

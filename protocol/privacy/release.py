@@ -1,9 +1,5 @@
 """Release of a round's counts: sampled by coins, with noise in shares, or both.
 
-    sample-threshold   each vote by a coin of probability p; a count is shown if it reaches theta
-    noise              every vote, and Skellam noise of a variance in each cohort's sum
-    both               coins and noise: less noise suffices, as no party knows whose coin fell heads
-
 A device flips a new coin for each cell that it votes in, in each round, and adds its share of
 noise to every cell, also if it has no vote. The ledger has the cost of a release (`events.py`).
 This module is for devices, and imports nothing large.

@@ -1,23 +1,15 @@
 """The exact privacy loss of sample-and-threshold: a count is shown if enough of it was sampled.
 
 Each device flips a coin of probability p and, on heads, adds one to the cell of its value; a cell
-shows its sum X if X >= theta. With k others in the cell, X is Bin(k + 1, p) with the device and
-Bin(k, p) without. The likelihood ratio of X = x, (1 - p)(k + 1) / (k + 1 - x), grows with x and is
-smallest for the suppressed cell. So the best test between the two is X >= x for some x >= theta,
-and the curve of `loss.py` is a difference of two binomial tails. With q = 1 - (1 - p) e^-eps,
+shows its sum X if X >= theta. With k others in the cell and q = 1 - (1 - p) e^-eps, the curve of
+`loss.py` is a difference of two binomial tails, at the worst x >= theta,
 
     with, without   Pr[Bin(k+1, p) >= x] - e^eps Pr[Bin(k, p) >= x],    x > q (k + 1)
     without, with   Pr[Bin(k, p) < x]    - e^eps Pr[Bin(k+1, p) < x]    with -eps in q
 
-The number of others is unknown, so the loss is the worst over all k. There x = theta:
-with N(x) the trial of the x-th heads, the first difference is T(x, k) = Pr[N(x) <= k + 1] -
-e^eps Pr[N(x) <= k], and N(x) is N(x - 1) and an independent wait G, so T(x, k) is the mean of
-T(x - 1, k - G), never above the largest of those. And T(theta, k + 1) - T(theta, k) =
-p (b(k+1) - e^eps b(k)), b(k) = Pr[Bin(k, p) = theta - 1], is positive as long as
-q (k + 1) < theta - 1. So the worst k + 1 is the first integer from (theta - 1) / q, never below
-theta. The release reveals as much as the trial N(theta), or the one before it, would: a
-published count costs no more than the fact that it is published. At least p^theta of the loss
-is total.
+and the loss is the worst over all k, because their number is unknown: x = theta, and k + 1 the
+first integer from (theta - 1) / q, never below theta (proof in docs/privacy.md). At least p^theta
+of the loss is total.
 
 Source: [Cormode21, lemmas 2 and 3], which bound one direction; [BharadwajCormode22]. The exact
 curve, the maximum and its proof are ours.

@@ -1,16 +1,13 @@
 """The exact privacy loss of Skellam noise on a count, with and without secret sampling.
 
-A device adds one to a count, and noise of variance s hides it: Z, the difference of two Poisson
-numbers of mean s / 2, P(Z = z) = e^-s I_z(s). Without the device the count moves by one, and
+A device adds one to a count, and noise Z of variance s hides it, P(Z = z) = e^-s I_z(s). Without
+the device the count moves by one, and
 
     loss(z) = ln P(Z = z - 1) / P(Z = z)
 
 grows with z, so the curve of `loss.py` is a difference of two tails. If the device takes part
 by a coin of probability p that the reader of the count does not know, the distribution is a
-mixture: p of the moved count and 1 - p of the other. The logarithmic tails of the loss make small
-noise better than a Gaussian of the same variance.
-
-The sum of independent Skellam numbers is Skellam, and more noise reveals less. So a result for the
+mixture: p of the moved count and 1 - p of the other. More noise reveals less, so a result for the
 smallest variance that the honest survivors can add holds for any larger variance.
 
 Source: [Agarwal21] for the mechanism; the curves are exact here, where it bounds them.

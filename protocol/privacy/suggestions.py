@@ -1,8 +1,7 @@
 """Suggestions for an exceeded budget: the nearest events of the same kind that keep it.
 
-Each suggestion changes one parameter by as little as possible: fewer releases, a rarer coin, a
-higher theta, more noise, a smaller epsilon of local reports. More of any of these never reveals
-more, so bisection finds the smallest change.
+Each suggestion changes one parameter by as little as possible. More of any change never reveals
+more, so bisection finds the smallest.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,12 +1,8 @@
 """Ranks, quantiles, and masses of ranges and prefixes, estimated from a tree of counts.
 
 All numbers are shares of the values of devices. Each has an interval that contains the true share
-with probability 1 - beta, for a query that is chosen beforehand:
-
-    rank(x)     the share of values below x or, in a leaf, between its start and its end: values
-                of one leaf are not distinguished, so the interval is that of the whole leaf
-    quantile(q) the first value whose rank is q; its interval extends to the ends of leaves
-    mass        rank of one end minus rank of the other
+with probability 1 - beta, for a query that is chosen beforehand. Values of one leaf are not
+distinguished, so intervals extend to the ends of leaves.
 
 **A trie** (`PrunedErrors`): with sampled votes of m = p n devices, alpha extensions per level, L
 levels
@@ -20,11 +16,10 @@ the random error of the rest, with variance v. With "ratio",
 
     v  =  (1 - p) / (4 m)  +  L (alpha - 1) s / m^2
 
-where s is the variance of noise in a cell. Without noise it is sqrt(ln(2 / beta) / (2 m)) and a
-factor for the part that is not random: coins are separate on each level, yet the variances of the
-levels telescope to that of one sample, (1 - p) R (1 - R) / m. With "plain", which does not know the
-total, it is (1 - p) R / m, so (1 - p) / m. Both are of first order in 1 / m, and normal. A range
-has the same v by sampling, and twice the terms of paths.
+where s is the variance of noise in a cell: coins are separate on each level, yet the variances of
+the levels telescope to that of one sample, (1 - p) R (1 - R) / m. With "plain", which does not know
+the total, the first term is (1 - p) / m. A range has the same v by sampling, and twice the terms of
+paths.
 
 **A complete tree** (`ConsistentErrors`): nothing is pruned and, by least squares, all errors are
 known: `complete_tree.rank_variance`, times the noise of a count. Coins in addition to noise add up

@@ -2,14 +2,8 @@
 
 A *node* is a prefix of some digits, a row of the tree's `rows` that is zero after its depth.
 Its *cells* are its possible extensions: the next digits of an item, all that a level takes, as a
-number.
-
-    rows   (nodes, width)   digits
-    depths (nodes,)         the number of digits of the prefix
-    counts, variances       of the votes for it, as estimated
-
-Rows are found by a polynomial of their digits modulo 2^64, and then compared, so two prefixes are
-never mistaken for one another.
+number. Rows are found by a polynomial of their digits modulo 2^64, and then compared, so two
+prefixes are never mistaken for one another.
 """
 
 from dataclasses import dataclass

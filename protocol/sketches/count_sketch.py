@@ -8,24 +8,21 @@ to one cell g_j(x), and so estimates the count of x:
                                                 is subtracted; N is the sum of all counts
 
 either with variance about F2 / w, where F2 is the sum of all squared counts. The median over
-rows protects the estimate from heavy keys that share a cell in a few rows. It is
-unbiased for signed rows, whose errors are symmetric; for unsigned rows it is too low by at
-most one standard deviation of a row.
+rows is unbiased for signed rows; for unsigned rows it is too low by at most one standard deviation
+of a row.
 
-Cells count modulo 2^b, wide enough for the counts of all devices in one cell. An honest sum of
-devices that hold N tokens together, at most `max_total`, keeps these laws:
+An honest sum of devices that hold N tokens together, at most `max_total`, keeps these laws:
 
     unsigned    every row adds up to the same N, at most `max_total`; a random vector keeps them
-                with probability at most 2^-b(rows - 1)
+                with probability at most 2^-b(rows - 1), in cells of b bits
     signed      every row adds up to N modulo 2, and its absolute values to at most `max_total`.
                 No stronger law exists: signs make any sum from -N to N. A random row keeps the
                 bound with probability about (2 e (max_total + w) / (w 2^b))^w, which is negligible
                 for w of at least 20; a small change by an even amount is not detected
 
 Source: [Charikar02] for signs and medians; [CormodeMuthukrishnan05] for rows of counts
-without signs; [DengRafiei07] for the subtraction of the mean, without which every estimate is N / w
-too high, R times over after R rounds. [Wu23] for locations that stay while signs change from sum
-to sum.
+without signs; [DengRafiei07] for the subtraction of the mean; [Wu23] for locations that stay while
+signs change from sum to sum.
 """
 
 from dataclasses import dataclass, field

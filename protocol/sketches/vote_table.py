@@ -24,9 +24,6 @@ probability 1 in H^c w; a cell is inspected first and whenever a key of it is su
 8 (1 + N / w) / H^c keys are false on average. All bounds hold for hash functions that are as good
 as random, and keys that are chosen before the seed.
 
-Published thresholds of peeling allow fuller tables, but do not bound probabilities as small as a
-delta.
-
 Source: [GoodrichMitzenmacher11] for the table; the bound by sets without a key that is alone is the
 first moment of [Molloy05]; eight sub-tables by two hashes, signed values and numbers are ours.
 """

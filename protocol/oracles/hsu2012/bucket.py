@@ -6,9 +6,8 @@ its hash bits give k1 linear equations over GF(2). Most trials agree on it:
 
     k1 = ceil(log2 12 N),  k2 = ceil(8 ln 1/beta),  T = k1 k2 signs (-1)^h(x) in all
 
-Solutions of N or more, contradictory systems (k1 > L: they are over-determined) and systems that
-leave more than 3 bits open count as infeasible. With fewer open bits, every solution gets a
-vote. Counts are estimated from all T signs, as by JL-HH.
+Solutions of N or more, contradictory systems and systems that leave more than 3 bits open count as
+infeasible. Counts are estimated from all T signs, as by JL-HH.
 
 Source: section 4.2 and algorithm 3 of [hsu2012]. There c = 0, so that value 0 is always in the
 same half, and the family is not pairwise independent. Half-counts u - n/2 are ours / -2, so the

@@ -10,15 +10,12 @@ ln P(message | v) / P(message | v') of independent coordinates add up, and
 is exact for the worst v, v', so the noise cannot be smaller.
 
     Laplace   a shift of d has loss (|k - d| - |k|) / t, on the lattice {-d, -d + 2 .. d} / t, so
-              the sum is a convolution of short vectors. For d = 1 it has two values, and
-              composing them is composing randomized response: the bound of [Kairouz15] on every
-              composition of pure mechanisms is exact here
+              the sum is a convolution of short vectors; for d = 1 that of [Kairouz15]
     Gaussian  the loss is (|d|^2 - 2 <d, z>) / 2 s, and <d, z> is, except with probability below
               exp(-pi^2 s), a discrete Gaussian of variance |d|^2 s on multiples of the shifts'
-              greatest divisor: only |d|^2 matters. A search starts at the continuous curve
-              [BalleWang18]
+              greatest divisor: only |d|^2 matters
 
-The module also has the bound of hsu2012, theorem 2.5, epsilon' = epsilon / sqrt(8 T ln 1/delta).
+Source: theorem 2.5 of [hsu2012] for the paper's scale; [BalleWang18] for the continuous curve.
 """
 
 import math

@@ -3,17 +3,15 @@
     discrete Laplace of scale t    P(k) = (1 - r) / (1 + r) r^|k|,  r = exp(-1 / t)
     discrete Gaussian, variance s  P(k) proportional to exp(-k^2 / 2 s)
 
-for all integers k, where t = a / b is rational and s an integer. All decisions compare
-uniform integers, so no probability is rounded, and the leaks of floating-point noise [Mironov12]
-cannot occur. All numbers are drawn at once; rejected ones are drawn again together.
-
-The sum of n draws, which determines a server's accuracy, costs as much as one draw:
+for all integers k, where t is rational and s an integer. All decisions compare uniform integers, so
+no probability is rounded, and the leaks of floating-point noise [Mironov12] cannot occur. The sum
+of n draws, for simulations in floats, costs as much as one draw:
 
     Laplace     sum of n = G - G', two negative binomials of n and 1 - r, exactly
     Gaussian    sum of n = one of variance n s, except with probability below exp(-pi^2 s)
                 [Kairouz21]
 
-Source: algorithms 1 to 3 of [Canonne20]; the sums are for simulations and use floats.
+Source: algorithms 1 to 3 of [Canonne20].
 """
 
 import math

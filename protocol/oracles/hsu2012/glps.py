@@ -1,15 +1,13 @@
 """GLPS-HH: values hashed into buckets, and the bits of a bucket's value read off one by one.
 
-The measurements of [GLPS10]: R repetitions, each of B buckets and L + 1 tests, entries in
-{-1, 0, 1}, R B (L + 1) = O(s log N) of them:
+R repetitions, each of B buckets and L + 1 tests, have entries in {-1, 0, 1}:
 
     test 0      sum over x in bucket b of  sigma_r(x) v_x
     test t      sum over x in bucket b of  sigma_r(x) (-1)^(bit t of x) v_x,   t = 1 .. L
 
 Where one value outweighs the others of its bucket and the noise, bit t of it is 1 exactly if
-tests t and 0 differ in sign. R B values are read, in time that does not depend on N. A value that
-does not hash to the bucket it was read from is noise. The count of x is the median over r of the
-mean over t of x's signed cells, with variance about
+tests t and 0 differ in sign. A value that does not hash to the bucket it was read from is noise.
+The count of x is the median over r of the mean over t of x's signed cells, with variance about
 
     pi / (2 R + 1) (noise of a cell + sum of others' squared counts / B) / (L + 1)
 
@@ -17,8 +15,8 @@ where the bits of the others are unlike those of x. If two neighbours share the 
 repetition, they differ there by 2 in at most L coordinates, because at least one bit differs;
 otherwise they differ by 1 in 2 (L + 1) coordinates.
 
-Source: section 4.1 and algorithm 2 of [hsu2012]. [GLPS10] reads values with an expander code and
-iterates, which for one heavy hitter changes constants only; the mean over all tests is ours.
+Source: section 4.1 and algorithm 2 of [hsu2012], with the measurements of [GLPS10], which reads
+values with an expander code and iterates; the mean over all tests is ours.
 """
 
 import math

@@ -1,13 +1,12 @@
 """JL-HH: random signs for every value, and the value whose signs agree best with the sum.
 
-Row j of the projection has a sign s_j(x) for each value x. A device's message is s(x) with noise,
-in units of the paper's 1 / sqrt(m). The server estimates every value of the domain:
+A device's message is the signs s_j(x) of its value x with noise, in units of the paper's
+1 / sqrt(m). The server estimates every value of the domain:
 
     count(x) = 1/m sum_j s_j(x) u_j,    Var = (noise of u_j + sum of others' squared counts) / m
 
-Own signs cancel exactly, <A e_x, A e_x> = 1, so m only has to keep the others' signs from adding
-up; the noise of a count almost does not depend on it. The paper's m ~ n^4 log N would be 10^13
-rows for a thousand devices without any gain: 512 rows are the default.
+Own signs cancel exactly, so m only has to keep the others' signs from adding up. The paper's
+m ~ n^4 log N would be 10^13 rows for a thousand devices without any gain.
 
 Source: section 3.1 and algorithm 1 of [hsu2012]. Signs are those of a `HashFamily`.
 """

@@ -9,9 +9,8 @@ server adds reports up, and a mechanism reads the heavy hitters from the sums. `
     "pure"       discrete Laplace of scale L1 sensitivity / epsilon; delta = 0
     "sampled"    one query, under randomized response; delta = 0. The recommended one
 
-and `relation` defines neighbours: "replace-one", a device with another value, as elsewhere in
-local privacy, or "add-remove", a device without a value, as in definition 2.2 of the paper
-(||v - v'||_1 <= 1). Signs change by 2 under the former and by 1 under the latter.
+and `relation` defines neighbours: "replace-one", a device with another value, which changes signs
+by 2, or "add-remove", a device without a value, as in definition 2.2 of the paper, by 1.
 
 Source: [hsu2012], sections 2.1, 3.1 and 4. The noise is on integers, where the paper adds real
 Laplace noise, so that no floating-point residue leaks, and any sum modulo q can carry it.

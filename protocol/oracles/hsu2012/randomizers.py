@@ -2,8 +2,7 @@
 
 A device's data are `queries` symbols. In each query s it has one of `cells` cells c and a sign, the
 symbol 2 c + (sign < 0). They stand for the integer vector with the sign at (s, c) and 0 in the
-query's other cells. The server estimates the sum of these vectors over devices,
-u_sc = sum of the signs of those in cell c. There are two randomizers:
+query's other cells. The server estimates the sum of these vectors over devices, u_sc, from
 
     AdditiveNoise      the whole vector, with discrete noise on each integer, as in the paper;
                        u = the sum of the messages, each cell with variance n s
@@ -12,8 +11,8 @@ u_sc = sum of the signs of those in cell c. There are two randomizers:
                        e = exp(epsilon), and u_sc = queries / (p - q) (#{(s, c, +)} - #{(s, c, -)}),
                        unbiased; a pure epsilon
 
-States are integers and can be added. A simulated state costs the same for any number of devices,
-and has the distribution of the state of real reports.
+A simulated state costs the same for any number of devices, and has the distribution of the state
+of real reports.
 
 Source: definition 2.6 and algorithms 1 to 3 of [hsu2012]; sampling is ours, after the one-bit
 reports of [BassilySmith15].

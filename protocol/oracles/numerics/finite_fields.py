@@ -1,8 +1,7 @@
 """Small finite fields GF(q), q a prime or a power of 2, and inner products over them.
 
-An element is a number below q: of a prime field itself, of GF(2^k) a polynomial over GF(2)
-modulo an irreducible one, its bits the coefficients. A vector of L elements is one number
-below q^L, its digits in base q, the first the lowest.
+An element is a number below q; of GF(2^k), the bits of a polynomial modulo an irreducible one. A
+vector of L elements is one number below q^L, its digits in base q, the first the lowest.
 """
 
 from dataclasses import dataclass, field

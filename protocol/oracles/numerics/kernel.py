@@ -1,7 +1,7 @@
 """Compiled kernels that count, for the whole dictionary, the values that reports vote for.
 
-Each writes into an array of 32-bit counters, which fits in a core's cache where 64-bit counters
-would not; so one call takes at most 2^32 - 1 reports. Importing this module imports numba.
+Each writes into 32-bit counters, which fit in a core's cache where 64-bit counters would not; so
+one call takes at most 2^32 - 1 reports. Importing this module imports numba.
 """
 
 import numpy as np

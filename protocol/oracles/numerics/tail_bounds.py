@@ -1,12 +1,10 @@
 """Bounds on the estimates of absent values: quantiles that hold far out in the tail.
 
-A value is heavy if its estimate exceeds a threshold that each of many absent values exceeds with
-a small probability `tail`, 10^-7 or less. So far out, a binomial count of small mean is much more
-skewed than a normal one, whose threshold would be exceeded many times too often.
+So far out, a binomial count of small mean is much more skewed than a normal one. Its quantile is
+exact here. Sums of several kinds of votes use Bernstein's bound,
 
-    binomial     the quantile itself, by the incomplete beta function
-    Bernstein    P(S > t)  <=  exp(-t^2 / (2 (V + b t / 3)))      S: a sum of independent terms of
-                 mean 0, each at most b, V the sum of their variances; for sums of several kinds
+    P(S > t)  <=  exp(-t^2 / (2 (V + b t / 3)))      S: a sum of independent terms of mean 0, each
+                                                     at most b, V the sum of their variances
 """
 
 from math import log, sqrt

@@ -7,14 +7,12 @@ to one of q symbols, and reports the symbol by randomized response:
     report   =  (r, y)                         (L + 1) log2 q bits: 20 for d = 100,000, q = 3
     p, q*    =  e / (e + q - 1),  1/q          two values collide with probability exactly 1/q
 
-since <r, x - x'> is uniform if x and x' differ. So the estimate is unbiased without a correction,
-the variance is that of perfect hashing (`hash_range.py` with m = q), and the whole dictionary takes
-n + q^(L+1) log q steps instead of n d / m (`transforms.py`).
+since <r, x - x'> is uniform if x and x' differ. So the variance is that of perfect hashing
+(`hash_range.py` with m = q), and the whole dictionary takes n + q^(L+1) log q steps.
 
 Cells are counts of reports, or counts of values where q^(L+1) is more than 2^23. In the latter case
-a batch is still counted by the transform if that is less work and q^(L+1) is at most 2^25 (0.5 GB
-for a short time), and otherwise by the d/q solutions x of each report. If the best q is too large
-for a transform, a q within 3% of the smallest error that can be transformed replaces it.
+a batch is still transformed if that is less work and q^(L+1) is at most 2^25 (0.5 GB for a short
+time), and otherwise counted by the d/q solutions x of each report.
 
 Source: ours, as a family for section 3 of [Pan24]: its corollary 3.1 needs only the probability
 of a collision. Hadamard encoding is q = 2.

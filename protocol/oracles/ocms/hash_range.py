@@ -9,11 +9,8 @@ With perfect hashing, n times the variance of a value of frequency f is f A + (1
                             f* < 1/2; otherwise as f* = 1/2: m = 1 + e^(epsilon/2), where A = B
     sum over d values       m = 1 + e sqrt((d - 1 + 1/e) / (d - 1 + e)), near 1 + e
 
-These are real numbers. The best integer is the better of floor and ceiling, which is not always
-the nearest (epsilon 3, worst case: m = 5.48, and 6 is better than 5). No integer reaches the
-real optimum: the worst case misses it by up to 8%. Devices that draw one of two m at random
-miss it by at most 1.3% for epsilon of 1.5 or more, and 3.2% below: their variance is the mean of
-both.
+The best integer is the better of floor and ceiling, not always the nearest. It misses the real
+optimum by up to 8%, and devices that draw one of two m at random by at most 3.2%.
 
 Source: equations 6, 12, 15 and theorem 3.7 of [Pan24]; floor and ceiling, and the mixture, are
 ours.

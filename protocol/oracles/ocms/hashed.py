@@ -4,22 +4,15 @@ Each device draws its own hash function, hashes its value to one of m symbols, a
 symbol or, with some probability, another:
 
     h(x)     =  ((a x + b) mod F) mod m        a, b uniform on 0 .. F - 1, F prime >= max(d, 101)
-    report   =  (a, b, y)                      2 log2 F + log2 m bits
     p        =  e / (e + m - 1)                probability of y = h(x)
     q        =  c' p + (1 - c') (1 - p)/(m - 1)
-
-c' is the probability that two values collide. Before `mod m` their hashes are independent, since
-a may be 0; F mod m of the symbols have floor(F/m) + 1 preimages below F, the others floor(F/m):
-
     c'       =  [r (l + 1)^2 + (m - r) l^2] / F^2        l = floor(F/m), r = F mod m
 
-which is a little above 1/m. With 1/m instead, estimates would be biased by up to
-m^2 / (4 (m-1) F^2), which 100,000 reports show if F is 101. An F of at least 101 costs at most 0.3%
-of variance.
+c' is the probability that two values collide: before `mod m` their hashes are independent, since a
+may be 0. It is a little above 1/m, with which estimates would be biased.
 
 The whole dictionary is decoded from the preimages of y: the u = y, y + m, .. below F, and of
-each x = (u - b)/a mod F, an arithmetic progression. That takes n F / m steps. Few candidates
-are hashed instead.
+each x = (u - b)/a mod F, an arithmetic progression. That takes n F / m steps.
 
 Source: [Pan24], sections 3.1 to 3.5; the constant c' with a = 0 included is lemma 3.2.
 """

@@ -1,14 +1,12 @@
 """OCMS with two hash ranges: each device draws one of them, to reach the real optimum.
 
-No integer m has the variance of the best real m (`hash_range.py`). A device that hashes to m_1 with
-probability `share` and otherwise to m_2 has the mean of both variances, at every frequency:
+A device that hashes to m_1 with probability `share` and otherwise to m_2 has the mean of both
+variances, at every frequency, which no integer m reaches (`hash_range.py`):
 
     report   =  (range, report of that sketch)      log2 of the sum of both numbers of reports
     f^       =  (1/n) sum over both of (S_i - n_i q_i) / (p_i - q_i)
 
-The range is drawn independently of the value, so it reveals nothing. For OCMS over GF(q) a mixture
-also bridges the gaps between fields: at epsilon 3, where m = 6 is the best and no field has 6
-elements, GF(5) and GF(7) together are better than m = 6.
+The range is drawn independently of the value, so it reveals nothing.
 
 Source: ours.
 """
