@@ -34,7 +34,6 @@ class Phase(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Return whether the cohort is summed or failed."""
         return self in (Phase.SUMMED, Phase.FAILED)
 
 

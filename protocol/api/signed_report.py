@@ -28,13 +28,11 @@ class SignedReport:
     def sign(
         cls, identity: Identity, digest: bytes, body: bytes, enrolment: bytes
     ) -> "SignedReport":
-        """Return the signed report."""
         signature = identity.sign(_statement(digest, body))
         return cls(identity.public, digest, body, signature, enrolment)
 
     @property
     def has_valid_signature(self) -> bool:
-        """Return whether the identity made the signature."""
         return is_signed(self.identity, _statement(self.plan_digest, self.body), self.signature)
 
     @property
@@ -43,7 +41,6 @@ class SignedReport:
         return sha256(self.plan_digest + self.body).digest()
 
     def pack(self) -> bytes:
-        """Return the bytes that the device sends."""
         return self.plan_digest + self.body + self.signature + self.registrar_signature
 
     @classmethod

@@ -30,8 +30,7 @@ class IntegerReportOracle(Oracle):
 
     @property
     @abstractmethod
-    def possible_reports(self) -> int:
-        """Return the number of reports."""
+    def possible_reports(self) -> int: ...
 
     @property
     def bits(self) -> int:

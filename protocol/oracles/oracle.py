@@ -90,8 +90,7 @@ class Oracle(ABC):
 
     @property
     @abstractmethod
-    def bits(self) -> int:
-        """Return the bits of a report."""
+    def bits(self) -> int: ...
 
     @property
     def nbytes(self) -> int:
@@ -115,7 +114,6 @@ class Oracle(ABC):
 
     @property
     def encode_batch(self) -> int:
-        """Return the number of reports that are made at once."""
         return _ENCODE_BATCH
 
     @property
@@ -306,7 +304,6 @@ class Oracle(ABC):
         return self.cells if candidates is None else len(candidates)
 
     def _candidate_support(self, reports: PackedReports, candidates: ItemValues) -> Support:
-        """Return the sums of the candidates' votes."""
         cells = np.zeros(len(candidates), np.int64)
         step = max(1, _MAX_VOTES_IN_MEMORY // max(1, len(candidates)))
         for start in range(0, len(reports), step):

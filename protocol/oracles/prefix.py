@@ -77,7 +77,6 @@ class PrefixExtension:
 
     @property
     def length(self) -> int:
-        """Return the bits of a string."""
         return 8 * self.size
 
     @property
@@ -183,7 +182,6 @@ class PrefixExtension:
         return max(1, round(n / len(self.lengths)))
 
     def _candidate_count(self, group: int) -> int:
-        """Return the maximum number of candidates of a group."""
         before, end = [0, *self.lengths][group], self.lengths[group]
         kept = min(self.keep, 1 << min(before, 62)) if before else 1
         return kept << (end - before)
@@ -194,7 +192,6 @@ class PrefixExtension:
             raise ValueError(f"reports must have length numbers below {len(self.lengths)}")
 
     def _extensions(self, prefixes: Bytes, group: int) -> Bytes:
-        """Return all extensions of `prefixes` to the length of `group`."""
         start = self.lengths[group - 1] if group else 0
         end = self.lengths[group]
         endings = np.zeros((2 ** (end - start), self.size), np.uint8)

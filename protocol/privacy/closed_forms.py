@@ -37,7 +37,6 @@ def kl_delta(probability: float, threshold: int, epsilon: float) -> float:
 
 
 def c_alpha_delta(probability: float, threshold: int, epsilon: float) -> float:
-    """Return the C_alpha form's delta of one level; 1 if it has no bound."""
     check_parameters(probability, threshold)
     if epsilon <= -math.log1p(-probability):
         return 1.0
@@ -58,17 +57,12 @@ def c_alpha_epsilon(probability: float, threshold: int, delta: float, levels: in
 def cormode21_epsilon(probability: float, threshold: int, delta: float, levels: int = 1) -> float:
     """Return the note's epsilon of all `levels`; infinity where its lemmas do not apply.
 
-    They need theta >= 3 + ln(L / delta), and theta p < 1.
+    They need theta >= 3 + ln(L / delta), for which lemma 1 bounds delta, and theta p < 1.
     """
     check_parameters(probability, threshold)
-    if threshold < cormode21_threshold(delta / levels) or threshold * probability >= 1:
+    if threshold < 3 - math.log(delta / levels) or threshold * probability >= 1:
         return math.inf
     return -levels * math.log1p(-threshold * probability)
-
-
-def cormode21_threshold(delta: float) -> float:
-    """Return 3 + ln(1 / delta), lemma 1: exp(-(theta - 1)^2 / (theta + 1)) is below `delta`."""
-    return 3 - math.log(delta)
 
 
 def _epsilon(delta_at: Callable[[float], float], delta: float, levels: int) -> float:

@@ -48,15 +48,13 @@ class ExactSumEvent(PublicModel):
     releases: _ReleaseCount = 1
 
     def views(self) -> dict[Party, PartyView]:
-        """Return the view of each party."""
         nothing = "none: one device more or less is visible"
         released = PartyView(sees="exact sums", private=False, assumption=nothing)
         return dict.fromkeys(PARTIES, released)
 
     def loss_to(
         self, party: Party, relation: NeighbourRelation
-    ) -> "PrivacyLossDistribution | None":
-        """Return None: there is no bound."""
+    ) -> "PrivacyLossDistribution | None": ...
 
 
 class SampleThresholdEvent(PublicModel):
@@ -90,7 +88,6 @@ class SampleThresholdEvent(PublicModel):
         return self
 
     def views(self) -> dict[Party, PartyView]:
-        """Return the view of each party."""
         server = PartyView(
             sees="the sampled count of every cell, also of those with a single device",
             private=False,
@@ -153,7 +150,6 @@ class SkellamNoiseEvent(PublicModel):
         return self
 
     def views(self) -> dict[Party, PartyView]:
-        """Return the view of each party."""
         noise = "enough honest survivors add their shares before the sum is opened"
         coins = "; coins are secret" if self.probability < 1 else ""
         secret = "; it does not know which of the participating devices vote" if coins else ""
@@ -168,7 +164,6 @@ class SkellamNoiseEvent(PublicModel):
     def loss_to(
         self, party: Party, relation: NeighbourRelation
     ) -> "PrivacyLossDistribution | None":
-        """Return the loss to `party` at most."""
         seen = 1.0 if party == "public" else self.join_probability
         once = skellam.privacy_loss(self.variance, min(1.0, self.probability / seen), relation)
         return compose([(once, self.releases * self.items)])
@@ -187,7 +182,6 @@ class LocalReportsEvent(PublicModel):
     releases: _ReleaseCount = 1
 
     def views(self) -> dict[Party, PartyView]:
-        """Return the view of each party."""
         view = PartyView(
             sees="randomized reports, or results computed from them",
             private=True,

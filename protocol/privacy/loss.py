@@ -54,16 +54,14 @@ def connect_the_dots(curve: DivergenceCurve, lowest: float, highest: float) -> "
 
     More loss than `highest` counts as a total loss, less than `lowest` as `lowest`.
     """
-    from dp_accounting.pld.pld_pmf import (  # noqa: PLC0415 (not needed for planning)
-        create_pmf_pessimistic_connect_dots_fixed_gap,
-    )
+    from dp_accounting.pld import pld_pmf  # noqa: PLC0415
 
     # Slightly less, so that an exact multiple is not rounded to the next.
     first = math.floor(lowest / LOSS_INTERVAL + 1e-6)
     last = math.ceil(highest / LOSS_INTERVAL - 1e-6)
     deltas = curve(np.arange(first, last + 1, dtype=np.float64) * LOSS_INTERVAL)
     deltas = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
-    return create_pmf_pessimistic_connect_dots_fixed_gap(LOSS_INTERVAL, first, last, deltas)
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(LOSS_INTERVAL, first, last, deltas)
 
 
 def between_neighbours(
@@ -71,16 +69,14 @@ def between_neighbours(
 ) -> "PrivacyLossDistribution":
     """Return the loss between neighbours from those of a leaving and of a joining device."""
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415
-    from dp_accounting.pld.privacy_loss_distribution import (  # noqa: PLC0415
-        PrivacyLossDistribution,
-    )
+    from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415
 
-    loss = PrivacyLossDistribution(remove, add)
+    loss = pld.PrivacyLossDistribution(remove, add)
     if relation == "add-remove":
         return loss
     if _is_total([(loss, 2)]):
         return bounded_loss(0.0, 1.0)
-    return PrivacyLossDistribution(pld_pmf.compose_pmfs(remove, add, _TAIL_MASS))
+    return pld.PrivacyLossDistribution(pld_pmf.compose_pmfs(remove, add, _TAIL_MASS))
 
 
 def local_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
@@ -105,11 +101,9 @@ def local_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
 
 def bounded_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution":
     """Return the worst loss of any (`epsilon`, `delta`) release: total with probability `delta`."""
-    from dp_accounting.pld.privacy_loss_distribution import (  # noqa: PLC0415
-        PrivacyLossDistribution,
-    )
+    from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415
 
-    return PrivacyLossDistribution.create_from_rounded_probability(
+    return pld.PrivacyLossDistribution.create_from_rounded_probability(
         {math.ceil(epsilon / LOSS_INTERVAL): 1 - delta}, delta, LOSS_INTERVAL
     )
 

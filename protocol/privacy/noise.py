@@ -97,7 +97,24 @@ def signed_residues(sums: NDArray[np.integer], bits: int) -> Integers:
 
 def draw_skellam(chance: RandomWords, variance: Fraction | float, count: int) -> Integers:
     """Return `count` Skellam numbers of mean 0 and `variance`, exactly; ValueError if too large."""
-    return _scatter(chance, _event_count(chance, variance, count), count)
+    if not 0 <= variance < math.inf:  # also refuses NaN
+        raise ValueError(f"a mean must be 0 or more and finite, not {variance}")
+    if not 0 <= count < MAX_CELLS:
+        raise ValueError(f"cells must be fewer than 2^32, not {count}")
+    whole = Fraction(variance) * count
+    if whole > MAX_EVENTS:
+        raise ValueError(f"at most 2^27 events are drawn, not {float(whole):.3g}")
+    ones = math.ceil(whole)
+    if not ones:
+        return np.zeros(count, np.int64)
+    proposed = int(_poisson_of_one(chance, ones).sum())
+    events = _thinned_count(chance, proposed, whole / ones)
+    if not events:
+        return np.zeros(count, np.int64)
+    cells = uniform_below(chance, count, events).astype(np.int64)
+    up = chance(events) & np.uint64(1) == 1
+    counts = [np.bincount(cells[sign], minlength=count) for sign in (up, ~up)]
+    return np.asarray(counts[0] - counts[1], np.int64)
 
 
 def simulate_skellam_sum(rng: np.random.Generator, variance: float, count: int) -> Integers:
@@ -122,23 +139,7 @@ def tail_bound(variance: float, tail: float) -> int:
     return first_true(suffices, high // 2 + 1, high)
 
 
-def _event_count(chance: RandomWords, mean: Fraction | float, cells: int) -> int:
-    """Return a random number of events in all of `cells`, with `mean` in each."""
-    if not 0 <= mean < math.inf:  # also refuses NaN
-        raise ValueError(f"a mean must be 0 or more and finite, not {mean}")
-    if not 0 <= cells < MAX_CELLS:
-        raise ValueError(f"cells must be fewer than 2^32, not {cells}")
-    whole = Fraction(mean) * cells
-    if whole > MAX_EVENTS:
-        raise ValueError(f"at most 2^27 events are drawn, not {float(whole):.3g}")
-    if whole == 0:
-        return 0
-    ones = math.ceil(whole)
-    return _thinned_count(chance, int(_poisson_of_one(chance, ones).sum()), whole / ones)
-
-
 def _poisson_of_one(chance: RandomWords, count: int) -> Integers:
-    """Return `count` independent Poisson numbers of mean 1."""
     drawn = np.empty(count, np.int64)
     pending = np.arange(count)
     while len(pending):
@@ -180,13 +181,3 @@ def _thinned_count(chance: RandomWords, events: int, probability: Fraction) -> i
         undecided = int((words == np.uint64(whole)).sum())
         probability = Fraction(rest, probability.denominator)
     return happened
-
-
-def _scatter(chance: RandomWords, events: int, cells: int) -> Integers:
-    """Return the sum of the events in each of `cells`; each is 1 or -1 in a random cell."""
-    if not events:
-        return np.zeros(cells, np.int64)
-    event_cells = uniform_below(chance, cells, events).astype(np.int64)
-    up = chance(events) & np.uint64(1) == 1
-    counts = [np.bincount(event_cells[sign], minlength=cells) for sign in (up, ~up)]
-    return np.asarray(counts[0] - counts[1], np.int64)

@@ -48,7 +48,6 @@ class Release(PublicModel):
 
     @property
     def mode(self) -> ReleaseMode:
-        """Return the mode of the release."""
         if not self.variance:
             return "sample-threshold"
         return "noise" if self.probability == 1 else "both"

@@ -129,7 +129,6 @@ class _Level:
         return cls(depth, codes, starts, shares, parents)
 
     def excluding(self, excluded: Flags) -> "_Level":
-        """Return the other nodes."""
         included = ~excluded
         return _Level(
             self.depth, self.codes[included], self.starts[included], self.masses[included]
@@ -171,7 +170,6 @@ class _KnotBuilder:
         return ended
 
     def put_leaves(self, level: _Level, base: int) -> None:
-        """Put nodes that are spread evenly."""
         self._put(level, base, level.starts, _START)
         self._put(level, base, level.starts + level.masses, _END)
 

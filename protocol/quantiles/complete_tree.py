@@ -51,7 +51,6 @@ class CompleteTree:
 
     @property
     def depth(self) -> int:
-        """Return the number of levels."""
         return len(self.levels)
 
     def consistent(self) -> "CompleteTree":

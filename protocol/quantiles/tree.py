@@ -42,15 +42,12 @@ class PrefixTree:
         return state
 
     def __len__(self) -> int:
-        """Return the number of nodes."""
         return len(self.depths)
 
     def select(self, chosen: Flags | Indices) -> "PrefixTree":
-        """Return the chosen nodes."""
         return PrefixTree(*(getattr(self, name)[chosen] for name in _ARRAYS))
 
     def level(self, depth: int) -> "PrefixTree":
-        """Return the nodes of `depth` digits."""
         return self.select(self.depths == depth)
 
     def extended(self, more: "PrefixTree") -> "PrefixTree":

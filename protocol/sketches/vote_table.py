@@ -107,7 +107,6 @@ class VoteTableShape(PublicModel):
 
     @property
     def ring(self) -> Ring:
-        """Return the ring of tables: the lanes of V and K."""
         return self.cell.ring(SUBTABLES * self.width)
 
 

@@ -23,12 +23,10 @@ class BitFields:
 
     @property
     def bits(self) -> int:
-        """Return the bits of a report."""
         return self.count * sum(self._widths)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of a report."""
         return -(-self.bits // 8)
 
     def pack(self, fields: Sequence[NDArray[np.int64]]) -> PackedReports:

@@ -53,7 +53,6 @@ class SparseRecovery(Projection):
 
     @property
     def length(self) -> int:
-        """Return L, the bits of a value."""
         return value_bits(self.size)
 
     @property
@@ -143,14 +142,12 @@ class Scrambling:
     seed: bytes = field(repr=False)
 
     def scramble(self, values: ItemValues) -> ItemValues:
-        """Return the image of each of `values`."""
         for a, b in self._round_constants():
             values = self._truncate(values * np.uint64(a) + np.uint64(b))
             values = values ^ (values >> self._shift)
         return values
 
     def unscramble(self, values: ItemValues) -> ItemValues:
-        """Return the preimage of each of `values`."""
         for a, b in reversed(self._round_constants()):
             # This step is its own inverse, since twice the shift is all bits.
             values = values ^ (values >> self._shift)

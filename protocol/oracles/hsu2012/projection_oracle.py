@@ -85,7 +85,6 @@ class Projection(ABC):
 
     @property
     def max_values(self) -> int:
-        """Return the largest `size`."""
         return 2**64
 
     @property
@@ -95,8 +94,7 @@ class Projection(ABC):
 
     @property
     @abstractmethod
-    def cells(self) -> int:
-        """Return the number of cells of a query."""
+    def cells(self) -> int: ...
 
     @property
     @abstractmethod
@@ -110,7 +108,6 @@ class Projection(ABC):
 
     @property
     def averaged_queries(self) -> int:
-        """Return the number of queries over which an estimate averages."""
         return self.queries
 
     @property
@@ -129,8 +126,7 @@ class Projection(ABC):
         """Return 2 cell + (sign < 0) of each of `values` in each query, shape `(n, queries)`."""
 
     @abstractmethod
-    def estimates(self, sums: Floats, values: ItemValues) -> Floats:
-        """Return the estimated count of each of `values`."""
+    def estimates(self, sums: Floats, values: ItemValues) -> Floats: ...
 
     @abstractmethod
     def candidates(self, sums: Floats, max_results: int) -> ItemValues:
@@ -219,7 +215,6 @@ class Projection(ABC):
 
 
 def value_bits(size: int) -> int:
-    """Return the bits of a value below `size`."""
     return (size - 1).bit_length()
 
 

@@ -49,21 +49,17 @@ class Randomizer(ABC):
 
     @property
     @abstractmethod
-    def report_fields(self) -> BitFields:
-        """Return the wire format of a report."""
+    def report_fields(self) -> BitFields: ...
 
     @property
     @abstractmethod
-    def state_shape(self) -> tuple[int, int]:
-        """Return the shape of a state."""
+    def state_shape(self) -> tuple[int, int]: ...
 
     @abstractmethod
-    def perturb(self, symbols: Symbols, chance: RandomWords) -> PackedReports:
-        """Return a report for each row of `symbols`."""
+    def perturb(self, symbols: Symbols, chance: RandomWords) -> PackedReports: ...
 
     @abstractmethod
-    def aggregate(self, reports: PackedReports) -> Integers:
-        """Return the state of `reports`."""
+    def aggregate(self, reports: PackedReports) -> Integers: ...
 
     @abstractmethod
     def simulate(self, symbols: Symbols, counts: Integers, rng: np.random.Generator) -> Integers:

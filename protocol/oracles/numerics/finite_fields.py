@@ -31,7 +31,6 @@ class FiniteField:
 
     @property
     def is_binary(self) -> bool:
-        """Return whether sums are bitwise."""
         return self.q & (self.q - 1) == 0
 
     def inner_product(self, r: FieldVectors, x: FieldVectors, length: int) -> FieldVectors:

@@ -57,7 +57,7 @@ class OcmsGf(HashedResponseOracle):
         finite_field(self.q)
         check_hash_range(self.q, self.domain)
         HashedResponseOracle.__post_init__(self)
-        if self.vectors > _MAX_VECTORS:
+        if self._functions > _MAX_VECTORS:
             raise ValueError(f"domain must be at most {self.q}^{self.length - 1} over GF({self.q})")
 
     @classmethod
@@ -107,13 +107,8 @@ class OcmsGf(HashedResponseOracle):
         return length
 
     @property
-    def vectors(self) -> int:
-        """Return q^L, the number of hash functions."""
-        return int(self.q**self.length)
-
-    @property
     def _functions(self) -> int:
-        return self.vectors
+        return int(self.q**self.length)  # vectors r
 
     @property
     def _symbols(self) -> int:
@@ -175,9 +170,7 @@ class OcmsGf(HashedResponseOracle):
         return counted[: self.domain].astype(np.int64)
 
     def _support(self, cells: Support) -> Support:
-        if not self.stores_report_counts:
-            return cells
-        return self._transform(cells)
+        return self._transform(cells) if self.stores_report_counts else cells
 
     def _report_counts(self, codes: Codes) -> Support:
         return np.bincount(codes.astype(np.int64), minlength=self.possible_reports).astype(np.int64)

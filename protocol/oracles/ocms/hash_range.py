@@ -124,7 +124,6 @@ def _best_mixture(epsilon: float, first: int, second: int, max_frequency: float)
 
 
 def adjacent_integers(x: float) -> tuple[int, int]:
-    """Return the integers on both sides of `x`, at least 2."""
     return max(2, floor(x)), max(2, ceil(x))
 
 

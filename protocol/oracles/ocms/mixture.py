@@ -78,7 +78,6 @@ class OcmsMixture(IntegerReportOracle):
 
     @cached_property
     def parts(self) -> tuple[Ocms | OcmsGf, Ocms | OcmsGf]:
-        """Return both sketches."""
         first, second = (self._part(m) for m in (self.first, self.second))
         return first, second
 

@@ -9,7 +9,6 @@ from protocol.privacy.closed_forms import (
     c_alpha_delta,
     c_alpha_epsilon,
     cormode21_epsilon,
-    cormode21_threshold,
     kl_delta,
     kl_epsilon,
 )
@@ -56,10 +55,6 @@ def test_closed_forms_are_bounds() -> None:
         kl = kl_delta(p, theta, epsilon)
         assert exact <= kl * (1 + 1e-12)
         assert kl <= c_alpha_delta(p, theta, epsilon) * (1 + 1e-12)
-
-
-def test_thetas_of_the_note() -> None:
-    assert cormode21_threshold(1e-7) == pytest.approx(19.118, abs=0.001)
 
 
 def test_there_is_no_bound_below_the_cost_of_suppression() -> None:
