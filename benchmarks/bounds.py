@@ -26,8 +26,8 @@ from blindtally.simulate.token_study import KeyedPopulation, run_tokens
 from protocol.arrays import Floats
 from protocol.mechanisms.tracked import past_sketch
 from protocol.mechanisms.tracked.forecast import decision_threshold, drift_of, history_of
-from protocol.mechanisms.tracked.local_level import History, filter_levels
-from protocol.study_state import StudyState
+from protocol.mechanisms.tracked.rates import History, filter_levels
+from protocol.study import StudyState
 
 _ROUNDS, _TAU, _TOKENS, _NEAR_THRESHOLD_COUNTS = 30, 50.0, 10_000, 8
 

@@ -46,7 +46,7 @@ from blindtally.datasets.item_counts import ItemCounts
 from protocol.domains.strings import smallest_domain
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.randomness import seeded_words
-from protocol.sketches.iblt.capacity import cells_for
+from protocol.sketches.iblt.layout import cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from protocol.study import Terms
 

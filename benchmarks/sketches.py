@@ -24,8 +24,8 @@ from benchmarks.rows import (
     report,
 )
 from protocol.arrays import Integers, Keys
-from protocol.sketches.iblt.capacity import cells_for
 from protocol.sketches.iblt.decoding import decode_table
+from protocol.sketches.iblt.layout import cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from protocol.sketches.iblt.tight import tight_cell
 

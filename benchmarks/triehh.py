@@ -40,8 +40,7 @@ from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.mechanisms.central.triehh import TrieHh
 from protocol.privacy.release import ReleaseMode
 from protocol.randomness import RandomWords, seeded_words
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 from secagg.ring import Vector
 
 LEVELS = 10

@@ -27,9 +27,10 @@ from blindtally.console.progress import with_progress
 from blindtally.process_pool import MAX_ATTEMPTS, RetryingProcessPool, sigint_blocked
 from client.fleet.shards import is_worker_death
 from client.optional_deps import install_command
-from protocol.simulation.chunks import Accumulator, Chunk
-from protocol.simulation.executor import (
+from protocol.simulation.chunks import (
     LOCAL_EXECUTOR,
+    Accumulator,
+    Chunk,
     CohortSum,
     RoundExecutor,
     SecureCohort,

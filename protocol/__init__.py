@@ -2,7 +2,7 @@
 
 Read `simulation/study.py` first: a whole study in memory, on one page. Then
 
-    study.py        the public documents of a study: terms, question, plan
+    study.py        the public documents of a study (terms, question, plan), and its state
     mechanism.py    the functions of a round: first plan, encode, decode, next plan
     mechanisms/     the registry, and one folder for each family of mechanisms
     sketches/       linear tables, which mechanisms encode items into

@@ -3,7 +3,7 @@
     study -> plan(r) -> encode (each device) -> vectors -> [sum] -> decode -> answer(r) -> plan(r+1)
 
 A mechanism holds no state. It reads what earlier rounds found from the *study state*
-(`study_state.py`), which `decode` receives and each answer returns updated. It does not know how
+(`study.py`), which `decode` receives and each answer returns updated. It does not know how
 the sum is computed: there is only addition between `encode` and `decode`, and this is the
 privacy boundary.
 
@@ -20,17 +20,19 @@ from random import Random
 from typing import Any, Generic
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammainccinv, gammaincinv, ndtri
 
 from protocol.arrays import Floats, Indices
-from protocol.confidence import CONFIDENCE_LEVEL, gamma_interval, reaches_threshold
 from protocol.domains.strings import Domain
 from protocol.histograms import Histogram
 from protocol.privacy.events import DpEvent, ExactSumEvent
 from protocol.privacy.noise import NoiseShares
 from protocol.randomness import RandomWords
-from protocol.study import P, Q, Terms, first_plan_fields
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, P, Q, StudyState, Terms, first_plan_fields
 from secagg.ring import Ring, Vector
+
+CONFIDENCE_LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +220,56 @@ def replace_estimates(state: StudyState, estimates: Sequence[Estimate]) -> Study
 def count_significant(estimates: Iterable[Estimate]) -> float:
     """Return the number of `estimates` above three of their standard deviations."""
     return float(sum(each.count > 3 * each.variance**0.5 for each in estimates))
+
+
+def gamma_interval(
+    counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
+) -> tuple[Floats, Floats]:
+    """Return the ends of intervals that hold each true count with probability `level`.
+
+    A count that is estimated from samples is a weighted sum of Poisson counts, and skewed if it
+    rests on few of them. So its interval is the one of a gamma distribution with the same mean y
+    and variance v, whose upper end is moved by one more sample of weight w = v / y:
+
+        low   =  quantile(a / 2)      of Gamma(mean y, variance v)
+        high  =  quantile(1 - a / 2)  of Gamma(mean y + w, variance v + w^2)
+
+    It is nearly the normal interval if v is small compared with y. It holds for an item that is
+    chosen beforehand. Of the items that are reported *because* their estimates are high, more are
+    estimated too high than too low.
+
+    Source: [FayFeuer97], for weighted sums of Poisson counts.
+    """
+    low, high = counts.astype(np.float64), counts.astype(np.float64)
+    regular = (variances > 0) & (counts > 0)
+    y, v = low[regular], variances[regular]
+    w, tail = v / y, (1 - level) / 2
+    low[regular] = gammaincinv(y**2 / v, tail) * w
+    mean, spread = y + w, v + w**2
+    high[regular] = gammainccinv(mean**2 / spread, tail) * spread / mean
+    return low, high
+
+
+def normal_interval(
+    counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
+) -> tuple[Floats, Floats]:
+    """Return the ends of normal intervals that hold each true count with probability `level`.
+
+    They are for counts that are estimated from locally private reports: sums of noise that is much
+    larger than the count's own part. They may be below 0.
+    """
+    margin = -float(ndtri((1 - level) / 2)) * np.sqrt(np.maximum(variances, 0))
+    return counts - margin, counts + margin
+
+
+def reaches_threshold(
+    counts: Floats, variances: Floats, threshold: float, confidence: float
+) -> NDArray[np.bool_]:
+    """Return for each count whether it is `threshold` or more with probability `confidence`.
+
+    At 1/2 the estimate alone decides. An item with exactly this count is treated as heavy with
+    probability about 1 - `confidence`.
+    """
+    margin = float(ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
+    heavy: NDArray[np.bool_] = counts >= threshold + margin
+    return heavy

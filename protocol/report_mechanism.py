@@ -17,14 +17,12 @@ from typing import Generic, Literal, Protocol, Self, TypeVar
 from pydantic import Field
 
 from protocol.arrays import Floats, PackedReports
-from protocol.confidence import CONFIDENCE_LEVEL, normal_interval
 from protocol.histograms import Histogram
-from protocol.mechanism import Answer, Mechanism
+from protocol.mechanism import CONFIDENCE_LEVEL, Answer, Mechanism, normal_interval
 from protocol.oracles.oracle import REPORTS_PER_BATCH
 from protocol.privacy.events import DpEvent, LocalReportsEvent
 from protocol.randomness import RandomWords
-from protocol.study import Plan, Question, enrolment_scope
-from protocol.study_state import StudyState
+from protocol.study import Plan, Question, StudyState, enrolment_scope
 from secagg.session import Registry
 
 ALL_REPORT_STUDIES = "every study that asks for reports"  # the enrolment scope of all of them

@@ -17,7 +17,7 @@ from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import StringPiece
 from protocol.report_mechanism import ALL_REPORT_STUDIES
-from protocol.sketches.primes import widest_prime
+from protocol.search import widest_prime
 from protocol.study import Terms
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
 from secagg.messages import (

@@ -31,7 +31,7 @@ from blindtally.parallel import open_round_executor
 from blindtally.process_pool import RetryingProcessPool
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
-from protocol.simulation.executor import (
+from protocol.simulation.chunks import (
     LOCAL_EXECUTOR,
     RoundExecutor,
     SecureCohort,

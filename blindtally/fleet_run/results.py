@@ -17,7 +17,7 @@ from protocol.api.phases import Phase
 from protocol.mechanisms.frequency_sketches import FrequencySketchPlan
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from protocol.report_mechanism import ReportPlan
-from protocol.sketches.iblt.capacity import capacity
+from protocol.sketches.iblt.layout import capacity
 from secagg.parameters import Mode
 from secagg.ring import Ring, Vector
 

@@ -16,7 +16,7 @@ from blindtally.fleet_run.results import RoundResult, StudyResults
 from client.device.device import STEP_OF_PHASE
 from client.fleet.config import FleetProgress
 from protocol.api.messages import RoundView
-from protocol.api.phases import Phase, participant_phases
+from protocol.api.phases import PARTICIPANT_PHASES, Phase
 
 MAX_SHOWN_ITEMS: Final = 20  # heavy hitters
 
@@ -68,7 +68,7 @@ class Screen:
         self._bars.update(self._study, note=f"in {view.number}, t = {view.plan.t:.2f}")
         self._tasks = {
             phase: self._bars.add_task(f"  {phase}", total=devices, note="")
-            for phase in participant_phases(view.plan.terms.mode)
+            for phase in PARTICIPANT_PHASES[view.plan.terms.mode]
         }
 
 
@@ -144,7 +144,7 @@ def _round_table(results: StudyResults) -> Group:
 
 
 def _phase_table(results: StudyResults) -> Group:
-    phases = participant_phases(results.mode)
+    phases = PARTICIPANT_PHASES[results.mode]
     rows = [
         (
             str(result.number),
@@ -172,6 +172,6 @@ def _cost_table(results: StudyResults) -> Table:
 def _describe_seconds(results: StudyResults) -> str:
     totals = {
         phase: sum(result.seconds.get(phase, 0.0) for result in results.rounds)
-        for phase in participant_phases(results.mode)
+        for phase in PARTICIPANT_PHASES[results.mode]
     }
     return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in totals.items())

@@ -27,7 +27,7 @@ from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS
-from protocol.sketches.iblt.capacity import cells_for
+from protocol.sketches.iblt.layout import cells_for
 from protocol.study import Terms
 from secagg.keys import Identity
 from secagg.parameters import Mode

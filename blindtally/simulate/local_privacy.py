@@ -29,8 +29,7 @@ from protocol.oracles.registry import ORACLES
 from protocol.report_mechanism import ReportMechanism
 from protocol.simulation.chunks import CHUNK_DEVICES
 from protocol.simulation.reports import ReportRoundSpec, run_report_round
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, StudyState, Terms
 
 # Probability that any item which no device holds reaches the default threshold of an oracle.
 _FALSE_POSITIVE_PROBABILITY = 0.05

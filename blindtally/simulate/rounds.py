@@ -7,8 +7,7 @@ from typing import Any
 
 from blindtally.console.progress import progress_steps
 from protocol.mechanism import SumMechanism
-from protocol.study import P, Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, P, StudyState, Terms
 from secagg.ring import Vector
 
 _SEAT_SDS, _EXTRA_SEATS = 10, 16  # seats above the mean of those that join

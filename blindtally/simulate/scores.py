@@ -19,7 +19,7 @@ from protocol.mechanism import Estimate
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.oracles.oracle import Oracle
 from protocol.simulation.study import RoundOutcome
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from protocol.domains.strings import Domain
 from protocol.histograms import Histograms, ItemIndex
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
 from protocol.simulation.study import run_study
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, StudyState, Terms
 
 _MAX_PLAIN_KEY_BITS = 64  # domains with longer keys are hashed
 _COHORT_SIZE = 1000

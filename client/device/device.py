@@ -13,7 +13,7 @@ from client.device.journal import Journal
 from client.device.policy import Policy
 from client.transport import Transport
 from protocol.api.messages import RoundView, SlotAssignment
-from protocol.api.phases import Phase, participant_phases
+from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.randomness import RandomWords
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
@@ -43,7 +43,7 @@ STEP_OF_PHASE: Final = {  # the step that a phase waits for
 
 
 def steps_in_mode(mode: Mode) -> tuple[DeviceStep, ...]:
-    return tuple(STEP_OF_PHASE[phase] for phase in participant_phases(mode))
+    return tuple(STEP_OF_PHASE[phase] for phase in PARTICIPANT_PHASES[mode])
 
 
 @dataclass(frozen=True, slots=True)

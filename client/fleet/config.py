@@ -14,7 +14,7 @@ from client.device.policy import Policy, PolicyError
 from client.fleet.behaviour import FleetBehaviour, dropouts_by_step
 from client.transport import Traffic
 from protocol.api.messages import CohortView, RoundView
-from protocol.api.phases import Phase, participant_phases
+from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from secagg.keys import Identity
 from secagg.parameters import Mode
 from secagg.ring import Vector
@@ -100,7 +100,7 @@ def droppable_steps(mode: Mode) -> tuple[DeviceStep, ...]:
 
 def missed_phases(mode: Mode) -> dict[DeviceStep | None, Phase]:
     """Return the phase in which a device is missing, by its last step."""
-    return dict(zip((None, *droppable_steps(mode)), participant_phases(mode), strict=True))
+    return dict(zip((None, *droppable_steps(mode)), PARTICIPANT_PHASES[mode], strict=True))
 
 
 def select_devices(

@@ -12,6 +12,7 @@ message arrives for `idle`: a device that dropped out never answers, and otherwi
 would cost each round a whole deadline.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -57,19 +58,18 @@ MESSAGE_KIND: Final = {  # the message of each phase; enrolling has the particip
 }
 
 
-def participant_phases(mode: Mode) -> tuple[Phase, ...]:
-    """Return the phases in which participants of a cohort in `mode` send messages, in order."""
-    phases = tuple(p for p in Phase if not p.is_over and p is not Phase.REPORTING)
-    if mode == "active":
-        return phases
-    return tuple(phase for phase in phases if phase is not Phase.CONFIRMING)
+_ACTIVE_PHASES = tuple(p for p in Phase if not p.is_over and p is not Phase.REPORTING)
+PARTICIPANT_PHASES: Final[Mapping[Mode, tuple[Phase, ...]]] = {  # in order, by mode of the cohort
+    "active": _ACTIVE_PHASES,
+    "semi-honest": tuple(phase for phase in _ACTIVE_PHASES if phase is not Phase.CONFIRMING),
+}
 
 
 def next_phase(phase: Phase, mode: Mode) -> Phase:
     """Return the phase that follows `phase`, which is not over."""
     if phase is Phase.REPORTING:
         return Phase.SUMMED
-    following = (*participant_phases(mode), Phase.SUMMED)
+    following = (*PARTICIPANT_PHASES[mode], Phase.SUMMED)
     return following[following.index(phase) + 1]
 
 

@@ -1,14 +1,17 @@
-"""Base class of domains: items have keys of a fixed number of chunks, and keys have items.
+"""Base classes of domains: items have keys of a fixed number of chunks, and keys have items.
 
-Where a key must be a single integer, this is its *value*.
+Where a key must be a single integer, this is its *value*. Many domains write an item as a row of
+digits, and group them into chunks (`Digits`).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from protocol.arrays import ItemValues, Keys
+from protocol.arrays import DigitRows, ItemValues, Keys
 from protocol.model import PublicModel
 
 
@@ -81,3 +84,155 @@ class BaseDomain(PublicModel, ABC):
             if item not in self:
                 raise ValueError(f"{item!r} is outside the domain of kind {self.kind}")
         return self.keys_of([self.name(item) for item in items])
+
+
+_MAX_BASE = 256
+_CHUNK_LIMIT = 2**24  # leaves a sketch 7 bits of 31 for a hash
+
+
+class Digits(BaseDomain):
+    """Items that are rows of digits below `base`; an item is its own name."""
+
+    @property
+    @abstractmethod
+    def base(self) -> int:
+        """Return the number of different digits."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Return the number of digits of every item, with the padding of shorter ones."""
+
+    @property
+    @abstractmethod
+    def _pad_digit(self) -> int:
+        """Return the digit that pads the last chunk, beyond `width`."""
+
+    @abstractmethod
+    def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
+        """Return the digits of each item, first to last, padded to whole chunks."""
+
+    @abstractmethod
+    def _item(self, digits: NDArray[Any]) -> str:
+        """Return the item of a row of digits; ValueError if none has it."""
+
+    @property
+    def terminator(self) -> int | None:
+        """Return the digit that ends and pads shorter items; None if all have the same length."""
+        return self._pad_digit
+
+    def digits_of(self, items: Sequence[str]) -> DigitRows:
+        """Return the digits of each item, `(len(items), width)`; the base is at most 256.
+
+        Raises ValueError if an item is outside the domain.
+        """
+        if self.base > _MAX_BASE:
+            raise ValueError(f"rows of digits need a base of at most {_MAX_BASE}, not {self.base}")
+        for item in items:
+            if item not in self:
+                raise ValueError(f"{item!r} is outside the domain of kind {self.kind}")
+        if not items:
+            return np.zeros((0, self.width), np.uint8)
+        rows = self._digits(items).reshape(len(items), self._width)[:, : self.width]
+        return np.ascontiguousarray(rows, np.uint8)
+
+    def item_of(self, row: DigitRows) -> str | None:
+        """Return the item of `width` digits; None if no item has them."""
+        digits = np.full(self._width, self._pad_digit, np.uint8)
+        digits[: self.width] = row
+        return self._item_or_none(digits)
+
+    def contains_terminator(self, item: str) -> bool:
+        """Return whether `item` contains the digit that ends items; False by default."""
+        del item
+        return False
+
+    @abstractmethod
+    def truncate(self, item: str) -> str | None:
+        """Return `item`, or the longest part of its beginning that is an item; None if none is."""
+
+    def digits_of_prefix(self, prefix: str) -> DigitRows:
+        """Return the common digits of all items that begin with the text `prefix`.
+
+        Raises ValueError if no item can begin with it, or items are not text.
+        """
+        message = f"items of kind {self.kind} have no prefix {prefix!r}: ask for a range"
+        raise ValueError(message)
+
+    def prefix_text(self, row: DigitRows) -> str:
+        """Return a text that describes the items with these first digits."""
+        return f"{row.tobytes().hex()}..."
+
+    @property
+    def chunks(self) -> int:
+        digits = 1
+        while self.base ** (digits + 1) <= _CHUNK_LIMIT:
+            digits += 1
+        return -(-self.width // digits)
+
+    @property
+    def bound(self) -> int:
+        return int(self.base**self._digits_per_chunk)
+
+    @property
+    def _digits_per_chunk(self) -> int:
+        return -(-self.width // self.chunks)
+
+    @property
+    def _width(self) -> int:
+        """Return the number of digits of all chunks."""
+        return self.chunks * self._digits_per_chunk
+
+    def keys_of(self, names: Sequence[str]) -> Keys:
+        if not names:
+            return np.zeros((0, self.chunks), dtype=np.uint64)
+        digits = self._digits(names).reshape(len(names), self.chunks, -1)
+        keys = np.zeros(digits.shape[:2], dtype=np.uint64)
+        for column in range(digits.shape[2]):
+            keys = keys * np.uint64(self.base) + digits[:, :, column]
+        return keys
+
+    def decode(self, keys: Keys) -> list[str | None]:
+        digits, rest = self._split(keys, self._digits_per_chunk)
+        fits = (rest == 0).all(axis=1).tolist()
+        rows = digits.reshape(len(keys), self._width)
+        return [
+            self._item_or_none(row) if fit else None for row, fit in zip(rows, fits, strict=True)
+        ]
+
+    @property
+    def value_count(self) -> int:
+        return int(self.base**self.width)
+
+    def values_of(self, items: Sequence[str]) -> ItemValues:
+        digits, _ = self._split(self.encode(items), self._digits_per_chunk)
+        rows = digits.reshape(len(items), self._width)[:, : self.width]
+        values: ItemValues = np.zeros(len(items), np.uint64)
+        for column in rows.T:
+            values = values * np.uint64(self.base) + column
+        return values
+
+    def names_of(self, values: ItemValues) -> list[str | None]:
+        digits, rest = self._split(values, self.width)
+        rows = np.full((len(values), self._width), self._pad_digit, np.uint64)
+        rows[:, : self.width] = digits
+        fits = (rest == 0).tolist()
+        return [
+            self._item_or_none(row) if fit else None for row, fit in zip(rows, fits, strict=True)
+        ]
+
+    def _split(
+        self, numbers: NDArray[np.uint64], count: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return `count` digits of each number, first to last, and the rest above them."""
+        digits, rest = np.zeros((*numbers.shape, count), np.uint64), numbers
+        for column in reversed(range(count)):
+            rest, digits[..., column] = np.divmod(rest, np.uint64(self.base))
+        return digits, rest
+
+    def _item_or_none(self, digits: NDArray[Any]) -> str | None:
+        try:
+            item = self._item(digits)
+        except ValueError:
+            return None
+        return item if item in self else None

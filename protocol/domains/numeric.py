@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.arrays import DigitRows, Floats
-from protocol.domains.digits import Digits
+from protocol.domains.base import Digits
 
 _MAX_CELLS = 2**48  # rounding errors stay far below half a cell
 _MIN_CELL_ULPS = 4  # units in the last place; rounding a middle moves it by half a unit

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.arrays import DigitRows, Keys
-from protocol.domains.base import BaseDomain
-from protocol.domains.digits import Digits
+from protocol.domains.base import BaseDomain, Digits
 from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
 from protocol.model import Text, raise_faults

@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from protocol.arrays import Keys
 from protocol.domains.strings import Domain
-from protocol.histograms import Histogram
+from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import (
     MAX_SHOWN_ESTIMATES,
     Answer,
@@ -28,11 +28,9 @@ from protocol.mechanism import (
     SumMechanism,
     estimates_of_values,
 )
-from protocol.mechanisms.encode_input import keyed_histograms
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
-from protocol.study import WORD_BITS, Plan, SumQuestion, Terms
-from protocol.study_state import StudyState
+from protocol.study import WORD_BITS, Plan, StudyState, SumQuestion, Terms
 from secagg.ring import Ring, Vector
 
 FrequencySketchName = Literal["count-median", "count-sketch"]
@@ -115,7 +113,7 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         self, plan: FrequencySketchPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
         del chance  # every item is added
-        held = keyed_histograms(plan.question, histograms)
+        held = keyed_histograms(plan.question.domain, plan.question.contribution, histograms)
         return plan.sketch.insert(*held.item_totals(held.counts))
 
     def fault(self, plan: FrequencySketchPlan, total: Vector, participants: int) -> str | None:

@@ -39,9 +39,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from protocol.arrays import Floats
-from protocol.confidence import gamma_interval
-from protocol.domains.digits import Digits
+from protocol.domains.base import Digits
 from protocol.domains.numeric import NumericInterval
+from protocol.mechanism import gamma_interval
 from protocol.quantiles.cdf import CumulativeDistribution
 from protocol.quantiles.complete_tree import rank_variance
 from protocol.quantiles.tree import PrefixTree, integers_to_digits

@@ -1,36 +1,38 @@
-"""Chunks of a simulated round, which any process can run, and whose sums add up.
+"""Chunks and cohorts of a simulated round, which any process can run, and the local executor.
 
 A *chunk* is 2^18 consecutive devices of a round. It has its own random generators for everything
 that its devices draw: their items, clipping, joining, dropping out and sampling. So its sum does
 not depend on the process that computes it, nor on the other chunks: workers receive a plan, return
 sums of chunks, and the total is the same to the bit. The first chunk draws from the round's own
-generators, as in a round with one chunk only; chunk c > 0 draws from generators seeded by the
-round's seeds and c.
+generators; chunk c > 0 draws from generators seeded by the round's seeds and c.
 
 Shorter chunks would gain little and pay 20 us for each generator; longer ones would leave workers
 idle. The length decides only which devices a seed draws.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.api.phases import Phase, participant_phases
+from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.arrays import Flags
 from protocol.histograms import Histogram, Histograms, ItemTotals
 from protocol.mechanism import SumMechanism
 from protocol.randomness import RandomWords, seeded_words
 from protocol.sampling import clip_histograms
-from protocol.study import P
+from protocol.study import P, Plan
+from secagg.errors import RecoveryError
 from secagg.parameters import Mode
-from secagg.ring import Vector
+from secagg.ring import Ring, Vector
+from secagg.run import Attendance, run_secure_sum
 
 CHUNK_DEVICES: Final = 2**18
-PHASES = participant_phases("active")
+PHASES = PARTICIPANT_PHASES["active"]
 NO_DROPOUT = len(PHASES)  # the index of a device that stays to the end
 PHASES_BEFORE_INPUT = (Phase.ENROLLING, Phase.SHARING, Phase.MASKING)  # later dropouts count
 _ENROLLING = PHASES.index(Phase.ENROLLING)
@@ -79,7 +81,7 @@ class RandomDropout:
         if not self.dropout:
             return lambda count: np.full(count, NO_DROPOUT, np.int8)
         phases = np.array(
-            [PHASES.index(phase) for phase in participant_phases(self.mode)] + [NO_DROPOUT], np.int8
+            [PHASES.index(phase) for phase in PARTICIPANT_PHASES[self.mode]] + [NO_DROPOUT], np.int8
         )
         rng, last = chunk_generator(self.seed, chunk), len(phases) - 1
 
@@ -256,3 +258,77 @@ class CohortCounts:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         for number, survivors in enumerate(self.survivors.tolist()):
             yield min(self._size, self._enrolled - number * self._size), survivors
+
+
+DropoutPhases = Mapping[int, Phase]  # dropouts by number, each with its first missing phase
+CohortSum = tuple[Vector, list[int]]  # a sum, and the devices in it
+
+
+@dataclass(frozen=True, slots=True)
+class SecureCohort:
+    """A cohort to sum securely in any process; all its secrets follow from `seed`."""
+
+    plan: Plan
+    number: int
+    ring: Ring
+    members: Sequence[int]  # devices
+    vectors: Sequence[Vector] = field(repr=False)
+    dropouts: DropoutPhases  # by slot
+    seed: int = field(repr=False)
+
+
+def sum_cohort(cohort: SecureCohort) -> CohortSum | None:
+    """Return the sum of a cohort and the devices in it, or None if the cohort fails."""
+    terms, n = cohort.plan.terms, len(cohort.vectors)
+    attendance = _attendance_of(n, terms.mode, cohort.dropouts)
+    if len(attendance.unmasking) < terms.assumptions.quorum(n):
+        return None
+    try:
+        result = run_secure_sum(
+            cohort.ring,
+            cohort.vectors,
+            terms.assumptions,
+            Random(cohort.seed),
+            attendance,
+            cohort.plan.digest(),
+            cohort.number,
+        )
+    except RecoveryError:
+        return None
+    return result.total, [cohort.members[slot] for slot in sorted(result.survivors)]
+
+
+def _attendance_of(n: int, mode: Mode, dropouts: DropoutPhases) -> Attendance:
+    """Return the slots present in each step; no device drops out in a phase that `mode` skips."""
+    slots, present = list(range(n)), []
+    for phase in PARTICIPANT_PHASES["active"]:
+        if phase in PARTICIPANT_PHASES[mode]:
+            slots = [slot for slot in slots if dropouts.get(slot) is not phase]
+        present.append(slots)
+    return Attendance(*present[1:])  # after enrolling
+
+
+class RoundExecutor(Protocol):
+    """The process or processes that run a round."""
+
+    def add(self, accumulator: Accumulator[Part], chunks: Sequence[Chunk]) -> None:
+        """Add chunks to an accumulator, in their order."""
+
+    def sum_cohorts(self, cohorts: Iterable[SecureCohort]) -> Iterator[CohortSum | None]:
+        """Yield the result of `sum_cohort` for each of `cohorts`, in their order."""
+
+
+class LocalExecutor:
+    """Runs a round in this process, one chunk or cohort after the other."""
+
+    def add(self, accumulator: Accumulator[Part], chunks: Sequence[Chunk]) -> None:
+        """Add chunks to an accumulator, in their order."""
+        for chunk in chunks:
+            accumulator.add_chunk(chunk.number, chunk.batches())
+
+    def sum_cohorts(self, cohorts: Iterable[SecureCohort]) -> Iterator[CohortSum | None]:
+        """Yield the result of `sum_cohort` for each of `cohorts`, in their order."""
+        return map(sum_cohort, cohorts)
+
+
+LOCAL_EXECUTOR: Final = LocalExecutor()

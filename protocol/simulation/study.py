@@ -22,6 +22,7 @@ from protocol.histograms import Histogram, Histograms, ItemTotals
 from protocol.mechanism import Answer, SumMechanism, add_noise
 from protocol.randomness import RandomWords
 from protocol.simulation.chunks import (
+    LOCAL_EXECUTOR,
     NO_DROPOUT,
     NO_DROPOUTS,
     PHASES,
@@ -32,12 +33,12 @@ from protocol.simulation.chunks import (
     DropoutModel,
     RandomDropout,
     RoundDevices,
+    RoundExecutor,
     RoundSpec,
+    SecureCohort,
     SumAccumulator,
 )
-from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor, SecureCohort
-from protocol.study import P, Q, Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, P, Q, StudyState, Terms
 from secagg.ring import Vector
 
 

@@ -27,7 +27,7 @@ from protocol.mechanisms.central.queries import distribution
 from protocol.mechanisms.registry import AnyPlan
 from protocol.quantiles.cdf import EmptyTreeError, Estimator
 from protocol.quantiles.distribution import BoundedEstimate, Distribution
-from protocol.study_state import StudyState
+from protocol.study import StudyState
 from server.api.common import StudyId, paginate, problem_responses
 from server.api.dependencies import require
 from server.api.etag import ETagRoute, etag_responses

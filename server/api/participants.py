@@ -17,7 +17,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Response
 
 from protocol.api.messages import JoinRequest, Pending, ProblemType, SlotAssignment, Survivors
-from protocol.api.phases import MESSAGE_KIND, Phase, participant_phases
+from protocol.api.phases import MESSAGE_KIND, PARTICIPANT_PHASES, Phase
 from secagg.keys import PublicKeys, is_signed
 from secagg.messages import pack_confirmations
 from secagg.roster import RosterEntry
@@ -110,7 +110,7 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
 async def _phase_before_unmasking(service: Service, participant: ParticipantSlot) -> Phase:
     """Return confirming, or masking if the study has no confirming phase."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
-    return participant_phases(cohort.session.assumptions.mode)[-2]
+    return PARTICIPANT_PHASES[cohort.session.assumptions.mode][-2]
 
 
 def _octets(body: bytes) -> Response:

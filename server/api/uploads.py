@@ -13,7 +13,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request
 
-from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase, participant_phases
+from protocol.api.phases import MESSAGE_KIND, PARTICIPANT_PHASES, MessageKind, Phase
 from secagg.aggregator import (
     UnmaskingRequest,
     check_confirmation,
@@ -143,7 +143,7 @@ async def _accept(
         ProblemError: if the phase has not begun, went on without this participant, or `check`
             refuses the message.
     """
-    phases = participant_phases(cohort.session.assumptions.mode)
+    phases = PARTICIPANT_PHASES[cohort.session.assumptions.mode]
     previous = MESSAGE_KIND.get(phases[phases.index(phase) - 1]) if phase in phases else None
 
     async def check_in_phase() -> None:

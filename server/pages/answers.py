@@ -14,7 +14,7 @@ from protocol.mechanisms.central.queries import distribution
 from protocol.mechanisms.registry import AnyPlan
 from protocol.quantiles.cdf import EmptyTreeError
 from protocol.quantiles.distribution import Distribution
-from protocol.study_state import StudyState
+from protocol.study import StudyState
 from server.db.store import Store
 from server.pages.charts import Chart, Series, Sparkline, sparkline
 from server.pages.history import EstimateHistory

@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import Request, Response
 
 from protocol.api.messages import CohortView, RoundView
-from protocol.api.phases import Phase, participant_phases
+from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.study import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
@@ -136,7 +136,7 @@ def _in_sum(cohort: CohortView, phases: tuple[PhaseProgress, ...]) -> int | None
 def _phase_progress(
     cohort: CohortView, terms: Terms, now: datetime, *, is_reporting: bool
 ) -> Iterator[PhaseProgress]:
-    phases = (Phase.REPORTING,) if is_reporting else participant_phases(terms.mode)
+    phases = (Phase.REPORTING,) if is_reporting else PARTICIPANT_PHASES[terms.mode]
     positions = {record.phase: index for index, record in enumerate(cohort.history)}
     expected = terms.max_devices if is_reporting else terms.cohort_size
     for phase in phases:

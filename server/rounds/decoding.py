@@ -19,7 +19,7 @@ from protocol.api.phases import MessageKind
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from protocol.report_mechanism import ReportAggregate
-from protocol.study_state import StudyState
+from protocol.study import StudyState
 from secagg.aggregator import UnmaskingRequest, collect_masked_inputs
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, SeedShares, UnmaskingShares

@@ -23,7 +23,7 @@ from opentelemetry.trace import Tracer
 
 from protocol.api.events import FailureCause
 from protocol.mechanisms.registry import AnyPlan
-from protocol.study_state import StudyState
+from protocol.study import StudyState
 from secagg.errors import RecoveryError
 from server.db.channels import cohort_channel, study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS

@@ -36,7 +36,7 @@ from client.device.encoding import Contribution
 from client.fleet.config import DeviceResult, FleetRound
 from client.transport import Traffic
 from protocol.api.messages import CohortView, RoundView, StudyView
-from protocol.api.phases import participant_phases
+from protocol.api.phases import PARTICIPANT_PHASES
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.randomness import seeded_words
 from secagg.keys import Identity
@@ -66,7 +66,7 @@ def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path)
     assert results["settings"]["mode"] == "active"
     assert sum(results["dropouts"].values()) == 2  # one of twelve in each round
     for result in results["rounds"]:
-        assert list(result["seconds"]) == list(participant_phases("active"))
+        assert list(result["seconds"]) == list(PARTICIPANT_PHASES["active"])
         assert result["violations"] == []
     assert results["bytes_per_device"]["sent"] > results["bytes_per_device"]["vector"]
 
@@ -78,7 +78,7 @@ def test_a_trusted_server_has_no_survivors_confirmed(tmp_path: Path) -> None:
     results = json.loads(run.stdout)  # stdout is JSON and nothing else
     assert results["sums_exact"] is True
     assert results["mode"] == "semi-honest"
-    assert list(results["rounds"][0]["seconds"]) == list(participant_phases("semi-honest"))
+    assert list(results["rounds"][0]["seconds"]) == list(PARTICIPANT_PHASES["semi-honest"])
     assert "confirming" not in run.stderr
     assert "F1" in run.stderr
     assert re.search(r"enrolling +sharing +masking +unmasking\n1 +\d+, \d", run.stderr)

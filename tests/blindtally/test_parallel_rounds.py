@@ -26,12 +26,10 @@ from blindtally.parallel import LOCAL_CLUSTER, ParallelExecutor, map_bounded, op
 from blindtally.simulate import local_privacy, sums
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, parse_question
-from protocol.simulation.chunks import RoundDevices
-from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor
+from protocol.simulation.chunks import LOCAL_EXECUTOR, RoundDevices, RoundExecutor
 from protocol.simulation.reports import ReportRoundSpec, run_report_round
 from protocol.simulation.study import run_study
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 
 TERMS = Terms(cohort_size=12, minimum=6, cohorts=4, corrupt=0.1, dropout=0.25)
 COINS = {"epsilon": 40, "delta": 0.95, "theta": 1, "probability": 0.2}

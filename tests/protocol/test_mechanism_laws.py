@@ -49,11 +49,10 @@ from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.randomness import seeded_words
 from protocol.sampling import clip, clip_histograms
-from protocol.simulation.executor import SecureCohort, sum_cohort
+from protocol.simulation.chunks import SecureCohort, sum_cohort
 from protocol.simulation.study import run_round
 from protocol.sketches.vote_table import VoteTableShape
-from protocol.study import Plan, Question, Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, Plan, Question, StudyState, Terms
 from tests.examples import fewer
 from tests.protocol.chance import seeded
 

@@ -28,8 +28,7 @@ from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.mechanisms.reports.dictionary import DictionaryMechanismName
 from protocol.randomness import seeded_words, system_words
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 from tests.protocol.chance import seeded
 from tests.support.report_audit import compare_reports
 

@@ -22,8 +22,7 @@ from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.randomness import seeded_words
 from protocol.report_mechanism import ALL_REPORT_STUDIES
-from protocol.study import Terms, enrolment_scope
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms, enrolment_scope
 from secagg.keys import Identity
 from secagg.session import Registry
 from server.db.repositories.reports import ReportCost

@@ -26,10 +26,15 @@ from pydantic import Field, model_validator
 from scipy.special import ndtri
 
 from protocol.arrays import Indices
-from protocol.confidence import reaches_threshold
-from protocol.domains.digits import Digits
-from protocol.histograms import Histogram
-from protocol.mechanism import MAX_SHOWN_ESTIMATES, Answer, Estimate, estimates_of_values
+from protocol.domains.base import Digits
+from protocol.histograms import Histogram, device_values
+from protocol.mechanism import (
+    MAX_SHOWN_ESTIMATES,
+    Answer,
+    Estimate,
+    estimates_of_values,
+    reaches_threshold,
+)
 from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
 from protocol.mechanisms.central.release_mechanism import (
     DEVICES_ARRAY,
@@ -38,14 +43,12 @@ from protocol.mechanisms.central.release_mechanism import (
     devices_per_level,
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
-from protocol.mechanisms.encode_input import device_values
 from protocol.privacy.events import DpEvent
 from protocol.privacy.noise import tail_bound
 from protocol.privacy.release import ReleaseMode
 from protocol.quantiles.complete_tree import CompleteTree, leaf_variance
 from protocol.randomness import RandomWords
-from protocol.study import WORD_BITS, Terms
-from protocol.study_state import StudyState
+from protocol.study import WORD_BITS, StudyState, Terms
 from secagg.ring import Lane, Ring, Vector
 
 # Arrays of the study state.

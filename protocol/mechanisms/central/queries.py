@@ -30,8 +30,7 @@ from protocol.quantiles.distribution import (
     PrunedErrors,
 )
 from protocol.quantiles.tree import NO_PREFIX, PrefixTree, find_prefixes, integers_to_digits
-from protocol.study import Plan
-from protocol.study_state import StudyState
+from protocol.study import Plan, StudyState
 
 
 def distribution(

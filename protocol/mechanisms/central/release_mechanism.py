@@ -23,8 +23,7 @@ from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.privacy.noise import MAX_EVENTS, NoiseShares, signed_residues, simulate_skellam_sum
 from protocol.privacy.release import Release
 from protocol.randomness import RandomWords
-from protocol.study import Plan
-from protocol.study_state import StudyState
+from protocol.study import Plan, StudyState
 from secagg.ring import Lane, Vector
 
 DEVICES_ARRAY = "devices"  # in the study state: devices counted in each level or round

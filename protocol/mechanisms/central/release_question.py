@@ -17,7 +17,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from protocol.domains.digits import Digits
+from protocol.domains.base import Digits
 from protocol.model import raise_faults
 from protocol.privacy.loss import NeighbourRelation
 from protocol.privacy.release import ReleaseMode

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field, StringConstraints, model_validator
 
 from protocol.arrays import DigitRows, Indices
-from protocol.domains.digits import Digits
+from protocol.domains.base import Digits
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.model import raise_faults

@@ -8,7 +8,7 @@
     heavy     the shown nodes that are complete items, or have the largest length
 
 Each level is a round: one secure sum over all combinations of a frontier prefix with the next
-`stride` digits of an item (`protocol/domains/digits.py`). A device without a vote, because its
+`stride` digits of an item (`protocol/domains/base.py`). A device without a vote, because its
 prefix was pruned or its coin fell tails, sends a vector of zeros, with noise like the others. A
 device votes once per cell, so several items with one prefix give one vote. Each vote has its own
 coin, which is fresh on each level: votes of one sample on two levels would reveal a device that
@@ -30,9 +30,8 @@ from typing import Any
 import numpy as np
 
 from protocol.arrays import DigitRows
-from protocol.confidence import reaches_threshold
 from protocol.histograms import Histogram
-from protocol.mechanism import Answer, Estimate, ranked
+from protocol.mechanism import Answer, Estimate, ranked, reaches_threshold
 from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
 from protocol.mechanisms.central.release_mechanism import (
     DEVICES_ARRAY,
@@ -50,8 +49,7 @@ from protocol.privacy.events import DpEvent
 from protocol.quantiles.tree import PrefixTree
 from protocol.randomness import RandomWords
 from protocol.sketches.vote_table import VoteTableShape
-from protocol.study import WORD_BITS, Terms
-from protocol.study_state import StudyState
+from protocol.study import WORD_BITS, StudyState, Terms
 from secagg.ring import Lane, Ring, Vector
 
 

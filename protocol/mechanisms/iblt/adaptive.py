@@ -3,7 +3,7 @@
 Each device samples its histogram at threshold t (`protocol/sampling.py`) and inserts the sampled
 items into an IBLT (`protocol/sketches/iblt/table.py`). The sum of the tables lists each sampled
 item with the sum of its values, an unbiased estimate of its count. A table has room for L0 keys
-(`capacity.py`). So t must be so large that at most about L0 distinct items are sampled, and
+(`iblt/layout.py`). So t must be so large that at most about L0 distinct items are sampled, and
 not larger, since an item of count N is estimated with variance up to N (E[T] - 1). t therefore
 adapts to the data:
 
@@ -27,9 +27,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from protocol.histograms import Histogram
+from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, SumMechanism, add_estimates
-from protocol.mechanisms.encode_input import keyed_histograms
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
@@ -49,10 +48,9 @@ from protocol.mechanisms.iblt.threshold_control import (
 )
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sampling import ThresholdSampler
-from protocol.sketches.iblt.capacity import capacity
-from protocol.sketches.iblt.decoding import DecodedTable, decode_table
-from protocol.study import Plan, Terms
-from protocol.study_state import StudyState
+from protocol.sketches.iblt.layout import capacity
+from protocol.sketches.iblt.table import DecodedTable
+from protocol.study import Plan, StudyState, Terms
 from secagg.ring import Ring, Vector
 
 _CONTROLLER_ARRAY = "controller"  # of the study state: the forecast of the next round
@@ -108,7 +106,7 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     def encode_sum(
         self, plan: AdaptiveIbltPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        held = keyed_histograms(plan.question, histograms)
+        held = keyed_histograms(plan.question.domain, plan.question.contribution, histograms)
         return _table(plan).insert(held, uniform_floats(chance, len(held.counts)))
 
     def fault(self, plan: AdaptiveIbltPlan, total: Vector, participants: int) -> str | None:
@@ -125,7 +123,7 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     ) -> Answer:
         table = _table(plan)
         known = plan.question.domain.keys_of(state.items)
-        listing = decode_table(table.iblt, total, known)
+        listing = table.iblt.decode(total, known)
         state = _update_controller(plan, listing, participants, state)
         if not listing.complete:
             return Answer(False, listing.distinct, state=state)

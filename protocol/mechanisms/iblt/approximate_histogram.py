@@ -45,9 +45,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.arrays import Keys
-from protocol.histograms import Histogram
+from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import COUNT_COLUMN, VARIANCE_COLUMN, Answer, Estimate, SumMechanism, ranked
-from protocol.mechanisms.encode_input import keyed_histograms
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     check_words,
@@ -62,8 +61,7 @@ from protocol.mechanisms.iblt.subsampled import (
 from protocol.mechanisms.iblt.voting import Repetitions, elected_rows
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
-from protocol.study import WORD_BITS, Hex32, Plan, SumQuestion, Terms
-from protocol.study_state import StudyState
+from protocol.study import WORD_BITS, Hex32, Plan, StudyState, SumQuestion, Terms
 from secagg.ring import Ring, Vector
 
 # Arrays of the study state: one sketch and one seed for each round, and one seed for all.
@@ -173,7 +171,7 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
     def encode_sum(
         self, plan: ApproximateHistogramPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        held = keyed_histograms(plan.question, histograms)
+        held = keyed_histograms(plan.question.domain, plan.question.contribution, histograms)
         tables = plan.repetitions.insert(held, chance)
         if plan.sketch is None:
             return tables

@@ -2,8 +2,8 @@
 
 A device samples its histogram at threshold t (`protocol/sampling.py`) and inserts the sampled
 items (`protocol/sketches/iblt/table.py`). The sum of the tables lists each sampled item with the
-sum of its values, an unbiased estimate of its count. A table has room for L0 keys (`capacity.py`);
-L0 depends on the words and on the width of a cell.
+sum of its values, an unbiased estimate of its count. A table has room for L0 keys
+(`sketches/iblt/layout.py`); L0 depends on the words and on the width of a cell.
 
 A question may use fewer `hash_bits` per key, or none. Cells are then smaller, and only keys of a
 table that is not read whole may be false. This needs more cells than two keys can share by chance:
@@ -28,12 +28,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.domains.strings import Domain
+from protocol.histograms import KeyedHistograms
 from protocol.mechanism import Estimate, ranked
-from protocol.mechanisms.encode_input import KeyedHistograms
 from protocol.sampling import ThresholdSampler
-from protocol.sketches.iblt.capacity import capacity, cells_for
-from protocol.sketches.iblt.decoding import DecodedTable
-from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, Iblt
+from protocol.sketches.iblt.layout import capacity, cells_for
+from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt
 from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
 from protocol.study import WORD_BITS, SumQuestion, Terms
 from secagg.ring import Vector

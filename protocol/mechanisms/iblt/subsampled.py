@@ -38,9 +38,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from protocol.histograms import Histogram
+from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import COUNT_COLUMN, VARIANCE_COLUMN, Answer, Estimate, SumMechanism, ranked
-from protocol.mechanisms.encode_input import keyed_histograms
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     check_words,
@@ -51,9 +50,8 @@ from protocol.mechanisms.iblt.sampled_table import (
 )
 from protocol.mechanisms.iblt.voting import Repetitions, elected_rows
 from protocol.randomness import RandomWords
-from protocol.sketches.iblt.capacity import cells_for
-from protocol.study import Plan, SumQuestion, Terms
-from protocol.study_state import StudyState
+from protocol.sketches.iblt.layout import cells_for
+from protocol.study import Plan, StudyState, SumQuestion, Terms
 from secagg.ring import Ring, Vector
 
 MAX_TABLES = 10_000
@@ -165,7 +163,8 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
     def encode_sum(
         self, plan: SubsampledIbltPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        return plan.repetitions.insert(keyed_histograms(plan.question, histograms), chance)
+        held = keyed_histograms(plan.question.domain, plan.question.contribution, histograms)
+        return plan.repetitions.insert(held, chance)
 
     def fault(self, plan: SubsampledIbltPlan, total: Vector, participants: int) -> str | None:
         """Return the law that a table of `total` breaks; `Iblt.fault` has the probabilities.

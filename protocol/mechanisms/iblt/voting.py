@@ -14,13 +14,11 @@ from hashlib import sha256
 import numpy as np
 
 from protocol.arrays import Flags
+from protocol.histograms import KeyedHistograms
 from protocol.mechanism import Answer, Estimate, add_estimates, ranked
-from protocol.mechanisms.encode_input import KeyedHistograms
 from protocol.mechanisms.iblt.sampled_table import SampledTable, sampled_table
 from protocol.randomness import RandomWords, uniform_floats
-from protocol.sketches.iblt.decoding import decode_table
-from protocol.study import SumQuestion, Terms
-from protocol.study_state import StudyState
+from protocol.study import StudyState, SumQuestion, Terms
 from secagg.ring import Lane, Vector
 
 _LISTS_ARRAY = "lists"  # of the study state: (items, repetitions), true if on the list
@@ -103,7 +101,7 @@ class Repetitions:
 
     def read(self, total: Vector) -> TableReadings:
         """Return the estimates of all tables, and the mean number of distinct keys."""
-        listings = [(table, decode_table(table.iblt, part)) for table, part in self._each(total)]
+        listings = [(table, table.iblt.decode(part)) for table, part in self._each(total)]
         lists = [
             table.estimates(self.question.domain, listing) if listing.complete else []
             for table, listing in listings

@@ -22,10 +22,14 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.arrays import PackedReports
-from protocol.confidence import reaches_threshold
-from protocol.histograms import Histogram
-from protocol.mechanism import MAX_SHOWN_ESTIMATES, Answer, Estimate, estimates_of_values
-from protocol.mechanisms.encode_input import device_values
+from protocol.histograms import Histogram, device_values
+from protocol.mechanism import (
+    MAX_SHOWN_ESTIMATES,
+    Answer,
+    Estimate,
+    estimates_of_values,
+    reaches_threshold,
+)
 from protocol.oracles.oracle import Oracle, OracleParameters, ReportCounts
 from protocol.oracles.registry import (
     ParameterGoal,
@@ -35,8 +39,7 @@ from protocol.oracles.registry import (
 )
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import Terms
-from protocol.study_state import StudyState
+from protocol.study import StudyState, Terms
 
 DictionaryMechanismName = Literal[
     "krr",

@@ -31,7 +31,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.arrays import Integers, PackedReports
-from protocol.histograms import Histogram
+from protocol.histograms import Histogram, device_values
 from protocol.mechanism import (
     MAX_SHOWN_ESTIMATES,
     Answer,
@@ -40,7 +40,6 @@ from protocol.mechanism import (
     ranked,
     replace_estimates,
 )
-from protocol.mechanisms.encode_input import device_values
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import Scrambling, SparseRecovery
 from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
@@ -48,8 +47,7 @@ from protocol.oracles.hsu2012.projection_oracle import NoiseKind, Projection, va
 from protocol.privacy.loss import NeighbourRelation
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import Hex32
-from protocol.study_state import StudyState
+from protocol.study import Hex32, StudyState
 
 _MIN_CHARGED_EPSILON = 0.01  # of a report with a delta
 LinearMechanismName = Literal["jl-hh", "glps-hh", "bucket-hh"]

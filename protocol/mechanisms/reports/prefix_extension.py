@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from protocol.arrays import PackedReports
 from protocol.domains.strings import Utf8
-from protocol.histograms import Histogram
+from protocol.histograms import Histogram, device_rows
 from protocol.mechanism import (
     MAX_SHOWN_ESTIMATES,
     Answer,
@@ -33,14 +33,12 @@ from protocol.mechanism import (
     ranked,
     replace_estimates,
 )
-from protocol.mechanisms.encode_input import device_rows
 from protocol.oracles.oracle import Oracle, OracleParameters
 from protocol.oracles.prefix import PrefixExtension
 from protocol.oracles.registry import check_parameters, oracle_for, oracle_from_parameters
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import Hex32, Terms
-from protocol.study_state import StudyState
+from protocol.study import Hex32, StudyState, Terms
 
 _NO_ITEM_BYTE = np.uint8(255)
 _REPORTS_ARRAY = "reports"  # of the study state: of all rounds so far

@@ -2,21 +2,21 @@
 
 After a few rounds most items that devices hold are known. Each known item that may become heavy is
 *tracked*. It has a counter of a few bits (`counters.py`), which costs a tenth of a key in a table
-and counts exactly. The other items are sampled at threshold t into an IBLT (`residual.py`), as in
+and counts exactly. The other items are sampled at threshold t into an IBLT (`plan.py`), as in
 `adaptive-iblt`. Since the frequent items are no longer in the table, t is small, and rare items are
 found. An item is tracked from the round after its first sample on, while it may become heavy.
 
 One round, in the order of its vector (`plan.py`):
 
     counters     exact counts of tracked items (`counters.py`)
-    strings      pieces of strings of hashed keys (`string_fetching.py`, `fetch_schedule.py`)
+    strings      pieces of strings of hashed keys (`string_fetching.py`)
     sketch       a count sketch of all untracked items, read later (`past_sketch.py`)
-    table        a sample of the untracked items (`residual.py`)
+    table        a sample of the untracked items (`plan.py`)
 
 Between rounds the study state keeps the observations of each item (`forecast.py`). Totals include
 the rounds in which an item was not counted. `assume` selects the model of these rounds:
 
-    drift        rates move as much as they are observed to move (`drift.py`, `local_level.py`). If
+    drift        rates move as much as they are observed to move (`rates.py`). If
                  they do not move, all rounds inform the rounds without a count. The default
     stationary   rates do not move
     nothing      a count is the counted tokens and t times the sampled ones: unbiased in all cases,

@@ -1,7 +1,7 @@
 """Memory of a study that tracks items, and the forecast of their totals.
 
 The study state keeps for each block of rounds the tokens observed of each item, and the devices in
-which it was exposed (`local_level.py`). `devices` and `sampled exposure` hold for all items alike.
+which it was exposed (`rates.py`). `devices` and `sampled exposure` hold for all items alike.
 Each item has a column of the exposure that it had in addition, by being counted. An item without
 any token so far was exposed to all sampled devices, so its first sample needs no column to be
 filled.
@@ -23,12 +23,10 @@ from protocol.arrays import Flags, Floats, Integers, Keys
 from protocol.mechanism import Estimate, add_estimates
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
-from protocol.mechanisms.tracked.drift import measure_drift
-from protocol.mechanisms.tracked.local_level import Drift, History, filter_levels
 from protocol.mechanisms.tracked.past_sketch import estimate_levels
+from protocol.mechanisms.tracked.rates import Drift, History, filter_levels, measure_drift
 from protocol.sampling import ThresholdSampler
-from protocol.study import Plan
-from protocol.study_state import StudyState
+from protocol.study import Plan, StudyState
 
 # Arrays of the study state.
 _DEVICES_ARRAY = "devices"  # by block

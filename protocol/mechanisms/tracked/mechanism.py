@@ -9,15 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from protocol.confidence import reaches_threshold
 from protocol.domains.hashed import Hashed
-from protocol.histograms import Histogram
-from protocol.mechanism import Answer, Estimate, SumMechanism, ranked
-from protocol.mechanisms.encode_input import KeyedHistograms, keyed_histograms
+from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
+from protocol.mechanism import Answer, Estimate, SumMechanism, ranked, reaches_threshold
 from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
-from protocol.mechanisms.tracked.fetch_schedule import FetchSchedule
 from protocol.mechanisms.tracked.forecast import (
     SLIP_VARIANCE_COLUMN,
     Forecast,
@@ -32,20 +29,18 @@ from protocol.mechanisms.tracked.forecast import (
     record_round,
     record_slips,
 )
-from protocol.mechanisms.tracked.local_level import STATIONARY
 from protocol.mechanisms.tracked.past_sketch import (
     PastSketch,
     SketchAllocation,
     estimate_levels,
     store_sketch,
 )
-from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
-from protocol.mechanisms.tracked.residual import ResidualSampling
-from protocol.mechanisms.tracked.string_fetching import KnownStrings
+from protocol.mechanisms.tracked.plan import ResidualSampling, TrackedPlan, TrackedQuestion
+from protocol.mechanisms.tracked.rates import STATIONARY
+from protocol.mechanisms.tracked.string_fetching import FetchSchedule, KnownStrings
 from protocol.randomness import RandomWords, uniform_floats
-from protocol.sketches.iblt.decoding import DecodedTable, decode_table
-from protocol.study import Terms
-from protocol.study_state import StudyState
+from protocol.sketches.iblt.table import DecodedTable
+from protocol.study import StudyState, Terms
 from secagg.ring import Ring, Vector
 
 
@@ -80,9 +75,10 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
     def encode_sum(
         self, plan: TrackedPlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> Vector:
-        counters, whole = plan.counters, keyed_histograms(plan.question, histograms)
+        counters, domain = plan.counters, plan.question.domain
+        whole = keyed_histograms(domain, plan.question.contribution, histograms)
         held, items = whole.histograms, whole.histograms.items
-        domain = plan.question.domain  # no device holds an item outside it
+        # No device holds an item outside the domain.
         names = items.cached(
             "names", domain, lambda: [domain.name(x) if x in domain else "" for x in items]
         )
@@ -213,7 +209,7 @@ def _list_table(plan: TrackedPlan, table: Vector, state: StudyState) -> DecodedT
     rows = plan.counters.rows
     untracked = [item for item in state.items if item not in rows]
     known = plan.question.domain.keys_of(untracked), evicted_keys(plan, state)
-    return decode_table(plan.table.iblt, table, np.unique(np.concatenate(known), axis=0))
+    return plan.table.iblt.decode(table, np.unique(np.concatenate(known), axis=0))
 
 
 def _may_use_sketch(question: TrackedQuestion, rounds: int) -> bool:

@@ -39,11 +39,10 @@ from pydantic import Field
 from protocol.arrays import Floats
 from protocol.domains.strings import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.local_level import Drift, History, Levels, filter_levels
+from protocol.mechanisms.tracked.rates import Drift, History, Levels, filter_levels
 from protocol.model import PublicModel
 from protocol.sketches.count_sketch import CountSketch
-from protocol.study import SumQuestion
-from protocol.study_state import StudyState
+from protocol.study import StudyState, SumQuestion
 from secagg.ring import Vector
 
 MIN_SKETCH_CELL_BITS, MAX_SKETCH_CELL_BITS = 3, 16

@@ -10,7 +10,7 @@ Modules read these constants as `tuning.NAME`, so that a test or an experiment c
 
 import math
 
-# Drift of rates between blocks of rounds (`drift.py`).
+# Drift of rates between blocks of rounds (`rates.py`).
 
 # Blocks between two compared counts: several, so that random steps, whose squares grow like time,
 # differ from trends, whose squares grow like its square.
@@ -31,7 +31,7 @@ MAX_SQUARE_PER_EXPECTED = 9.0
 MAX_BREAKS = 8  # breaks of a study
 MAX_BREAK_JUMP = 3.0  # largest jump of a rate at a break, in multiples of its mean
 
-# Rates of items (`local_level.py`).
+# Rates of items (`rates.py`).
 
 # Standard deviation of the prior of an item's first rate, in multiples of its mean.
 FIRST_RATE_SD = 3.0
@@ -112,7 +112,7 @@ OWN_COUNT_FACTOR = 2
 OWN_COUNT_SDS = 3
 CELL_RANGE_SLACK = math.sqrt(2)
 
-# Sampling of items that are not tracked (`residual.py`).
+# Sampling of items that are not tracked (`plan.py`).
 
 # Standard deviations of the number of keys that a table keeps free, by mode: known keys do not help
 # a tight table.
@@ -128,7 +128,7 @@ MIN_VALUE_HEADROOM = 16  # headroom in any case, in bounds of one device
 MAX_T_PER_WORST_CASE = 2
 SINGLETON_LIMIT = 1.5  # sampled tokens below which a key counts as sampled once (Good-Turing)
 
-# Strings of hashed domains (`string_pieces.py`, `fetch_schedule.py`).
+# Strings of hashed domains (`string_fetching.py`).
 
 MIN_PIECE_NUMBERS = 3  # numbers of 3 bytes in a piece: most words, with their end, fit in one piece
 FETCH_ROUNDS_DIVISOR = 3  # part of the rounds (1 / divisor) that fetches the longest string

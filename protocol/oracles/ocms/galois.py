@@ -38,7 +38,7 @@ from protocol.oracles.ocms.hash_range import (
     total_variance,
     worst_variance,
 )
-from protocol.sketches.primes import is_prime
+from protocol.search import is_prime
 
 _MAX_STORED_CELLS = 2**23
 _MAX_TRANSFORM_CELLS = 2**25

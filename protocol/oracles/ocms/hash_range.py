@@ -22,7 +22,7 @@ from itertools import combinations_with_replacement
 from math import ceil, exp, floor, sqrt
 
 from protocol.oracles.limits import check_domain, check_epsilon
-from protocol.sketches.primes import is_prime
+from protocol.search import is_prime
 
 MIN_PRIME, MAX_PRIME = 101, 2**31
 

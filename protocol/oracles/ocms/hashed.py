@@ -37,7 +37,7 @@ from protocol.oracles.ocms.hash_range import (
     m_for_mse,
 )
 from protocol.randomness import RandomWords, uniform_below
-from protocol.sketches.primes import is_prime
+from protocol.search import is_prime
 
 _COUNTERS_IN_CACHE = 10**5  # counters that fit in the cache of a core
 

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arrays import Indices, Keys
+from protocol.sketches.iblt.decoding import Peeling, inverses
 from protocol.sketches.iblt.kernel import K, V
-from protocol.sketches.iblt.peeling import Peeling, inverses
 
 _MAX_SPLITS_PER_CELL, _MAX_SPLITS_PER_BATCH = 4096, 2**20
 _MAX_ROUNDS = 500  # 6 to 120 occur

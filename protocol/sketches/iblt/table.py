@@ -53,8 +53,8 @@ from numpy.typing import NDArray
 
 from protocol.arrays import Integers, Keys
 from protocol.hashing import HashFamily
+from protocol.search import widest_prime
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
-from protocol.sketches.primes import widest_prime
 from secagg.ring import Lane, Ring, Vector
 
 DEFAULT_EVIDENCE = 120  # 7 bits: the rest of 31 bits after a chunk of 24
@@ -136,6 +136,23 @@ class CellFormat:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodedTable:
+    """Keys and values that were read from a table, row by row.
+
+    If `complete`, keys and values are exact. Otherwise they are what was peeled before the table
+    got stuck: on average at most `expected_false_keys` of them are not in the table, which held
+    about `distinct` keys.
+    """
+
+    keys: Keys
+    values: Integers
+    complete: bool
+    distinct: float
+    nonempty_cells: int
+    expected_false_keys: float
+
+
+@dataclass(frozen=True, slots=True)
 class Iblt:
     """The shape and hash functions of one table; tables are vectors of its `ring`."""
 
@@ -179,6 +196,17 @@ class Iblt:
         sums %= p
         pairs = zip(self.ring.lanes, (counts, sums), strict=True)
         return tuple(array.astype(lane.dtype) for lane, array in pairs)
+
+    def decode(self, table: Vector, known: Keys | None = None) -> DecodedTable:
+        """Return the content of `table`; `known` keys, shape `(n, chunks)`, help if it gets stuck.
+
+        Any vector of the ring is allowed, also one that is not a sum of honest tables. The work is
+        bounded for all of them: by 73 inspections per cell, and the bound in `known_keys.py`. A
+        tight table is listed whole or not at all, in at most 4,096 tests per cell, without `known`.
+        """
+        from protocol.sketches.iblt.decoding import decode_table  # noqa: PLC0415 - compiles
+
+        return decode_table(self, table, known)
 
     def check_keys(self, keys: Keys) -> None:
         """Raise ValueError unless `keys` have shape `(n, chunks)` and stay below the bound."""

@@ -55,9 +55,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
+from protocol.search import widest_prime
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
 from protocol.sketches.iblt.table import CellFormat
-from protocol.sketches.primes import widest_prime
 
 _MIN_COUNT_BITS = 5  # of q: 13, the prime of 4 bits, leaves a fifth of the values unused
 _MAX_FALSE_KEYS_PER_CELL = 1 / 3  # if all values of the cell are tried

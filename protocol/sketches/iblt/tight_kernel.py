@@ -67,8 +67,31 @@ class EntryIndex(NamedTuple):
     hashes: NDArray[np.uint64]  # of entries
 
 
+def peel_in_stages(
+    table: NDArray[np.int64],
+    rules: TableParameters,
+    state: PeelingState,
+    candidate: CandidateKey,
+    stages: int | None,
+) -> None:
+    """Take keys out of `table` in a number of `stages`, by default all, until none passes."""
+    cells, multiples = len(table), int(rules.max_value // rules.q)
+    waiting = StageLists(
+        first_cells=np.full(stages or 2 + multiples.bit_length(), -1, np.int32),
+        next_cells=np.empty(cells, np.int32),
+        previous_cells=np.empty(cells, np.int32),
+        stages=np.full(cells, -1, np.int8),
+    )
+    contents = EntryIndex(
+        heads=np.zeros(2 ** (2 * cells).bit_length(), np.int32),
+        links=np.empty(2 * cells, np.int32),
+        hashes=np.empty(2 * cells, np.uint64),
+    )
+    _peel(table, rules, state, candidate, waiting, contents)
+
+
 @jit_compiled
-def peel_tight(
+def _peel(
     table: NDArray[np.int64],
     rules: TableParameters,
     state: PeelingState,
@@ -76,7 +99,6 @@ def peel_tight(
     waiting: StageLists,
     contents: EntryIndex,
 ) -> None:
-    """Take keys out of `table` until no cell passes the tests."""
     for number in range(len(table)):
         _add_to_stage(table, waiting, number, 0)
     stage = 0

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from protocol.api.messages import HeavyHitter
 from protocol.mechanism import Estimate
 from protocol.mechanisms.registry import MECHANISMS
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, StudyState
 from server.db.database import Repository, read_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import HeavyHitterRow, StudyStateRow

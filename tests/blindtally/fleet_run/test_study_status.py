@@ -9,7 +9,7 @@ import pytest
 from blindtally.fleet_run.setup import build_setup
 from blindtally.fleet_run.study_status import MAX_SILENT_POLLS, StatusReporter, describe_study
 from protocol.api.messages import RoundView, StudyView
-from protocol.api.phases import Phase, participant_phases
+from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.mechanisms.registry import MECHANISMS
 
 SETUP = build_setup(
@@ -34,7 +34,7 @@ URL = "http://127.0.0.1:8000"
 
 def cohort(number: int, phase: Phase, *received: int) -> dict[str, Any]:
     """Return a cohort in `phase`, with the messages received in each phase so far."""
-    line = [*participant_phases("active"), Phase.SUMMED]
+    line = [*PARTICIPANT_PHASES["active"], Phase.SUMMED]
     known = line[: line.index(phase) + 1]
     history = [
         {"phase": step, "entered": NOON, "received": count}

@@ -13,7 +13,7 @@ from blindtally.simulate.scores import Score, score_study
 from protocol.mechanism import Answer, Estimate, add_estimates
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.simulation.study import RoundOutcome
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, StudyState
 
 
 def simulate(*arguments: object) -> Result:

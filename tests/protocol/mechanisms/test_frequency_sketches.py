@@ -13,8 +13,7 @@ from protocol.mechanism import MAX_SHOWN_ESTIMATES
 from protocol.mechanisms.frequency_sketches import candidate_count
 from protocol.mechanisms.registry import MECHANISMS, parse_question
 from protocol.simulation.study import run_study
-from protocol.study import WORD_BITS, Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, WORD_BITS, Terms
 from tests.protocol.chance import seeded
 
 TERMS = Terms(cohort_size=100, minimum=50, cohorts=4)

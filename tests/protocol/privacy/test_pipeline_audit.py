@@ -33,8 +33,7 @@ from protocol.mechanisms.central.triehh import TrieHh
 from protocol.privacy.events import SampleThresholdEvent
 from protocol.privacy.loss import compose, delta_of
 from protocol.quantiles.tree import PrefixTree, digits_to_integers, integers_to_digits
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, StudyState, Terms
 from tests.protocol.chance import fit, seeded
 
 LEVELS, OTHER_DEVICES = 10, 70

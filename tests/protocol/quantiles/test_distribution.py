@@ -21,8 +21,7 @@ from protocol.quantiles.distribution import (
 )
 from protocol.quantiles.tree import PrefixTree
 from protocol.simulation.study import run_study
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, StudyState, Terms
 from tests.protocol.chance import seeded
 
 BETA = 0.1

@@ -18,8 +18,7 @@ from protocol.simulation.reports import (
     ReportRoundSpec,
     run_report_round,
 )
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 
 TERMS = Terms(cohort_size=100, minimum=5, mode="semi-honest")
 ITEMS = [f"{number:02}" for number in range(20)]

@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.item_counts import ItemCounts
-from protocol.api.phases import Phase, participant_phases
+from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
-from protocol.simulation.chunks import NO_DROPOUT, PHASES, PHASES_BEFORE_INPUT, DropoutModel
-from protocol.simulation.executor import SecureCohort, sum_cohort
+from protocol.simulation.chunks import (
+    NO_DROPOUT,
+    PHASES,
+    PHASES_BEFORE_INPUT,
+    DropoutModel,
+    SecureCohort,
+    sum_cohort,
+)
 from protocol.simulation.study import run_round, run_study
 from protocol.study import Terms
 from secagg.parameters import Mode
@@ -74,7 +80,7 @@ def test_a_round_finds_what_its_devices_hold(*, secure: bool) -> None:
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_device_that_drops_out_before_its_vector_arrives_is_not_counted(*, secure: bool) -> None:
     losing = dropouts_by_number(
-        dict(zip((0, 1, 2, 3, 20), participant_phases("active"), strict=True))
+        dict(zip((0, 1, 2, 3, 20), PARTICIPANT_PHASES["active"], strict=True))
     )
     held = devices(24)
     outcome = run_round(MECHANISM, plan(), [held], random.Random(1), dropouts=losing, secure=secure)
@@ -125,7 +131,7 @@ def sum_of(vectors: list[Any], slots: list[int]) -> bytes:
         lambda n: st.tuples(
             st.just(n),
             st.dictionaries(
-                st.integers(0, n - 1), st.sampled_from(participant_phases("active")[1:])
+                st.integers(0, n - 1), st.sampled_from(PARTICIPANT_PHASES["active"][1:])
             ),
         )
     ),
@@ -136,7 +142,7 @@ def test_a_secure_sum_is_exact_or_there_is_none(
     cohort: tuple[int, Mapping[int, Phase]], mode: Mode, seed: int
 ) -> None:
     n, vanishing = cohort
-    lost = [slot for slot, phase in vanishing.items() if phase in participant_phases(mode)]
+    lost = [slot for slot, phase in vanishing.items() if phase in PARTICIPANT_PHASES[mode]]
     terms = Terms(cohort_size=n, minimum=3, corrupt=0.0, dropout=0.34, mode=mode)
     vectors = random_vectors(n, seed)
     outcome = sum_cohort(

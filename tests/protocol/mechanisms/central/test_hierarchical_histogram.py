@@ -22,8 +22,7 @@ from protocol.mechanisms.central.release_mechanism import devices_per_level
 from protocol.privacy.events import LedgerEntry, SkellamNoiseEvent
 from protocol.privacy.ledger import Ledger
 from protocol.simulation.study import run_round, run_study
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 from tests.protocol.chance import seeded
 
 UNIT = NumericInterval(low=0, high=1, alpha=4, length=3)

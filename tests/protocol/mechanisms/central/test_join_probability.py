@@ -23,8 +23,7 @@ from protocol.privacy.ledger import Ledger
 from protocol.privacy.release import Release
 from protocol.randomness import seeded_words
 from protocol.simulation.study import run_study
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 from tests.protocol.chance import fit, no_words, only
 
 TRIE = TrieHh()

@@ -16,8 +16,7 @@ from protocol.privacy.ledger import Ledger
 from protocol.privacy.loss import compose, delta_of
 from protocol.simulation.study import run_study
 from protocol.sketches.vote_table import VoteTableShape, failure_probability_bound
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 from tests.protocol.chance import seeded
 
 TRIE = TrieHh()

@@ -27,8 +27,7 @@ from protocol.privacy.release import Release
 from protocol.quantiles.tree import PrefixTree
 from protocol.simulation.chunks import RandomDropout
 from protocol.simulation.study import run_round, run_study
-from protocol.study import Terms, first_plan_fields
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study import EMPTY_STATE, StudyState, Terms, first_plan_fields
 from tests.examples import fewer
 from tests.protocol.chance import only, seeded
 

@@ -12,11 +12,9 @@ from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import MIN_CAPACITY
 from protocol.randomness import seeded_words
-from protocol.sketches.iblt.capacity import capacity
-from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS
+from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS, capacity
 from protocol.sketches.iblt.table import CellFormat, Iblt
-from protocol.study import WORD_BITS, Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, WORD_BITS, Terms
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
 

@@ -17,8 +17,7 @@ from protocol.mechanisms.iblt.approximate_histogram import (
 )
 from protocol.simulation.study import run_study
 from protocol.sketches.count_sketch import CountSketch, median
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 from tests.protocol.chance import seeded
 
 MECHANISM = ApproximateHistogram()

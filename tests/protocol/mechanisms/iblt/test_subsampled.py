@@ -19,9 +19,8 @@ from protocol.mechanisms.iblt.subsampled import (
     theorem_parameters,
 )
 from protocol.simulation.study import run_study
-from protocol.sketches.iblt.capacity import capacity
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.sketches.iblt.layout import capacity
+from protocol.study import EMPTY_STATE, Terms
 from tests.protocol.chance import seeded
 
 MECHANISM = SubsampledIblt()

@@ -11,8 +11,7 @@ from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.mechanisms.reports.prefix_extension import PrefixPlan, PrefixQuestion
 from protocol.randomness import seeded_words
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 
 TERMS = Terms(cohort_size=1000, minimum=5, mode="semi-honest")
 MECHANISM = REPORT_MECHANISMS["prefix-extension"]

@@ -25,8 +25,7 @@ from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import KnownStrings
 from protocol.mechanisms.tracked.tuning_constants import MAX_BLOCKS
 from protocol.simulation.study import RoundOutcome, run_study
-from protocol.study import Terms
-from protocol.study_state import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 from tests.protocol.chance import seeded
 
 MECHANISM = Tracked()

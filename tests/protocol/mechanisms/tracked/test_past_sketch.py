@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.confidence import gamma_interval
 from protocol.domains.strings import Alphabet, Listed
-from protocol.mechanisms.tracked.local_level import STATIONARY, Drift, History
+from protocol.mechanism import gamma_interval
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.past_sketch import (
     PastSketch,
@@ -21,9 +20,9 @@ from protocol.mechanisms.tracked.past_sketch import (
     store_sketch,
 )
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
+from protocol.mechanisms.tracked.rates import STATIONARY, Drift, History
 from protocol.simulation.study import RoundOutcome, run_study
-from protocol.study import Terms
-from protocol.study_state import StudyState
+from protocol.study import StudyState, Terms
 
 MECHANISM = Tracked()
 NAMES = tuple(f"{number:04}" for number in range(1500))

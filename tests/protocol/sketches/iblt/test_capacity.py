@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.sketches.iblt.capacity import capacity, cells_for, estimate_keys
 from protocol.sketches.iblt.decoding import DecodedTable, decode_table
-from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
+from protocol.sketches.iblt.layout import (
+    Layout,
+    capacity,
+    cells_for,
+    estimate_keys,
+    largest_fitting_cells,
+)
 from protocol.sketches.iblt.table import CellFormat, Iblt
 
 

@@ -8,13 +8,13 @@ import pytest
 from numpy.typing import NDArray
 
 from protocol.arrays import Floats
-from protocol.mechanisms.tracked.drift import measure_drift
-from protocol.mechanisms.tracked.local_level import (
+from protocol.mechanisms.tracked.rates import (
     STATIONARY,
     Drift,
     History,
     Levels,
     filter_levels,
+    measure_drift,
 )
 
 DEVICES = np.full(20, 10_000.0)
