@@ -144,12 +144,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tests/server/test_distributions.py": ("test_numbers_have_quantiles_ranks_and_ranges",),
     "tests/server/test_mechanisms.py": (
-        "test_a_study_with_losses_finds_what_is_heavy[approximate-histogram",
-        "test_a_study_with_losses_finds_what_is_heavy[count-",
-        "test_a_study_with_losses_finds_what_is_heavy[subsampled-iblt",
-    ),
-    "tests/server/test_overload.py": (
-        "test_of_a_reconnect_storm_after_a_restart_each_device_is_answered_with_pace_and_kept",
+        "test_a_study_with_losses_finds_what_is_heavy[count-sketch",
     ),
     "tests/server/test_populations.py": (
         "test_studies_spend_until_nothing_is_left",
@@ -158,11 +153,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tests/server/test_process.py": ALL_TESTS,
     "tests/server/test_reports.py": (
-        "test_each_mechanism_finds_what_most_devices_hold[bucket-hh",
-        "test_each_mechanism_finds_what_most_devices_hold[glps-hh",
-        "test_each_mechanism_finds_what_most_devices_hold[hadamard",
-        "test_each_mechanism_finds_what_most_devices_hold[ocms",
-        "test_each_mechanism_finds_what_most_devices_hold[prefix-extension",
+        "test_a_mechanism_of_each_kind_finds_what_most_devices_hold[prefix-extension",
     ),
     "tests/server/test_tls.py": (
         "test_the_service_uses_https_with_clients_that_trust_its_certificate",

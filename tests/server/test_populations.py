@@ -59,22 +59,17 @@ async def test_a_budget_never_changes(served: Served) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "budget"),
-    [
+async def test_an_invalid_population_is_refused(served: Served) -> None:
+    for name, budget in (
         ("Phones", {}),
         ("a" * 65, {}),
         ("phones", {"epsilon": 0}),
         ("phones", {"epsilon": "nan"}),
         ("phones", {"delta": 1e-12}),
         ("phones", {"party": "nobody"}),
-    ],
-)
-async def test_an_invalid_population_is_refused(
-    served: Served, name: str, budget: dict[str, Any]
-) -> None:
-    refused(await make(served, name, **budget), 422, "malformed")
-    assert (await served.client.get("/v1/populations")).json()["populations"] == []
+    ):
+        refused(await make(served, name, **budget), 422, "malformed")
+        assert (await served.client.get("/v1/populations")).json()["populations"] == []
 
 
 async def test_studies_spend_until_nothing_is_left(serve: Serve, database_url: str) -> None:

@@ -45,9 +45,7 @@ async def test_estimates_and_variances_add_up_over_rounds_and_reach_the_threshol
 ) -> None:
     async with serve(database_url) as served:
         study = await answer(
-            served,
-            [("a", 3, 4), ("b", 3.9, 1), ("c", 9, 9)],
-            [("a", 1, 5), ("d", 4, 0)],
+            served, [("a", 3, 4), ("b", 3.9, 1), ("c", 9, 9)], [("a", 1, 5), ("d", 4, 0)]
         )
         page = await show(served, study)
         shown = [(row.item, row.estimate, row.standard_error) for row in page.heavy_hitters]
@@ -76,23 +74,22 @@ async def test_pages_have_each_item_once_in_the_same_order_on_every_database(
         assert seen == sorted(items, key=str.encode)
 
 
-@pytest.mark.parametrize("after", ["x", "!!", "W10=", "WzEsIDJd", "bnVsbA==", "ü", "A" * 99])
-async def test_an_unknown_cursor_is_malformed(served: Served, after: str) -> None:
+async def test_an_unknown_cursor_is_malformed(served: Served) -> None:
     study = await served.create()
     path = f"/v1/studies/{study}/heavy-hitters"
-    response = await served.client.get(path, params={"after": after})
-    assert (response.status_code, response.json()["errors"][0]["location"]) == (422, "query.after")
+    for after in ("x", "!!", "W10=", "WzEsIDJd", "bnVsbA==", "ü", "A" * 99):
+        response = await served.client.get(path, params={"after": after})
+        assert (response.status_code, response.json()["errors"][0]["location"]) == (
+            422,
+            "query.after",
+        )
 
 
-@pytest.mark.parametrize(
-    "how", [{"params": {"format": "csv"}}, {"headers": {"Accept": "text/csv"}}]
-)
-async def test_the_table_has_every_row_and_no_formula(
-    serve: Serve, database_url: str, how: dict[str, dict[str, str]]
-) -> None:
-    async with serve(database_url) as served:
-        study = await answer(served, [(item, 5, 4) for item in HOSTILE])
-        response = await served.client.get(f"/v1/studies/{study}/heavy-hitters", **how)
+async def test_the_table_has_every_row_and_no_formula(served: Served) -> None:
+    study = await answer(served, [(item, 5, 4) for item in HOSTILE])
+    path = f"/v1/studies/{study}/heavy-hitters"
+    for how in ({"params": {"format": "csv"}}, {"headers": {"Accept": "text/csv"}}):
+        response = await served.client.get(path, **how)
         assert response.headers["content-type"] == "text/csv; charset=utf-8"
         head, *rows = csv.reader(io.StringIO(response.text, newline=""))
         assert head == ["item", "estimate", "standard_error", "low", "high"]

@@ -1,7 +1,6 @@
 """Event streams are complete, in order and resumed without loss, and block no other request."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from unittest.mock import AsyncMock
 
@@ -11,8 +10,8 @@ from sqlalchemy.exc import OperationalError
 from protocol.api.events import Event, EventKind, FailureCause
 from protocol.api.phases import Phase
 from tests.server.conftest import Serve
-from tests.server.harness import Served, play, together
-from tests.server.listener import Listener, listening
+from tests.server.harness import Served, play
+from tests.server.listener import listening
 from tests.server.party import refused
 
 STUDY_CREATED, STUDY_STARTED = "study-created", "study-started"
@@ -25,16 +24,13 @@ def kinds(events: list[Event]) -> list[str]:
     return [event.kind.value for event in events]
 
 
-async def test_a_stream_covers_a_study_from_its_creation_to_its_end(
-    serve: Serve, postgres_url: str
-) -> None:
-    async with serve(postgres_url) as served:
-        study = await served.create(rounds=2)
-        async with listening(served, study) as listener:
-            await play(served, study, lost=((), (1,), (), ()))
-            await served.until_closed(study)
-            await play(served, study, after=1)
-            events = await listener.until_over()
+async def test_a_stream_covers_a_study_from_its_creation_to_its_end(served: Served) -> None:
+    study = await served.create(rounds=2)
+    async with listening(served, study) as listener:
+        await play(served, study, lost=((), (1,), (), ()))
+        await served.until_closed(study)
+        await play(served, study, after=1)
+        events = await listener.until_over()
     assert listener.headers["content-type"].startswith("text/event-stream")
     assert listener.text.startswith("retry: 2000\n\n")
     assert kinds(events) == [STUDY_CREATED, STUDY_STARTED, *ONE_ROUND, *ONE_ROUND, STUDY_ENDED]
@@ -80,17 +76,6 @@ async def test_a_stop_reports_the_cohort_round_and_study_that_end(served: Served
     assert (ended.kind, ended.state) == (EventKind.STUDY_ENDED, "stopped")
 
 
-async def test_a_failed_cohort_is_reported_with_its_reason(served: Served) -> None:
-    study = await served.create()
-    devices = await served.join(study, 6)
-    async with listening(served, study, 4) as listener:
-        await together(devices[:3], "share")
-        assert await served.pass_phase(study) is Phase.FAILED
-        event = (await listener.until(1))[0]
-    assert (event.kind, event.cause) == (EventKind.COHORT_FAILED, FailureCause.TOO_FEW)
-    assert event.reason == "3 of 6 shared their secrets in time, where 4 are needed"
-
-
 async def test_a_stream_reports_events_that_another_server_wrote(
     serve: Serve, postgres_url: str
 ) -> None:
@@ -122,23 +107,18 @@ async def test_events_of_a_rolled_back_change_are_not_reported(
     assert counted("blindtally_events_total", {"kind": STUDY_STARTED}) is None
 
 
-@pytest.mark.parametrize(
-    ("path", "headers", "status", "kind"),
-    [
+async def test_an_impossible_stream_is_refused(served: Served) -> None:
+    study = await served.create(start=False)
+    await served.client.post(f"/v1/studies/{study}/stop")
+    for path, headers, status, kind in (
         ("/v1/studies/nobody/events", {}, 404, "not-found"),
         ("/v1/studies/{study}/events", {"Last-Event-ID": "-1"}, 422, "malformed"),
         ("/v1/studies/{study}/events", {"Last-Event-ID": "first"}, 422, "malformed"),
         ("/v1/studies/{study}/events?after=99999999999", {}, 422, "malformed"),
         ("/v1/studies/{study}/events", {"Last-Event-ID": "2"}, 409, "wrong-state"),
-    ],
-)
-async def test_an_impossible_stream_is_refused(
-    served: Served, path: str, headers: dict[str, str], status: int, kind: str
-) -> None:
-    study = await served.create(start=False)
-    await served.client.post(f"/v1/studies/{study}/stop")
-    refused(await served.client.get(path.format(study=study), headers=headers), status, kind)
-    assert served.app.state.service.event_streams._followers.total() == 0
+    ):
+        refused(await served.client.get(path.format(study=study), headers=headers), status, kind)
+        assert served.app.state.service.event_streams._followers.total() == 0
 
 
 async def test_one_stream_above_the_limit_is_refused_with_a_time_to_retry(
@@ -156,31 +136,21 @@ async def test_one_stream_above_the_limit_is_refused_with_a_time_to_retry(
                 assert await third.until(3)
 
 
-@pytest.fixture
-async def crowd(served: Served) -> AsyncIterator[list[Listener]]:
-    """Yield 300 listeners that have received all events of one study."""
-    study = await served.create()
-    async with AsyncExitStack() as stack:
-        many = [await stack.enter_async_context(listening(served, study)) for _ in range(300)]
-        await asyncio.gather(*(listener.until(3) for listener in many))
-        yield many
-
-
-async def test_streams_that_wait_hold_no_connection_to_the_database(
-    served: Served, crowd: list[Listener]
+async def test_many_streams_hold_no_connection_and_end_when_the_server_stops(
+    served: Served,
 ) -> None:
-    database = served.app.state.service.store.database
-    async with asyncio.timeout(60):
-        while database.engine.pool.checkedout():  # noqa: ASYNC110  (no event reports it)
-            await asyncio.sleep(0.01)
-    assert not any(listener.task.done() for listener in crowd)
-
-
-async def test_streams_end_when_the_server_stops(served: Served, crowd: list[Listener]) -> None:
-    served.app.state.service.notifier.shut_down()
-    for listener in crowd:
-        assert len(await listener.until_over()) == 3
-    assert served.app.state.service.event_streams._followers.total() == 0
+    study, database = await served.create(), served.store.database
+    async with AsyncExitStack() as stack:
+        crowd = [await stack.enter_async_context(listening(served, study)) for _ in range(300)]
+        await asyncio.gather(*(listener.until(3) for listener in crowd))
+        async with asyncio.timeout(60):
+            while database.engine.pool.checkedout():  # noqa: ASYNC110  (no event reports it)
+                await asyncio.sleep(0.01)
+        assert not any(listener.task.done() for listener in crowd)
+        served.service.notifier.shut_down()
+        for listener in crowd:
+            assert len(await listener.until_over()) == 3
+    assert served.service.event_streams.count == 0
 
 
 async def test_a_stream_ends_when_the_database_is_away(
@@ -193,15 +163,6 @@ async def test_a_stream_ends_when_the_database_is_away(
         monkeypatch.setattr("server.db.repositories.events.EventRepository.after", away)
         await served.join(study, 6)
         assert len(await listener.until_over()) == 3
-
-
-async def test_a_stream_without_events_sends_pings(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.02)
-    study = await served.create()
-    async with listening(served, study) as listener:
-        await listener.until(3, text=": ping\n\n: ping\n\n")
 
 
 async def test_a_study_that_is_stopped_twice_is_reported_once(

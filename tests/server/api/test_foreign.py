@@ -1,20 +1,14 @@
 """Messages that are valid in an earlier round, in another study or for other holders."""
 
-from dataclasses import replace
-
 import pytest
 from sqlalchemy import func, select
 
-from secagg.keys import statement
-from secagg.messages import EncryptedShare, KeyShares, MaskedInput
 from server.db.schema import MessageRow
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, sum_of, together
-from tests.server.lies import signed_upload
-from tests.server.party import Party, refused
+from tests.server.party import refused
 
 PHASES = ("sharing", "masking", "confirming", "unmasking")
-ANY_SHARE = EncryptedShare(bytes(32), bytes(33))
 
 
 async def message_count(served: Served) -> int:
@@ -30,45 +24,6 @@ async def refuse(served: Served, device: Device, kind: str, body: bytes) -> str:
     detail = refused(await device.put(kind, body), 422, "malformed")
     assert await message_count(served) == before
     return detail
-
-
-def signed_key_shares(device: Device, message: KeyShares) -> bytes:
-    """Return the bytes of `message`, signed by the device."""
-    assert device.seat is not None
-    commitment = message.share_commitment.signed_bytes()
-    signed = statement("key shares", device.cohort.label, device.seat.slot, commitment)
-    return replace(message, signature=device.identity.sign(signed)).pack()
-
-
-async def test_shares_with_a_holder_missing_extra_or_oneself_are_refused(
-    served: Served,
-) -> None:
-    """All are correctly signed. Slot 0 does not share, so it receives no share of a seed."""
-    study = await served.create()
-    party = Party(served, study, await served.join(study, 6))
-    device = party.devices[-1]
-    body = await device.compute_shares()
-    message = KeyShares.unpack(body)
-    true = list(message.encrypted_shares)
-    for bundle in (true[1:], [*true, ANY_SHARE], [ANY_SHARE, *true]):  # number 1 would be its own
-        false = signed_key_shares(device, replace(message, encrypted_shares=tuple(bundle)))
-        assert "bytes expected" in await refuse(served, device, "key-shares", false)
-    assert (await device.put("key-shares", body)).status_code == 204
-    await together(party.devices[1:5], "share")
-    await served.pass_phase(study)
-    party.devices = party.counted = party.devices[1:]
-    body = await device.compute_vector()
-    upload = MaskedInput.unpack(body, device.ring.nbytes)
-    true = list(upload.seed_shares.encrypted_shares)
-    for bundle in (true[1:], [*true, ANY_SHARE], [ANY_SHARE, *true], []):
-        seed_shares = replace(upload.seed_shares, encrypted_shares=tuple(bundle))
-        false = signed_upload(device, upload.vector, seed_shares)
-        detail = await refuse(served, device, "masked-input", false)
-        assert detail == f"participant 5 sent {len(bundle)} shares of its seed to 4 holders"
-    assert (await device.put("masked-input", body)).status_code == 204
-    await together(party.devices[:-1], "mask")
-    await party.go("confirm", "reveal")
-    await party.end()
 
 
 async def failed_cohort(served: Served, study: str) -> list[Device]:

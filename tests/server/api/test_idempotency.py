@@ -5,7 +5,6 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
-import pytest
 from sqlalchemy import func, select
 
 from server.db.idempotency import RETENTION
@@ -51,9 +50,7 @@ async def test_a_key_of_another_request_is_refused(served: Served) -> None:
     assert await studies(served) == [first.json()["id"]]
 
 
-async def test_without_a_key_or_with_another_each_request_creates_a_study(
-    served: Served,
-) -> None:
+async def test_without_a_key_or_with_another_each_request_creates_a_study(served: Served) -> None:
     made = [await create(served, key) for key in (None, None, "a", "b")]
     assert len({answer.json()["id"] for answer in made}) == 4
 
@@ -91,14 +88,14 @@ async def test_a_refused_request_may_be_corrected_under_its_key(served: Served) 
     assert (await create(served)).status_code == 201
 
 
-@pytest.mark.parametrize("key", ["", "k" * 201, "a b", "tab\t", "umläut"])
-async def test_an_invalid_key_is_malformed(served: Served, key: str) -> None:
-    response = await served.client.post(
-        "/v1/studies", json=study_request(), headers={"Idempotency-Key": key.encode()}
-    )
-    refused(response, 422, "malformed")
-    assert response.json()["errors"][0]["location"] == "header.Idempotency-Key"
-    assert await studies(served) == []
+async def test_an_invalid_key_is_malformed(served: Served) -> None:
+    for key in ("", "k" * 201, "a b", "tab\t", "umläut"):
+        response = await served.client.post(
+            "/v1/studies", json=study_request(), headers={"Idempotency-Key": key.encode()}
+        )
+        refused(response, 422, "malformed")
+        assert response.json()["errors"][0]["location"] == "header.Idempotency-Key"
+        assert await studies(served) == []
 
 
 async def test_keys_are_valid_for_a_day_and_deleted_by_later_ones(

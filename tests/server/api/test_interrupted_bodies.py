@@ -4,12 +4,10 @@ import asyncio
 import json
 from random import Random
 
-import pytest
 import structlog
 from sqlalchemy import func, select
 
 from server.db.schema import EventRow, MessageRow, ParticipantRow, StudyRow
-from tests.server.conftest import Serve
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, study_request
 from tests.server.http.test_protocol_limits import listening
@@ -49,30 +47,23 @@ async def send_half(served: Served, line: str, body: bytes, **headers: str) -> N
     assert await rows(served) == before
 
 
-@pytest.mark.parametrize("step", range(4))
-async def test_an_interrupted_upload_has_no_effect_and_may_be_sent_again(
-    party: Party, step: int
-) -> None:
-    device = await party.go_but_one(*STEPS[: step + 1])
-    kind = KINDS[step]
-    body = await device.compute(kind)
-    headers = {"Content_Type": OCTETS} | device.headers
-    await send_half(party.served, f"PUT {device.path}/{kind}", body, **headers)
-    await device.upload(kind, body)
-    await party.go(*STEPS[step + 1 :])
+async def test_an_interrupted_upload_has_no_effect_and_may_be_sent_again(party: Party) -> None:
+    for step, kind in zip(STEPS, KINDS, strict=True):
+        device = await party.go_but_one(step)
+        body = await device.compute(kind)
+        headers = {"Content_Type": OCTETS} | device.headers
+        await send_half(party.served, f"PUT {device.path}/{kind}", body, **headers)
+        await device.upload(kind, body)
     await party.end()
 
 
-async def test_an_interrupted_document_gives_no_slot_and_creates_no_study(
-    serve: Serve, postgres_url: str
-) -> None:
+async def test_an_interrupted_document_gives_no_slot_and_creates_no_study(served: Served) -> None:
     kind = {"Content_Type": "application/json"}
-    async with serve(postgres_url) as served:
-        study = await served.create()
-        device = Device(served.client, "device", {}, Random(1))
-        device.view = await served.open_round(study)
-        wish = device.wish().model_dump_json().encode()
-        path = f"/v1/studies/{study}/rounds/1/participants"
-        await send_half(served, f"POST {path}", wish, **kind, **device.headers)
-        await send_half(served, "POST /v1/studies", json.dumps(study_request()).encode(), **kind)
-        assert (await device.apply(study, 1)).status_code == 201
+    study = await served.create()
+    device = Device(served.client, "device", {}, Random(1))
+    device.view = await served.open_round(study)
+    wish = device.wish().model_dump_json().encode()
+    path = f"/v1/studies/{study}/rounds/1/participants"
+    await send_half(served, f"POST {path}", wish, **kind, **device.headers)
+    await send_half(served, "POST /v1/studies", json.dumps(study_request()).encode(), **kind)
+    assert (await device.apply(study, 1)).status_code == 201

@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from protocol.api.messages import RoundPage
 from tests.server.harness import Served, play
 from tests.server.party import refused
@@ -73,13 +71,6 @@ async def test_a_stop_fails_the_cohorts_of_the_study(served: Served) -> None:
     assert (await asyncio.wait_for(waiting, 5)).status_code in (409, 410)
     response = await devices[1].get("share-commitments")
     assert response.json()["detail"] == "the cohort failed: the study was stopped"
-
-
-@pytest.mark.parametrize("number", ["0", "-1", "99999999999999999999", "x"])
-async def test_an_impossible_round_number_is_malformed(served: Served, number: str) -> None:
-    study = await served.create()
-    response = await served.client.get(f"/v1/studies/{study}/rounds/{number}")
-    refused(response, 422, "malformed")
 
 
 async def test_a_sum_is_not_shown_before_it_is_computed(served: Served) -> None:

@@ -2,20 +2,21 @@
 
 import asyncio
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from protocol.api.phases import Phase
-from secagg.messages import EncryptedShare, KeyShares, UnmaskingShares
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
 from tests.server.harness import STEPS, Served, study_request, together
-from tests.server.lies import altered, signed_reveal, with_vector
+from tests.server.lies import with_vector
 from tests.server.party import Party, refused
 
 PHASES = ("sharing", "masking", "confirming", "unmasking")
+NEXT_MESSAGE_AND_DOCUMENT = tuple(
+    zip(KINDS[1:], ("share-commitments", "survivors", "encrypted-shares"), strict=True)
+)
 
 
 async def test_a_message_is_accepted_again_in_each_later_phase_and_after_the_end(
@@ -70,43 +71,43 @@ async def test_a_message_that_is_repeated_with_other_content_is_refused_and_the_
     await party.end()
 
 
-@pytest.mark.parametrize("step", [1, 2, 3])
-async def test_a_message_before_its_phase_is_refused_with_the_phase(
-    party: Party, step: int
-) -> None:
-    device = await party.go_but_one(*STEPS[:step])
-    for kind in KINDS[step:]:
-        response = await device.put(kind, bytes(party.sizes()[kind]))
+async def test_a_message_before_its_phase_is_refused_with_the_phase(served: Served) -> None:
+    study = await served.create()
+    party = Party(served, study, await served.join(study, 5))
+    device = party.devices[-1]
+    for kind in KINDS:
+        response = await device.put(kind, b"")
         refused(response, 409, "wrong-phase")
-        assert response.json()["phase"] == PHASES[step - 1]
-    await together([device], STEPS[step - 1])
-    await party.go(*STEPS[step:])
+        assert response.json()["phase"] == "enrolling"
+    party.devices[:0] = await served.join(study, 1, first=5)
+    for step, phase in enumerate(PHASES[:-1]):
+        await party.go_but_one(STEPS[step])
+        for kind in KINDS[step + 1 :]:
+            response = await device.put(kind, bytes(party.sizes()[kind]))
+            refused(response, 409, "wrong-phase")
+            assert response.json()["phase"] == phase
+        await together([device], STEPS[step])
+    await party.go("reveal")
     await party.end()
 
 
-async def test_all_messages_are_too_early_while_enrolling(served: Served) -> None:
-    study = await served.create()
-    (device,) = await served.join(study, 1)
-    for what in KINDS:
-        response = await device.put(what, b"")
-        refused(response, 409, "wrong-phase")
-        assert response.json()["phase"] == "enrolling"
-
-
-@pytest.mark.parametrize("step", range(4))
-async def test_a_late_message_is_refused_and_its_device_is_left_out(
-    party: Party, step: int
+@pytest.mark.parametrize("steps", [(0, 1), (2, 3)])
+async def test_late_messages_are_refused_and_their_devices_are_left_out(
+    party: Party, steps: tuple[int, ...]
 ) -> None:
-    late = party.devices[-1]
-    await party.go(*STEPS[:step])
-    body = await late.compute(KINDS[step])
-    await party.lose(STEPS[step], 5)
-    response = await late.put(KINDS[step], body)
-    refused(response, 409, "wrong-phase")
-    assert response.json()["phase"] == (*PHASES, "summed")[step + 1]
-    for kind in KINDS[step + 1 : step + 2]:
-        refused(await late.put(kind, party.sizes()[kind] * b"x"), 410, "dropped-out")
-    await party.go(*STEPS[step + 1 :])
+    await party.go(*STEPS[: steps[0]])
+    for step in steps:
+        late = party.devices[-1]
+        assert late.seat is not None
+        body = await late.compute(KINDS[step])
+        await party.lose(STEPS[step], late.seat.slot)
+        response = await late.put(KINDS[step], body)
+        refused(response, 409, "wrong-phase")
+        assert response.json()["phase"] == (*PHASES, "summed")[step + 1]
+        for kind, document in NEXT_MESSAGE_AND_DOCUMENT[step : step + 1]:
+            refused(await late.put(kind, party.sizes()[kind] * b"x"), 410, "dropped-out")
+            refused(await late.get(document), 410, "dropped-out")
+    await party.go(*STEPS[steps[-1] + 1 :])
     await party.end()
 
 
@@ -128,18 +129,18 @@ def unsigned(body: bytes) -> bytes:
     return body[:-64] + bytes(64)
 
 
-@pytest.mark.parametrize("step", range(4))
-async def test_a_malformed_body_is_refused_and_may_be_corrected(party: Party, step: int) -> None:
-    device = await party.go_but_one(*STEPS[: step + 1])
-    kind = KINDS[step]
-    body = await device.compute(kind)
-    zeros = bytes(len(body))
-    for false in (b"", body[:-1], body + b"x", zeros, unsigned(body), bytes(10**6)):
-        response = await device.put(kind, false)
-        detail = refused(response, 422, "malformed")
-        assert response.json()["errors"] == [{"location": "body", "detail": detail}]
-    await device.upload(kind, body)
-    await party.go(*STEPS[step + 1 :])
+async def test_a_malformed_body_is_refused_and_may_be_corrected(party: Party) -> None:
+    for step, kind in zip(STEPS, KINDS, strict=True):
+        device = await party.go_but_one(step)
+        body = await device.compute(kind)
+        zeros = bytes(len(body))
+        for false in (b"", body[:-1], body + b"x", zeros, unsigned(body), bytes(10**6)):
+            response = await device.put(kind, false)
+            detail = refused(response, 422, "malformed")
+            assert response.json()["errors"] == [{"location": "body", "detail": detail}]
+        document = {"Content-Type": "application/json"}
+        refused(await device.put(kind, body, **document), 415, "wrong-media-type")
+        await device.upload(kind, body)
     await party.end()
 
 
@@ -177,61 +178,6 @@ async def test_a_value_outside_its_lane_is_malformed(party: Party) -> None:
     assert (await device.put("masked-input", body)).status_code == 204
     await party.go("confirm", "reveal")
     await party.end()
-
-
-async def test_a_message_that_another_signed_is_malformed(party: Party) -> None:
-    # The signature of the identity counts: the ticket alone is not enough.
-    device = await party.go_but_one("share")
-    message = KeyShares.unpack(await device.compute_shares())
-    shares = (EncryptedShare(bytes(32), bytes(33)), *message.encrypted_shares[1:])
-    moved = replace(message, encrypted_shares=shares)
-    detail = refused(await device.put("key-shares", moved.pack()), 422, "malformed")
-    assert detail == "participant 5 did not sign this"
-    other = party.devices[0]
-    refused(await device.put("key-shares", other.shares_body), 422, "malformed")
-
-
-async def test_a_confirmation_of_other_survivors_is_refused(party: Party) -> None:
-    device = await party.go_but_one("share", "mask", "confirm")
-    true = await device.compute_confirmation()
-    view = device.masked.transcript
-    for others in (frozenset(range(5)), frozenset(range(1, 6)), frozenset(range(7))):
-        false = device.identity.sign(view.confirmation_statement(5, others))
-        refused(await device.put("confirmation", false), 422, "malformed")
-    borrowed = party.devices[0].confirmation_body
-    refused(await device.put("confirmation", borrowed), 422, "malformed")
-    assert (await device.put("confirmation", true)).status_code == 204
-    await party.go("reveal")
-    await party.end()
-
-
-async def test_a_holder_that_reveals_false_shares_is_refused_and_may_correct_them(
-    party: Party,
-) -> None:
-    # Slot 1 dropped out after it shared; slot 5 sends the false shares.
-    await party.go("share")
-    await party.lose("mask", 1)
-    await party.go("confirm")
-    device = await party.go_but_one("reveal")
-    body = await device.compute_reveal()
-    true = UnmaskingShares.unpack(body)
-    outside = altered(true.seed_shares, 2, lambda share: b"\2" + share[1:])
-    for false, fault in (
-        (replace(true, seed_shares=outside), "participant 2 that is not a field element"),
-        (replace(true, key_shares={}), "did not reveal the share of 1"),
-    ):
-        signed = signed_reveal(device, false)
-        assert fault in refused(await device.put("unmasking-shares", signed), 422, "malformed")
-    await device.upload("unmasking-shares", body)
-    await party.end()
-
-
-async def test_a_body_of_the_wrong_media_type_is_refused(party: Party) -> None:
-    device = await party.go_but_one("share")
-    body = await device.compute_shares()
-    response = await device.put("key-shares", body, **{"Content-Type": "application/json"})
-    refused(response, 415, "wrong-media-type")
-    assert (await device.put("key-shares", body)).status_code == 204
 
 
 async def test_a_semi_honest_study_has_no_confirming_phase(served: Served) -> None:

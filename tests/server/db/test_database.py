@@ -63,18 +63,6 @@ async def test_sqlite_keeps_what_it_acknowledges(
     assert await sqlite.read(run(f"PRAGMA {pragma}")) == value
 
 
-async def test_an_error_takes_everything_back(sqlite: Database) -> None:
-    await sqlite.write(run("CREATE TABLE t (x INTEGER)"))
-
-    def insert_and_fail(session: Session) -> None:
-        session.execute(text("INSERT INTO t VALUES (1)"))
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await sqlite.write(insert_and_fail)
-    assert await sqlite.read(run("SELECT count(*) FROM t")) == 0
-
-
 async def test_a_writer_that_queued_for_too_long_does_nothing(sqlite: Database) -> None:
     await sqlite.write(run("CREATE TABLE t (x INTEGER)"))
 
@@ -101,18 +89,6 @@ async def test_writers_never_lose_an_update(database_url: str) -> None:
     await asyncio.gather(*(database.write(run("UPDATE t SET x = x + 1")) for _ in range(100)))
     assert await database.read(run("SELECT x FROM t")) == 100
     await database.close()
-
-
-async def test_a_reader_does_not_wait_for_a_writer(sqlite: Database) -> None:
-    await sqlite.write(run("CREATE TABLE t (x INTEGER)"))
-
-    def read_meanwhile(session: Session) -> int:
-        session.execute(text("INSERT INTO t VALUES (1)"))
-        future = asyncio.run_coroutine_threadsafe(sqlite.read(run("SELECT count(*) FROM t")), loop)
-        return int(future.result(5))
-
-    loop = asyncio.get_running_loop()
-    assert await sqlite.write(read_meanwhile) == 0
 
 
 async def test_an_error_of_the_database_shows_no_value(database_url: str) -> None:
@@ -178,21 +154,6 @@ async def test_a_standby_is_an_unavailable_database(postgres_url: str) -> None:
     with pytest.raises(UNAVAILABLE_ERRORS):
         await database.write(write_to_a_standby)
     await database.close()
-
-
-async def test_a_full_disk_is_an_unavailable_database_and_passes(sqlite: Database) -> None:
-    await sqlite.write(run("CREATE TABLE t (x BLOB)"))
-    pages = await sqlite.read(run("PRAGMA page_count"))
-
-    def fill(session: Session) -> None:
-        session.execute(text(f"PRAGMA max_page_count = {pages}"))
-        session.execute(text("INSERT INTO t VALUES (zeroblob(1000000))"))
-
-    with pytest.raises(UNAVAILABLE_ERRORS, match="full"):
-        await sqlite.write(fill)
-    await sqlite.write(run("PRAGMA max_page_count = 1000000"))
-    await sqlite.write(run("INSERT INTO t VALUES (zeroblob(1000000))"))
-    assert await sqlite.read(run("SELECT count(*) FROM t")) == 1
 
 
 async def test_a_database_notices_that_its_disk_is_full_and_nothing_else(postgres_url: str) -> None:

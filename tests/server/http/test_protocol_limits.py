@@ -103,29 +103,24 @@ async def test_a_body_that_is_not_read_is_limited_in_time(app: FastAPI) -> None:
         assert response.startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
+async def test_a_head_that_is_too_large_is_refused(app: FastAPI) -> None:
+    for head in (
         GET + b"X: " + b"a" * 5000 + b"\r\n\r\n",
         GET + b"X: " + b"a" * 5000,  # it never ends
         GET + b"X: a\r\n" * 20 + b"\r\n",
         b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET /" + b"a" * 5000,
-    ],
-)
-async def test_a_head_that_is_too_large_is_refused(app: FastAPI, head: bytes) -> None:
-    async with listening(app) as (reader, writer):
-        writer.write(head)
-        assert await answer(reader) == (431, ProblemType.HEADERS_TOO_LARGE)
+    ):
+        async with listening(app) as (reader, writer):
+            writer.write(head)
+            assert await answer(reader) == (431, ProblemType.HEADERS_TOO_LARGE)
 
 
-@pytest.mark.parametrize(
-    "garbage", [b"\x16\x03\x01\x02", b"<html>\r\n\r\n", GET + b"a b: c\r\n\r\n"]
-)
-async def test_garbage_is_malformed(app: FastAPI, garbage: bytes) -> None:
-    async with listening(app) as (reader, writer):
-        writer.write(garbage)
-        assert await answer(reader) == (400, ProblemType.MALFORMED)
+async def test_garbage_is_malformed(app: FastAPI) -> None:
+    for garbage in (b"\x16\x03\x01\x02", b"<html>\r\n\r\n", GET + b"a b: c\r\n\r\n"):
+        async with listening(app) as (reader, writer):
+            writer.write(garbage)
+            assert await answer(reader) == (400, ProblemType.MALFORMED)
 
 
 @pytest.mark.parametrize(

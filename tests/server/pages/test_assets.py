@@ -42,8 +42,12 @@ async def test_browsers_cache_an_asset_forever_under_its_address(served: Served)
     assert old.headers["cache-control"] == "no-cache"
 
 
-@pytest.mark.parametrize(
-    "name", ["vendored.toml", "LICENSE.uplot.txt", "..%2Fview.py", "%2Fetc%2Fpasswd", "none.js"]
-)
-async def test_no_other_file_is_served(served: Served, name: str) -> None:
-    assert (await served.client.get(f"/static/{name}")).status_code == 404
+async def test_no_other_file_is_served(served: Served) -> None:
+    for name in (
+        "vendored.toml",
+        "LICENSE.uplot.txt",
+        "..%2Fview.py",
+        "%2Fetc%2Fpasswd",
+        "none.js",
+    ):
+        assert (await served.client.get(f"/static/{name}")).status_code == 404

@@ -10,22 +10,21 @@ import csv
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
 from sqlite3 import connect as connect_sqlite
+from time import monotonic
 
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from blindtally.demo.server_process import STOP_SECONDS, ServerProcess
 from client.analyst.study import Analyst
 from client.device.policy import Policy
 from client.fleet.config import FleetConfig
@@ -57,54 +56,6 @@ def browser() -> Iterator[Browser]:
         )
         yield launched
         launched.close()
-
-
-@dataclass
-class Server:
-    """A `blindtally serve` on one port and one database, which may be stopped and started."""
-
-    folder: Path
-    flags: tuple[str, ...] = ("--open",)
-    env: dict[str, str] = field(default_factory=dict)
-    port: int = 0
-    popen: subprocess.Popen[str] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Start it, where it was before if it was started before."""
-        command = [sys.executable, "-m", "blindtally", "serve", "--log-level", "error"]
-        database = f"sqlite:///{self.folder / 'service.db'}"
-        where = ["--port", str(self.port), "--database", database]
-        # A stream that held the shutdown up would do so for longer than a test waits.
-        env = os.environ | {"BLINDTALLY_SHUTDOWN_SECONDS": "300"} | self.env
-        self.popen = subprocess.Popen(
-            [*command, *self.flags, *where], stdout=subprocess.PIPE, text=True, env=env
-        )
-        assert self.popen.stdout is not None
-        line = self.popen.stdout.readline()
-        match = re.match(r"blindtally serves http://127\.0\.0\.1:(\d+)", line)
-        assert match, line
-        self.port = int(match[1])
-
-    def stop(self, how: signal.Signals) -> None:
-        if self.popen is not None and self.popen.stdout is not None:
-            self.popen.send_signal(how)
-            self.popen.wait(20)
-            self.popen.stdout.close()
-            self.popen = None
-
-
-@contextmanager
-def serving(folder: Path, **options: object) -> Iterator[Server]:
-    server = Server(folder, **options)  # type: ignore[arg-type]
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop(signal.SIGKILL)
 
 
 @dataclass
@@ -263,8 +214,12 @@ def check_answer(page: Page, url: str, study: str) -> None:
         assert [row["item"] for row in csv.DictReader(file)] == [item for item, _ in items]
 
 
-def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
+def test_a_study_is_created_watched_live_and_read(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A stream that held the shutdown up would do so for longer than the server may take.
+    monkeypatch.setenv("BLINDTALLY_SHUTDOWN_SECONDS", "300")
+    with ServerProcess(tmp_path, is_open=True) as server:
         page = browser.new_page(accept_downloads=True)
         watched = WatchedPage(page, server.url)
         watched.open("/")
@@ -280,7 +235,7 @@ def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Pa
         page.evaluate("window.sameAsBefore = true")  # lost if the page were loaded again
         connection_lost = page.get_by_text("Connection lost, trying again")
 
-        server.stop(signal.SIGKILL)
+        server.kill()
         expect(connection_lost).to_be_visible(timeout=PATIENCE)
         server.start()
         expect(connection_lost).to_be_hidden(timeout=PATIENCE)
@@ -294,7 +249,9 @@ def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Pa
         expect(rows.filter(has_text="common")).to_be_visible(timeout=PATIENCE)
         expect(page.locator(".facts")).to_contain_text("1 of 2")
 
-        server.stop(signal.SIGINT)  # it does not wait for the page's open stream
+        stopping = monotonic()
+        server.stop()
+        assert monotonic() - stopping < STOP_SECONDS  # it did not wait for the page's open stream
         expect(connection_lost).to_be_visible(timeout=PATIENCE)
         server.start()
         expect(connection_lost).to_be_hidden(timeout=PATIENCE)
@@ -316,10 +273,15 @@ def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Pa
         assert watched.problems == []
 
 
-def test_a_closed_service_takes_a_key_and_follows_live(browser: Browser, tmp_path: Path) -> None:
+def test_a_closed_service_takes_a_key_and_follows_live(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = new_secret(SystemRandom(), "btk_")
-    env = {"BLINDTALLY_INITIAL_API_KEY": key, "BLINDTALLY_CREDENTIAL_CACHE_SECONDS": "0.1"}
-    with serving(tmp_path, flags=(), env=env) as server, Analyst(server.url, key) as analyst:
+    monkeypatch.setenv("BLINDTALLY_INITIAL_API_KEY", key)
+    monkeypatch.setenv("BLINDTALLY_CREDENTIAL_CACHE_SECONDS", "0.1")
+    server = ServerProcess(tmp_path)
+    server.key = key  # so that it creates none
+    with server, Analyst(server.url, key) as analyst:
         study = analyst.create(
             "waits", REQUEST.question, REQUEST.terms, rounds=2, timeouts=Timeouts()
         )
@@ -328,7 +290,8 @@ def test_a_closed_service_takes_a_key_and_follows_live(browser: Browser, tmp_pat
         watched.open(f"/studies/{study.id}")
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
         assert faults(page) == []
-        page.screenshot(path=_shot("login-1440-light"), full_page=True)
+        SHOTS.mkdir(exist_ok=True)
+        page.screenshot(path=SHOTS / "login-1440-light.png", full_page=True)
         page.get_by_label("API key").fill("btk_wrong")
         page.keyboard.press("Enter")
         expect(page.get_by_role("alert")).to_contain_text("not a valid API key")
@@ -348,14 +311,9 @@ def test_a_closed_service_takes_a_key_and_follows_live(browser: Browser, tmp_pat
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("heading", name="Operations")).to_be_visible()
         assert faults(page) == []
-        with connect_sqlite(tmp_path / "service.db") as database:  # as `keys revoke` does
+        with connect_sqlite(server.database) as database:  # as `keys revoke` does
             database.execute("UPDATE api_keys SET revoked = created")
         expect(page.get_by_role("heading", name="Log in")).to_be_visible(timeout=PATIENCE)
         page.close()
         assert httpx.get(server.url + "/", follow_redirects=False).status_code == 303
         assert watched.problems == []
-
-
-def _shot(name: str) -> Path:
-    SHOTS.mkdir(exist_ok=True)
-    return SHOTS / f"{name}.png"

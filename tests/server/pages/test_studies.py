@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import insert
 from sqlalchemy.exc import OperationalError
 
 from protocol.api.messages import HeavyHitterPage
@@ -54,12 +54,6 @@ def items_in(page: str) -> list[str]:
     return [unescape(item) for item in shown]
 
 
-async def test_an_empty_list_links_to_the_form(served: Served) -> None:
-    page = await page_of(served, "/")
-    assert "No studies yet." in page
-    assert 'href="/studies/new"' in page
-
-
 async def test_the_list_shows_the_progress_of_each_study(each_served: Served) -> None:
     over = await each_served.create(name="over", rounds=1)
     await play(each_served, over)
@@ -76,15 +70,16 @@ async def test_the_list_shows_the_progress_of_each_study(each_served: Served) ->
         assert word in second[1]
 
 
-async def test_a_long_list_has_pages(served: Served) -> None:
-    for number in range(52):
+async def test_a_long_list_has_pages(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.pages.studies._PAGE_SIZE", 2)
+    for number in range(3):
         await served.create(name=f"study {number}", start=False)
     page = await page_of(served, "/")
-    assert page.count('<tr id="study-') == 50
+    assert page.count('<tr id="study-') == 2
     (after,) = re.findall(r'href="/\?after=(\w+)"', page)
     older = await page_of(served, f"/?after={after}")
-    names = re.findall(r">(study \d+)</bdi>", page + older)
-    assert sorted(names) == sorted(f"study {number}" for number in range(52))
+    names = re.findall(r">(study \d)</bdi>", page + older)
+    assert sorted(names) == ["study 0", "study 1", "study 2"]
 
 
 async def test_a_study_that_was_not_started_has_no_answer_and_no_rounds(served: Served) -> None:
@@ -201,21 +196,15 @@ async def test_htmx_gets_the_live_part_alone(served: Served) -> None:
     assert part.strip() in whole
 
 
-@pytest.mark.parametrize(
-    "path", ["/studies/0123456789abcdef", "/studies/no-id", "/studies/0123456789abcdef/rounds/1"]
-)
-async def test_an_unknown_study_has_an_error_page(served: Served, path: str) -> None:
-    answer = await served.client.get(path)
-    assert (answer.status_code, answer.headers["content-type"][:9]) == (404, "text/html")
-    assert "no such study" in answer.text
-
-
-async def test_an_unknown_round_has_an_error_page(served: Served) -> None:
-    study = await served.create()
-    for number in ("2", "0", "x"):
-        answer = await served.client.get(f"/studies/{study}/rounds/{number}")
-        assert answer.status_code in (404, 422)
-        assert answer.headers["content-type"].startswith("text/html")
+async def test_an_unknown_study_has_an_error_page(served: Served) -> None:
+    for path in (
+        "/studies/0123456789abcdef",
+        "/studies/no-id",
+        "/studies/0123456789abcdef/rounds/1",
+    ):
+        answer = await served.client.get(path)
+        assert (answer.status_code, answer.headers["content-type"][:9]) == (404, "text/html")
+        assert "no such study" in answer.text
 
 
 async def test_no_page_contains_code_or_styles(served: Served) -> None:
@@ -227,22 +216,19 @@ async def test_no_page_contains_code_or_styles(served: Served) -> None:
         assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page)
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "reason"),
-    [
+async def test_an_error_has_a_page_without_details(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, status, reason in (
         (OperationalError("", None, Exception("a secret")), 503, "the database is busy"),
         (RuntimeError("a secret"), 500, "an internal error of the service"),
-    ],
-)
-async def test_an_error_has_a_page_without_details(
-    served: Served, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, reason: str
-) -> None:
-    monkeypatch.setattr(type(served.store.studies), "page", AsyncMock(side_effect=error))
-    answer = await served.client.get("/")
-    assert (answer.status_code, answer.headers["content-type"][:9]) == (status, "text/html")
-    assert answer.headers.get("retry-after") == ("10" if status == 503 else None)
-    assert reason in answer.text
-    assert "secret" not in answer.text
+    ):
+        monkeypatch.setattr(type(served.store.studies), "page", AsyncMock(side_effect=error))
+        answer = await served.client.get("/")
+        assert (answer.status_code, answer.headers["content-type"][:9]) == (status, "text/html")
+        assert answer.headers.get("retry-after") == ("10" if status == 503 else None)
+        assert reason in answer.text
+        assert "secret" not in answer.text
 
 
 async def test_what_begins_like_a_key_is_explained_where_items_are_hashed(served: Served) -> None:
@@ -318,18 +304,3 @@ async def test_a_study_of_reports_has_the_privacy_summary_of_reports(served: Ser
     shown = await page_of(served, f"/studies/{study}/rounds/1")
     assert "<strong>reporting</strong>" in shown
     assert "<strong>masking</strong>" not in shown
-
-
-async def test_no_page_changes_anything(served: Served) -> None:
-    study = await served.create()
-    paths = ("/", f"/studies/{study}", f"/studies/{study}/rounds/1", "/studies/new", "/operations")
-    counts = text("SELECT (SELECT count(*) FROM audit_entries), (SELECT count(*) FROM events)")
-    database = served.store.database
-
-    async def rows() -> object:
-        return await database.read(lambda session: session.execute(counts).one())
-
-    before = await rows()
-    for path in paths:
-        await page_of(served, path)
-    assert await rows() == before

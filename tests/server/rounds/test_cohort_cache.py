@@ -55,24 +55,6 @@ async def test_one_who_leaves_takes_nothing_from_the_others() -> None:
     assert await staying == 1
 
 
-async def test_errors_take_no_room_from_what_is_kept() -> None:
-    reads: list[int] = []
-
-    async def read(key: int) -> int:
-        reads.append(key)
-        if key < 0:
-            raise ValueError("there is none")
-        return key
-
-    once = AsyncCache(read, 2)
-    await once(1)
-    for key in (-1, -2, -3):
-        with pytest.raises(ValueError, match="none"):
-            await once(key)
-    await once(1)
-    assert reads == [1, -1, -2, -3]
-
-
 async def test_what_weighs_more_makes_more_room_but_the_last_is_always_kept() -> None:
     reads: list[int] = []
 
@@ -91,40 +73,6 @@ async def test_what_weighs_more_makes_more_room_but_the_last_is_always_kept() ->
     await once(99)
     await once(1)
     assert reads == [1, 2, 3, 4, 5, 99, 1]
-
-
-async def test_what_is_being_read_is_not_dropped_for_others() -> None:
-    gate = asyncio.Event()
-    reads: list[int] = []
-
-    async def read(key: int) -> int:
-        reads.append(key)
-        if key == 0:
-            await gate.wait()
-        return key
-
-    once = AsyncCache(read, 1)
-    slow = asyncio.create_task(once(0))
-    for key in (1, 2, 3):
-        await once(key)
-    gate.set()
-    assert await slow == 0
-    assert await once(0) == 0
-    assert sorted(reads) == [0, 1, 2, 3]
-
-
-async def test_a_plan_is_read_once_for_all(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = party.served.store
-    monkeypatch.setattr(type(store.rounds), "plan", None)  # every call fails
-    assert (await party.devices[0].apply(party.study, 1)).status_code == 200
-
-
-async def test_a_plans_digest_is_made_once(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = CohortCache(party.served.store)
-    digest = (await fresh.plan((party.study, 1))).digest()
-    assert await fresh.plan_digest((party.study, 1)) == digest
-    monkeypatch.setattr("protocol.study.Plan.digest", None)  # every call fails
-    assert await fresh.plan_digest((party.study, 1)) == digest
 
 
 async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -> None:

@@ -14,7 +14,6 @@ from sqlalchemy.exc import OperationalError
 
 from protocol.mechanism import Answer, Estimate
 from secagg.aggregator import UnmaskingRequest
-from secagg.messages import UnmaskingShares
 from secagg.session import Transcript
 from server.db.database import Database
 from server.db.database_errors import BusyError
@@ -115,14 +114,6 @@ async def test_bodies_are_forgotten_once_a_cohort_is_over(served: Served) -> Non
     assert all(body is None for _, body in rows)
 
 
-async def test_bodies_of_a_stopped_study_are_forgotten_too(served: Served) -> None:
-    study = await served.create()
-    devices = await served.join(study, 6)
-    await together(devices, "share")
-    await served.client.post(f"/v1/studies/{study}/stop")
-    await until_forgotten(served)
-
-
 async def test_a_deadline_without_a_server_is_extended(
     serve: Serve, clock: Clock, database_url: str
 ) -> None:
@@ -142,28 +133,6 @@ async def test_a_deadline_without_a_server_is_extended(
     assert await seconds_after(98) == 5
     assert await seconds_after(5) == 600
     await database.close()
-
-
-async def test_no_secret_reaches_the_log(served: Served) -> None:
-    study = await served.create()
-    with structlog.testing.capture_logs() as logs:
-        devices = await play(served, study, lost=((), (1,), (), ()))
-        await served.until_closed(study)
-    assert logs
-    logged = repr(logs)
-    for device in devices:
-        given = UnmaskingShares.unpack(device.reveal_body)
-        secrets = [
-            device.secret_ticket,
-            device.joined.mask_pair.secret,
-            device.joined.encryption_pair.secret,
-        ]
-        secrets += [*given.seed_shares.values(), *given.key_shares.values()]
-        assert len(secrets) == 3 + 6
-        for secret in secrets:
-            assert secret.hex() not in logged
-            assert repr(secret) not in logged
-        assert device.ticket not in logged
 
 
 async def test_a_study_that_is_stopped_while_it_is_summed_has_no_sum_and_no_fault(

@@ -9,7 +9,7 @@ forever.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
 import httpx
 
@@ -197,7 +197,3 @@ class Member:
             for kind, body in seat.bodies.items()
             if kind in seat.sent
         ]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the progress of this member, for the report of a failure."""
-        return {"index": self.index, "rounds": [sorted(seat.accepted) for seat in self.seats]}

@@ -80,28 +80,33 @@ def test_a_study_that_is_stopped_in_the_middle_shows_no_sum(shelf: Shelf) -> Non
 
 @dataclass(frozen=True)
 class Expect(Operation):
-    """A sum was claimed `claims` times and published `sums` times; `up` servers are up."""
+    """Jobs of a kind were claimed and published so often, and `up` servers are up."""
 
     claims: int
-    sums: int
+    results: int
     up: int
+    work: str = "sum-cohort"
 
     async def happen(self, world: World) -> None:
         book = world.loop.book
-        claims = [who for work, who in book.claims if work.startswith("sum-cohort ")]
-        up = sum(worker.is_up for worker in world.workers)
-        assert (len(claims), len(book.sums), up) == (self.claims, self.sums, self.up)
-        assert len(world.published) == self.sums
-        assert len(set(claims)) == self.claims, "a server claimed twice"
+        claims = [who for work, who in book.claims if work.startswith(f"{self.work} ")]
+        assert (len(claims), len(set(claims))) == (self.claims, self.claims), "one claimed twice"
+        assert sum(worker.is_up for worker in world.workers) == self.up
+        if self.work == "sum-cohort":
+            assert len(book.sums) == len(world.published) == self.results
+        else:
+            closings = select(func.count()).select_from(EventRow)
+            closings = closings.where(EventRow.kind == EventKind.ROUND_CLOSED)
+            assert ask(world, closings) == self.results
 
 
 def test_the_lease_of_a_server_that_died_expires_and_another_sums(postgres: Shelf) -> None:
     happening = [
         StrikeHolder("sum-cohort"),
         *[Everybody()] * 5,
-        Expect(claims=1, sums=0, up=1),
+        Expect(claims=1, results=0, up=1),
         Advance(16),
-        Expect(claims=2, sums=1, up=1),
+        Expect(claims=2, results=1, up=1),
     ]
     score = play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
     assert (score.summed, score.included, score.claims, score.taken_over) == (1, 6, 2, 1)
@@ -144,11 +149,11 @@ def test_a_server_frozen_for_longer_than_its_lease_publishes_nothing(postgres: S
     happening = [
         StrikeHolder("sum-cohort", 40),
         *[Everybody()] * 5,
-        Expect(claims=1, sums=0, up=2),
+        Expect(claims=1, results=0, up=2),
         Advance(16),
-        Expect(claims=2, sums=1, up=2),
+        Expect(claims=2, results=1, up=2),
         Advance(40),
-        Expect(claims=2, sums=1, up=2),
+        Expect(claims=2, results=1, up=2),
     ]
     score = play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
     assert (score.summed, score.included, score.claims, score.taken_over) == (1, 6, 2, 1)
@@ -184,44 +189,15 @@ def test_an_upload_whose_server_dies_between_commit_and_answer_counts_once(shelf
     """The first stored message of each phase gets no response, and no other message is stored."""
     happening: list[Operation] = [Everybody()]
     for kind in KINDS:
-        happening += [StrikeHolder(kind), Everybody(), Expect(claims=0, sums=0, up=0)]
+        happening += [StrikeHolder(kind), Everybody(), Expect(claims=0, results=0, up=0)]
         happening += [ExpectKept(kind, 1, 0), Start(0), Everybody(), ExpectKept(kind, 6, 6)]
     score = play(shelf.empty(), Shape(rounds=1), 1, happening)
     assert (score.acknowledged, score.included, score.summed, score.failed) == (24, 6, 1, 0)
 
 
-@dataclass(frozen=True)
-class ExpectDecoded(Operation):
-    """The decoding of a round was claimed `claims` times, and the round closed `closed` times."""
-
-    claims: int
-    closed: int
-    up: int
-
-    async def happen(self, world: World) -> None:
-        claims = [who for work, who in world.loop.book.claims if work.startswith("close-round ")]
-        running = sum(worker.is_up for worker in world.workers)
-        assert (len(claims), running) == (self.claims, self.up)
-        assert len(set(claims)) == self.claims, "a server claimed twice"
-        closings = (
-            select(func.count())
-            .select_from(EventRow)
-            .where(EventRow.kind == EventKind.ROUND_CLOSED)
-        )
-        assert ask(world, closings) == self.closed
-
-
-def test_a_round_whose_server_dies_decoding_is_decoded_once_by_the_next(sqlite: Shelf) -> None:
-    happening = [StrikeHolder("close"), *[Everybody()] * 5]
-    happening += [ExpectDecoded(claims=1, closed=0, up=0), Start(0), Advance(1)]
-    happening += [ExpectDecoded(claims=2, closed=1, up=1)]
-    score = play(sqlite.empty(), Shape(rounds=1), 1, happening)
-    assert (score.included, score.summed, score.failed) == (6, 1, 0)
-
-
 def test_a_round_whose_server_dies_decoding_is_decoded_once_by_another(postgres: Shelf) -> None:
     happening = [StrikeHolder("close"), *[Everybody()] * 5]
-    happening += [ExpectDecoded(claims=1, closed=0, up=1), Advance(16)]
-    happening += [ExpectDecoded(claims=2, closed=1, up=1)]
+    happening += [Expect(claims=1, results=0, up=1, work="close-round"), Advance(16)]
+    happening += [Expect(claims=2, results=1, up=1, work="close-round")]
     score = play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
     assert (score.included, score.summed, score.failed) == (6, 1, 0)

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
@@ -164,9 +163,9 @@ def vars_of(metrics: Metrics) -> list:
     return [value for value in vars(metrics).values() if hasattr(value, "_labelnames")]
 
 
-@pytest.mark.parametrize("version", ["\xff", "x", "1..0"])
-async def test_an_invalid_version_gets_the_usual_form(served: Served, version: str) -> None:
-    accept = f"application/openmetrics-text; version={version}"
-    answer = await served.client.get("/metrics", headers={"Accept": accept.encode("latin-1")})
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/plain; version=")
+async def test_an_invalid_version_gets_the_usual_form(served: Served) -> None:
+    for version in ("\xff", "x", "1..0"):
+        accept = f"application/openmetrics-text; version={version}"
+        answer = await served.client.get("/metrics", headers={"Accept": accept.encode("latin-1")})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/plain; version=")
