@@ -110,7 +110,6 @@ async def run_service(
 async def _background_tasks(
     *functions: Callable[[], Coroutine[Any, Any, None]],
 ) -> AsyncIterator[None]:
-    """Run `functions` in the background, and cancel them at the end."""
     tasks = [asyncio.create_task(_log_failure(function)) for function in functions]
     try:
         yield

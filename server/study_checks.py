@@ -1,8 +1,7 @@
 """Checks of a study whose parts are valid, but may not be valid together.
 
-A plan may be impossible (the words hold no table, a sum would overflow), or require more of a
-device than this service allows. An analyst gets all these errors at once, also together with the
-errors of other parts of the request.
+A plan may be impossible, or require more of a device than this service allows. An analyst gets all
+these errors at once.
 """
 
 from collections.abc import Iterator

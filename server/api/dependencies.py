@@ -1,7 +1,7 @@
 """Dependencies of routes on the caller: permissions, a device's credential, and its cohort's phase.
 
-The authentication middleware has already identified the caller. A participant proves that a slot
-is its own with a credential, of which only the SHA-256 is stored and compared.
+The authentication middleware has already identified the caller. Of a participant's credential only
+the SHA-256 is stored and compared.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
 """Entity tags for documents that clients poll: an unchanged document is not sent again.
 
-A tag is strong: it is the SHA-256 of the response body, so it is right for every document. A hash
-takes little time compared with making the document. The tag saves transfer: the view of a round
-with 100 cohorts is 60 kB.
+A tag is strong, the SHA-256 of the response body. It saves transfer: the view of a round with 100
+cohorts is 60 kB.
 """
 
 from collections.abc import Callable, Coroutine
@@ -42,7 +41,6 @@ class ETagRoute(APIRoute):
     """Route that tags its responses to GET and answers 304 if the client has the document."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler with entity tags."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:

@@ -1,8 +1,4 @@
-"""OpenAPI document of the service, with its real errors, credentials and examples.
-
-FastAPI documents its own validation error, which this service never sends, and does not know
-problem+json. Here every refusal is documented as a problem.
-"""
+"""OpenAPI document of the service: every refusal is a problem, with credentials and examples."""
 
 from typing import Any, Final
 

@@ -1,7 +1,7 @@
 """Studies: create, list, show, start, stop.
 
 A request for a study is checked before its handler runs, so that a refusal lists every fault of
-the document: of its fields, and of the plan that the valid fields describe.
+its fields, and of the plan that the valid fields describe.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
 """Uploads of a device after it has joined: key shares, masked input, confirmation, unmasking.
 
-A repeated upload is accepted again and counted once. Bodies are bytes. Their size is known
-beforehand, so a body of the wrong size is refused before it is read. A body is checked during
-its phase. Later, only the repetition of an accepted body is accepted, even if the cohort has
-failed or is summed.
+A body of the wrong size is refused before it is read. A body is checked during its phase. Later,
+only the repetition of an accepted body is accepted, even if the cohort has failed or is summed.
 """
 
 import asyncio
@@ -15,7 +13,6 @@ from fastapi import APIRouter, Request
 
 from protocol.api.phases import MESSAGE_KIND, PARTICIPANT_PHASES, MessageKind, Phase
 from secagg.aggregator import (
-    UnmaskingRequest,
     check_confirmation,
     check_key_shares,
     check_masked_input,
@@ -23,7 +20,6 @@ from secagg.aggregator import (
 )
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares
-from secagg.session import Transcript
 from server.api.common import OCTET_STREAM_BODY, problem_responses
 from server.api.dependencies import PHASE_ORDER, SlotDep, as_malformed, require_message
 from server.db.repositories.messages import EnrolledCohort
@@ -70,22 +66,14 @@ async def put_masked_input(participant: SlotDep, request: Request, service: Serv
     async def check() -> None:
         transcript = await service.cohort_cache.transcript(participant.cohort)
         with as_malformed():
-            await asyncio.to_thread(
-                _check_masked_input, cohort, transcript, participant.slot, masked_input
-            )
+            await asyncio.to_thread(check_masked_input, transcript, participant.slot, masked_input)
+            await asyncio.to_thread(cohort.ring.check_packed, masked_input.vector)
 
     bodies = {
         MessageKind.MASKED_INPUT: masked_input.vector,
         MessageKind.SEED_SHARES: masked_input.seed_shares.pack() + masked_input.signature,
     }
     await _accept(service, participant, cohort, Phase.MASKING, check, bodies)
-
-
-def _check_masked_input(
-    cohort: EnrolledCohort, transcript: Transcript, slot: int, masked_input: MaskedInput
-) -> None:
-    check_masked_input(transcript, slot, masked_input)
-    cohort.ring.check_packed(masked_input.vector)
 
 
 @_upload("/confirmation")
@@ -115,14 +103,14 @@ async def put_unmasking_shares(participant: SlotDep, request: Request, service: 
     async def check() -> None:
         unmasking = await service.cohort_cache.unmasking_request(participant.cohort)
         with as_malformed():
-            await asyncio.to_thread(_check_unmasking_shares, unmasking, participant.slot, body)
+            await asyncio.to_thread(
+                lambda: check_unmasking_shares(
+                    unmasking, participant.slot, UnmaskingShares.unpack(body)
+                )
+            )
 
     bodies = {MessageKind.UNMASKING_SHARES: body}
     await _accept(service, participant, cohort, Phase.UNMASKING, check, bodies)
-
-
-def _check_unmasking_shares(unmasking: UnmaskingRequest, slot: int, body: bytes) -> None:
-    check_unmasking_shares(unmasking, slot, UnmaskingShares.unpack(body))
 
 
 async def _accept(

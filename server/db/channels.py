@@ -1,9 +1,8 @@
 """Names of notification channels, and their notification as part of a transaction.
 
-PostgreSQL delivers a notification when its transaction is committed. So no process learns of a
-change that is rolled back, and a process that receives a notification reads committed rows.
-Uploads are not announced: the process that accepts one wakes its own orchestrator, and NOTIFY makes
-transactions commit one after the other.
+PostgreSQL delivers a notification when its transaction is committed. Uploads are not announced: the
+process that accepts one wakes its own orchestrator, and NOTIFY makes transactions commit one after
+the other.
 """
 
 from sqlalchemy import func, select
@@ -13,12 +12,10 @@ PG_CHANNEL = "blindtally"
 
 
 def cohort_channel(cohort: int) -> str:
-    """Return the name of the channel for phase changes of a cohort."""
     return f"cohort {cohort}"
 
 
 def study_channel(study: str) -> str:
-    """Return the name of the channel for the rounds of a study."""
     return f"study {study}"
 
 

@@ -27,11 +27,9 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
-        """Return the instant in UTC."""
         return None if value is None else value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
-        """Return the instant with its time zone."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -48,11 +46,9 @@ class Utf8Bytes(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, _dialect: Dialect) -> bytes | None:
-        """Return the bytes to store."""
         return None if value is None else value.encode("utf-8", "surrogatepass")
 
     def process_result_value(self, value: bytes | None, _dialect: Dialect) -> str | None:
-        """Return the stored text."""
         return None if value is None else bytes(value).decode("utf-8", "surrogatepass")
 
 

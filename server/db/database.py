@@ -1,24 +1,14 @@
 """Engines and transactions: SQLite for one process, PostgreSQL for many.
 
-A transaction is one function of a session. It runs completely in one thread, so the event loop
-stays free and switches threads once. An asynchronous driver would switch for each statement, each
-result and each commit (half of the processor time, as measured).
+A transaction is one function of a session, which runs completely in one thread: an asynchronous
+driver would switch threads for each statement (half of the processor time, as measured). SQLite
+runs in WAL mode with 32 kB pages, because vectors are large rows. Its writers begin with BEGIN
+IMMEDIATE, because a reader that becomes a writer fails at once, and queue in one thread, so the
+timeout is only spent on other processes. `synchronous` is FULL: every commit is on the disk before
+it is acknowledged (`docs/data-model.md` has the cost).
 
-SQLite runs in WAL mode with 32 kB pages, because vectors are large rows. A writer starts with BEGIN
-IMMEDIATE, because a reader that becomes a writer cannot wait for another writer and fails at once.
-This process has one writing thread, so its writers queue in order, and the timeout is only spent on
-other processes. A writer that has queued for too long gives up before it starts.
-
-The database has the clock: `statement_timestamp()` of PostgreSQL, which is the same for all
-servers. So a server whose own clock jumps closes nothing early. SQLite uses the clock of the one
-process. The time is that at which a statement arrived, before it waits for a lock.
-
-A transaction that PostgreSQL rolls back because of others (a deadlock, a serialization failure) is
-repeated from the start.
-
-`synchronous` is FULL: every commit is on the disk before it is acknowledged, so a power failure
-loses nothing. NORMAL, which only survives a killed process, saves 0.2 to 0.3 ms per commit
-(`docs/data-model.md` has the figures).
+The database has the clock, the same for all servers, so a server whose own clock jumps closes
+nothing early. The time is that at which a statement arrived, before it waits for a lock.
 """
 
 import asyncio
@@ -133,13 +123,11 @@ class Database:
         return type_coerce(func.statement_timestamp(), UtcDateTime())
 
     def now(self, session: Session) -> datetime:
-        """Return the time of the database's clock."""
         if self._clock is not None:
             return self._clock()
         return session.execute(select(self.now_column())).scalar_one()
 
     async def read_now(self) -> datetime:
-        """Return the time of the database's clock, in its own transaction."""
         return await self.read(self.now)
 
     def monotonic_seconds(self) -> float:

@@ -1,8 +1,7 @@
 """Disk space of the database: known to be missing after a failed write, and then probed.
 
-Small rows can still fit into existing pages long after an upload cannot. So after a write failed
-because the disk was full, a process writes a row of an upload's size before it reports that it is
-ready again.
+Small rows can still fit into existing pages long after an upload cannot, so the probe is a row of
+an upload's size.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
 """Idempotency keys of creations: the client's key, a digest of the request, the response.
 
-A message with a natural key can be repeated without effect. A study has no such key, so a client
-may send one (the Idempotency-Key header). The transaction that stores the study also stores the
-key, so either both exist or neither, and the primary key lets one of several concurrent uses win.
-Keys are valid for a day; storing a key deletes some expired ones.
+The transaction that stores a study also stores its key, so either both exist or neither, and the
+primary key lets one of several concurrent uses win. Storing a key deletes some expired ones.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Tables of the service.
+"""Tables of the service, which are its whole state: a restarted server continues from them alone.
 
     studies 1---* rounds 1---* cohorts 1---* participants 1---* messages
     studies 1---1 study_states, 1---* heavy_hitters (the answer so far)
@@ -6,8 +6,7 @@
     studies 1---1 event_counters, 1---* events
     enrolment_tokens 1---* devices; api_keys; audit_entries (access, and its history)
 
-The rows are the whole state: a server that restarts continues from them alone. Message bodies are
-stored while their cohort runs and deleted when it is closed; the row and its SHA-256 stay.
+Message bodies are deleted when their cohort is closed; the row and its SHA-256 stay.
 `docs/data-model.md` has a drawing and the reasons.
 """
 

@@ -30,7 +30,6 @@ def study_view(row: StudyRow) -> StudyView:
 
 
 def round_view(row: RoundRow, cohorts: Sequence[CohortView]) -> RoundView:
-    """Return the view of a round with its cohorts."""
     facts = {"plan": parse_plan(row.plan), "cohorts": tuple(cohorts)}
     view = RoundView.model_validate(_columns(RoundView, row) | facts)
     if not view.plan.question.hides_device_counts:
@@ -57,7 +56,6 @@ def event_without_sizes(event: Event) -> Event:
 
 
 def hides_sizes(row: StudyRow) -> bool:
-    """Return whether the number of devices in a study's rounds must stay secret."""
     return parse_question(row.question).hides_device_counts
 
 

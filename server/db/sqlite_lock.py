@@ -1,8 +1,7 @@
 """Lock that lets one server process at a time use a SQLite file.
 
-Two servers on one file could not notify each other, and each would assume to be the only one that
-receives messages. The operating system releases the lock when its process ends, in any way: a
-crash leaves the file `NAME.db.lock`, which alone has no effect. Only servers need the lock.
+Two servers on one file could not notify each other. The operating system releases the lock when its
+process ends, in any way; the file `NAME.db.lock` that a crash leaves has no effect.
 """
 
 from collections.abc import Iterator

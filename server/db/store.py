@@ -1,10 +1,9 @@
 """The store: all repositories of one database.
 
-A repository has one method for each query, and one transaction for each method. A repeated message
-has no further effect, and nothing is acknowledged before its commit. A change names the state that
-it read, or its lease, and reports whether that was still valid; so any number of servers may try.
-A transaction that locks several rows locks them in one order: lease, population, study, round,
-cohort, and the event counter last. Only the database's clock counts.
+A repeated message has no further effect, and nothing is acknowledged before its commit. A change
+names the state that it read, or its lease, and reports whether that was still valid. A transaction
+that locks several rows locks them in one order: lease, population, study, round, cohort, and the
+event counter last.
 """
 
 from random import Random

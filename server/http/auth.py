@@ -1,12 +1,9 @@
 """Authenticates each request before reading its body.
 
 A closed service gives the same answer to every request without a valid credential, so the answer
-does not reveal which studies exist. Two rates are limited: failures per address, and requests per
-valid credential. An open service needs no credential: it is for trials on one machine.
-
-Browsers send their key in a cookie. The cookie is only valid for pages, and for the event streams
-that pages follow. So requests to the API that another site makes through a browser carry no
-credential.
+does not reveal which studies exist. Browsers send their key in a cookie, which is only valid for
+pages and the event streams that pages follow: requests to the API that another site makes through a
+browser carry no credential.
 """
 
 import re
@@ -115,7 +112,6 @@ class AuthMiddleware:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it before its body is read."""
         path = scope.get("path", "")
         if scope["type"] != "http" or path in _PUBLIC_PATHS or path.startswith(_ASSET_PREFIX):
             await self._app(scope, receive, send)
@@ -160,7 +156,6 @@ def _bearer_secret(scope: Scope) -> str | None:
 
 
 def client_address(scope: Scope) -> str:
-    """Return the address of the client."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"
 

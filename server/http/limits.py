@@ -1,9 +1,7 @@
 """Limits of request bodies, security headers, and responses during a shutdown.
 
 A body that is too large is refused by its Content-Length or, without one, at the first chunk beyond
-the limit; this module buffers nothing. Routes that expect an exact size use `read_body`, which
-stops as early. A body that pauses for too long, or takes too long in total, is refused and its
-connection closed. `protocol_limits.py` limits the headers of requests.
+the limit; this module buffers nothing. `protocol_limits.py` limits the headers of requests.
 """
 
 import asyncio
@@ -47,7 +45,6 @@ class BodyLimit:
         self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and count the bytes of its body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -90,8 +87,6 @@ class SecurityHeaders:
         self._hsts = f"max-age={hsts_seconds}" if hsts_seconds else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and add the headers to the response."""
-
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -114,7 +109,6 @@ class ShutdownMiddleware:
         self._is_stopping = is_stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; answer it if it is cancelled before its response starts."""
         is_unanswered = scope["type"] == "http"
 
         async def noting_send(message: Message) -> None:

@@ -1,9 +1,7 @@
 """Problem details [RFC 9457] for every error response, with a status and a type for programs.
 
-The layers below raise `ProblemError`, which is independent of HTTP. Here each type gets its status
-and title. Errors of frameworks (unknown paths, methods, invalid documents) and failures (a locked
-database, an internal error) get the same form. A detail describes the request and never the inside
-of the service.
+Errors of the layers below (`ProblemError`), of frameworks and of databases get the same form. A
+detail describes the request and never the inside of the service.
 """
 
 import asyncio

@@ -1,10 +1,9 @@
 """Limits of one HTTP connection: time, bytes and fields of a request's headers.
 
-uvicorn only limits how long a connection may be idle after a response. A client that sends one byte
-of a header per minute would keep its connection for any time, and httptools accepts headers of any
-size. Here the time for the headers counts from their first byte, or from the start of a new
-connection. `limits.py` limits a body while it is read. A body that is not read, because its request
-was answered before, may take the same time.
+uvicorn only limits how long a connection may be idle after a response, and httptools accepts
+headers of any size. Here the time for the headers counts from their first byte, or from the start
+of a new connection. A body that is not read, because its request was answered before, may take
+`body_seconds`.
 """
 
 from asyncio import BaseTransport, TimerHandle, Transport
@@ -44,17 +43,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._received_bytes = self._parsed_bytes = self._fields = 0
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Start the timer of the first headers."""
         super().connection_made(cast("Transport", transport))
         self._start_timer(self._limits.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
         self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse data, unless the headers are too large."""
         if self._is_in_headers:
             self._received_bytes += len(data)
             if self._timer is None:
@@ -64,12 +60,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refuse_large()
 
     def on_message_begin(self) -> None:
-        """Start to count bytes and fields."""
         self._parsed_bytes = self._fields = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Count the bytes of the URL."""
         self._count(len(url))
         super().on_url(url)
 
@@ -86,7 +80,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Prepare for the next request."""
         self._stop_timer()
         self._is_in_headers, self._received_bytes = True, 0
         super().on_message_complete()
@@ -100,7 +93,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._start_timer(self._limits.body_seconds)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that is not HTTP."""
         if self._is_too_large():
             self._refuse_large()
         else:

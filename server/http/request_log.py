@@ -42,7 +42,6 @@ class RequestLogMiddleware:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and record its outcome."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,10 +1,8 @@
 """Event streams: each sends the events of one study to one follower as they happen.
 
-A stream reads the events after the last one sent, and then waits for the study's channel without a
-database connection. Events that other servers committed arrive by notification
-(`server/notify/pg_listener.py`), and at the latest when `run` compares the number of events of each
-followed study. The number of streams is limited, because each holds a connection for hours. For the
-same reason a stream regularly checks that its API key is still valid.
+A stream waits for the study's channel without a database connection. Events that other servers
+committed arrive by notification, and at the latest when `run` compares the number of events of each
+followed study. Streams last for hours: their number is limited, and they check their API keys.
 """
 
 import asyncio
@@ -46,7 +44,6 @@ class EventStreams:
 
     @property
     def count(self) -> int:
-        """Number of open streams."""
         return self._followers.total()
 
     @contextmanager

@@ -1,9 +1,7 @@
 """Notifier of long polls and event streams: wakes the waiters of a channel.
 
 A waiter subscribes to a channel *before* it queries the database, so it does not miss a change
-between the query and the wait. A change notifies its channel once. The channel is then removed, and
-every waiter queries again. The orchestrator notifies channels for changes that other processes
-made, as soon as it reads them. A waiter holds no database connection.
+between the query and the wait. A change notifies its channel once, and every waiter queries again.
 """
 
 import asyncio
@@ -34,7 +32,6 @@ class Notifier:
 
     @property
     def is_shutting_down(self) -> bool:
-        """True once the server is about to stop."""
         return self._is_shutting_down
 
     @property
@@ -43,7 +40,6 @@ class Notifier:
         return sum(channel.waiters for channel in self._channels.values())
 
     def notify(self, *names: str) -> None:
-        """Wake all waiters of the channels `names`."""
         for name in names:
             channel = self._channels.pop(name, None)
             if channel is not None:

@@ -1,12 +1,7 @@
 """Listener for the notifications of other server processes (PostgreSQL's LISTEN).
 
-Each process listens on its own connection. A notification wakes the named channels
-(`server/notify/notifier.py`), and the orchestrator because a deadline has changed.
-`server/db/channels.py` sends the notifications.
-
-Without this connection the service is only slower. Each process still polls the database, and
-SQLite, which has no notifications, relies on polling alone. The connection is made again with
-increasing pauses. Every channel is then notified once, because notifications may have been missed.
+Without its connection the service is only slower, because each process still polls the database.
+After a reconnection every channel is notified once, because notifications may have been missed.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,8 @@
 """Scheduler of Retry-After values that spreads returning clients over time.
 
-A leaky bucket counts the clients that were asked to retry. It leaks at the rate at which the
-service can answer them. The delay is uniform over the time that the service needs for the clients
-in the bucket and for those that wait in a long poll. So a few clients return at once, and thousands
-return over half a minute.
+A leaky bucket counts the clients that were asked to retry, and leaks at the rate at which the
+service can answer them. The delay is uniform over the time that the service needs for all clients
+in the bucket and in long polls.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,6 @@
 """Scripts and styles: read once, addressed by a hash of their content, cached by browsers forever.
 
-The path is not a folder. It has only the files that existed when the process started. No path,
-however it is written, reaches another file.
+No path, however it is written, reaches a file that was not read at the start.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""Charts and sparklines: series for uPlot as JSON in an attribute, and points of an SVG line.
-
-Each chart has a description in words for readers who cannot see it. The table of rounds has the
-exact numbers.
-"""
+"""Charts and sparklines: series for uPlot as JSON in an attribute, and points of an SVG line."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +39,6 @@ class Chart:
 
     @property
     def data(self) -> dict[str, object]:
-        """Return the data that the script draws."""
         return {
             "x": list(self.x),
             "xLabel": self.x_label,
@@ -56,7 +51,6 @@ class Chart:
 
     @property
     def description(self) -> str:
-        """Return the chart in words."""
         return "; ".join(_description(line) for line in self.series)
 
 

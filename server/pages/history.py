@@ -1,10 +1,8 @@
 """History of a study: the size of each round, and the estimates after each round.
 
-The database keeps only the study's last state. A closed round's plan and sums never change, so
-decoding the rounds again in order gives the earlier states. A process does this once per study,
-in the background, one study at a time. It does not do it if sums are not kept or never made
-(reports), if the sums are so large that the work would slow the service down, or if the page has
-only the last rounds of a long study: decoding must begin with round 1.
+The database keeps only the study's last state. Decoding the closed rounds again in order gives the
+earlier ones, in the background, one study at a time. There is no history if sums are not kept or
+never made (reports), if they are too large, or if the page has only the last rounds of a study.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """Login: exchanges an API key for a cookie that scripts cannot read and other sites cannot send.
 
-The cookie is the key itself. The server keeps no sessions, and a revoked key is revoked in
-browsers too. The cookie is deleted at logout, or when the browser closes.
+The cookie is the key itself, so a revoked key is revoked in browsers too.
 """
 
 from typing import Annotated, Any

@@ -1,8 +1,7 @@
 """Routes of pages: errors are shown as pages, and forms are accepted from our own pages only.
 
-Without `SameSite`, a browser would send its cookie with a form that another site posts here, and
-an open service requires no cookie at all. So each post must name this service in the Origin
-header, which no script can forge.
+An open service requires no cookie, so `SameSite` does not protect it: each post must name this
+service in the Origin header, which no script can forge.
 """
 
 from collections.abc import Callable, Coroutine
@@ -34,7 +33,6 @@ class PageRoute(APIRoute):
     """Route whose errors are pages, and which accepts posts from our own pages only."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler, with errors as pages."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
@@ -83,7 +81,6 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def error_page(request: Request, problem: ProblemError) -> Response:
-    """Return `problem` as a page."""
     bind_log_fields(problem=problem.kind.value)
     status, title = STATUS_AND_TITLE[problem.kind]
     status = problem.status or status

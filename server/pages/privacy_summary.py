@@ -1,8 +1,7 @@
 """Privacy summary of a study: what the server could see, what it could not, and the assumptions.
 
-The facts are in `docs/threat-model.md`, in the mechanism's ledger entry
-(`protocol/privacy/events.py`) and in the terms of the study. This module only combines them for
-one study, and promises nothing that those sources do not promise.
+It combines the facts of `docs/threat-model.md`, of the mechanism's ledger entry and of the study's
+terms, and promises nothing that those sources do not promise.
 """
 
 from collections.abc import Iterator

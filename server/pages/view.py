@@ -1,7 +1,7 @@
 """Templates and their context: a whole page, or only its live part for a request of htmx.
 
-All text is escaped unless it comes from a template. No page contains a script or style, so the
-content security policy forbids them: text that escaped the escaping would still not run.
+All text is escaped unless it comes from a template, and the content security policy forbids scripts
+and styles in pages.
 """
 
 from datetime import UTC, datetime

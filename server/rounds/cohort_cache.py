@@ -1,9 +1,6 @@
-"""Cache of the facts of closed phases, which are read from the database once.
+"""Cache of the facts of closed phases, which never change and are read from the database once.
 
-Phases only move forward, and closing a phase fixes its messages. So the roster of an enrolled
-cohort, the transcript after sharing and the survivors after masking never change, and a thousand
-participants that need them cost one query. Callers check the phase of the cohort first: these
-facts are only valid once their phase is closed. Losing the cache costs time only.
+Callers check the phase of the cohort first: a fact is only valid once its phase is closed.
 """
 
 import asyncio

@@ -1,15 +1,15 @@
 """Decoding: the sum of a cohort from its messages, and the answer of a round from its sums.
 
-Vectors and reports are added in batches as they are read, so memory does not grow with the number
-of devices, unless a mechanism keeps their reports. Long computations run in a thread, because numpy
-and AES release the interpreter lock there. The secrets that `unmask` recovers exist only in that
-call.
+Vectors and reports are added in batches as they are read. Long computations run in threads, where
+numpy and AES release the interpreter lock. The secrets that `unmask` recovers exist only in
+that call.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import structlog
@@ -32,6 +32,8 @@ from server.db.repositories.reports import ReportRepository
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 
+T = TypeVar("T")
+Batch: TypeAlias = list[tuple[int, bytes]]  # slots and bodies
 _MAX_LOGGED_PAIRS = 20  # invalid shares in one log line
 _log = structlog.get_logger(__name__)
 
@@ -60,12 +62,13 @@ async def read_transcript(messages: MessageRepository, number: int, session: Ses
     """Return the transcript of cohort `number`, from the key shares of its participants."""
     commitments: dict[int, ShareCommitment] = {}
     async for batch in messages.bodies(number, MessageKind.KEY_SHARES):
-        commitments |= await asyncio.to_thread(_share_commitments, batch)
+        unpacked = await asyncio.to_thread(_unpack_each, KeyShares.unpack, batch)
+        commitments |= {slot: shares.share_commitment for slot, shares in unpacked.items()}
     return Transcript(session, ShareCommitments.of(commitments))
 
 
-def _share_commitments(batch: list[tuple[int, bytes]]) -> dict[int, ShareCommitment]:
-    return {slot: KeyShares.unpack(body).share_commitment for slot, body in batch}
+def _unpack_each(unpack: Callable[[bytes], T], batch: Batch) -> dict[int, T]:
+    return {slot: unpack(body) for slot, body in batch}
 
 
 async def read_unmasking_request(
@@ -93,14 +96,13 @@ def _collect_masked_inputs(
 
 
 async def sum_masked_inputs(messages: MessageRepository, cohort: int, ring: Ring) -> Vector:
-    """Return the sum of the masked inputs of a cohort."""
     total = ring.zero()
     async for batch in messages.bodies(cohort, MessageKind.MASKED_INPUT):
         await asyncio.to_thread(_add_packed, ring, total, batch)
     return total
 
 
-def _add_packed(ring: Ring, total: Vector, batch: list[tuple[int, bytes]]) -> None:
+def _add_packed(ring: Ring, total: Vector, batch: Batch) -> None:
     for _, body in batch:
         ring.add_packed(total, body)
 
@@ -118,16 +120,12 @@ async def unmask_cohort(messages: MessageRepository, cohort: int) -> UnmaskedCoh
     request = await read_unmasking_request(messages, cohort, transcript)
     revealed: dict[int, UnmaskingShares] = {}
     async for batch in messages.bodies(cohort, MessageKind.UNMASKING_SHARES):
-        revealed |= await asyncio.to_thread(_unpack_unmasking_shares, batch)
+        revealed |= await asyncio.to_thread(_unpack_each, UnmaskingShares.unpack, batch)
     _log_undecryptable_shares(cohort, revealed)
     masked = await sum_masked_inputs(messages, cohort, enrolled.ring)
     unmasked = await asyncio.to_thread(unmask, request, enrolled.ring, revealed, masked)
     packed = await asyncio.to_thread(_check_sum, enrolled.plan, unmasked, len(request.survivors))
     return UnmaskedCohort(packed, unmasked.blamed)
-
-
-def _unpack_unmasking_shares(batch: list[tuple[int, bytes]]) -> dict[int, UnmaskingShares]:
-    return {slot: UnmaskingShares.unpack(body) for slot, body in batch}
 
 
 def _check_sum(plan: AnyPlan, unmasked: UnmaskedSum, participants: int) -> bytes:

@@ -1,14 +1,9 @@
 """Heartbeat of a server process: deadlines and patience only count while a server can receive.
 
-Each process writes a heartbeat every second (`ProcessRepository`). A process that starts, or that
-reaches its database again, first checks whether another process is alive. If so, no message was
-missed, and phases continue as they are. Otherwise pending cohorts get the time back in which no
-server could receive, and patience counts from the time by which devices have had a chance to
-retry.
-
-A row shows when its process was last alive, not that it still is: a process that was killed a
-moment ago leaves the same row. So the check waits until the row is written again or is too old.
-SQLite has one process, which skips the check.
+A process that starts, or that reaches its database again, first checks whether another process is
+alive. If so, phases continue as they are. Otherwise pending cohorts get the time back in which no
+server could receive. A process that was killed a moment ago leaves the same row as a living one, so
+the check waits until the row is written again or is too old. SQLite has one process.
 """
 
 import asyncio

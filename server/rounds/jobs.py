@@ -1,12 +1,8 @@
 """Jobs of a server: summing a cohort, closing a round, deleting message bodies.
 
-A job runs under a lease, so one process at a time does it. The lease is renewed while the job runs
-and released at its end. A process that stops in good order releases its leases at once; the lease
-of a killed process expires, and another process does the job again from the same rows. Each job
-publishes its result in one transaction that checks the lease, so a process that lost its lease
-publishes nothing. The transaction that publishes an answer also opens the next round.
-
-Only the process that holds the lease measures and traces a job.
+A job runs under a lease, which is renewed while it runs and released at its end; another process
+repeats the job of a killed one from the same rows. Each job publishes its result in one transaction
+that checks the lease. The transaction that publishes an answer also opens the next round.
 """
 
 import asyncio

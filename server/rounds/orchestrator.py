@@ -3,17 +3,11 @@
     read a snapshot -> settle each cohort (protocol/api/phases.py) -> move, fail or sum it
                     -> close the rounds whose cohorts are all closed
 
-It keeps no state that rows do not have. Each poll reads the rows and the database's clock. Each
-move names the phase that it read, so the orchestrator can be killed at any line and started
-anywhere, also twice. It polls at once when this process accepts a message or another process
-reports a change (`server/notify/pg_listener.py`), at each deadline, and at least every
-`poll_seconds`. Sums and decoding take long, so they run as tasks under leases
-(`server/rounds/jobs.py`). A job that another process has claimed is left alone until its lease
-expires.
-
-An error in one cohort fails that cohort. An unavailable database fails no cohort: the orchestrator
-tries again. Then, as after a restart, cohorts get the time back in which no server could receive
-(`server/rounds/heartbeat.py`).
+It keeps no state that rows do not have, and each move names the phase that it read, so it can be
+killed at any line and run in several processes. It polls when this process accepts a message or
+another process reports a change, at each deadline, and at least every `poll_seconds`. Sums and
+decoding run as tasks under leases (`server/rounds/jobs.py`). An error in one cohort fails that
+cohort; an unavailable database fails none.
 """
 
 import asyncio

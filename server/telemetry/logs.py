@@ -1,9 +1,8 @@
 """Logs to standard error, one line per event, with names and without secrets.
 
-The lines of a request have its id, and its study, round and cohort where these are known.
 Tracebacks are plain, because those with local variables would reveal what is being unmasked. Logs
-of libraries have the same form, but only from level warning, regardless of the level of the
-service: the statements and rows that a database driver logs contain messages of devices.
+of libraries start at level warning: the statements and rows that a database driver logs contain
+messages of devices.
 """
 
 import logging

@@ -1,10 +1,8 @@
 """Prometheus metrics of one application; `docs/observability.md` explains each of them.
 
-No label is an id: the number of studies, cohorts and devices is unlimited, and a time series lasts
-as long as the process. Labels are phases, kinds, routes and statuses, of which there are some
-dozens. Metrics of studies count committed events, in the process that commits them, so the counts
-of several servers add up. The number of pending cohorts is read from the database, and is the same
-in all servers.
+No label is an id, of which there is no limit. Metrics of studies count committed events, in the
+process that commits them, so the counts of several servers add up. The number of pending cohorts is
+read from the database, and is the same in all servers.
 """
 
 import collections

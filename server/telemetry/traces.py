@@ -1,8 +1,7 @@
 """OpenTelemetry traces of requests, polls and jobs, if an operator enables them.
 
-Spans are sent to OTEL_EXPORTER_OTLP_ENDPOINT by OTLP over HTTP; the SDK reads the other OTEL_
-variables. If that variable is not set, the SDK is not imported, and a span costs an empty call.
-Spans contain routes, phases and names of studies, and, as logs do, no secrets.
+Spans are sent to OTEL_EXPORTER_OTLP_ENDPOINT by OTLP over HTTP. Without that variable the SDK is
+not imported. Spans contain, as logs do, no secrets.
 """
 
 import os

@@ -1,8 +1,7 @@
 """Migrates a database to this program's schema at every start.
 
-Each file under `versions/` is one migration. A database gets the migrations that it lacks in the
-transaction that checks for them, so two servers that start together migrate once. A database with
-an unknown schema is refused.
+Missing migrations of `versions/` run in the transaction that checks for them, so two servers that
+start together migrate once.
 """
 
 from functools import cache
@@ -34,7 +33,6 @@ def _config() -> Config:
 
 
 def head_revision() -> str:
-    """Return the revision of this program's schema."""
     revision = ScriptDirectory.from_config(_config()).get_current_head()
     assert revision is not None  # there is a first migration
     return revision

@@ -83,12 +83,10 @@ class AccessRepository(Repository):
 
     @read_transaction
     def keys(self, session: Session) -> tuple[ApiKeyRow, ...]:
-        """Return all keys, oldest first."""
         return tuple(session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created, ApiKeyRow.id)))
 
     @read_transaction
     def tokens(self, session: Session) -> tuple[EnrolmentTokenRow, ...]:
-        """Return all tokens, oldest first."""
         query = select(EnrolmentTokenRow).order_by(EnrolmentTokenRow.created, EnrolmentTokenRow.id)
         return tuple(session.scalars(query))
 
@@ -129,7 +127,6 @@ class AccessRepository(Repository):
 
     @read_transaction
     def is_valid_key(self, session: Session, name: str) -> bool:
-        """Return whether the key of this id is valid now."""
         key = session.get(ApiKeyRow, name)
         return key is not None and key.is_valid(self.database.now(session))
 
@@ -168,7 +165,6 @@ class AccessRepository(Repository):
     def record_audit(
         self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
     ) -> None:
-        """Add an entry to the audit trail."""
         self._record_audit(session, actor, action, subject, outcome)
 
     def _record_audit(

@@ -21,7 +21,6 @@ class AnswerRepository(Repository):
 
     @read_transaction
     def study_state(self, session: Session, study: str) -> StudyState:
-        """Return the state of `study` after its closed rounds."""
         row = session.get(StudyStateRow, study)
         return EMPTY_STATE if row is None else StudyState.unpack(row.body)
 

@@ -1,10 +1,8 @@
 """Repository of cohorts: their phases, sums and message bodies.
 
-Most phase changes are light: they count rows and write a phase. Any process makes them, without a
-lease, and names the phase and the deadline that it read. One of several concurrent processes wins,
-and the others have wasted one read of a row; a lease would cost each change another commit. Only a
-sum, which takes long, is made under a lease. Its result (the sum, the blame or the failure) is
-stored in one transaction.
+Any process makes a light phase change, without a lease: it names the phase and the deadline that it
+read, and one of several concurrent processes wins. Only a sum, which takes long, is made under a
+lease; its result is stored in one transaction.
 """
 
 import math
@@ -39,7 +37,6 @@ class CohortRepository(Repository):
 
     @read_transaction
     def pending(self, session: Session) -> tuple[PendingCohort, ...]:
-        """Return all pending cohorts."""
         return read_pending(session)
 
     async def close_enrolling(self, due: PendingCohort) -> bool:
@@ -194,7 +191,6 @@ class CohortRepository(Repository):
 
     @write_transaction
     def delete_bodies(self, session: Session, cohort: int) -> None:
-        """Delete the message bodies of a closed cohort."""
         of_cohort = (MessageRow.cohort == cohort, MessageRow.body.is_not(None))
         session.execute(update(MessageRow).where(*of_cohort).values(body=None))
 

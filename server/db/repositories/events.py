@@ -1,8 +1,7 @@
 """Repository of events, which are recorded in the transaction that they describe.
 
-The number of an event comes from the event counter of its study, a row that is locked until the
-commit. So events become visible in the order of their numbers, and a reader misses none. The
-counter is the last row that a transaction locks, because locks in another order could deadlock:
+The event counter of a study is locked until the commit, so events become visible in the order of
+their numbers. It is the last row that a transaction locks, because another order could deadlock:
 record events at the end.
 """
 

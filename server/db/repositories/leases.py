@@ -2,11 +2,9 @@
 
     claim -> renew, renew, ... -> publish (checks the version) -> release
 
-A claim is granted if the job is still due and no lease of it is active; the lease of a process that
-died expires. Each claim increments the version. `check_lease` reads the version, with the row
-locked, in the transaction that publishes. So among all processes that ever claimed the job only the
-last one publishes. Safety does not depend on any clock: a holder whose lease has expired, without
-another claim, publishes as if it were in time.
+A claim is granted if the job is still due and no lease of it is active, and increments the version.
+`check_lease` reads the version, with the row locked, in the transaction that publishes: among all
+processes that ever claimed the job only the last one publishes. Safety depends on no clock.
 
 Source: a row as a queue, `FOR UPDATE SKIP LOCKED` [PostgreSQL, SELECT, "The Locking Clause"].
 SQLite's BEGIN IMMEDIATE excludes other writers, so there the same statements need no lock.
@@ -41,7 +39,6 @@ class Job:
 
     @property
     def kind(self) -> str:
-        """First word of the name."""
         return self.name.partition(" ")[0]
 
 
@@ -55,7 +52,6 @@ class Lease:
 
 
 def sum_job(cohort: int) -> Job:
-    """Return the job that sums and unmasks a cohort."""
     due = exists().where(CohortRow.id == cohort, CohortRow.phase == Phase.UNMASKING)
     return Job(f"sum-cohort {cohort}", due)
 
@@ -69,7 +65,6 @@ def close_round_job(study: str, number: int) -> Job:
 
 
 def delete_bodies_job(cohort: int) -> Job:
-    """Return the job that deletes the message bodies of a closed cohort."""
     due = exists().where(MessageRow.cohort == cohort, MessageRow.body.is_not(None))
     return Job(f"delete-bodies {cohort}", due)
 

@@ -51,7 +51,6 @@ class MessageRepository(Repository):
 
     @read_transaction
     def senders(self, session: Session, cohort: int, kind: MessageKind) -> frozenset[int]:
-        """Return the slots that sent a message of `kind`."""
         query = select(MessageRow.slot).where(MessageRow.cohort == cohort, MessageRow.kind == kind)
         return frozenset(session.scalars(query))
 

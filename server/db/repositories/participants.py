@@ -335,7 +335,6 @@ def _confirm_same_slot(
 
 
 def roster_entry(row: ParticipantRow) -> RosterEntry:
-    """Return the roster entry of a participant."""
     keys = PublicKeys(row.mask_key, row.encryption_key)
     return RosterEntry(bytes.fromhex(row.identity), keys, row.signature, row.registrar_signature)
 

@@ -1,9 +1,7 @@
 """Repository of populations, their privacy budgets and their ledgers.
 
-A ledger is derived, and not stored: its entries are the studies that have started, each with the
-privacy cost of its rounds. So a crash spends nothing twice and forgets nothing: the row that starts
-a study either exists or not. A study that has ended is charged for the rounds that it opened, and a
-running study for all of its rounds.
+A ledger is derived from the studies that have started, and not stored: so a crash spends nothing
+twice. A study that has ended is charged for the rounds that it opened, and a running study for all.
 """
 
 from pydantic import TypeAdapter
@@ -55,7 +53,6 @@ class PopulationRepository(Repository):
 
     @read_transaction
     def ledger(self, session: Session, name: str) -> Ledger:
-        """Return the ledger of a population; raises ProblemError if it is unknown."""
         return ledger_of(session, name)
 
     @read_transaction

@@ -51,7 +51,6 @@ class RoundRepository(Repository):
 
     @read_transaction
     def show(self, session: Session, study: str, number: int) -> RoundView:
-        """Return one round of `study`."""
         find_study(session, study)
         row = session.get(RoundRow, (study, number))
         if row is None:

@@ -1,8 +1,6 @@
 """Errors of a filled form, with the labels of the form instead of the names of the API.
 
-The API names the place of a fault by a path (`body.terms.minimum`), and other fields by their
-names. A reader of the form sees labels. So each fault is shown at its field, or otherwise after
-the name of its section, and labels replace the names in its text.
+Each fault is shown at its field, or otherwise after the name of its section.
 """
 
 import re

@@ -1,8 +1,7 @@
 """Preview of a study while its form is filled: its cost for a device, and its expected results.
 
-Bytes, parameters and errors follow from the first plan. The number of items that a study will
-find takes a simulation of some seconds. So it is computed only on request, by a function that
-the program which serves passes to `create_app`, and one study at a time.
+The cost follows from the first plan. Results take a simulation of some seconds, which runs only on
+request, by a function that the program which serves passes to `create_app`.
 """
 
 import asyncio
@@ -61,7 +60,6 @@ class Predictor:
 
     @property
     def is_available(self) -> bool:
-        """Return whether there is a function that predicts."""
         return self._predict is not None
 
     async def predict(self, plan: AnyPlan, notifier: Notifier) -> tuple[Sequence[AdviceLine], str]:

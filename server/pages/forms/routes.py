@@ -1,8 +1,4 @@
-"""Routes of the form that creates a study.
-
-The form becomes a StudyRequest, and the same checks apply. Every fault is shown at its field. A
-preview next to the form shows what the study would cost a device (`preview.py`).
-"""
+"""Routes of the form that creates a study, with every fault at its field."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
