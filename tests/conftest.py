@@ -142,10 +142,6 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/telemetry/test_traces.py": (
         "test_a_service_that_traces_nothing_imports_nothing_for_it",
     ),
-    "tests/server/test_distributions.py": ("test_numbers_have_quantiles_ranks_and_ranges",),
-    "tests/server/test_mechanisms.py": (
-        "test_a_study_with_losses_finds_what_is_heavy[count-sketch",
-    ),
     "tests/server/test_populations.py": (
         "test_studies_spend_until_nothing_is_left",
         "test_tables_are_for_studies_of_no_population",
@@ -234,7 +230,6 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/rounds": ALL_TESTS,
     "tests/server/telemetry": ALL_TESTS,
     "tests/server/test_blame.py": ALL_TESTS,
-    "tests/server/test_distributions.py": ALL_TESTS,
     "tests/server/test_invited.py": ALL_TESTS,
     "tests/server/test_mechanisms.py": ALL_TESTS,
     "tests/server/test_overload.py": ALL_TESTS,

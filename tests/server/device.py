@@ -46,7 +46,6 @@ class Device:
 
     @property
     def path(self) -> str:
-        assert self.seat is not None
         return f"/v1/participants/{self.seat.participant}"
 
     def again(self) -> "Device":
@@ -132,7 +131,6 @@ class Device:
 
     async def compute_shares(self) -> bytes:
         """Take the step after the roster; return the key shares."""
-        assert self.seat is not None
         plan = self.view.plan
         roster = Roster.unpack(await self.read("roster"), has_registrar=plan.registry is not None)
         assumptions, registry = plan.terms.assumptions, plan.registry

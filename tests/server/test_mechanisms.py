@@ -1,28 +1,9 @@
 """Sums of several mechanisms through the service: studies over HTTP, with losses."""
 
-from typing import Any
-
 import pytest
 
 from protocol.domains.hashed import Hashed
-from tests.server.harness import STEPS, Served, play, sum_of, together, until_summed
-
-LETTERS = {"kind": "alphabet", "characters": "abc.", "length": 3, "pad": "."}
-QUESTIONS: dict[str, dict[str, Any]] = {"tracked": {}, "count-sketch": {"rows": 5}}
-
-
-@pytest.mark.parametrize("name", QUESTIONS)
-async def test_a_study_with_losses_finds_what_is_heavy(served: Served, name: str) -> None:
-    asked = {"mechanism": name, "threshold": 8, "contribution": 2, "domain": LETTERS}
-    study = await served.create(question=asked | {"words": 4000} | QUESTIONS[name], rounds=2)
-    for number, lost in ((1, ((0,), (), (), (3,))), (2, ((), (1,), (2,), ()))):
-        devices = await play(served, study, lost=lost, after=number - 1)
-        await until_summed(served, study, devices, number)
-    # Each of the ten devices that are counted holds "ab", and some "a" or "abc" as well.
-    heavy_hitters = await served.heavy_hitters(study)
-    counts = {row.item: row.estimate for row in heavy_hitters}
-    assert max(counts, key=lambda item: counts[item]) == "ab"
-    assert counts["ab"] == pytest.approx(10, abs=2)
+from tests.server.harness import STEPS, Served, play, sum_of, together
 
 
 async def test_strings_of_hashed_keys_are_fetched_through_the_service(served: Served) -> None:

@@ -138,20 +138,10 @@ async def test_unbounded_loss_is_refused(
     assert "without bound" in refused(await ask(served, **changes), 409, "budget-spent")
 
 
-async def test_sampling_is_within_a_budget_of_the_public(served: Served) -> None:
-    await make(served, party="public")
-    answer = await ask(served, question=QUESTION | {"mode": "sample-threshold"})
-    assert answer.status_code == 201, answer.text
-    statement = await statement_of(served)
-    assert spent(statement, "server") is None
-    assert spent(statement, "public") == pytest.approx(1.2, abs=0.01)
-
-
 async def test_tables_are_for_studies_of_no_population(served: Served) -> None:
     await make(served, party="public")
     asked = QUESTION | {"mode": "sample-threshold", "vote_tables": True}
     assert "without vote tables" in refused(await ask(served, question=asked), 422, "malformed")
-    assert (await ask(served, question=asked, population=None)).status_code == 201
 
 
 async def test_an_unknown_population_is_refused(served: Served) -> None:
