@@ -104,12 +104,6 @@ def test_labels_parameters_and_graph(known: dict[str, Any]) -> None:
 
 
 @sums
-def test_entries_are_authentic(known: dict[str, Any]) -> None:
-    session = _Played(known).session()
-    assert all(session.is_authentic(slot) for slot in range(session.n))
-
-
-@sums
 def test_each_participant_sends_the_messages_of_the_file(known: dict[str, Any]) -> None:
     played = _Played(known)
     session = played.session()

@@ -40,7 +40,6 @@ class Sum:
 
     @cached_property
     def entries(self) -> list[bytes]:
-        """Return the roster."""
         return [
             ref.identity(self.secret("identity", slot))
             + ref.key_public(self.secret("mask", slot))
@@ -52,14 +51,11 @@ class Sum:
 
     @cached_property
     def plan(self) -> bytes:
-        """Return the bytes used as the plan's digest."""
         return stream(self.name + " plan")
 
     def signature(self, slot: int) -> bytes:
         """Return the signature of an identity under its keys."""
-        keys = ref.key_public(self.secret("mask", slot)) + ref.key_public(
-            self.secret("encryption", slot)
-        )
+        keys = b"".join(ref.key_public(self.secret(use, slot)) for use in ("mask", "encryption"))
         statement = ref.statement("keys", self.plan, 0, keys)
         return self.signatures.get(slot, ref.sign(self.secret("identity", slot), statement))
 
@@ -73,21 +69,17 @@ class Sum:
 
     @cached_property
     def label(self) -> bytes:
-        """Return the label of the cohort."""
         return ref.session_label(self.plan, self.number, (self.n, *self.numbers), self.entries)
 
     def sign(self, slot: int, what: str, label: bytes, payload: bytes) -> bytes:
-        """Return a signature of `slot`."""
         payload = ref.statement(what, label, slot, payload)
         return ref.sign(self.secret("identity", slot), payload)
 
     def graph_nonce(self, slot: int) -> bytes:
-        """Return the graph nonce of `slot`."""
         return self.secret("graph_nonce", slot)
 
     @cached_property
     def holders(self) -> dict[int, list[int]]:
-        """Return the selected holders of each dealer."""
         k = self.numbers[0]
         return {
             slot: ref.holders(self.label, self.n, k, slot, self.graph_nonce(slot))
@@ -95,7 +87,6 @@ class Sum:
         }
 
     def agreed(self, first: int, second: int, what: str) -> bytes:
-        """Return the agreement of two slots."""
         return ref.agree(self.secret(what, first), ref.key_public(self.secret(what, second)))
 
     def shares(self, slot: int, what: str) -> list[bytes]:
@@ -117,38 +108,28 @@ class Sum:
 
     def key_shares(self, slot: int) -> tuple[bytes, bytes, bytes]:
         """Return graph nonce, encrypted shares joined and signature."""
+        nonce = self.graph_nonce(slot)
         encrypted_shares = b"".join(self.encrypted_shares(slot, "mask").values())
-        payload = self.graph_nonce(slot) + ref.digest(encrypted_shares)
-        return (
-            self.graph_nonce(slot),
-            encrypted_shares,
-            self.sign(slot, "key shares", self.label, payload),
-        )
+        signed = self.sign(slot, "key shares", self.label, nonce + ref.digest(encrypted_shares))
+        return nonce, encrypted_shares, signed
 
     @cached_property
     def share_commitments(self) -> dict[int, tuple[bytes, bytes]]:
         """Return the graph nonce of each dealer and the digest of its shares."""
-        key_shares = {slot: self.key_shares(slot) for slot in self.dealers}
-        return {
-            slot: (payload, ref.digest(encrypted_shares))
-            for slot, (payload, encrypted_shares, _) in key_shares.items()
-        }
+        messages = {slot: self.key_shares(slot) for slot in self.dealers}
+        return {slot: (nonce, ref.digest(shares)) for slot, (nonce, shares, _) in messages.items()}
 
     @cached_property
     def transcript(self) -> bytes:
-        """Return the label of the transcript."""
         return ref.transcript_label(self.label, self.share_commitments)
 
     def neighbours(self, slot: int) -> list[int]:
-        """Return the neighbours of `slot`."""
         return ref.neighbours(slot, self.holders, self.numbers[2])
 
     def vector(self, slot: int) -> list[list[int]]:
-        """Return the input of `slot`."""
         return ref.mask(self.secret("vector", slot, 16), LANES)
 
     def masked_vector(self, slot: int) -> list[list[int]]:
-        """Return the masked input of `slot`."""
         own = ref.derive(
             self.secret("seed", slot), self.transcript, ref.info("self", slot, slot), 16
         )
@@ -161,34 +142,24 @@ class Sum:
 
     def seed_shares(self, slot: int) -> bytes:
         """Return the commitments to seed and own share, and the seed shares."""
-        encrypted_shares = self.encrypted_shares(slot, "seed")
-        for_dealers = b"".join(
-            encrypted_share
-            for holder, encrypted_share in encrypted_shares.items()
-            if holder in self.dealers
-        )
+        shares = self.encrypted_shares(slot, "seed")
+        sent = b"".join(share for holder, share in shares.items() if holder in self.dealers)
         own = ref.commit_share(self.shares(slot, "seed")[0])
-        return ref.commit_seed(self.secret("seed", slot)) + own + for_dealers
+        return ref.commit_seed(self.secret("seed", slot)) + own + sent
 
     def masked_input(self, slot: int) -> bytes:
-        """Return the message with the masked vector."""
         payload = self.seed_shares(slot) + ref.pack(self.masked_vector(slot), LANES)
         return payload + self.sign(slot, "masked input", self.transcript, payload)
 
     def confirmation(self, slot: int, survivors: Sequence[int] | None = None) -> bytes:
-        """Return the signature under the survivors."""
         listed = ref.u32(*sorted(self.survivors if survivors is None else survivors))
         return self.sign(slot, "survivors", self.transcript, listed)
 
     def received_shares(self, slot: int) -> dict[int, bytes]:
         """Return the encrypted shares addressed to `slot`, by dealer."""
-        return {
-            dealer: self.encrypted_shares(dealer, "seed" if dealer in self.survivors else "mask")[
-                slot
-            ]
-            for dealer in self.dealers
-            if slot in self.holders[dealer]
-        }
+        what = {dealer: "seed" if dealer in self.survivors else "mask" for dealer in self.dealers}
+        mine = [dealer for dealer in self.dealers if slot in self.holders[dealer]]
+        return {dealer: self.encrypted_shares(dealer, what[dealer])[slot] for dealer in mine}
 
     def revealed(self, slot: int) -> dict[int, tuple[int, bytes]]:
         """Return the shares that `slot` reveals: kind and share by dealer."""
@@ -202,23 +173,17 @@ class Sum:
     def unmasking_shares(
         self, slot: int, revealed: Mapping[int, tuple[int, bytes]] | None = None
     ) -> bytes:
-        """Return the unmasking shares of `slot`."""
-        payload = ref.records(self.revealed(slot) if revealed is None else revealed)
-        return payload + self.sign(
-            slot, "unmasking shares", self.transcript, self.answered_digests(slot) + payload
-        )
+        records = ref.records(self.revealed(slot) if revealed is None else revealed)
+        signed = self.answered_digests(slot) + records
+        return records + self.sign(slot, "unmasking shares", self.transcript, signed)
 
     def answered_digests(self, slot: int, survivors: Sequence[int] | None = None) -> bytes:
         """Return the digests of the survivors and of the encrypted shares addressed to `slot`."""
         listed = ref.u32(*sorted(self.survivors if survivors is None else survivors))
-        received_shares = self.received_shares(slot)
-        encrypted_shares = ref.digest(
-            *(ref.u32(dealer) + received_shares[dealer] for dealer in sorted(received_shares))
-        )
-        return ref.digest(listed) + encrypted_shares
+        received = sorted(self.received_shares(slot).items())
+        return ref.digest(listed) + ref.digest(*(ref.u32(of) + share for of, share in received))
 
     def total(self) -> list[list[int]]:
-        """Return the sum of the survivors' inputs."""
         result = [[0] * length for _, length in LANES]
         for slot in self.survivors:
             result = ref.combine(result, self.vector(slot), LANES, 1)
@@ -245,12 +210,10 @@ SEMI_HONEST = Sum(
 
 
 def by_slot(result: Mapping[int, bytes]) -> dict[str, str]:
-    """Return hex by slot."""
     return {str(slot): body.hex() for slot, body in result.items()}
 
 
 def shown_commitments(share_commitments: Mapping[int, tuple[bytes, bytes]]) -> dict[str, list[str]]:
-    """Return graph nonce and digest by slot."""
     return {str(slot): [part.hex() for part in parts] for slot, parts in share_commitments.items()}
 
 
@@ -305,7 +268,6 @@ def shown(whole: Sum) -> dict[str, Any]:
 
 
 def sums() -> dict[str, Any]:
-    """Return both sums."""
     return {"sums": [shown(ACTIVE), shown(SEMI_HONEST)]}
 
 
