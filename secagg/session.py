@@ -77,7 +77,6 @@ class NeighbourSelection:
     def __init__(self, label: bytes, parameters: Parameters) -> None:
         self._key = sha256(b"blindtally holders v1\0" + label).digest()[:_STREAM_KEY_BYTES]
         self._parameters = parameters
-        self._last_lookup: tuple[tuple[int, bytes], tuple[int, ...]] | None = None
         if not parameters.is_complete:
             others = parameters.n - 1
             self._holder_draws = _draws_needed(others, parameters.holders)
@@ -85,12 +84,7 @@ class NeighbourSelection:
 
     def holders(self, slot: int, graph_nonce: bytes) -> tuple[int, ...]:
         """Return the k holders of `slot`, its neighbours first."""
-        lookup, last = (slot, graph_nonce), self._last_lookup
-        if last is None or last[0] != lookup:  # a participant looks up its own repeatedly
-            # One assignment: a failed lookup leaves nothing, and threads never see half of one.
-            holders = self.all_holders({slot: graph_nonce})
-            last = self._last_lookup = lookup, tuple(holders[0].tolist())
-        return last[1]
+        return tuple(self.all_holders({slot: graph_nonce})[0].tolist())
 
     def all_holders(self, graph_nonces: Mapping[int, bytes]) -> NDArray[np.int64]:
         """Return the k holders for each of `graph_nonces`, one row each, neighbours first.
