@@ -17,7 +17,6 @@ def small(epsilon: float) -> list[Oracle]:
     return [
         KaryRandomizedResponse(epsilon, 10),
         Ocms(epsilon, 10, 3, 101),
-        Ocms(epsilon, 10, 7, 103),
         OcmsGf(epsilon, 10, 2),
         OcmsGf(epsilon, 10, 3),
         OcmsGf(epsilon, 10, 4),

@@ -51,7 +51,7 @@ def test_thresholds_are_the_largest_that_keep_the_promise(epsilon: float) -> Non
         assert ratios[0] <= exp_lower_bound(epsilon) < ratios[1]
 
 
-@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("epsilon", [0.1, 3.0])
 @pytest.mark.parametrize("number", range(len(small(1.0))))
 def test_every_report_is_within_the_ratio_and_some_reach_it(number: int, epsilon: float) -> None:
     oracle = small(epsilon)[number]

@@ -65,10 +65,6 @@ def test_nothing_is_private_against_the_server_without_noise() -> None:
     assert ledger(NOISE, LOCAL).epsilon(1e-6, "server") is not None
 
 
-def test_exact_sums_are_private_against_nobody() -> None:
-    assert [ledger(ExactSumEvent()).epsilon(1e-6, party) for party in PARTIES] == [None] * 4
-
-
 def test_views_and_numbers_agree() -> None:
     colluding = SampleThresholdEvent(probability=0.1, threshold=5, colluders=5)
     for mechanism in (ExactSumEvent(), TRIE, NOISE, LOCAL, colluding):
@@ -182,7 +178,7 @@ def test_a_refusal_suggests_parameters_that_meet_the_budget(
     [
         (BUDGET, ExactSumEvent(releases=4), r"without bound.*no event of this kind"),
         (Budget(epsilon=10.0, delta=1e-3, party="server"), TRIE, "no event of this kind"),
-        (BUDGET.model_copy(update={"relation": "replace-one"}), TRIE, r"1\.12.*replace-one"),
+        (BUDGET.model_copy(update={"relation": "replace-one"}), NOISE, r"1\.\d+, .*replace-one"),
     ],
 )
 def test_what_meets_no_budget_is_refused(budget: Budget, event: DpEvent, why: str) -> None:

