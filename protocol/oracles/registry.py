@@ -26,23 +26,23 @@ def _apple_sketch(epsilon: float, domain: int) -> Oracle:
     return HadamardCountMeanSketch(epsilon, domain, functions=_APPLE_FUNCTIONS)
 
 
-# For each name: the oracle of the smallest worst variance, and that of the smallest total variance.
-_FACTORIES: dict[str, tuple[_Factory, _Factory]] = {
-    "krr": (KaryRandomizedResponse, KaryRandomizedResponse),
-    "ocms": (Ocms.for_mse, Ocms.for_l2),
-    "ocms-gf": (OcmsGf.for_mse, OcmsGf.for_l2),
-    "ocms-mixture": (OcmsMixture.for_mse, OcmsMixture.for_mse),
-    "hadamard": (Hadamard, Hadamard),
-    "recursive-hadamard": (RecursiveHadamard.for_epsilon, RecursiveHadamard.for_epsilon),
-    "olh": (LocalHashing.for_l2, LocalHashing.for_l2),
-    "apple-cms": (_apple_sketch, _apple_sketch),
-    "subset-selection": (SubsetSelection.for_mse, SubsetSelection.standard),
-    "rappor": (
+# For each kind: the oracle of the smallest worst variance, and that of the smallest total variance.
+_FACTORIES: dict[type[Oracle], tuple[_Factory, _Factory]] = {
+    KaryRandomizedResponse: (KaryRandomizedResponse, KaryRandomizedResponse),
+    Ocms: (Ocms.for_mse, Ocms.for_l2),
+    OcmsGf: (OcmsGf.for_mse, OcmsGf.for_l2),
+    OcmsMixture: (OcmsMixture.for_mse, OcmsMixture.for_mse),
+    Hadamard: (Hadamard, Hadamard),
+    RecursiveHadamard: (RecursiveHadamard.for_epsilon, RecursiveHadamard.for_epsilon),
+    LocalHashing: (LocalHashing.for_l2, LocalHashing.for_l2),
+    HadamardCountMeanSketch: (_apple_sketch, _apple_sketch),
+    SubsetSelection: (SubsetSelection.for_mse, SubsetSelection.standard),
+    Rappor: (
         lambda epsilon, domain: Rappor(epsilon, domain, symmetric=True),
         lambda epsilon, domain: Rappor(epsilon, domain, symmetric=False),
     ),
 }
-
+ORACLES: dict[str, type[Oracle]] = {kind.name: kind for kind in _FACTORIES}
 
 # Oracles whose worst variance is smaller if no frequency is above a known bound.
 _BOUNDED_FACTORIES: dict[str, _BoundedFactory] = {
@@ -54,7 +54,7 @@ _BOUNDED_FACTORIES: dict[str, _BoundedFactory] = {
 
 def depends_on_goal(name: str) -> bool:
     """Return whether the parameters of oracle `name` differ between goals."""
-    for_mse, for_l2 = _FACTORIES[name]
+    for_mse, for_l2 = _FACTORIES[ORACLES[name]]
     return for_mse is not for_l2
 
 
@@ -71,8 +71,8 @@ def oracle_for(
     A bound `max_frequency` below 1 on all frequencies may lower the worst variance. Raises
     ValueError if the oracle is unknown or does not allow a parameter.
     """
-    if name not in _FACTORIES:
-        raise ValueError(f"oracle must be one of {', '.join(_FACTORIES)}, not {name!r}")
+    if name not in ORACLES:
+        raise ValueError(f"oracle must be one of {', '.join(ORACLES)}, not {name!r}")
     if max_frequency != 1:
         if name not in _BOUNDED_FACTORIES or goal != "worst-mse":
             kinds = ", ".join(_BOUNDED_FACTORIES)
@@ -81,25 +81,8 @@ def oracle_for(
                 f"{kinds}, not {max_frequency:g}"
             )
         return _BOUNDED_FACTORIES[name](epsilon, domain, max_frequency)
-    for_mse, for_l2 = _FACTORIES[name]
+    for_mse, for_l2 = _FACTORIES[ORACLES[name]]
     return (for_mse if goal == "worst-mse" else for_l2)(epsilon, domain)
-
-
-ORACLES: dict[str, type[Oracle]] = {
-    kind.name: kind
-    for kind in (
-        KaryRandomizedResponse,
-        Ocms,
-        OcmsGf,
-        OcmsMixture,
-        Hadamard,
-        RecursiveHadamard,
-        LocalHashing,
-        HadamardCountMeanSketch,
-        SubsetSelection,
-        Rappor,
-    )
-}
 
 
 def oracle_from_parameters(parameters: OracleParameters) -> Oracle:
