@@ -45,11 +45,6 @@ def test_every_number_of_survivors_keeps_what_was_promised() -> None:
     assert spent == sorted(spent, reverse=True)
 
 
-def test_losses_cost_privacy_only_if_they_are_not_provisioned_for() -> None:
-    for dropout, epsilon in ((0.1, 1.06), (0.25, 1.17), (0.5, 1.45)):
-        assert rounds(13.344**2 * (1 - dropout)) == pytest.approx(epsilon, abs=0.006)
-
-
 def test_replacing_is_leaving_one_cell_and_joining_another() -> None:
     twice = compose([(privacy_loss(180.0), 2)])
     assert epsilon_of(privacy_loss(180.0, 1.0, "replace-one"), 1e-6) == pytest.approx(

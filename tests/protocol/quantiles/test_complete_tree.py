@@ -42,14 +42,6 @@ def test_consistent_counts_are_those_of_dense_least_squares(base: int, depth: in
 
 
 @shapes
-def test_counts_that_add_up_stay_as_they_are(base: int, depth: int) -> None:
-    nodes = design(base, depth)
-    counts = nodes @ np.random.default_rng(depth).integers(0, 99, base**depth)
-    tree = CompleteTree.from_counts(base, counts).consistent()
-    assert np.concatenate(tree.levels) == pytest.approx(counts, abs=1e-9)
-
-
-@shapes
 def test_a_leaf_has_the_variance_of_least_squares(base: int, depth: int) -> None:
     exact = np.diag(covariance(base, depth))
     assert exact == pytest.approx(leaf_variance(base, depth))

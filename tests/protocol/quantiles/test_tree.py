@@ -58,13 +58,6 @@ def test_polynomials_that_meet_change_nothing(
         assert find_prefixes(*both).tolist() == looked_up(*both)
 
 
-def test_of_no_prefixes_or_no_rows_there_are_no_places() -> None:
-    rows = rows_of([[1, 2], [3, 4]], 2)
-    assert find_prefixes(rows, np.zeros((0, 1), np.uint8)).tolist() == [NO_PREFIX, NO_PREFIX]
-    assert find_prefixes(rows[:0], rows).tolist() == []
-    assert find_prefixes(rows, np.zeros((1, 0), np.uint8)).tolist() == [0, 0]  # both begin so
-
-
 @given(st.integers(2, 256), st.integers(1, 7), st.data())
 def test_numbers_and_their_digits_are_inverse(base: int, count: int, data: st.DataObject) -> None:
     digit = st.integers(0, base - 1)

@@ -48,16 +48,6 @@ def test_the_transform_is_the_sum_over_reports(q: int, length: int) -> None:
     assert (fourier_support(table, field, length) == expected).all()
 
 
-@pytest.mark.parametrize("q", [3, 4, 5])
-def test_two_values_meet_under_one_of_q_hash_functions(q: int) -> None:
-    field, size = finite_field(q), q**3
-    x = np.arange(size, dtype=np.uint64)
-    hashed = field.inner_product(x[:, np.newaxis], x[np.newaxis], 3)
-    for value in (0, 1, q, size - 1):
-        meet = (hashed == hashed[:, [value]]).sum(axis=0)
-        assert set(np.delete(meet, value).tolist()) == {size // q}
-
-
 def test_the_hadamard_transform_is_the_matrix() -> None:
     j = np.arange(64)
     matrix = 1 - 2 * (np.bitwise_count(j[:, np.newaxis] & j) & 1).astype(np.int64)
