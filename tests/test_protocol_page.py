@@ -1,14 +1,13 @@
 """The facts of docs/protocol.md agree with the code: labels, statements, sizes and layouts."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from protocol.api.messages import (
-    ProblemType,
-)
+from protocol.api.messages import ProblemType
 from protocol.api.signed_report import SignedReport, packed_report_bytes
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
@@ -67,57 +66,40 @@ def test_every_statement_of_the_page_is_signed_somewhere_and_the_other_way_round
     assert '"blindtally v1 "` ‖ name ‖ `"\\0"` ‖ L ‖ u32(slot) ‖ H(payload)' in PAGE
 
 
-@pytest.mark.parametrize(
-    ("body", "formula", "sizes"),
-    [
-        ("key-shares", "96 + 65 k", {k: KeyShares.nbytes(k) for k in (2, 116)}),
-        (
-            "masked-input",
-            "128 + 65 k′ + Σ ⌈length · b / 8⌉",
-            {k: SeedShares.nbytes(k) + SIGNATURE_BYTES for k in (2, 116)},
-        ),
-        ("confirmation", "64", {1: SIGNATURE_BYTES}),
-        ("unmasking-shares", "64 + 38 k″", {k: UnmaskingShares.nbytes(k) for k in (2, 116)}),
-        (
-            "share-commitments",
-            "68 n′",
-            {
-                n: len(
-                    share_commitments_bytes(
-                        dict.fromkeys(range(n), ShareCommitment(bytes(32), bytes(32)))
-                    )
-                )
-                for n in (1, 9)
-            },
-        ),
-        (
-            "confirmations",
-            "68 n″",
-            {n: len(pack_confirmations(dict.fromkeys(range(n), bytes(64)))) for n in (1, 9)},
-        ),
-        (
-            "encrypted-shares",
-            "69 k‴",
-            {
-                n: len(
-                    received_shares_bytes(
-                        dict.fromkeys(range(n), EncryptedShare(bytes(32), bytes(33)))
-                    )
-                )
-                for n in (1, 9)
-            },
-        ),
-    ],
-)
-def test_the_bodies_have_the_sizes_of_the_page(
-    body: str, formula: str, sizes: dict[int, int]
-) -> None:
+def shares(count: int) -> dict[int, EncryptedShare]:
+    return dict.fromkeys(range(count), EncryptedShare(bytes(32), bytes(33)))
+
+
+def commitments(count: int) -> dict[int, ShareCommitment]:
+    return dict.fromkeys(range(count), ShareCommitment(bytes(32), bytes(32)))
+
+
+SIZES: dict[str, tuple[str, Callable[[int], int]]] = {
+    "key-shares": ("96 + 65 k", KeyShares.nbytes),
+    "masked-input": (
+        "128 + 65 k′ + Σ ⌈length · b / 8⌉",
+        lambda count: SeedShares.nbytes(count) + SIGNATURE_BYTES,
+    ),
+    "confirmation": ("64", lambda _: SIGNATURE_BYTES),
+    "unmasking-shares": ("64 + 38 k″", UnmaskingShares.nbytes),
+    "share-commitments": ("68 n′", lambda n: len(share_commitments_bytes(commitments(n)))),
+    "confirmations": (
+        "68 n″",
+        lambda n: len(pack_confirmations(dict.fromkeys(range(n), bytes(64)))),
+    ),
+    "encrypted-shares": ("69 k‴", lambda count: len(received_shares_bytes(shares(count)))),
+}
+
+
+@pytest.mark.parametrize("body", SIZES)
+def test_the_bodies_have_the_sizes_of_the_page(body: str) -> None:
+    formula, size = SIZES[body]
     assert row(body)[-1] == formula
-    numbers = re.match(r"(?:(\d+) \+ )?(\d+)(?: [kn])?", formula)
+    numbers = re.match(r"(?:(\d+)(?: \+ |$))?(?:(\d+) [kn])?", formula)
     assert numbers
-    constant, each = int(numbers[1] or 0), int(numbers[2])
-    for count, size in sizes.items():
-        assert size == constant + each * count
+    constant, each = int(numbers[1] or 0), int(numbers[2] or 0)
+    for count in (1, 9, 116):
+        assert size(count) == constant + each * count
 
 
 def test_a_roster_has_the_size_of_the_page() -> None:

@@ -12,9 +12,7 @@ import pytest
 
 from secagg import aggregator
 from secagg.errors import FaultyParticipantError, RecoveryError
-from secagg.keys import KeyPair
 from secagg.messages import EncryptedShare, UnmaskingShares, commit_share
-from secagg.roster import Roster
 from secagg.shamir import SHARE_BYTES
 from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER, Unmasking
 from tests.secagg import lying
@@ -103,19 +101,6 @@ def test_a_graph_nonce_that_is_not_random_does_no_harm() -> None:
     group.shared[LIAR], group.key_shares[LIAR] = state, message
     assert message.graph_nonce == bytes(32)
     assert_exact(group, finish(group))
-
-
-def test_a_mask_key_without_its_secret_costs_the_sum_if_its_participant_drops_out() -> None:
-    """The participant advertises another's key: it can neither mask with it nor share it."""
-    group = assemble(N)
-    liar, roster = group.joined[LIAR], list(group.session.roster)
-    mask = liar.mask_pair
-    liar.mask_pair = KeyPair(KeyPair.of(b"\7" * 32).public, mask.secret, mask._key)
-    signature = liar.advertise(group.session.plan_digest)
-    roster[LIAR] = replace(roster[LIAR], keys=liar.public_keys, signature=signature)
-    group.session = replace(group.session, roster=Roster.of(roster))
-    group.share()
-    assert_liar_costs_the_sum(group, "another secret", [LIAR])
 
 
 # Shares of a seed, with the vector

@@ -329,3 +329,9 @@ MALFORMED = [(unpack, case) for key, unpack in UNPACK.items() for case in FILES[
 def test_malformed_messages(unpack: Callable[[bytes], object], case: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"bytes|short|rise|kind|zeros"):
         unpack(unhex(case["packed"]))
+
+
+@pytest.mark.parametrize("size", [0, 64, 66])
+def test_an_encrypted_share_has_65_bytes(size: int) -> None:
+    with pytest.raises(ValueError, match="65 bytes"):
+        EncryptedShare.unpack(bytes(size))
