@@ -78,6 +78,11 @@ def test_all_encodings_of_the_points_of_low_order_are_refused_as_keys() -> None:
             PublicKeys(PAIR.public, encoded)
 
 
+def test_one_key_for_both_purposes_is_refused() -> None:
+    with pytest.raises(ValueError, match="differ"):
+        PublicKeys(PAIR.public, PAIR.public)
+
+
 def test_all_points_of_low_order_are_refused_as_identities() -> None:
     points = of_order_dividing_8_on_edwards25519()
     assert len(points) == 5
