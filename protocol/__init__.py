@@ -6,7 +6,7 @@ Read `simulation/study.py` first: a whole study in memory, on one page. Then
     mechanism.py    the functions of a round: first plan, encode, decode, next plan
     mechanisms/     the registry, and one folder for each family of mechanisms
     sketches/       linear tables, which mechanisms encode items into
-    sampling.py     the choice of the items that a device adds
+    histograms.py   what devices hold, as arrays
     domains/        items as integers and back; `hashing.py` maps these to cells
     phases.py       the phases of a secure sum, and their ends
     messages.py     all messages between server and devices

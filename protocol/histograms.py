@@ -6,6 +6,7 @@ items. So a function of an item, such as its key, is computed once for all devic
 holdings are processed by a few operations on whole arrays.
 
 Fleets are processed in batches of some 2^16 holdings, so that memory does not grow with the fleet.
+Mechanisms take histograms together with the keys of their items (`KeyedHistograms`).
 """
 
 from collections import Counter
@@ -50,7 +51,6 @@ class ItemIndex(Sequence[str]):
 
     @property
     def positions(self) -> dict[str, int]:
-        """Return the index of each item."""
         return self.cached(
             "positions", None, lambda: {item: index for index, item in enumerate(self._names)}
         )
@@ -146,12 +146,10 @@ class Histograms(Sequence[Mapping[str, int]]):
 
     @property
     def sizes(self) -> Indices:
-        """Return the number of holdings of each device."""
         return np.diff(self.ends, prepend=0)
 
     @property
     def devices(self) -> Indices:
-        """Return the device of each holding."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     @property
@@ -213,6 +211,56 @@ class Histograms(Sequence[Mapping[str, int]]):
             raise ValueError(f"a device contributes at most {contribution} items, got {excess}")
 
 
+def clip(
+    histogram: Mapping[str, int], contribution: int, rng: np.random.Generator
+) -> dict[str, int]:
+    """Return `contribution` tokens of `histogram`, drawn without replacement, or all if fewer."""
+    return clip_histograms(Histograms.from_mappings([histogram]), contribution, rng)[0]
+
+
+def clip_histograms(held: Histograms, contribution: int, rng: np.random.Generator) -> Histograms:
+    """Return `clip` of each device's histogram, with one generator for all."""
+    totals = held.device_totals
+    over = np.flatnonzero(totals > contribution)
+    if not len(over):
+        return held
+    clipped = held.take(over)
+    tokens = _draw_without_replacement(totals[over], contribution, rng)
+    # Number the tokens holding by holding, over all devices.
+    tokens += (np.cumsum(totals[over]) - totals[over])[:, np.newaxis]
+    holdings = np.searchsorted(np.cumsum(clipped.counts), tokens.reshape(-1), side="right")
+    counts = held.counts.copy()
+    is_clipped = (totals > contribution)[held.devices]
+    counts[is_clipped] = np.bincount(holdings, minlength=len(clipped.counts))
+    return held.with_counts(counts)
+
+
+def _draw_without_replacement(
+    totals: NDArray[np.int64], draws: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return, row by row, `draws` < n different numbers below each n of `totals`.
+
+    Floyd's algorithm [BentleyFloyd87]: step j draws a number from 0 to n - draws + j. If this
+    number was selected before, by the draw of an earlier step or as its largest number, step j
+    selects its largest number instead.
+    """
+    steps = np.arange(draws)
+    last = (totals - draws)[:, np.newaxis] + steps
+    drawn = rng.integers(0, last + 1)
+    order = np.argsort(drawn, axis=1, kind="stable")
+    row = np.take_along_axis(drawn, order, axis=1)
+    again = np.zeros(drawn.shape, np.bool_)
+    np.put_along_axis(again, order[:, 1:], row[:, 1:] == row[:, :-1], axis=1)
+    earlier = drawn - last[:, :1]
+    is_last = (earlier >= 0) & (earlier < steps)
+    earlier = np.where(is_last, earlier, 0)
+    while True:  # each iteration completes one more step of the longest chain
+        more = again | (is_last & np.take_along_axis(again, earlier, axis=1))
+        if (more == again).all():
+            return np.where(again, last, drawn)
+        again = more
+
+
 class ItemTotals:
     """Total count of each item over all devices, added up batch by batch."""
 
@@ -240,7 +288,6 @@ class ItemTotals:
         self._other_counts.update(counts)
 
     def counts(self) -> dict[str, int]:
-        """Return the total count of each item."""
         indices = np.flatnonzero(self._sums)
         pairs = zip(indices.tolist(), self._sums[indices].tolist(), strict=True)
         return dict(self._other_counts + Counter({self._items[at]: total for at, total in pairs}))
@@ -255,7 +302,6 @@ class KeyedHistograms:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Return the count of each holding, device by device."""
         return self.histograms.counts
 
     def item_totals(self, amounts: NDArray[np.int64]) -> tuple[Keys, NDArray[np.int64]]:

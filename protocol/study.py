@@ -262,7 +262,6 @@ class StudyState:
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
-        """Return the row of each item."""
         return {item: row for row, item in enumerate(self.items)}
 
     def column(self, name: str) -> Floats:
@@ -296,11 +295,9 @@ class StudyState:
         return StudyState(self.items, {**self.columns, name: column}, self.arrays)
 
     def with_array(self, name: str, array: NDArray[Any]) -> "StudyState":
-        """Return this state with the array `name` replaced."""
         return StudyState(self.items, self.columns, {**self.arrays, name: array})
 
     def pack(self) -> bytes:
-        """Return the bytes to store."""
         items = np.frombuffer(json.dumps(self.items).encode(), np.uint8)
         columns = {_COLUMN_PREFIX + name: column for name, column in self.columns.items()}
         arrays = {_ARRAY_PREFIX + name: array for name, array in self.arrays.items()}

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.histograms import Histogram
+from protocol.histograms import Histogram, clip
 from protocol.mechanism import add_noise
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.randomness import RandomWords
-from protocol.sampling import clip
 from secagg.ring import Vector
 
 

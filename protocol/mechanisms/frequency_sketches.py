@@ -47,7 +47,6 @@ class FrequencySketchQuestion(SumQuestion):
 
     @property
     def is_signed(self) -> bool:
-        """Return whether counts have random signs."""
         return self.mechanism == "count-sketch"
 
     @model_validator(mode="after")
@@ -75,7 +74,6 @@ class FrequencySketchPlan(Plan):
 
     @property
     def sketch(self) -> CountSketch:
-        """Return the sketch of the round."""
         seed, question = bytes.fromhex(self.seed), self.question
         return CountSketch(
             rows=question.rows,

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.arrays import Flags
-from protocol.histograms import Histogram, Histograms, ItemTotals
+from protocol.histograms import Histogram, Histograms, ItemTotals, clip_histograms
 from protocol.mechanism import SumMechanism
 from protocol.randomness import RandomWords, seeded_words
-from protocol.sampling import clip_histograms
 from protocol.study import P, Plan
 from secagg.errors import RecoveryError
 from secagg.parameters import Mode
@@ -211,11 +210,9 @@ class SumAccumulator(Generic[P]):
 
     @property
     def remote_task(self) -> Callable[[Sequence[Chunk]], ChunkSum]:
-        """Return a function, which can be pickled, that sums chunks elsewhere for `merge`."""
         return partial(sum_chunks, self.spec)
 
     def merge(self, part: ChunkSum) -> None:
-        """Add chunks that ran elsewhere."""
         self.spec.mechanism.ring(self.spec.plan).add(self.total, part.total)
         self._assign_to_cohorts(np.unpackbits(part.included, count=part.enrolled).astype(np.bool_))
         self.truth.merge(part.truth)
@@ -322,12 +319,10 @@ class LocalExecutor:
     """Runs a round in this process, one chunk or cohort after the other."""
 
     def add(self, accumulator: Accumulator[Part], chunks: Sequence[Chunk]) -> None:
-        """Add chunks to an accumulator, in their order."""
         for chunk in chunks:
             accumulator.add_chunk(chunk.number, chunk.batches())
 
     def sum_cohorts(self, cohorts: Iterable[SecureCohort]) -> Iterator[CohortSum | None]:
-        """Yield the result of `sum_cohort` for each of `cohorts`, in their order."""
         return map(sum_cohort, cohorts)
 
 

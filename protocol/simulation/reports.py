@@ -16,10 +16,9 @@ from typing import Any, Generic
 
 import numpy as np
 
-from protocol.histograms import Histograms, ItemTotals
+from protocol.histograms import Histograms, ItemTotals, clip_histograms
 from protocol.randomness import seeded_words
 from protocol.report_mechanism import RP, H, ReportMechanism
-from protocol.sampling import clip_histograms
 from protocol.simulation.chunks import (
     LOCAL_EXECUTOR,
     Batch,
@@ -73,18 +72,15 @@ class ReportAccumulator(Generic[RP, H]):
         self._truth.add(clipped)
 
     def merge(self, part: ReportRoundResult[H]) -> None:
-        """Add chunks that ran elsewhere."""
         self._add_aggregate(part.aggregate)
         self._truth.add_counts(part.truth)
 
     @property
     def remote_task(self) -> Callable[[Sequence[Chunk]], ReportRoundResult[H]]:
-        """Return a function, which can be pickled, that aggregates chunks elsewhere for `merge`."""
         return partial(_aggregate_chunks, self._spec)
 
     @property
     def result(self) -> ReportRoundResult[H]:
-        """Return the aggregate of all chunks."""
         assert self._aggregate is not None  # a round has at least one chunk
         return ReportRoundResult(self._aggregate, self._truth.counts())
 
@@ -95,7 +91,6 @@ class ReportAccumulator(Generic[RP, H]):
 def _aggregate_chunks(
     spec: ReportRoundSpec[RP, H], chunks: Sequence[Chunk]
 ) -> ReportRoundResult[H]:
-    """Return the aggregate of these chunks of a round: the task of a worker."""
     accumulator = ReportAccumulator(spec, spec.chunk_generator)
     for chunk in chunks:
         accumulator.add_chunk(chunk.number, chunk.batches())

@@ -82,7 +82,6 @@ class HierarchicalHistogramQuestion(ReleaseQuestion):
 
     @property
     def cells(self) -> int:
-        """Return the number of cells of all levels."""
         return sum(self.digits.base**level for level in range(1, self.digits.width + 1))
 
 
@@ -100,7 +99,6 @@ class HierarchicalHistogramPlan(ReleasePlan):
 
     @property
     def cells(self) -> int:
-        """Return the number of cells of all levels, which are stored level by level."""
         return self.question.cells
 
     def cells_of(self, values: Indices) -> Indices:

@@ -64,7 +64,6 @@ class ReleasePlan(Plan):
 
     @property
     def cell_bits(self) -> int:
-        """Return the width of a cell in bits."""
         return cell_bits(self.release, self.terms)
 
     @property

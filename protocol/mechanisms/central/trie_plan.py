@@ -105,7 +105,6 @@ class TrieHhPlan(ReleasePlan):
 
     @property
     def prefix_length(self) -> int:
-        """Return the number of digits of a prefix of the frontier."""
         return (self.level - 1) * self.question.stride
 
     @property
@@ -115,7 +114,6 @@ class TrieHhPlan(ReleasePlan):
 
     @property
     def cells_per_prefix(self) -> int:
-        """Return the number of cells of one prefix."""
         return int(self.question.digits.base ** (self.node_length - self.prefix_length))
 
     @property

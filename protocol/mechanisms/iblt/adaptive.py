@@ -1,6 +1,6 @@
 """The adaptive subsampled IBLT: heavy hitters through a table that mostly common items enter.
 
-Each device samples its histogram at threshold t (`protocol/sampling.py`) and inserts the sampled
+Each device samples its histogram at threshold t (`sampled_table.py`) and inserts the sampled
 items into an IBLT (`protocol/sketches/iblt/table.py`). The sum of the tables lists each sampled
 item with the sum of its values, an unbiased estimate of its count. A table has room for L0 keys
 (`iblt/layout.py`). So t must be so large that at most about L0 distinct items are sampled, and
@@ -33,6 +33,7 @@ from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
     TableQuestion,
+    ThresholdSampler,
     check_words,
     max_cells,
     needed_words,
@@ -47,7 +48,6 @@ from protocol.mechanisms.iblt.threshold_control import (
     paper_threshold,
 )
 from protocol.randomness import RandomWords, uniform_floats
-from protocol.sampling import ThresholdSampler
 from protocol.sketches.iblt.layout import capacity
 from protocol.sketches.iblt.table import DecodedTable
 from protocol.study import Plan, StudyState, Terms
@@ -82,7 +82,6 @@ class AdaptiveIbltPlan(Plan):
 
     @property
     def sampler(self) -> ThresholdSampler:
-        """Return the sampler of the devices."""
         return ThresholdSampler(self.t, self.question.contribution)
 
 

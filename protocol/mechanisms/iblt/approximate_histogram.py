@@ -55,10 +55,11 @@ from protocol.mechanisms.iblt.sampled_table import (
 )
 from protocol.mechanisms.iblt.subsampled import (
     MAX_TABLES,
+    Repetitions,
     cells_without_collisions,
+    elected_rows,
     theorem_parameters,
 )
-from protocol.mechanisms.iblt.voting import Repetitions, elected_rows
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
 from protocol.study import WORD_BITS, Hex32, Plan, StudyState, SumQuestion, Terms
@@ -124,18 +125,15 @@ class ApproximateHistogramPlan(Plan):
 
     @property
     def sizes(self) -> HistogramSizes:
-        """Return the sizes of tables and sketch."""
         return HistogramSizes(self.t, self.tables, self.cells, self.rows, self.width)
 
     @property
     def repetitions(self) -> Repetitions:
-        """Return the tables of the round."""
         seed = bytes.fromhex(self.seed)
         return Repetitions(self.question, self.terms, self.t, self.tables, self.cells, seed)
 
     @property
     def sketch(self) -> CountSketch | None:
-        """Return the sketch of the round, None if there is none."""
         return _sketch(self.question, self.terms, self.sizes, self.location_seed, self.seed)
 
 

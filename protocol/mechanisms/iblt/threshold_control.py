@@ -71,7 +71,6 @@ class ThresholdController:
         return math.exp(self.log_t + (self.log_keys - goal) / self.slope + self.log_devices)
 
     def updated(self, load: TableLoad) -> "ThresholdController":
-        """Return the controller after one more round."""
         log_t, log_keys = _log_load(load)
         slope = self.slope if load.singletons is None else _slope(load)
         forecast = self.log_keys - self.slope * (log_t - self.log_t)
@@ -86,17 +85,14 @@ class ThresholdController:
         return ThresholdController(forecast + weight * error, log_t, slope, variance, devices)
 
     def pack(self) -> NDArray[np.float64]:
-        """Return the numbers for the study state."""
         return np.array(astuple(self))
 
     @classmethod
     def unpack(cls, numbers: NDArray[np.float64]) -> "ThresholdController":
-        """Return the controller of `pack`."""
         return cls(*numbers.tolist())
 
 
 def first_controller(load: TableLoad) -> ThresholdController:
-    """Return the controller after the first round."""
     log_t, log_keys = _log_load(load)
     slope = _FIRST_SLOPE if load.singletons is None else _slope(load)
     return ThresholdController(

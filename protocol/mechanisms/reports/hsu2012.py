@@ -153,7 +153,6 @@ class LinearPlan(ReportPlan):
 
     @cached_property
     def projection(self) -> Projection:
-        """Return the map of the study."""
         return self.question.projection(bytes.fromhex(self.hash_seed))
 
     @cached_property
@@ -182,7 +181,6 @@ class LinearAggregate:
     sums: Integers = field(repr=False)
 
     def __add__(self, other: "LinearAggregate") -> "LinearAggregate":
-        """Return the sums over both batches."""
         return LinearAggregate(self.reports + other.reports, self.sums + other.sums)
 
 

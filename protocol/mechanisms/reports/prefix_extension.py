@@ -114,11 +114,9 @@ class ReportBatches:
 
     @property
     def reports(self) -> int:
-        """Return the number of reports."""
         return sum(map(len, self.batches))
 
     def __add__(self, other: "ReportBatches") -> "ReportBatches":
-        """Return the reports of both."""
         return ReportBatches(self.batches + other.batches)
 
 

@@ -61,21 +61,17 @@ class Counters:
 
     @cached_property
     def items(self) -> tuple[str, ...]:
-        """Return the tracked items, group by group."""
         return tuple(item for group in self.groups for item in group.items)
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
-        """Return the index of each item in `items`."""
         return {item: row for row, item in enumerate(self.items)}
 
     @cached_property
     def moduli(self) -> Integers:
-        """Return the modulus of each item's counter."""
         return np.repeat([2**group.bits for group in self.groups], self._sizes).astype(np.int64)
 
     def encode(self, counts: Integers) -> Vector:
-        """Return the lanes of `counts`, which has a count for each of `items`."""
         vector, lanes = [], iter(self.lanes)
         for part, weights in zip(self._parts(counts), self._weights, strict=True):
             lane, total, check = next(lanes), next(lanes), next(lanes)

@@ -20,6 +20,7 @@ from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
     TableQuestion,
+    ThresholdSampler,
     cell_in_mode,
     cells_in_bytes,
     likely_cell,
@@ -30,7 +31,6 @@ from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
 from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.string_fetching import FetchSchedule, StringPiece, StringPieces
-from protocol.sampling import ThresholdSampler
 from protocol.sketches.count_sketch import CountSketch
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
@@ -55,7 +55,6 @@ class ResidualSampling:
 
     @property
     def sampler(self) -> ThresholdSampler:
-        """Return the sampler of the devices."""
         return ThresholdSampler(self.t, self.question.contribution)
 
     def cells(self, nbytes: int) -> int:
@@ -63,7 +62,6 @@ class ResidualSampling:
         return max(cells_for(1), cells_in_bytes(self.question, self._cell, nbytes))
 
     def table(self, cells: int, seed: bytes) -> SampledTable:
-        """Return the table of `cells` cells."""
         return SampledTable(
             Iblt(cell_in_mode(self.question, self._cell, cells), cells, seed), self.sampler
         )
@@ -133,28 +131,23 @@ class TrackedPlan(Plan):
 
     @property
     def sampler(self) -> ThresholdSampler:
-        """Return the sampler of untracked items."""
         return self.residual.sampler
 
     @property
     def residual(self) -> ResidualSampling:
-        """Return the sampling of untracked items into the table."""
         return ResidualSampling(self.question, self.terms, self.t, self.max_value)
 
     @property
     def counters(self) -> Counters:
-        """Return the counters of the tracked items."""
         max_total = self.terms.max_devices * self.question.contribution
         return Counters(self.counter_groups, max_total, bytes.fromhex(self.seed))
 
     @property
     def pieces(self) -> StringPieces:
-        """Return the pieces of strings that the round fetches."""
         return self.fetch_schedule.pieces_of(self.string_pieces)
 
     @property
     def fetch_schedule(self) -> FetchSchedule:
-        """Return the schedule of the strings of the study."""
         return FetchSchedule(self.question, self.terms, self.rounds)
 
     @property
@@ -167,7 +160,6 @@ class TrackedPlan(Plan):
 
     @property
     def table(self) -> SampledTable:
-        """Return the table of untracked items."""
         return self.residual.table(self.cells, bytes.fromhex(self.seed))
 
     @property

@@ -37,7 +37,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,11 +108,7 @@ def _mean_rates(observed: Floats, exposure: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Totals of k items with their variances, and their rates.
-
-    `rates` are the rates of the next block, with their variances. `smoothed_rates` (k, B) are the
-    rates of all blocks so far.
-    """
+    """Totals of k items, their rates in the next block, and in all blocks so far (k, B)."""
 
     totals: Floats
     variances: Floats
@@ -129,7 +124,8 @@ def filter_levels(history: History, drift: Drift, rates: Floats | None = None) -
     """
     means = history.rates_between(drift.breaks)
     rates = means if rates is None else rates
-    state, steps = _KalmanState.initial(means[:, 0], drift), list[_FilterStep]()
+    state = _KalmanState.initial(means[:, 0], drift)
+    predicted, updated = list[tuple[Floats, Floats]](), list[tuple[Floats, Floats]]()
     hidden = np.maximum(history.devices - history.exposure, 0)
     for block in range(len(history.devices)):
         scatter = drift.dispersion * rates[:, block]
@@ -139,7 +135,7 @@ def filter_levels(history: History, drift: Drift, rates: Floats | None = None) -
             column[:, block] for column in (history.observed, history.exposure, hidden)
         )
         surprise = state.innovation(observed, exposure, scatter)
-        predicted = state.rate_distribution()
+        predicted.append(state.rate_distribution())
         state.update(surprise, exposure, unobserved, scatter)
         if history.sketch_counts is None or history.sketch_variances is None:
             state.unseen_variance = state.unseen_variance + unobserved * rates[:, block]
@@ -148,15 +144,14 @@ def filter_levels(history: History, drift: Drift, rates: Floats | None = None) -
             without_sketch = np.where(np.isfinite(noise), 0, unobserved * rates[:, block])
             state.unseen_variance = state.unseen_variance + without_sketch
             state.update_from_sketch(counts, noise, unobserved, scatter)
-        steps.append(_FilterStep(predicted, state.rate_distribution()))
-    return state.result(history.observed.sum(axis=1), drift, _smooth_rates(steps))
+        updated.append(state.rate_distribution())
+    return state.result(history.observed.sum(axis=1), drift, _smooth_rates(predicted, updated))
 
 
 @dataclass(slots=True)
 class _KalmanState:
-    """State of the filter for k items: `mean` (3, k) and `covariance` (3, 3, k).
+    """Mean (3, k) and covariance (3, 3, k) of rate, slope per block and sum of unobserved tokens.
 
-    The three variables are the rate, its slope per block and the sum of unobserved tokens so far.
     `unseen_variance` is the variance by chance of unobserved tokens without a sketch, divided by D.
     """
 
@@ -166,7 +161,6 @@ class _KalmanState:
 
     @classmethod
     def initial(cls, rates: Floats, drift: Drift) -> "_KalmanState":
-        """Return the prior of items with these mean rates."""
         zero, covariance = np.zeros(len(rates)), np.zeros((3, 3, len(rates)))
         covariance[0, 0] = (tuning.FIRST_RATE_SD * rates) ** 2
         covariance[1, 1] = (drift.trend * rates) ** 2
@@ -217,7 +211,6 @@ class _KalmanState:
         self.covariance -= gain * with_tokens[:, np.newaxis]
 
     def rate_distribution(self) -> tuple[Floats, Floats]:
-        """Return rate and slope, with their covariance."""
         return self.mean[:2].copy(), self.covariance[:2, :2].copy()
 
     def result(self, observed: Floats, drift: Drift, smoothed_rates: Floats) -> Levels:
@@ -230,29 +223,22 @@ class _KalmanState:
         return Levels(observed + unobserved, variances, rates, spread, smoothed_rates)
 
 
-# Rate and slope (2, k), and their covariance (2, 2, k).
-_RateDistribution: TypeAlias = tuple[Floats, Floats]
+def _smooth_rates(
+    predicted: Sequence[tuple[Floats, Floats]], updated: Sequence[tuple[Floats, Floats]]
+) -> Floats:
+    """Return the rates of each block (k, B), given the observations of all blocks.
 
-
-@dataclass(frozen=True, slots=True)
-class _FilterStep:
-    """Distribution of a block's rates before its observations, and after."""
-
-    predicted: _RateDistribution
-    updated: _RateDistribution
-
-
-def _smooth_rates(steps: Sequence[_FilterStep]) -> Floats:
-    """Return the rates of each block (k, B), given the observations of all blocks."""
-    smoothed = steps[-1].updated[0]
+    The arguments have mean and covariance of each block's rate and slope, before and after its
+    observations.
+    """
+    smoothed = updated[-1][0]
     rates = [smoothed[0]]
-    for step, following in zip(steps[-2::-1], steps[:0:-1], strict=True):
-        mean, covariance = step.updated
-        predicted, (first, second) = following.predicted[0], following.predicted[1]
+    for (mean, covariance), following in zip(updated[-2::-1], predicted[:0:-1], strict=True):
+        expected, (first, second) = following
         later = covariance.copy()  # with the next block, whose rate includes the slope
         later[:, 0] += covariance[:, 1]
         determinant = first[0] * second[1] - first[1] * second[0]
-        rate_change, slope_change = smoothed - predicted
+        rate_change, slope_change = smoothed - expected
         # Without a trend all slopes are 0, so only the rate counts.
         is_regular = determinant > _SINGULAR_DETERMINANT * first[0] ** 2
         combined = second[1] * rate_change - first[1] * slope_change
@@ -284,10 +270,10 @@ _FULL_EXPOSURE = 1 - 1e-9  # of the devices of a block; sums of many rounds are 
 
 @dataclass(frozen=True, slots=True)
 class _CountPairs:
-    """Pairs of counts of one item each: squared differences, and their slopes by phi^2.
+    """Pairs of counts of one item each, in the blocks `first` and `last`.
 
-    The unit is chance: the mean of a square is D if rates do not move, and phi^2 adds `slopes`
-    times phi^2. trend^2 adds as much for each block between. `first` and `last` are the two blocks.
+    The unit of squared differences is chance: their mean is D if rates do not move, and phi^2 adds
+    `slopes` times phi^2. trend^2 adds as much for each block between.
     """
 
     squares: Floats
@@ -297,11 +283,9 @@ class _CountPairs:
 
     @property
     def lags(self) -> NDArray[np.int64]:
-        """Return the number of blocks between the two counts."""
         return self.last - self.first
 
     def select(self, mask: NDArray[np.bool_]) -> "_CountPairs":
-        """Return the pairs where `mask` is true."""
         return _CountPairs(self.squares[mask], self.slopes[mask], self.first[mask], self.last[mask])
 
 
@@ -336,7 +320,6 @@ def _count_pairs(history: History) -> _CountPairs:
 
 
 def _fit_drift(pairs: _CountPairs) -> Drift:
-    """Return the coefficients of the plane through (slopes, slopes times lag, squares)."""
     if len(pairs.squares) < tuning.MIN_COUNT_PAIRS:
         return STATIONARY
     columns = np.stack([np.ones_like(pairs.slopes), pairs.slopes, pairs.slopes * pairs.lags])
@@ -356,8 +339,7 @@ def _fit_drift(pairs: _CountPairs) -> Drift:
 
 
 def _weighted_sum(columns: Floats, coefficients: Floats) -> Floats:
-    total: Floats = (columns * coefficients[:, np.newaxis]).sum(axis=0)
-    return total
+    return np.asarray((columns * coefficients[:, np.newaxis]).sum(axis=0), np.float64)
 
 
 def _least_squares(matrix: Floats, sums: Floats) -> Floats:
@@ -382,8 +364,8 @@ def _find_break(
 ) -> dict[int, float] | None:
     """Return a new block before which items jumped, with the size; None if there is none.
 
-    Squares are capped, so that a break needs many items. Items that are tracked right after a break
-    were selected by high first counts, so the block after a `known` break is skipped.
+    Items that are tracked right after a break were selected by high first counts, so the block
+    after a `known` break is skipped.
     """
     best, best_score = None, tuning.BREAK_Z_SCORE
     usual = math.hypot(drift.phi, drift.trend)

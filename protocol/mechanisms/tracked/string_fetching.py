@@ -63,11 +63,9 @@ class StringPieces:
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
-        """Return the index of the piece of each name."""
         return {piece.name: row for row, piece in enumerate(self.pieces)}
 
     def pieces_in_bytes(self, nbytes: int) -> int:
-        """Return the number of pieces that fit in `nbytes`."""
         return min(len(self.pieces), 8 * nbytes // (self.numbers * self.lane.bits))
 
     def encode(self, held: Iterable[tuple[str, str, int]]) -> Array:
@@ -118,7 +116,6 @@ class KnownStrings:
 
     @classmethod
     def from_state(cls, domain: Hashed, state: StudyState) -> "KnownStrings":
-        """Return the strings in `state`."""
         stored = state.arrays.get(_STRINGS_ARRAY)
         known: dict[str, str] = {} if stored is None else json.loads(stored.tobytes())
         ended = {name: raw for name, raw in known.items() if raw.endswith(_COMPLETE_MARK)}
@@ -127,7 +124,6 @@ class KnownStrings:
         return cls(domain, complete, partial)
 
     def store_in(self, state: StudyState) -> StudyState:
-        """Return `state` with these strings."""
         known = {name: raw.hex() for name, raw in self.partial.items()}
         known |= {
             name: item.encode().hex() + _COMPLETE_MARK for name, item in self.complete.items()

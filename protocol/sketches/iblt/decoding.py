@@ -84,7 +84,6 @@ class Peeling:
             peel(self.rows, self.parameters, self.state, self.candidate, strict)
 
     def copy(self) -> Self:
-        """Return an independent copy of this state."""
         other = copy(self)
         other.rows = self.rows.copy()
         other.state = PeelingState._make(array.copy() for array in self.state)
@@ -106,12 +105,10 @@ class Peeling:
 
     @property
     def inspections(self) -> int:
-        """Return the number of inspections of cells."""
         return int(self.state.totals[INSPECTIONS])
 
     @property
     def nonempty_cells(self) -> int:
-        """Return the number of cells that are not empty."""
         content = self.rows[:, V].copy()
         for column in range(K, self.rows.shape[1]):
             content |= self.rows[:, column]

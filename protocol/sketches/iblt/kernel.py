@@ -128,7 +128,6 @@ def _enqueue(table: NDArray[np.int64], state: PeelingState, cell: int) -> None:
 
 @jit_inlined
 def is_empty(table: NDArray[np.int64], cell: int) -> bool:
-    """Return whether `cell` is empty."""
     for column in range(K, table.shape[1]):
         if table[cell, column]:
             return False

@@ -78,12 +78,10 @@ class Layout:
 
     @property
     def subtables(self) -> int:
-        """Return the number of sub-tables."""
         return 3 if self.cells >= MIN_LARGE_TABLE_CELLS else 4
 
     @property
     def width(self) -> int:
-        """Return the cells of a sub-table."""
         return self.cells // self.subtables
 
     @property
@@ -98,12 +96,10 @@ class Layout:
 
     @property
     def light_words(self) -> int:
-        """Return the number of hash words of a light key."""
         return 1 + (self.subtables + 1) // 2
 
     @property
     def heavy_words(self) -> int:
-        """Return the number of hash words of a heavy key."""
         return 1 + (self.subtables * self.heavy_cells_per_subtable + 1) // 2
 
     @property

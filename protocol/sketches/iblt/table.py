@@ -111,7 +111,6 @@ class CellFormat:
 
     @property
     def count_modulus(self) -> int:
-        """Return the modulus of V."""
         return self.q or 2 ** self.total_bound.bit_length()
 
     @property
@@ -124,7 +123,6 @@ class CellFormat:
         return (self.count_modulus - 1).bit_length() + self.chunks * self.p.bit_length()
 
     def ring(self, cells: int) -> Ring:
-        """Return the ring of tables of `cells` such cells."""
         return Ring((Lane(self.count_modulus, cells), Lane(self.p, cells * self.chunks)))
 
     def max_cells(self, nbytes: int) -> int:

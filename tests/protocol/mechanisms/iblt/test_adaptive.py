@@ -100,11 +100,6 @@ def test_counts_beyond_31_bits_are_refused() -> None:
         first_plan(vast, contribution=100)
 
 
-def test_a_million_devices_per_round_have_a_plan() -> None:
-    plan = first_plan(Terms(cohort_size=1000, minimum=500, cohorts=1000))
-    assert MECHANISM.ring(plan).lanes[0].bits == 20
-
-
 @pytest.mark.parametrize(
     ("distinct", "factor"),
     [
@@ -239,12 +234,3 @@ def test_vectors_made_for_another_seed_are_not_seen_but_do_not_decode() -> None:
     total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 900, seeded(1))
     assert MECHANISM.fault(other, total, 900) is None
     assert not MECHANISM.decode(other, total, 900, EMPTY_STATE).decoded
-
-
-def test_estimates_come_highest_first() -> None:
-    plan = first_plan().model_copy(update={"t": 1.0})
-    devices = [{"abc": 1}] * 3 + [{"the": 1}] * 7 + [{"and": 1}] * 3
-    total = MECHANISM.encode_sum(plan, devices, seeded(1))
-    answer = MECHANISM.decode(plan, total, len(devices), EMPTY_STATE)
-    assert [estimate.item for estimate in answer.estimates] == ["the", "abc", "and"]
-    assert {estimate.variance for estimate in answer.estimates} == {0.0}

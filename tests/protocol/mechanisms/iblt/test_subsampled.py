@@ -148,12 +148,6 @@ def test_the_practical_threshold_is_the_papers(words: int, threshold: float, t: 
     assert first_plan(words=words, threshold=threshold, t=7.5).t == 7.5
 
 
-def test_only_the_seed_of_the_plan_changes() -> None:
-    plan = first_plan(t=2)
-    later = MECHANISM.next_plan(plan, None, EMPTY_STATE, random.Random(3))
-    assert later.model_copy(update={"round": 1, "seed": plan.seed}) == plan
-
-
 @pytest.mark.parametrize(
     "wrong",
     [{"rule": "theorem", "t": 3}, {"repetitions": 3}, {"beta": 0}, {"t": 0.5}, {"rule": "x"}],

@@ -9,7 +9,6 @@ from protocol.mechanisms.iblt.threshold_control import (
     TableLoad,
     ThresholdController,
     first_controller,
-    paper_threshold,
 )
 
 
@@ -68,7 +67,3 @@ def test_a_round_with_nothing_or_too_much_in_it_has_a_next_threshold(seen: Table
 def test_a_controller_comes_back_from_the_study_state() -> None:
     pace = first_controller(power_law(8, 0.6))
     assert ThresholdController.unpack(np.array(pace.pack())) == pace
-
-
-def test_the_papers_rule_is_the_papers() -> None:
-    assert paper_threshold(8, 300, 100) == 16

@@ -101,20 +101,6 @@ def test_of_several_that_left_nobody_else_is_blamed_and_all_are_in_doubt(
         assert (counters.variances(doubt) >= 2 * 32**2 / 50).all()
 
 
-@given(st.data())
-def test_sums_of_devices_add_up(data: st.DataObject) -> None:
-    counters = counters_of([2, 3, 3, 7])
-    shape = st.lists(st.integers(0, 20), min_size=4, max_size=4)
-    devices = [np.array(counts) for counts in data.draw(st.lists(shape, min_size=1, max_size=5))]
-    vectors = [counters.encode(each) for each in devices]
-    total = [
-        (sum(part.astype(np.int64) for part in parts) % lane.q).astype(lane.dtype)
-        for lane, parts in zip(counters.lanes, zip(*vectors, strict=True), strict=True)
-    ]
-    whole = counters.encode(np.sum(devices, axis=0))
-    assert all((each == other).all() for each, other in zip(total, whole, strict=True))
-
-
 @pytest.mark.parametrize("lane", [0, 1, 3, 4])
 def test_a_counter_or_total_that_is_off_breaks_a_law(lane: int) -> None:
     counters = counters_of([3, 5, 3])

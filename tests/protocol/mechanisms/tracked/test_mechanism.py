@@ -144,13 +144,6 @@ def test_an_item_that_comes_late_is_found() -> None:
     assert late.count >= 60
 
 
-def test_devices_with_several_items_are_counted_as_well() -> None:
-    asked = question(contribution=5, threshold=200, words=400)
-    outcomes = play(asked)
-    heavy = {each.item for each in MECHANISM.final_estimates(asked, outcomes[-1].study_state)}
-    assert f1(heavy, outcomes, 200) > 0.9
-
-
 def test_a_table_that_cannot_be_read_still_counts_what_is_tracked() -> None:
     outcomes = play(question(), rounds=6)
     plan, state = outcomes[-1].plan, outcomes[-2].study_state

@@ -81,15 +81,6 @@ def test_intervals_of_totals_hold_what_they_should() -> None:
     assert np.mean(inside) == pytest.approx(0.945, abs=0.015)
 
 
-def test_sketches_reduce_the_variance_of_totals() -> None:
-    state, history, truth = studied(4, 5, PastSketch(cells=3000, bits=4))
-    with_sketch, plain = (
-        estimate_levels(DOMAIN, t, history, STATIONARY) for t in (state, StudyState())
-    )
-    assert with_sketch.variances.mean() < 0.6 * plain.variances.mean()
-    assert ((with_sketch.totals - truth) ** 2).mean() < 0.6 * ((plain.totals - truth) ** 2).mean()
-
-
 def question(**changes: Any) -> TrackedQuestion:
     asked: dict[str, Any] = {"threshold": 24.0, "contribution": 1, "domain": LETTERS, "words": 1500}
     return TrackedQuestion(**(asked | changes))
@@ -129,14 +120,6 @@ def test_sketches_reduce_errors_with_the_same_words(monkeypatch: pytest.MonkeyPa
     plain = study.__wrapped__(asked)
     assert all(outcome.plan.past_sketch is None for outcome in plain)
     assert rmse(asked, outcomes) < 0.85 * rmse(asked, plain)
-
-
-def test_a_study_with_losses_has_sketches_too() -> None:
-    asked = question()
-    outcomes = study(asked, dropout=0.1)
-    assert all(outcome.devices < 2000 for outcome in outcomes)
-    assert outcomes[1].study_state.arrays["sketch 1"].shape == (outcomes[1].plan.past_sketch.cells,)
-    assert rmse(asked, outcomes) < 6
 
 
 @pytest.mark.parametrize(

@@ -52,21 +52,6 @@ def test_cells_per_key_at_99_percent_are_as_few_as_in_the_literature(
     assert cells_for(keys, 99) <= most * keys
 
 
-@pytest.mark.parametrize(("keys", "factor"), [(30, 0.7), (100, 0.8), (300, 0.92), (1_000, 0.96)])
-def test_smaller_tables_would_not_do(keys: int, factor: float) -> None:
-    # A fifth and more fail; at 3%, 16 failures in 150 have probability 1e-5.
-    assert (
-        share_read(keys, largest_fitting_cells(int(cells_for(keys) * factor)), 150) < 1 - 16 / 150
-    )
-
-
-@pytest.mark.parametrize("keys", [150, 200, 300])
-def test_twins_cause_most_failures_of_a_large_table_of_few_keys(keys: int) -> None:
-    light = 0.89 * keys
-    twins = light * (light - 1) / 2 * (3 / cells_for(keys)) ** 3
-    assert 0.015 < twins < 0.03
-
-
 def test_the_flat_size_of_the_paper_fails_for_small_tables() -> None:
     assert share_read(100, 132, 400) < 0.5
 
