@@ -24,7 +24,7 @@ from server.api import (
 from server.api.openapi import openapi_document
 from server.http import problem_details
 from server.http.auth import AuthMiddleware
-from server.http.limits import BodyLimit, SecurityHeaders, ShutdownMiddleware
+from server.http.limits import BodyLimit, SecurityHeaders
 from server.http.request_log import RequestLogMiddleware
 from server.pages import assets, login, operations
 from server.pages import rounds as round_pages
@@ -82,10 +82,11 @@ def create_app(
     problem_details.install_handlers(app)
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(AuthMiddleware, refuse=unauthenticated_response)
-    app.add_middleware(
-        ShutdownMiddleware, is_stopping=lambda: app.state.service.notifier.is_shutting_down
+    app.add_middleware(  # also logs refusals of the others
+        RequestLogMiddleware,
+        metrics=metrics,
+        is_stopping=lambda: app.state.service.notifier.is_shutting_down,
     )
-    app.add_middleware(RequestLogMiddleware, metrics=metrics)  # also logs refusals of the others
     app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
     for module in (  # in the order in which a path is matched: the most frequent requests first
         uploads,

@@ -106,6 +106,17 @@ def csv_table(rows: Iterable[HeavyHitter]) -> str:
     return out.getvalue()
 
 
+def query_results(
+    points: Sequence[float | str], bounded: BoundedEstimate
+) -> tuple[QueryResult, ...]:
+    """Return the estimate at each of `points`, with the ends of its interval."""
+    columns = bounded.values, bounded.low, bounded.high
+    rows = zip(points, *(np.atleast_1d(column).tolist() for column in columns), strict=True)
+    return tuple(
+        QueryResult(at=at, value=value, low=low, high=high) for at, value, low, high in rows
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class DistributionQuery:
     """The counts of a study so far, and the parameters of a query on their distribution."""
@@ -132,11 +143,7 @@ class DistributionQuery:
             raise ProblemError(ProblemType.WRONG_STATE, str(error)) from None
         except ValueError as error:
             raise malformed(str(error), "query") from None
-        columns = bounded.values, bounded.low, bounded.high
-        rows = zip(points, *(np.atleast_1d(column).tolist() for column in columns), strict=True)
-        results = tuple(
-            QueryResult(at=at, value=value, low=low, high=high) for at, value, low, high in rows
-        )
+        results = query_results(points, bounded)
         return QueryResults(estimator=self.estimator, beta=self.beta, results=results)
 
     def domain_values(self, texts: list[str], name: str) -> _DomainValues:

@@ -56,7 +56,6 @@ def require_own_identity(caller: Principal, identity: str) -> None:
 
 
 async def _credential_digest(authorization: Annotated[str | None, Header()] = None) -> bytes:
-    """Return the SHA-256 of the credential in the Authorization header."""
     credential = bearer_secret(authorization, "")
     if credential is None:
         detail = "Authorization: Bearer and 32 random bytes in base64url are needed"

@@ -6,7 +6,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Path as InPath
 
-from protocol.api.messages import PopulationName, PopulationPage, PopulationRequest, PopulationView
+from protocol.api.messages import (
+    PopulationName,
+    PopulationPage,
+    PopulationRequest,
+    PopulationView,
+    StudyView,
+)
+from protocol.privacy.events import LedgerEntry
 from protocol.privacy.ledger import Ledger, Statement
 from protocol.privacy.loss import MIN_DELTA
 from server.api.common import StudyId, json_only, paginate, problem_responses
@@ -25,7 +32,7 @@ Delta = Annotated[
         "question, otherwise 1e-6.",
     ),
 ]
-DEFAULT_DELTA = 1e-6
+_DEFAULT_DELTA = 1e-6
 
 
 @router.put(
@@ -87,6 +94,11 @@ async def population_privacy(
 async def study_privacy(study: StudyId, service: ServiceDep, delta: Delta = None) -> Statement:
     """Return the privacy loss of a device from one study; a running study counts all rounds."""
     view = await service.store.studies.show(study)
-    at_delta = delta or getattr(view.question, "delta", None) or DEFAULT_DELTA
-    ledger = Ledger(entries=(await service.store.populations.ledger_entry(study),))
-    return await asyncio.to_thread(ledger.statement, max(at_delta, MIN_DELTA))
+    entry = await service.store.populations.ledger_entry(study)
+    return await asyncio.to_thread(study_statement, view, entry, delta)
+
+
+def study_statement(study: StudyView, entry: LedgerEntry, delta: float | None = None) -> Statement:
+    """Return the privacy loss of a device from `study`, whose entry in the ledger is `entry`."""
+    at_delta = delta or getattr(study.question, "delta", None) or _DEFAULT_DELTA
+    return Ledger(entries=(entry,)).statement(max(at_delta, MIN_DELTA))

@@ -173,7 +173,6 @@ class Database:
 
     @contextmanager
     def _measured(self, mode: Literal["read", "write"]) -> Iterator[None]:
-        """Measure a transaction, and count its error."""
         with self.metrics.transactions.labels(mode).time():
             try:
                 yield

@@ -1,11 +1,10 @@
-"""Limits of request bodies, security headers, and responses during a shutdown.
+"""Limits of request bodies, and security headers.
 
 A body that is too large is refused by its Content-Length or, without one, at the first chunk beyond
 the limit; this module buffers nothing. `protocol_limits.py` limits the headers of requests.
 """
 
 import asyncio
-from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -99,30 +98,6 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers)
-
-
-class ShutdownMiddleware:
-    """Answers requests that a shutdown cancels, with a temporary refusal."""
-
-    def __init__(self, app: ASGIApp, is_stopping: Callable[[], bool]) -> None:
-        self._app = app
-        self._is_stopping = is_stopping
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_unanswered = scope["type"] == "http"
-
-        async def noting_send(message: Message) -> None:
-            nonlocal is_unanswered
-            is_unanswered = False
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noting_send)
-        except asyncio.CancelledError:
-            if not (is_unanswered and self._is_stopping()):
-                raise
-            problem = ProblemError(ProblemType.UNAVAILABLE, "the service is stopping: try again")
-            await problem_response(problem)(scope, receive, send)
 
 
 def _media_type(headers: Headers) -> str:

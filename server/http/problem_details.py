@@ -114,7 +114,6 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
-    """Answer an invalid document or parameter with all its errors and their locations."""
     faults = cast("RequestValidationError", error).errors()
     for fault in faults:
         if fault["type"] == "json_invalid":
@@ -138,7 +137,6 @@ def _truncated(part: int | str) -> str:
 
 
 def _request_schema(request: Request) -> dict[str, Any]:
-    """Return the JSON Schema of a request: of its body, its query and its path."""
     document = request.app.openapi()
     route = document["paths"].get(request.scope["route"].path_format, {})
     operation = route.get(request.method.lower(), {})

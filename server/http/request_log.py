@@ -4,7 +4,9 @@ The log contains the route as it is written in the code, and not the path: paths
 devices, and query strings contain items. No header is read except the id, and no body.
 """
 
+import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from uuid import uuid4
@@ -14,6 +16,8 @@ from opentelemetry import trace
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from protocol.api.messages import ProblemType
+from server.errors import ProblemError
 from server.http.problem_details import problem_of, problem_response
 from server.telemetry.logs import LOG_FIELDS, bind_log_fields
 from server.telemetry.metrics import Metrics
@@ -35,11 +39,12 @@ class _RequestStats:
 
 
 class RequestLogMiddleware:
-    """Gives each request an id, records it, and answers unexpected errors with problem details."""
+    """Gives each request an id, records it, and answers unexpected errors and shutdowns."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, is_stopping: Callable[[], bool]) -> None:
         self._app = app
         self._metrics = metrics
+        self._is_stopping = is_stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -71,6 +76,11 @@ class RequestLogMiddleware:
             if stats.status is not None:  # too late for another response: the connection is closed
                 raise
             await problem_response(problem)(scope, counting_receive, counting_send)
+        except asyncio.CancelledError:  # by a shutdown
+            if stats.status is not None or not self._is_stopping():
+                raise
+            problem = ProblemError(ProblemType.UNAVAILABLE, "the service is stopping: try again")
+            await problem_response(problem)(scope, counting_receive, counting_send)
         finally:
             self._record(scope, stats, perf_counter() - started)
             structlog.contextvars.unbind_contextvars(*LOG_FIELDS)
@@ -94,7 +104,6 @@ class RequestLogMiddleware:
 
 
 def _log_method(status: int | None) -> structlog.typing.WrappedLogger:
-    """Return the logger's method for a response of this status."""
     if status is None:
         return _log.info
     if status >= 500:

@@ -15,6 +15,7 @@ from protocol.mechanisms.registry import AnyPlan
 from protocol.quantiles.cdf import EmptyTreeError
 from protocol.quantiles.distribution import Distribution
 from protocol.study import StudyState
+from server.api.answers import query_results
 from server.db.store import Store
 from server.pages.charts import Chart, Series, Sparkline, sparkline
 from server.pages.history import EstimateHistory
@@ -82,12 +83,9 @@ async def distribution_summary(store: Store, study: StudyView) -> DistributionSu
 def _summarise(plan: AnyPlan, state: StudyState) -> DistributionSummary | None:
     try:
         values = distribution(plan, state)
-        bounded = values.quantile(_SHOWN_RANKS)
+        quantiles = query_results(_SHOWN_RANKS, values.quantile(_SHOWN_RANKS))
     except (EmptyTreeError, ValueError):
         return None
-    columns = (bounded.values.tolist(), bounded.low.tolist(), bounded.high.tolist())
-    rows = zip(_SHOWN_RANKS, *columns, strict=True)
-    quantiles = tuple(QueryResult(at=at, value=v, low=low, high=high) for at, v, low, high in rows)
     is_number = isinstance(plan, HierarchicalHistogramPlan)
     is_number = is_number and isinstance(plan.question.domain, NumericInterval)
     return DistributionSummary(quantiles, _cdf_chart(values) if is_number else None)

@@ -50,7 +50,6 @@ async def show(request: Request, service: ServiceDep, before: Before = None) -> 
 
 
 async def _pending_by_phase(service: Service) -> list[dict[str, Any]]:
-    """Return the number of pending cohorts in each phase, and of their messages received."""
     statuses = [pending.phase_status for pending in await service.store.cohorts.pending()]
     cohorts = Counter(status.phase for status in statuses)
     received: Counter[str] = Counter()

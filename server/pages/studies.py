@@ -8,13 +8,11 @@ from starlette.responses import RedirectResponse
 
 from protocol.api.messages import HeavyHitterPage, ProblemType, StudyView
 from protocol.mechanisms.registry import REPORT_MECHANISMS
-from protocol.privacy.ledger import Ledger
-from protocol.privacy.loss import MIN_DELTA
 from server.api import studies as api
 from server.api.answers import csv_table
 from server.api.common import StudyId, paginate
 from server.api.dependencies import Caller, require
-from server.api.populations import DEFAULT_DELTA
+from server.api.populations import study_statement
 from server.errors import ProblemError
 from server.pages import charts
 from server.pages.answers import distribution_summary, item_table
@@ -70,8 +68,6 @@ async def _context(
     history, is_pending = await histories.history(study, rounds, largest)
     items = await store.answers.heavy_hitters(study.id)
     entry = await store.populations.ledger_entry(study.id)
-    ledger = Ledger(entries=(entry,))
-    delta = max(getattr(study.question, "delta", None) or DEFAULT_DELTA, MIN_DELTA)
     counts = charts.count_chart(study, [item.item for item in items], history)
     return {
         "now": await store.database.read_now(),
@@ -83,7 +79,7 @@ async def _context(
         "charts": [*([counts] if counts else []), *charts.round_charts(study, rounds, sizes)],
         "is_pending": is_pending,
         "privacy": privacy_summary(study, entry),
-        "statement": await asyncio.to_thread(ledger.statement, delta),
+        "statement": await asyncio.to_thread(study_statement, study, entry),
         "cost": privacy_cost(study),
         "is_reporting": study.question.mechanism in REPORT_MECHANISMS,
     }

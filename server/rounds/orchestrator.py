@@ -213,7 +213,6 @@ class Orchestrator:
             await self._fail(cohort, FailureCause.INTERNAL, INTERNAL_FAULT)
 
     async def _settle(self, cohort: PendingCohort, now: datetime) -> None:
-        """Apply the transition function of phases to one cohort."""
         status = cohort.phase_status
         phase, next_phase = status.phase, settle(status, now)
         if next_phase is phase:

@@ -159,7 +159,6 @@ def _without_sizes(summary: RoundSummary) -> RoundSummary:
 def _last_closed_rounds(
     session: Session, studies: Collection[str]
 ) -> dict[str, Row[str, int, str, datetime | None]]:
-    """Return the last closed round of each study that has one."""
     latest = (
         select(RoundRow.study, func.max(RoundRow.number).label("number"))
         .where(RoundRow.study.in_(studies), RoundRow.state != "running")

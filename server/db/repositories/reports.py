@@ -158,7 +158,6 @@ def _lock_device_spending(session: Session, identity: str) -> DeviceSpendingRow:
 
 
 def _open_cohort(session: Session, study: str, number: int, arrived: datetime) -> int:
-    """Return the cohort of a round of reports, locked."""
     row = find_study(session, study)
     if row.state != "running":
         raise ProblemError(ProblemType.WRONG_STATE, f"the study is {row.state}")

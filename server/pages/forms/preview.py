@@ -155,7 +155,6 @@ def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
 
 
 def _release_lines(plan: AnyPlan) -> list[AdviceLine]:
-    """Return the visibility and the noise of counts that are published with privacy."""
     if not isinstance(plan, ReleasePlan):
         return []
     release, devices = plan.release, plan.terms.max_devices
