@@ -159,24 +159,16 @@ async def epsilon_spent(served: Served, device: int) -> float:
     return epsilon
 
 
-async def test_what_is_spent_is_added_up_over_studies(served: Served) -> None:
-    """The service lets a device spend 16; its studies cost 6 each."""
-    for expected in (204, 204, 409):
-        study = await served.create(question=QUESTION, terms=TERMS, rounds=1)
-        answer = await put(served, study, report(await served.open_round(study), 5))
-        assert answer.status_code == expected
-    assert "has spent epsilon 12 of 16" in refused(answer, 409, "budget-spent")
-    assert await epsilon_spent(served, 5) == 12
-
-
 async def test_a_device_cannot_spend_more_in_many_studies_at_once(each_served: Served) -> None:
     studies = [await each_served.create(question=QUESTION, terms=TERMS) for _ in range(6)]
     views = [await each_served.open_round(study) for study in studies]
     for device in range(4):
         pairs = zip(studies, views, strict=True)
         answers = await asyncio.gather(*(put(each_served, s, report(v, device)) for s, v in pairs))
-        statuses = sorted(answer.status_code for answer in answers)
-        assert statuses == [204, 204, 409, 409, 409, 409]
+        refusals = [answer for answer in answers if answer.status_code != 204]
+        assert len(refusals) == 4
+        for answer in refusals:
+            assert "has spent epsilon 12 of 16" in refused(answer, 409, "budget-spent")
         assert await epsilon_spent(each_served, device) == 12
 
 

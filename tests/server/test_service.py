@@ -1,10 +1,9 @@
 """Whole rounds over HTTP: losses in every phase, restarts in every phase, exact sums."""
 
 import asyncio
-from itertools import pairwise
 from random import Random
 
-from protocol.api.messages import SlotAssignment
+from protocol.api.messages import RoundPage, SlotAssignment
 from protocol.api.phases import Phase
 from tests.server.conftest import Serve
 from tests.server.device import KINDS, Device
@@ -21,22 +20,21 @@ async def test_a_round_without_losses_is_exact_and_ends_the_study(each_served: S
     assert (heavy_hitter.item, heavy_hitter.estimate, heavy_hitter.standard_error) == ("ab", 6, 0)
 
 
-async def test_losses_in_every_phase_leave_an_exact_sum(serve: Serve, database_url: str) -> None:
+async def test_losses_in_every_phase_leave_an_exact_sum(each_served: Served) -> None:
     terms = {"cohort_size": 24, "minimum": 20, "corrupt": 0.1, "dropout": 0.3}
-    async with serve(database_url) as served:
-        study = await served.create(terms=terms)
-        lost = ((3, 4), (5, 6), (7,), (8, 9))
-        devices = await play(served, study, lost=lost, count=24)
-        view = await until_summed(served, study, devices)
-        received = {record.phase: record.received for record in view.cohorts[0].history}
-        assert received == {
-            Phase.ENROLLING: 24,
-            Phase.SHARING: 22,
-            Phase.MASKING: 20,
-            Phase.CONFIRMING: 19,
-            Phase.UNMASKING: 17,
-            Phase.SUMMED: 0,
-        }
+    study = await each_served.create(terms=terms)
+    lost = ((3, 4), (5, 6), (7,), (8, 9))
+    devices = await play(each_served, study, lost=lost, count=24)
+    view = await until_summed(each_served, study, devices)
+    received = {record.phase: record.received for record in view.cohorts[0].history}
+    assert received == {
+        Phase.ENROLLING: 24,
+        Phase.SHARING: 22,
+        Phase.MASKING: 20,
+        Phase.CONFIRMING: 19,
+        Phase.UNMASKING: 17,
+        Phase.SUMMED: 0,
+    }
 
 
 async def test_a_service_restarted_in_the_middle_of_each_phase_goes_on_from_its_rows(
@@ -102,10 +100,16 @@ async def test_a_study_of_several_rounds_adds_up_what_they_estimate(served: Serv
         "a": 6,
         "abc": 6,
     }
-    rounds = (await served.client.get(f"/v1/studies/{study}/rounds")).json()["rounds"]
-    assert [closed["state"] for closed in rounds] == ["decoded"] * 3
-    seeds = [closed["plan"]["seed"] for closed in rounds]
-    assert all(closed != other for closed, other in pairwise(seeds))
+    path = f"/v1/studies/{study}/rounds"
+    first = RoundPage.model_validate_json((await served.client.get(f"{path}?limit=2")).content)
+    assert ([view.number for view in first.rounds], first.next) == ([1, 2], 2)
+    answer = await served.client.get(path, params={"after": first.next, "limit": 2})
+    rest = RoundPage.model_validate_json(answer.content)
+    assert ([view.number for view in rest.rounds], rest.next) == ([3], None)
+    rounds = (*first.rounds, *rest.rounds)
+    assert [view.state for view in rounds] == ["decoded"] * 3
+    assert rounds[2].cohorts[0].survivors == (0, 1, 2, 3, 4, 5)
+    assert len({view.plan.seed for view in rounds}) == 3
 
 
 async def test_cohorts_of_a_round_add_up_without_failed_ones(served: Served) -> None:
@@ -156,12 +160,11 @@ async def test_a_device_of_a_failed_cohort_may_return_unlike_a_counted_one(serve
 
 
 async def test_a_domain_that_pads_with_zero_characters_is_asked_about_and_shown(
-    serve: Serve, database_url: str
+    each_served: Served,
 ) -> None:
     """PostgreSQL keeps such a document, but reads nothing out of it by itself."""
     domain = {"kind": "alphabet", "characters": "\0abc", "length": 3, "pad": "\0"}
-    async with serve(database_url) as served:
-        study = await served.create(question=study_request()["question"] | {"domain": domain})
-        await served.join(study, 2)
-        page = await served.client.get(f"/studies/{study}", headers={"accept": "text/html"})
-        assert page.status_code == 200, page.text
+    study = await each_served.create(question=study_request()["question"] | {"domain": domain})
+    await each_served.join(study, 2)
+    page = await each_served.client.get(f"/studies/{study}", headers={"accept": "text/html"})
+    assert page.status_code == 200, page.text

@@ -11,7 +11,6 @@ from protocol.mechanism import Answer, Estimate, add_estimates
 from protocol.mechanisms.registry import MECHANISMS
 from server.db.repositories.leases import close_round_job
 from server.db.repositories.rounds import ClosedRound
-from tests.server.conftest import Serve
 from tests.server.harness import Served
 
 HOSTILE = ["=cmd()", "+1", "-1", "@x", "\tx", "<b>", 'a"b,c', "nul\0", "ünï", "a\nb"]
@@ -20,7 +19,7 @@ HOSTILE = ["=cmd()", "+1", "-1", "@x", "\tx", "<b>", 'a"b,c', "nul\0", "ünï", 
 async def answer(served: Served, *rounds: list[tuple[str, float, float]]) -> str:
     """Return a study whose rounds have these estimates: items, counts and variances."""
     study = await served.create(rounds=len(rounds))
-    store = served.app.state.service.store
+    store = served.store
     for number, estimates in enumerate(rounds, start=1):
         plan = (await served.show_round(study, number)).plan
         decoded = tuple(Estimate(*estimate) for estimate in estimates)
@@ -41,37 +40,35 @@ async def show(served: Served, study: str, **params: Any) -> HeavyHitterPage:
 
 
 async def test_estimates_and_variances_add_up_over_rounds_and_reach_the_threshold(
-    serve: Serve, database_url: str
+    each_served: Served,
 ) -> None:
-    async with serve(database_url) as served:
-        study = await answer(
-            served, [("a", 3, 4), ("b", 3.9, 1), ("c", 9, 9)], [("a", 1, 5), ("d", 4, 0)]
-        )
-        page = await show(served, study)
-        shown = [(row.item, row.estimate, row.standard_error) for row in page.heavy_hitters]
-        assert shown == [("c", 9, 3), ("a", 4, 3), ("d", 4, 0)]
-        ends = [(hitter.low, hitter.high) for hitter in page.heavy_hitters]
-        assert ends[0] == (pytest.approx(4.1, abs=0.1), pytest.approx(17.1, abs=0.1))
-        assert ends[1][0] < 4 < ends[1][1]
-        assert ends[2] == (4, 4)
-        assert page.next is None
+    study = await answer(
+        each_served, [("a", 3, 4), ("b", 3.9, 1), ("c", 9, 9)], [("a", 1, 5), ("d", 4, 0)]
+    )
+    page = await show(each_served, study)
+    shown = [(row.item, row.estimate, row.standard_error) for row in page.heavy_hitters]
+    assert shown == [("c", 9, 3), ("a", 4, 3), ("d", 4, 0)]
+    ends = [(hitter.low, hitter.high) for hitter in page.heavy_hitters]
+    assert ends[0] == (pytest.approx(4.1, abs=0.1), pytest.approx(17.1, abs=0.1))
+    assert ends[1][0] < 4 < ends[1][1]
+    assert ends[2] == (4, 4)
+    assert page.next is None
 
 
 async def test_pages_have_each_item_once_in_the_same_order_on_every_database(
-    serve: Serve, database_url: str
+    each_served: Served,
 ) -> None:
     items = [f"{letter}{number}" for letter in "bBäa\U0001f600z" for number in range(4)]
-    async with serve(database_url) as served:
-        study = await answer(served, [(item, 5 + len(item) % 2, 1) for item in items])
-        seen: list[str] = []
-        after = None
-        while True:
-            page = await show(served, study, limit=5, **({"after": after} if after else {}))
-            seen += [hitter.item for hitter in page.heavy_hitters]
-            after = page.next
-            if after is None:
-                break
-        assert seen == sorted(items, key=str.encode)
+    study = await answer(each_served, [(item, 5 + len(item) % 2, 1) for item in items])
+    seen: list[str] = []
+    after = None
+    while True:
+        page = await show(each_served, study, limit=5, **({"after": after} if after else {}))
+        seen += [hitter.item for hitter in page.heavy_hitters]
+        after = page.next
+        if after is None:
+            break
+    assert seen == sorted(items, key=str.encode)
 
 
 async def test_an_unknown_cursor_is_malformed(served: Served) -> None:
@@ -96,16 +93,3 @@ async def test_the_table_has_every_row_and_no_formula(served: Served) -> None:
         assert {row[0].removeprefix("'") for row in rows} == set(HOSTILE)
         assert not [row for row in rows if row[0].startswith(("=", "+", "-", "@", "\t"))]
         assert {tuple(row[1:3]) for row in rows} == {("5.0", "2.0")}
-
-
-async def test_an_undecoded_round_is_recorded(served: Served) -> None:
-    study = await served.create(rounds=2)
-    plan = (await served.show_round(study)).plan
-    outcome = ClosedRound("undecoded", 6, Answer(False, 123.5))
-    following = plan.model_copy(update={"round": 2})
-    store = served.app.state.service.store
-    lease = await store.leases.claim(close_round_job(study, 1), "test", 60)
-    await store.rounds.close(study, 1, outcome, following, lease)
-    view = await served.show_round(study)
-    assert (view.state, view.participants, view.distinct) == ("undecoded", 6, 123.5)
-    assert (await show(served, study)).heavy_hitters == ()

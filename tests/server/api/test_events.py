@@ -103,7 +103,7 @@ async def test_events_of_a_rolled_back_change_are_not_reported(
     await served.client.post(f"/v1/studies/{study}/stop")
     async with listening(served, study) as listener:
         assert kinds(await listener.until_over()) == [STUDY_CREATED, STUDY_ENDED]
-    counted = served.app.state.service.metrics.registry.get_sample_value
+    counted = served.service.metrics.registry.get_sample_value
     assert counted("blindtally_events_total", {"kind": STUDY_STARTED}) is None
 
 
@@ -118,7 +118,7 @@ async def test_an_impossible_stream_is_refused(served: Served) -> None:
         ("/v1/studies/{study}/events", {"Last-Event-ID": "2"}, 409, "wrong-state"),
     ):
         refused(await served.client.get(path.format(study=study), headers=headers), status, kind)
-        assert served.app.state.service.event_streams._followers.total() == 0
+        assert served.service.event_streams._followers.total() == 0
 
 
 async def test_one_stream_above_the_limit_is_refused_with_a_time_to_retry(
@@ -165,25 +165,22 @@ async def test_a_stream_ends_when_the_database_is_away(
         assert len(await listener.until_over()) == 3
 
 
-async def test_a_study_that_is_stopped_twice_is_reported_once(
-    serve: Serve, database_url: str
-) -> None:
+async def test_a_study_that_is_stopped_twice_is_reported_once(each_served: Served) -> None:
     """Two requests in sequence, and two at the same time."""
-    async with serve(database_url) as served:
-        for at_once in (False, True):
-            study = await served.create()
-            stops = [served.client.post(f"/v1/studies/{study}/stop") for _ in range(2)]
-            answers = await asyncio.gather(*stops) if at_once else [await stop for stop in stops]
-            assert [answer.status_code for answer in answers] == [200, 200]
-            assert {answer.json()["state"] for answer in answers} == {"stopped"}
-            async with listening(served, study) as listener:
-                reported = kinds(await listener.until_over())
-            failed = EventKind.COHORT_FAILED.value
-            assert reported == [
-                STUDY_CREATED,
-                STUDY_STARTED,
-                ROUND_OPENED,
-                failed,
-                ROUND_CLOSED,
-                STUDY_ENDED,
-            ]
+    for at_once in (False, True):
+        study = await each_served.create()
+        stops = [each_served.client.post(f"/v1/studies/{study}/stop") for _ in range(2)]
+        answers = await asyncio.gather(*stops) if at_once else [await stop for stop in stops]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert {answer.json()["state"] for answer in answers} == {"stopped"}
+        async with listening(each_served, study) as listener:
+            reported = kinds(await listener.until_over())
+        failed = EventKind.COHORT_FAILED.value
+        assert reported == [
+            STUDY_CREATED,
+            STUDY_STARTED,
+            ROUND_OPENED,
+            failed,
+            ROUND_CLOSED,
+            STUDY_ENDED,
+        ]

@@ -14,7 +14,7 @@ PHASES = ("sharing", "masking", "confirming", "unmasking")
 async def message_count(served: Served) -> int:
     """Return the number of stored messages."""
     count = select(func.count()).select_from(MessageRow)
-    stored: int = await served.app.state.service.store.database.read(lambda s: s.scalar(count))
+    stored: int = await served.store.database.read(lambda s: s.scalar(count))
     return stored
 
 

@@ -11,21 +11,19 @@ from sqlalchemy.exc import OperationalError
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.disk_space import DiskSpace
 from server.db.schema import IdempotencyKeyRow
-from tests.server.conftest import Serve
 from tests.server.harness import Served
 from tests.server.party import refused
 
 
-async def test_a_service_is_alive_and_ready(serve: Serve, database_url: str) -> None:
-    async with serve(database_url) as served:
-        for path in ("/healthz", "/readyz"):
-            response = await served.client.get(path)
-            assert (response.status_code, response.json()) == (200, {"status": "ok"})
+async def test_a_service_is_alive_and_ready(each_served: Served) -> None:
+    for path in ("/healthz", "/readyz"):
+        response = await each_served.client.get(path)
+        assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 
 async def test_a_service_with_another_schema_is_alive_but_not_ready(served: Served) -> None:
     change = text("UPDATE alembic_version SET version_num = '0000'")
-    await served.app.state.service.store.database.write(lambda session: session.execute(change))
+    await served.store.database.write(lambda session: session.execute(change))
     assert (await served.client.get("/healthz")).status_code == 200
     response = await served.client.get("/readyz")
     assert "0000" in refused(response, 503, "unavailable")
@@ -39,59 +37,56 @@ async def test_an_unknown_path_and_a_wrong_method_are_refused(served: Served) ->
 
 
 async def test_a_service_without_its_database_is_alive_but_not_ready(
-    serve: Serve, database_url: str, monkeypatch: pytest.MonkeyPatch
+    each_served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serve(database_url) as served:
-        database = served.app.state.service.store.database
-        database.engine.dispose()
-        away = OperationalError("", None, Exception("connection refused"))
-        with monkeypatch.context() as patch:
-            patch.setattr(database.engine, "connect", Mock(side_effect=away))
-            patch.setattr(database.engine, "raw_connection", Mock(side_effect=away))
-            assert (await served.client.get("/healthz")).status_code == 200
-            response = await served.client.get("/readyz")
-            refused(response, 503, "unavailable")
-            assert response.headers["retry-after"]
-            assert "refused" not in response.text
-        assert (await served.client.get("/readyz")).status_code == 200  # without a restart
+    database = each_served.store.database
+    database.engine.dispose()
+    away = OperationalError("", None, Exception("connection refused"))
+    with monkeypatch.context() as patch:
+        patch.setattr(database.engine, "connect", Mock(side_effect=away))
+        patch.setattr(database.engine, "raw_connection", Mock(side_effect=away))
+        assert (await each_served.client.get("/healthz")).status_code == 200
+        response = await each_served.client.get("/readyz")
+        refused(response, 503, "unavailable")
+        assert response.headers["retry-after"]
+        assert "refused" not in response.text
+    assert (await each_served.client.get("/readyz")).status_code == 200  # without a restart
 
 
 async def test_a_service_whose_disk_is_full_is_alive_but_not_ready_until_there_is_room(
-    serve: Serve, sqlite_url: str
+    served: Served,
 ) -> None:
-    async with serve(sqlite_url) as served:
-        store = served.app.state.service.store
-        pages = await store.database.read(lambda s: s.scalar(text("PRAGMA page_count")))
+    store = served.store
+    pages = await store.database.read(lambda s: s.scalar(text("PRAGMA page_count")))
 
-        def fill(connection: Connection) -> None:
-            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    def fill(connection: Connection) -> None:
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
 
-        event.listen(store.database.engine, "begin", fill)
-        assert (await served.client.get("/readyz")).status_code == 200  # no write has failed yet
-        large = text("INSERT INTO events VALUES ('x', 1, 'x', 'x', zeroblob(1000000))")
-        with pytest.raises(UNAVAILABLE_ERRORS):
-            await store.database.write(lambda session: session.execute(large))
-        response = await served.client.get("/readyz")
-        assert "full" in refused(response, 503, "unavailable")
-        assert (await served.client.get("/healthz")).status_code == 200
-        pages += 100  # enough for the probe of a megabyte
-        assert (await served.client.get("/readyz")).status_code == 200  # without a restart
-        assert (await served.client.get("/readyz")).status_code == 200
-        left = select(func.count()).select_from(IdempotencyKeyRow)
-        assert await store.database.read(lambda s: s.scalar(left)) == 0
+    event.listen(store.database.engine, "begin", fill)
+    assert (await served.client.get("/readyz")).status_code == 200  # no write has failed yet
+    large = text("INSERT INTO events VALUES ('x', 1, 'x', 'x', zeroblob(1000000))")
+    with pytest.raises(UNAVAILABLE_ERRORS):
+        await store.database.write(lambda session: session.execute(large))
+    response = await served.client.get("/readyz")
+    assert "full" in refused(response, 503, "unavailable")
+    assert (await served.client.get("/healthz")).status_code == 200
+    pages += 100  # enough for the probe of a megabyte
+    assert (await served.client.get("/readyz")).status_code == 200  # without a restart
+    assert (await served.client.get("/readyz")).status_code == 200
+    left = select(func.count()).select_from(IdempotencyKeyRow)
+    assert await store.database.read(lambda s: s.scalar(left)) == 0
 
 
 async def test_concurrent_readiness_requests_write_one_probe(
-    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each probe is a megabyte: requests during a probe receive that there is no space."""
-    async with serve(sqlite_url) as served:
-        database = served.app.state.service.store.database
-        database.is_disk_full = True
-        tries, write = Mock(return_value=None), DiskSpace._write_probe
-        monkeypatch.setattr(DiskSpace, "_write_probe", lambda *args: tries() or write(*args))
-        disk_space = served.app.state.service.store.disk_space
-        answers = await asyncio.gather(*(disk_space.has_space() for _ in range(20)))
-        assert answers == [True] + [False] * 19
-        tries.assert_called_once()
-        assert await disk_space.has_space()
+    database = served.store.database
+    database.is_disk_full = True
+    tries, write = Mock(return_value=None), DiskSpace._write_probe
+    monkeypatch.setattr(DiskSpace, "_write_probe", lambda *args: tries() or write(*args))
+    disk_space = served.store.disk_space
+    answers = await asyncio.gather(*(disk_space.has_space() for _ in range(20)))
+    assert answers == [True] + [False] * 19
+    tries.assert_called_once()
+    assert await disk_space.has_space()

@@ -95,16 +95,13 @@ async def test_an_invalid_key_is_malformed(served: Served) -> None:
         assert await studies(served) == []
 
 
-async def test_keys_are_valid_for_a_day_and_deleted_by_later_ones(
-    serve: Serve, database_url: str
-) -> None:
-    async with serve(database_url) as served:
-        for key in ("a", "b"):
-            await create(served, key)
-        served.clock.advance(RETENTION.total_seconds())
-        assert "idempotent-replayed" in (await create(served, "a")).headers
-        served.clock.advance(timedelta(seconds=1).total_seconds())
-        assert "idempotent-replayed" not in (await create(served, "a", name="new")).headers
-        count = select(func.count()).select_from(IdempotencyKeyRow)
-        database = served.app.state.service.store.database
-        assert await database.read(lambda session: session.scalar(count)) == 1
+async def test_keys_are_valid_for_a_day_and_deleted_by_later_ones(each_served: Served) -> None:
+    for key in ("a", "b"):
+        await create(each_served, key)
+    each_served.clock.advance(RETENTION.total_seconds())
+    assert "idempotent-replayed" in (await create(each_served, "a")).headers
+    each_served.clock.advance(timedelta(seconds=1).total_seconds())
+    assert "idempotent-replayed" not in (await create(each_served, "a", name="new")).headers
+    count = select(func.count()).select_from(IdempotencyKeyRow)
+    database = each_served.store.database
+    assert await database.read(lambda session: session.scalar(count)) == 1

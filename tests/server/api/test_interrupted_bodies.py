@@ -23,7 +23,7 @@ async def rows(served: Served) -> list[int]:
         select(func.count()).select_from(t)
         for t in (StudyRow, ParticipantRow, MessageRow, EventRow)
     ]
-    database = served.app.state.service.store.database
+    database = served.store.database
     row_counts: list[int] = await database.read(lambda s: [s.scalar(count) for count in counts])
     return row_counts
 

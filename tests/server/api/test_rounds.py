@@ -2,23 +2,8 @@
 
 import asyncio
 
-from protocol.api.messages import RoundPage
-from tests.server.harness import Served, play
+from tests.server.harness import Served
 from tests.server.party import refused
-
-
-async def test_rounds_are_listed_first_to_last_page_by_page(served: Served) -> None:
-    study = await served.create(rounds=3)
-    for after in range(3):
-        await play(served, study, after=after, count=6)
-        await served.until_closed(study, after + 1)
-    path = f"/v1/studies/{study}/rounds"
-    first = RoundPage.model_validate_json((await served.client.get(f"{path}?limit=2")).content)
-    assert ([view.number for view in first.rounds], first.next) == ([1, 2], 2)
-    answer = await served.client.get(path, params={"after": first.next, "limit": 2})
-    rest = RoundPage.model_validate_json(answer.content)
-    assert ([view.number for view in rest.rounds], rest.next) == ([3], None)
-    assert rest.rounds[0].cohorts[0].survivors == (0, 1, 2, 3, 4, 5)
 
 
 async def test_a_running_round_shows_the_number_of_received_messages(served: Served) -> None:

@@ -11,55 +11,46 @@ from tests.server.harness import Served, study_request
 from tests.server.party import refused
 
 
-async def test_a_study_is_created_shown_started_once_and_stopped_once(
-    serve: Serve, database_url: str
-) -> None:
-    async with serve(database_url) as served:
-        response = await served.client.post("/v1/studies", json=study_request(start=False))
-        assert response.status_code == 201
-        study = StudyView.model_validate_json(response.content)
-        path = f"/v1/studies/{study.id}"
-        assert response.headers["location"] == path
-        assert (study.state, study.round) == ("created", 0)
-        assert (await served.client.get(path)).json() == response.json()
-        for _ in range(2):
-            started = (await served.client.post(f"{path}/start")).json()
-            assert (started["state"], started["round"]) == ("running", 1)
-        for _ in range(2):
-            stopped = await served.client.post(f"{path}/stop")
-            assert stopped.json()["state"] == "stopped"
-        view = await served.show_round(study.id)
-        assert (view.state, view.cohorts[0].failure) == ("failed", "the study was stopped")
-        again = await served.client.post(f"{path}/start")
-        refused(again, 409, "wrong-state")
+async def test_a_study_is_created_shown_started_once_and_stopped_once(each_served: Served) -> None:
+    response = await each_served.client.post("/v1/studies", json=study_request(start=False))
+    assert response.status_code == 201
+    study = StudyView.model_validate_json(response.content)
+    path = f"/v1/studies/{study.id}"
+    assert response.headers["location"] == path
+    assert (study.state, study.round) == ("created", 0)
+    assert (await each_served.client.get(path)).json() == response.json()
+    for _ in range(2):
+        started = (await each_served.client.post(f"{path}/start")).json()
+        assert (started["state"], started["round"]) == ("running", 1)
+    for _ in range(2):
+        stopped = await each_served.client.post(f"{path}/stop")
+        assert stopped.json()["state"] == "stopped"
+    view = await each_served.show_round(study.id)
+    assert (view.state, view.cohorts[0].failure) == ("failed", "the study was stopped")
+    again = await each_served.client.post(f"{path}/start")
+    refused(again, 409, "wrong-state")
 
 
-async def test_studies_are_listed_newest_first_page_by_page(
-    serve: Serve, database_url: str
-) -> None:
-    async with serve(database_url) as served:
-        made = []
-        for number in range(5):
-            made.append(await served.create(name=f"study {number}\u0000", start=False))
-            served.clock.advance(number % 2)  # some at the same instant
-        seen: list[str] = []
-        after = None
-        while True:
-            params: dict[str, Any] = {"limit": 2} | ({"after": after} if after else {})
-            answer = await served.client.get("/v1/studies", params=params)
-            page = StudyPage.model_validate_json(answer.content)
-            seen += [study.id for study in page.studies]
-            after = page.next
-            if after is None:
-                break
-        assert sorted(seen) == sorted(made)
-        assert seen[0] == made[4]
-        for nonsense in ("nope", "%00", "a" * 65, "1;2"):
-            answer = await served.client.get(f"/v1/studies?after={nonsense}")
-            assert (answer.status_code, answer.json()["errors"][0]["location"]) == (
-                422,
-                "query.after",
-            )
+async def test_studies_are_listed_newest_first_page_by_page(each_served: Served) -> None:
+    made = []
+    for number in range(5):
+        made.append(await each_served.create(name=f"study {number}\u0000", start=False))
+        each_served.clock.advance(number % 2)  # some at the same instant
+    seen: list[str] = []
+    after = None
+    while True:
+        params: dict[str, Any] = {"limit": 2} | ({"after": after} if after else {})
+        answer = await each_served.client.get("/v1/studies", params=params)
+        page = StudyPage.model_validate_json(answer.content)
+        seen += [study.id for study in page.studies]
+        after = page.next
+        if after is None:
+            break
+    assert sorted(seen) == sorted(made)
+    assert seen[0] == made[4]
+    for nonsense in ("nope", "%00", "a" * 65, "1;2"):
+        answer = await each_served.client.get(f"/v1/studies?after={nonsense}")
+        assert (answer.status_code, answer.json()["errors"][0]["location"]) == (422, "query.after")
 
 
 async def test_an_unknown_study_is_not_found(served: Served) -> None:

@@ -150,7 +150,7 @@ async def test_a_late_body_is_refused_by_the_current_phase_and_not_by_the_last_k
     device = await party.go_but_one("share", "mask")
     body = await device.compute_vector()
     await party.served.pass_phase(party.study)
-    orchestrator = party.served.app.state.service.orchestrator
+    orchestrator = party.served.service.orchestrator
     monkeypatch.setattr(orchestrator, "last_phase", lambda _cohort: Phase.MASKING)
     bad = bytearray(body)
     bad[-1] ^= 1  # of the signature

@@ -82,15 +82,6 @@ async def test_a_writer_that_queued_for_too_long_does_nothing(sqlite: Database) 
     assert await sqlite.read(run("SELECT sum(x) FROM t")) == 2
 
 
-async def test_writers_never_lose_an_update(database_url: str) -> None:
-    database = Database(database_url)
-    await database.write(run("CREATE TABLE t (x INTEGER)"))
-    await database.write(run("INSERT INTO t VALUES (0)"))
-    await asyncio.gather(*(database.write(run("UPDATE t SET x = x + 1")) for _ in range(100)))
-    assert await database.read(run("SELECT x FROM t")) == 100
-    await database.close()
-
-
 async def test_an_error_of_the_database_shows_no_value(database_url: str) -> None:
     """A message's body may hold shares; errors are logged."""
     database = Database(database_url)

@@ -47,11 +47,3 @@ async def test_other_programs_may_use_a_served_database(serve: Serve, sqlite_url
         second = Database(sqlite_url)
         assert await second.read(lambda session: session.connection().closed) is False
         await second.close()
-
-
-async def test_many_serve_one_postgresql(postgres_url: str) -> None:
-    first, second = Database(postgres_url), Database(postgres_url)
-    with sqlite_process_lock(first), sqlite_process_lock(second):
-        pass
-    await first.close()
-    await second.close()

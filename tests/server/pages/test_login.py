@@ -112,17 +112,6 @@ async def test_logging_out_forgets_the_key_and_is_audited(closed: Served) -> Non
     assert {"log in", "log out"} <= {entry.action for entry in trail}
 
 
-async def test_a_revoked_key_opens_no_page(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url, open=False, credential_cache_seconds=0.01) as served:
-        access = served.store.access
-        name, key = await access.create_key("test", (Permission.READ,), None)
-        await log_in(served, key)
-        assert (await served.client.get("/")).status_code == 200
-        await access.revoke(name)
-        served.service.authenticator._principals.clear()
-        assert (await served.client.get("/")).status_code == 303
-
-
 async def test_a_scope_opens_its_pages_and_no_others(closed: Served) -> None:
     study = await study_of(closed, await keyed(closed))
     for right, opens, not_these in (

@@ -9,17 +9,6 @@ from tests.server.harness import Served, histogram_request, play
 from tests.server.pages.browsing import page_of, post
 
 
-async def test_an_empty_service_states_what_is_missing(served: Served) -> None:
-    page = await page_of(served, "/operations")
-    for words in (
-        "No cohort is waiting",
-        "No populations",
-        "No keys.",
-        "No action has been recorded",
-    ):
-        assert words in page
-
-
 async def test_keys_and_tokens_are_shown_without_their_secrets(served: Served) -> None:
     access = served.store.access
     name, key = await access.create_key("<i>analyst</i>", (Permission.READ,), timedelta(days=1))

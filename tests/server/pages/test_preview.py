@@ -31,11 +31,6 @@ async def test_a_preview_shows_the_bytes_that_a_device_sends(served: Served) -> 
         assert has_command == (kind in ("tracked", "adaptive-iblt"))
 
 
-async def test_a_preview_of_an_impossible_study_gives_the_reason(served: Served) -> None:
-    text = await preview(served, "adaptive-iblt", **{"question.words": "3"})
-    assert 'class="fault"' in text
-
-
 async def test_a_preview_names_fields_by_their_labels(served: Served) -> None:
     changes = {"name": "", "rounds": "many", "terms.cohort_size": "50"}
     text = await preview(served, "tracked", **changes)

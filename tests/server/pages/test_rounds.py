@@ -77,11 +77,3 @@ async def test_blamed_participants_are_named(served: Served) -> None:
     await served.store.database.write(lambda session: session.execute(blame))
     page = await page_of(served, f"/studies/{study}/rounds/1")
     assert "slot <strong>3</strong>: sent &lt;b&gt;false&lt;/b&gt; shares" in page
-
-
-async def test_cohorts_stand_side_by_side(served: Served) -> None:
-    terms = {"cohort_size": 6, "minimum": 3, "cohorts": 3, "corrupt": 0.17, "dropout": 0.34}
-    study = await served.create(terms=terms)
-    page = await page_of(served, f"/studies/{study}/rounds/1")
-    assert re.findall(r'id="cohort-(\d)"', page) == ["0", "1", "2"]
-    assert len(stages(page)) == 15

@@ -98,14 +98,14 @@ async def test_a_study_that_was_not_started_has_no_answer_and_no_rounds(served: 
     assert [entry.action for entry in trail] == ["stop study", "start study", "create study"]
 
 
-async def test_the_page_of_a_study_shows_the_data_of_the_api(each_served: Served) -> None:
-    study = await each_served.create(rounds=2)
+async def test_the_page_of_a_study_shows_the_data_of_the_api(served: Served) -> None:
+    study = await served.create(rounds=2)
     for number in (1, 2):
-        await play(each_served, study, after=number - 1)
-        await each_served.until_closed(study, number)
-    items = await each_served.heavy_hitters(study)
-    await page_of(each_served, f"/studies/{study}")  # begins to decode the history
-    page = await page_of(each_served, f"/studies/{study}")
+        await play(served, study, after=number - 1)
+        await served.until_closed(study, number)
+    items = await served.heavy_hitters(study)
+    await page_of(served, f"/studies/{study}")  # begins to decode the history
+    page = await page_of(served, f"/studies/{study}")
     assert items_in(page) == [item.item for item in items]
     shown = re.findall(r'<td class="n strong">(\d+)</td>', page)
     assert shown == [f"{item.estimate:.0f}" for item in items]
@@ -239,22 +239,6 @@ async def test_what_begins_like_a_key_is_explained_where_items_are_hashed(served
         study = await served.create(question=question | changes)
         await add_heavy_hitters(served, study, ("#0123456789",))
         assert (words in await page_of(served, f"/studies/{study}")) == has_keys
-
-
-async def test_what_a_table_of_tracked_holds_is_new(served: Served) -> None:
-    study = await served.create(
-        question={
-            "mechanism": "tracked",
-            "threshold": 4,
-            "contribution": 2,
-            "domain": {"kind": "utf8", "max_bytes": 3},
-            "words": 2000,
-        }
-    )
-    page = await page_of(served, f"/studies/{study}")
-    assert "New items / capacity" in page
-    assert "Distinct" not in page
-    assert "New items" in await page_of(served, f"/studies/{study}/rounds/1")
 
 
 async def test_a_study_with_a_budget_shows_the_epsilon_of_each_party(served: Served) -> None:

@@ -254,7 +254,7 @@ async def test_an_answer_that_cannot_be_kept_leaves_no_study_stuck(
         assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
 
 
-async def test_the_longest_item_there_can_be_is_kept(serve: Serve, database_url: str) -> None:
+async def test_the_longest_item_there_can_be_is_kept(each_served: Served) -> None:
     characters = "".join(chr(0x20000 + number) for number in range(2048))  # 4 bytes each
     item = "".join(Random(1).choices(characters, k=256))
     question = {
@@ -264,15 +264,14 @@ async def test_the_longest_item_there_can_be_is_kept(serve: Serve, database_url:
         "domain": {"kind": "alphabet", "characters": characters, "length": 256},
         "words": 30_000,
     }
-    async with serve(database_url) as served:
-        study = await served.create(question=question)
-        devices = await served.join(study, 6)
-        for device in devices:
-            device.histogram = {item: 1}
-        await together(devices, *STEPS)
-        assert (await served.until_closed(study)).state == "decoded"
-        rows = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
-        assert [row["item"] for row in rows["heavy_hitters"]] == [item]
+    study = await each_served.create(question=question)
+    devices = await each_served.join(study, 6)
+    for device in devices:
+        device.histogram = {item: 1}
+    await together(devices, *STEPS)
+    assert (await each_served.until_closed(study)).state == "decoded"
+    rows = (await each_served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
+    assert [row["item"] for row in rows["heavy_hitters"]] == [item]
 
 
 async def test_a_decision_that_waited_too_long_is_dropped(served: Served, clock: Clock) -> None:

@@ -13,7 +13,6 @@ from server.db import migrations
 from server.db.database import Database
 from server.db.repositories.events import EventRepository, record_event
 from server.telemetry.metrics import Metrics
-from tests.server.conftest import Serve
 from tests.server.harness import NOON, Served, play, together
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "observability.md"
@@ -132,13 +131,6 @@ async def test_an_event_counts_once_in_repeated_transactions(postgres_url: str) 
     value = metrics.registry.get_sample_value
     assert value("blindtally_events_total", {"kind": "study-created"}) == 1
     assert value("blindtally_database_errors_total", {"error": "OperationalError"}) == 2
-
-
-async def test_applications_in_one_process_count_apart(serve: Serve, postgres_url: str) -> None:
-    async with serve(postgres_url) as first, serve(postgres_url) as second:
-        await first.create()
-        assert ("events_total", ("study-created",)) in await scrape(first)
-        assert ("events_total", ("study-created",)) not in await scrape(second)
 
 
 def test_the_document_lists_every_metric_and_no_other() -> None:
