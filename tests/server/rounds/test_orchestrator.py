@@ -9,7 +9,6 @@ from unittest.mock import AsyncMock
 import pytest
 import structlog
 from sqlalchemy import text
-from sqlalchemy.event import listen
 from sqlalchemy.exc import OperationalError
 
 from protocol.mechanism import Answer, Estimate
@@ -221,21 +220,6 @@ async def test_time_without_a_database_costs_no_cohort_its_round(
         await served.tick()
     for each in (study, other):
         assert (await served.show_round(each)).cohorts[0].phase == "sharing"
-
-
-async def test_a_pending_cohort_is_found_by_index(served: Served) -> None:
-    statements: list[str] = []
-    database = served.store.database
-    listen(database.engine, "before_cursor_execute", lambda *seen: statements.append(seen[2]))
-    await served.store.cohorts.pending()
-    query = next(logged for logged in statements if "FROM cohorts JOIN studies" in logged)
-    marks = ("waiting",) * query.count("?")
-    plan = await database.read(
-        lambda session: (
-            session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", marks).all()
-        )
-    )
-    assert any("USING INDEX cohorts_by_phase" in row[-1] for row in plan)
 
 
 async def test_an_answer_that_cannot_be_kept_leaves_no_study_stuck(
