@@ -40,7 +40,6 @@ async def test_a_service_without_its_database_is_alive_but_not_ready(
     each_served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = each_served.store.database
-    database.engine.dispose()
     away = OperationalError("", None, Exception("connection refused"))
     with monkeypatch.context() as patch:
         patch.setattr(database.engine, "connect", Mock(side_effect=away))
