@@ -41,6 +41,7 @@ from protocol.mechanisms.registry import MECHANISMS
 from protocol.randomness import seeded_words
 from secagg.keys import Identity
 from secagg.ring import Vector
+from tests.support.views import NOON, cohort_document, round_document, study_document
 
 SETUP_OPTIONS: dict[str, Any] = {"devices": 12, "rounds": 1, "dropout": 0.1, "seed": 1}
 SETUP_OPTIONS |= {"threshold": 3, "contribution": 2, "words": None}
@@ -184,30 +185,18 @@ def played(count: int = 3) -> tuple[FleetRound, CohortView, Vector]:
     total = MECHANISM.ring(plan).zero()
     for vector in vectors:
         MECHANISM.ring(plan).add(total, vector)
-    now = "2026-11-21T12:00:00Z"
     cohort = CohortView.model_validate(
-        {
-            "number": 0,
-            "phase": "summed",
-            "deadline": now,
-            "enrolled": count + 1,
-            "holders": 3,
-            "threshold": 2,
-            "history": [],
-            "survivors": list(range(count)),
-            "failure": None,
-        }
+        cohort_document(
+            "summed",
+            enrolled=count + 1,
+            holders=3,
+            threshold=2,
+            survivors=range(count),
+        )
     )
-    view = RoundView(
-        number=1,
-        state="decoded",
-        plan=plan,
-        cohorts=(cohort,),
-        participants=count,
-        distinct=1.0,
-        opened=cohort.deadline,
-        closed=cohort.deadline,
-    )
+    view = RoundView.model_validate(
+        round_document(plan, state="decoded", participants=count, distinct=1.0, closed=NOON)
+    ).model_copy(update={"cohorts": (cohort,)})
     entries = [
         DeviceResult(
             7 + slot, EndState.FINISHED, DeviceStep.UNMASKED, 0, slot, Traffic(), given, vector
@@ -232,19 +221,7 @@ def test_blamed_participants_are_named() -> None:
     view = finished.view.model_copy(update={"cohorts": (blamed,)})
     result = summarize_round(replace(finished, view=view), exact=True)
     assert result.violations == ("cohort 0, participant 2 shared false secrets",)
-    study = StudyView.model_validate(
-        {
-            "id": "study",
-            "name": "blame",
-            "state": "finished",
-            "question": SETUP.question.model_dump(),
-            "terms": SETUP.terms.model_dump(),
-            "rounds": 1,
-            "timeouts": {},
-            "round": 1,
-            "created": cohort.deadline,
-        }
-    )
+    study = StudyView.model_validate(study_document(SETUP.question, SETUP.terms))
     screen = Console(record=True, width=80, file=io.StringIO())
     print_results(
         screen, summarize_study(study, [], [finished], rounds=[result], seconds=1, settings={})

@@ -44,6 +44,7 @@ from secagg.roster import (
 from secagg.session import Session, Transcript, advertisement_statement
 from secagg.unmasking import unmask
 from tests.client.mock_transport import MockTransport
+from tests.support.views import round_document
 
 N = 9
 STUDY = "study-1"
@@ -55,19 +56,8 @@ def view_of(number: int = 1, question: AnyQuestion = QUESTION, **terms: object) 
     """Return an open round of a study that asks `question`, with `terms`."""
     changed = Terms.model_validate(TERMS.model_dump() | terms)
     first = SUM_MECHANISMS[question.mechanism].first_plan(question, changed, STUDY, 9, Random(1))
-    opened = "2030-01-01T00:00:00Z"
-    return RoundView.model_validate(
-        {
-            "number": number,
-            "state": "running",
-            "plan": first.model_copy(update={"round": number}).model_dump(),
-            "cohorts": (),
-            "participants": None,
-            "distinct": None,
-            "opened": opened,
-            "closed": None,
-        }
-    )
+    plan = first.model_copy(update={"round": number}).model_dump()
+    return RoundView.model_validate(round_document(plan, number=number))
 
 
 @dataclass

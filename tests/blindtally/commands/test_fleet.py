@@ -18,7 +18,9 @@ from client.device.policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.registry import parse_question
 from protocol.study import Terms
+from tests.support.views import study_document
 
 SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5")
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
@@ -99,26 +101,10 @@ def test_a_fleet_that_refuses_names_the_limits(service: ServerProcess) -> None:
 
 
 def test_an_item_that_is_a_key_is_explained() -> None:
-    question = {
-        "mechanism": "tracked",
-        "threshold": 5,
-        "contribution": 1,
-        "domain": {"kind": "hashed", "max_bytes": 9},
-        "words": 1000,
-    }
-    study = StudyView.model_validate(
-        {
-            "id": "3f2a",
-            "name": "animals",
-            "state": "finished",
-            "question": question,
-            "terms": {"cohort_size": 20, "minimum": 10},
-            "rounds": 1,
-            "timeouts": {},
-            "round": 1,
-            "created": "2026-05-01T12:00:00Z",
-        }
-    )
+    fields = {"mechanism": "tracked", "threshold": 5, "contribution": 1, "words": 1000}
+    question = parse_question(fields | {"domain": {"kind": "hashed", "max_bytes": 9}})
+    terms = Terms(cohort_size=20, minimum=10)
+    study = StudyView.model_validate(study_document(question, terms))
 
     def table_of(*items: str) -> str:
         screen = Console(record=True, width=120, file=io.StringIO())

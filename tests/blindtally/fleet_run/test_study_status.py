@@ -11,24 +11,13 @@ from blindtally.fleet_run.study_status import MAX_SILENT_POLLS, StatusReporter, 
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.mechanisms.registry import MECHANISMS
+from tests.support.views import cohort_document, round_document, study_document
 
 SETUP = build_setup(
     None, devices=20, rounds=2, dropout=0.1, seed=1, threshold=3, contribution=2, words=None
 )
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-STUDY = StudyView.model_validate(
-    {
-        "id": "3f2a",
-        "name": "words",
-        "state": "running",
-        "question": SETUP.question.model_dump(),
-        "terms": SETUP.terms.model_dump(),
-        "rounds": 2,
-        "timeouts": {},
-        "round": 1,
-        "created": NOON,
-    }
-)
+STUDY = StudyView.model_validate(study_document(SETUP.question, SETUP.terms, id="3f2a"))
 URL = "http://127.0.0.1:8000"
 
 
@@ -40,34 +29,14 @@ def cohort(number: int, phase: Phase, *received: int) -> dict[str, Any]:
         {"phase": step, "entered": NOON, "received": count}
         for step, count in zip(known, (*received, 0), strict=False)
     ]
-    return {
-        "number": number,
-        "phase": phase,
-        "deadline": NOON,
-        "enrolled": received[0],
-        "holders": 0,
-        "threshold": 0,
-        "history": history,
-        "survivors": (),
-        "failure": None,
-    }
+    enrolled = received[0]
+    return cohort_document(phase, number=number, deadline=NOON, enrolled=enrolled, history=history)
 
 
 def shown(*cohorts: dict[str, Any], state: str = "running", cohort_size: int = 20) -> RoundView:
     terms = SETUP.terms.model_copy(update={"cohort_size": cohort_size, "minimum": 10})
     plan = MECHANISMS["adaptive-iblt"].first_plan(SETUP.question, terms, "3f2a", 2, Random(1))
-    return RoundView.model_validate(
-        {
-            "number": 1,
-            "state": state,
-            "plan": plan,
-            "cohorts": cohorts,
-            "participants": None,
-            "distinct": None,
-            "opened": NOON,
-            "closed": None,
-        }
-    )
+    return RoundView.model_validate(round_document(plan, state=state, cohorts=cohorts))
 
 
 @pytest.mark.parametrize(

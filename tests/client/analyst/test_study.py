@@ -18,12 +18,12 @@ from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.study import Terms
+from tests.support.views import NOON, round_document, study_document
 from tools import unasync
 
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
 TERMS = Terms(cohort_size=10, minimum=8, corrupt=0.1, dropout=0.3)
 Kind: TypeAlias = type[Analyst] | type[AsyncAnalyst]
-NOON = "2026-11-21T12:00:00Z"
 
 
 @pytest.fixture(autouse=True)
@@ -38,17 +38,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 def study(state: str = "running", number: int = 1) -> dict[str, object]:
-    return {
-        "id": "s1",
-        "name": "words",
-        "state": state,
-        "question": QUESTION.model_dump(),
-        "terms": TERMS.model_dump(),
-        "rounds": 2,
-        "timeouts": {},
-        "round": number,
-        "created": NOON,
-    }
+    return study_document(QUESTION, TERMS, state=state, round=number)
 
 
 def a_round(number: int, state: str) -> dict[str, object]:
@@ -63,16 +53,7 @@ def a_round(number: int, state: str) -> dict[str, object]:
         "t": 2.0,
         "cells": 60,
     }
-    return {
-        "number": number,
-        "state": state,
-        "plan": plan,
-        "cohorts": [],
-        "participants": None,
-        "distinct": None,
-        "opened": NOON,
-        "closed": None,
-    }
+    return round_document(plan, number=number, state=state)
 
 
 @asynccontextmanager

@@ -1,0 +1,27 @@
+"""Answers of a service as JSON documents, for tests without a service."""
+
+from typing import Any
+
+from protocol.mechanisms.registry import AnyQuestion
+from protocol.study import Terms
+
+NOON = "2026-11-21T12:00:00Z"
+
+
+def study_document(question: AnyQuestion, terms: Terms, **changes: Any) -> dict[str, Any]:
+    """Return a running study in its first of two rounds, with `changes`."""
+    document = {"id": "s1", "name": "words", "state": "running", "rounds": 2, "round": 1}
+    document |= {"question": question.model_dump(), "terms": terms.model_dump()}
+    return document | {"timeouts": {}, "created": NOON} | changes
+
+
+def round_document(plan: Any, **changes: Any) -> dict[str, Any]:
+    """Return the running first round, without cohorts, with `changes`."""
+    document = {"number": 1, "state": "running", "plan": plan, "cohorts": [], "opened": NOON}
+    return document | {"closed": None, "participants": None, "distinct": None} | changes
+
+
+def cohort_document(phase: str, **changes: Any) -> dict[str, Any]:
+    """Return the first cohort in `phase`, with `changes`."""
+    document = {"number": 0, "phase": phase, "deadline": NOON, "enrolled": 0, "holders": 0}
+    return document | {"threshold": 0, "history": [], "survivors": [], "failure": None} | changes
