@@ -1,6 +1,6 @@
 """Proves docker-compose.yml in a real engine: a replica is killed in mid-round, sums stay exact.
 
-    python -m tests.compose.prove --help
+    python -m tests.compose.prove
 
 Builds the images, starts all services, waits until a cohort of a later round has received some
 masked inputs but not all, kills one replica with SIGKILL and leaves it dead. The fleet must then
@@ -28,7 +28,6 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -39,6 +38,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = "blindtally-proof"
 SERVICES = ("database", "server", "proxy", "fleet")
 DASK = ("scheduler", "worker", "simulation")
+DEVICES, ROUNDS = 60, 4
+PATIENCE_SECONDS = 900  # for the study to reach its end
 SIMULATED_DEVICES = 1002  # per round: two cohorts
 BUSY_PROGRAM = (
     "from distributed import Client;"
@@ -65,15 +66,13 @@ class Compose:
     engine: Engine
     env_file: Path
     port: int
-    devices: int
-    rounds: int
 
     @property
     def _environment(self) -> dict[str, str]:
         return self.engine.environment | {
             "BLINDTALLY_PORT": str(self.port),
-            "FLEET_DEVICES": str(self.devices),
-            "FLEET_ROUNDS": str(self.rounds),
+            "FLEET_DEVICES": str(DEVICES),
+            "FLEET_ROUNDS": str(ROUNDS),
             "SIMULATION_CLIENTS": str(SIMULATED_DEVICES),
         }
 
@@ -120,41 +119,22 @@ class Compose:
         return self.docker("exec", database, *client, f"--command={statement}").strip()
 
 
-def main(
-    cache: Annotated[
-        Path | None,
-        typer.Option(help="Folder for images of a private engine [$XDG_CACHE_HOME/...]."),
-    ] = None,
-    devices: Annotated[int, typer.Option(min=20, help="Devices in a round.")] = 60,
-    rounds: Annotated[int, typer.Option(min=3, help="Rounds of the study.")] = 4,
-    patience: Annotated[
-        int, typer.Option(min=60, help="Seconds for the study to reach its end.")
-    ] = 900,
-    service: Annotated[bool, typer.Option(help="Prove the service.")] = True,
-    dask: Annotated[bool, typer.Option(help="Prove the simulation on Dask.")] = True,
-    purge: Annotated[bool, typer.Option(help="Remove the cache folder at the end.")] = False,
-) -> None:
+def main() -> None:
     """Run docker-compose.yml in a real engine, and kill a replica in mid-round."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = (cache or home / "blindtally-compose").resolve()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
-        with engine(cache, say) as docker:
+        with engine((cache / "blindtally-compose").resolve(), say) as docker:
             if docker.is_private:  # no other user has its images
                 stand_ins.build(docker, say)
             with tempfile.TemporaryDirectory() as folder:
-                compose = Compose(docker, secrets_in(Path(folder)), free_port(), devices, rounds)
-                if service:
-                    prove(compose, patience)
-                if dask:
-                    prove_dask(compose, patience)
+                compose = Compose(docker, secrets_in(Path(folder)), free_port())
+                prove(compose)
+                prove_dask(compose)
             if docker.is_private:  # layers of earlier runs that no image uses
                 compose.docker("image", "prune", "--force", "--filter=until=24h")
     except (EngineError, Unproved, subprocess.CalledProcessError, RuntimeError) as error:
         typer.echo(f"not proved: {error}", err=True)
-        raise typer.Exit(1) from None
-    finally:
-        if purge:
-            shutil.rmtree(cache, ignore_errors=True)
+        raise SystemExit(1) from None
 
 
 def say(line: str) -> None:
@@ -181,7 +161,7 @@ def free_port() -> int:
         return port
 
 
-def prove(compose: Compose, patience: int) -> None:
+def prove(compose: Compose) -> None:
     """Run the study with one replica killed in it, and remove everything.
 
     Raises:
@@ -194,7 +174,7 @@ def prove(compose: Compose, patience: int) -> None:
         check_users(compose)
         killed, survivor = compose.containers("server")
         number = kill_in_mid_round(compose, killed)
-        await_the_end(compose, patience)
+        await_the_end(compose)
         check_sums(compose)
         check_events(compose)
         check_survivor(compose, killed, survivor, number)
@@ -207,7 +187,7 @@ def prove(compose: Compose, patience: int) -> None:
         say("removed containers, networks and volume")
 
 
-def prove_dask(compose: Compose, patience: int) -> None:
+def prove_dask(compose: Compose) -> None:
     """Run the simulation with one worker killed in it: the result is that of one process.
 
     Raises:
@@ -223,7 +203,7 @@ def prove_dask(compose: Compose, patience: int) -> None:
         await_work(compose, scheduler, simulation)
         compose.docker("kill", killed)
         say(f"killed {killed} during its work")
-        await_the_end(compose, patience, "simulation")
+        await_the_end(compose, "simulation")
         check_result(compose, simulation)
     except BaseException:
         show_logs(compose, DASK)
@@ -299,13 +279,13 @@ def kill_in_mid_round(compose: Compose, replica: str) -> int:
     return int(number)
 
 
-def await_the_end(compose: Compose, patience: int, service: str = "fleet") -> None:
+def await_the_end(compose: Compose, service: str = "fleet") -> None:
     """Wait for the end of the fleet, or of another service that ends by itself."""
     (container,) = compose.containers(service)
-    last = time.monotonic() + patience
+    last = time.monotonic() + PATIENCE_SECONDS
     while (state := compose.state(container))["Running"]:
         if time.monotonic() > last:
-            raise Unproved(f"the {service} has not ended within {patience} s")
+            raise Unproved(f"the {service} has not ended within {PATIENCE_SECONDS} s")
         time.sleep(1)
     if state["ExitCode"] != 0:
         raise Unproved(f"the {service} failed: {state['ExitCode']}")
@@ -319,8 +299,8 @@ def check_sums(compose: Compose) -> None:
     for line in lines:
         say(line)
     exact = [line for line in lines if "sum exact" in line]
-    if not len(exact) == len(lines) == compose.rounds:
-        raise Unproved(f"{len(exact)} exact sums of {compose.rounds} rounds")
+    if not len(exact) == len(lines) == ROUNDS:
+        raise Unproved(f"{len(exact)} exact sums of {ROUNDS} rounds")
     if compose.query("SELECT count(*) FROM cohorts WHERE phase <> 'summed'") != "0":
         raise Unproved("a cohort has no sum")
 
@@ -337,7 +317,7 @@ def check_events(compose: Compose) -> None:
     with urllib.request.urlopen(request, timeout=30) as stream:  # noqa: S310 - a fixed URL
         kinds = re.findall(r"^event: (\S+)$", stream.read().decode(), re.MULTILINE)
     closed = kinds.count("round-closed")
-    if kinds[:1] != ["study-created"] or kinds[-1] != "study-ended" or closed != compose.rounds:
+    if kinds[:1] != ["study-created"] or kinds[-1] != "study-ended" or closed != ROUNDS:
         raise Unproved(f"the event stream is not complete: {kinds}")
     say(f"the event stream has {len(kinds)} events, from creation to end")
 
@@ -352,7 +332,7 @@ def check_survivor(compose: Compose, killed: str, survivor: str, number: int) ->
         raise Unproved(f"{survivor} ended as well and was started {restarts} times")
     since = f"--since={dead['FinishedAt']}"
     closed = compose.docker("logs", since, survivor).count('"round closed"')
-    if closed != compose.rounds - number + 1:
+    if closed != ROUNDS - number + 1:
         raise Unproved(f"{survivor} closed {closed} rounds alone")
     with urllib.request.urlopen(f"http://127.0.0.1:{compose.port}/readyz", timeout=10) as answer:
         if answer.status != 200:
@@ -376,4 +356,4 @@ def check_stop(compose: Compose, killed: str) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()
