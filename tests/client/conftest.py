@@ -63,12 +63,6 @@ async def enrolled(connect: ClientFactory, registrar: Identity) -> StudyView:
     return await create(connect, registrar=registrar.public.hex())
 
 
-@pytest.fixture
-async def trusting(connect: ClientFactory) -> StudyView:
-    """Return a study whose server is trusted to keep to the protocol."""
-    return await create(connect, mode="semi-honest")
-
-
 async def create(connect: ClientFactory, **terms: object) -> StudyView:
     changed = Terms.model_validate(REQUEST.terms.model_dump() | terms)
     asked = REQUEST.model_copy(update={"terms": changed})

@@ -260,11 +260,6 @@ def test_growth_and_rules_are_printed_and_written(words: Path, tmp_path: Path) -
     assert len(json.loads(result.stdout)["rows"]) == 2 * len(DRIFT_KINDS)
 
 
-def test_growth_ends_where_a_round_has_a_few_items_only() -> None:
-    people = population(2)
-    assert growth.table_words(people, 1, 10, 1, np.random.default_rng(9)) > 0
-
-
 def test_the_grid_is_printed_and_drawn(
     words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

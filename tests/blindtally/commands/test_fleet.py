@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,6 @@ from tests.support.views import study_document
 
 SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5")
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("service"), is_open=True) as running:
-        yield running
 
 
 def fleet(*arguments: str) -> tuple[int, str]:
@@ -135,7 +128,7 @@ def test_a_waiting_fleet_shows_the_missing_devices_and_at_the_end_the_page(
             QUESTION,
             Terms(cohort_size=20, minimum=15),
             rounds=1,
-            timeouts=Timeouts(enrolling=5),
+            timeouts=Timeouts(enrolling=3),
         )
     options = ["--study", study.id, "--devices", "12", "--min-cohort", "5"]
     run = CliRunner().invoke(app, ["fleet", "--url", service.url, *options])

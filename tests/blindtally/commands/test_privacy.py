@@ -1,13 +1,11 @@
 """`blindtally privacy` against a real service: budgets made, spent, shown, and refused."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.demo.server_process import ServerProcess
 from client.analyst.study import Analyst
 from client.errors import BudgetSpentError
 from protocol.domains.strings import Utf8
@@ -24,12 +22,6 @@ QUESTION = TrieHhQuestion(
     mode="noise",
 )
 TERMS = Terms(cohort_size=40, minimum=20)
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with ServerProcess(tmp_path_factory.mktemp("service"), is_open=True) as running:
-        yield running.url
 
 
 def run(*args: str) -> tuple[int, str]:

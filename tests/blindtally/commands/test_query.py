@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.demo.server_process import ServerProcess
 from client.analyst.study import Analyst
 from client.device.policy import Policy
 from client.fleet.config import FleetConfig
@@ -30,19 +28,16 @@ TERMS = Terms(cohort_size=12, minimum=8, corrupt=0.1, dropout=0.2)
 
 
 @pytest.fixture(scope="module")
-def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Yield the arguments of a study of 12 devices that hold 0, 5, .. 55.
+def at(url: str) -> list[str]:
+    """Return the arguments of a study of 12 devices that hold 0, 5, .. 55.
 
     One of 84 cells has noise with probability 0.1; more noise has a probability below 0.01.
     """
-    with (
-        ServerProcess(tmp_path_factory.mktemp("service"), is_open=True) as running,
-        Analyst(running.url) as analyst,
-    ):
+    with Analyst(url) as analyst:
         study = analyst.create("numbers", QUESTION, TERMS, rounds=1)
-        asyncio.run(play(running.url, study.view))
+        asyncio.run(play(url, study.view))
         assert study.wait().state == "finished"
-        yield [study.id, "--url", running.url]
+        return [study.id, "--url", url]
 
 
 async def play(url: str, study: StudyView) -> None:

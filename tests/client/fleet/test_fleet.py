@@ -20,7 +20,6 @@ from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
 from protocol.api.phases import Phase
-from secagg.keys import Identity
 from secagg.parameters import Mode
 
 HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(30)]
@@ -53,24 +52,6 @@ async def test_a_fleet_takes_part_in_every_round(connect: ClientFactory, study: 
     assert len(given) == len(set(given))
     assert reports[-1].steps_taken[DeviceStep.UNMASKED] == 8
     assert reports[-1].dropped_out == 2
-
-
-async def test_a_fleet_takes_part_in_semi_honest_mode(
-    connect: ClientFactory, trusting: StudyView
-) -> None:
-    willing = Policy(min_cohort=5, modes=frozenset({"semi-honest"}))
-    for each in await play(connect, trusting, config(policy=willing)):
-        assert each.view.cohorts[0].phase is Phase.SUMMED
-        assert Phase.CONFIRMING not in each.dropouts_by_phase()
-        assert DeviceStep.CONFIRMED not in {entry.last_step for entry in each.results}
-
-
-async def test_a_registrar_enrols_a_fleet(
-    connect: ClientFactory, enrolled: StudyView, registrar: Identity
-) -> None:
-    pinned = Policy(min_cohort=5, registrar=registrar.public)
-    for each in await play(connect, enrolled, config(policy=pinned, registrar=registrar)):
-        assert each.view.cohorts[0].phase is Phase.SUMMED
 
 
 async def test_a_fleet_smaller_than_the_study_reuses_devices_that_sent_no_vector(
