@@ -146,6 +146,9 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_tables_are_for_studies_of_no_population",
         "test_unbounded_loss_is_refused",
     ),
+    "tests/server/test_overload.py": (
+        "test_of_a_reconnect_storm_after_a_restart_each_device_is_answered_with_pace_and_kept",
+    ),
     "tests/server/test_process.py": ALL_TESTS,
     "tests/server/test_reports.py": (
         "test_a_mechanism_of_each_kind_finds_what_most_devices_hold[prefix-extension",

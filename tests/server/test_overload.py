@@ -6,9 +6,14 @@ from contextlib import ExitStack, suppress
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import Pool, PoolProxiedConnection
 
+from protocol.api.messages import SlotAssignment
+from secagg.roster import Roster
+from server.notify.retry_after import MAX_RETRY_AFTER_SECONDS
 from tests.server.conftest import Serve
-from tests.server.harness import STEPS
+from tests.server.harness import STEPS, Served
 from tests.server.party import gather_party, refused
+
+CROWD = 300
 
 
 async def one_of(pool: Pool) -> PoolProxiedConnection:
@@ -44,3 +49,40 @@ async def test_an_empty_pool_is_unavailable_for_a_while(serve: Serve, database_u
         await device.upload("key-shares", body)
         await party.go(*STEPS[1:])
         await party.end()
+
+
+async def test_of_a_reconnect_storm_after_a_restart_each_device_is_answered_with_pace_and_kept(
+    serve: Serve, sqlite_url: str
+) -> None:
+    terms = {"cohort_size": CROWD + 1, "minimum": 100, "corrupt": 0.01, "dropout": 0.1}
+    async with serve(sqlite_url) as served:
+        study = await served.create(terms=terms)
+        devices = await served.join(study, CROWD)
+    async with serve(sqlite_url) as again:
+        for device in devices:
+            device.client = again.client
+        answers = await asyncio.gather(*(device.get("roster", wait=0) for device in devices))
+        assert {answer.status_code for answer in answers} == {202}
+        delays = [int(answer.headers["retry-after"]) for answer in answers]
+        assert len(set(delays)) > 2  # not all come again at one moment
+        assert max(delays) <= MAX_RETRY_AFTER_SECONDS
+        seats = await asyncio.gather(*(device.apply(study, 1) for device in devices))
+        assert {answer.status_code for answer in seats} == {200}
+        assert [SlotAssignment.model_validate_json(seat.content) for seat in seats] == [
+            device.seat for device in devices
+        ]
+        waiting = [asyncio.create_task(device.get("roster", wait=30)) for device in devices]
+        await until_waiting(again, CROWD)
+        await again.join(study, 1, first=CROWD)
+        rosters = await asyncio.gather(*waiting)
+        assert {answer.status_code for answer in rosters} == {200}
+        (roster,) = {answer.content for answer in rosters}
+        identities = [entry.identity for entry in Roster.unpack(roster, has_registrar=False)]
+        assert identities[:CROWD] == [device.identity.public for device in devices]
+
+
+async def until_waiting(served: Served, count: int) -> None:
+    """Wait until `count` requests wait for a channel."""
+    async with asyncio.timeout(60):
+        while served.service.notifier.waiter_count < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
