@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.domains.hashed import Hashed
+from protocol.hashing import widest_prime
 from protocol.mechanisms.iblt.sampled_table import too_few_words
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import Forecast, is_near_end, likely_heavy
 from protocol.model import PublicModel
-from protocol.search import widest_prime
 from protocol.study import WORD_BITS, StudyState, SumQuestion, Terms
 from secagg.ring import Array, Lane
 

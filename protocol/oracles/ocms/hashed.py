@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arrays import Codes, ItemValues, Support
+from protocol.hashing import is_prime
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.ocms.hash_range import (
     MAX_PRIME,
@@ -37,7 +38,6 @@ from protocol.oracles.ocms.hash_range import (
     m_for_mse,
 )
 from protocol.randomness import RandomWords, uniform_below
-from protocol.search import is_prime
 
 _COUNTERS_IN_CACHE = 10**5  # counters that fit in the cache of a core
 
