@@ -12,7 +12,7 @@ adapts to the data:
 and later by the question's `rule`, from the number of distinct items in the sum. This number is
 exact if the table was read, and otherwise estimated from the part that is stuck.
 `threshold_control.py` has the paper's rule and a better one. After a failed round t stays. Items
-that earlier rounds listed help to read a table (`known_keys.py`).
+that earlier rounds listed help to read a table (`sketches/iblt/decoding.py`).
 
 Source: Algorithm 4 and section 7 of [Gascon23]. The paper's fixed rule caps t at threshold / 2, so
 that heavy hitters are in one round or more with probability 1 - e^-2. We do not: a table that
@@ -122,7 +122,7 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     ) -> Answer:
         table = _table(plan)
         known = plan.question.domain.keys_of(state.items)
-        listing = table.iblt.decode(total, known)
+        listing = table.decode(total, known)
         state = _update_controller(plan, listing, participants, state)
         if not listing.complete:
             return Answer(False, listing.distinct, state=state)

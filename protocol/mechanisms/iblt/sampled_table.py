@@ -43,6 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from protocol.arrays import Keys
 from protocol.domains.strings import Domain
 from protocol.histograms import KeyedHistograms
 from protocol.mechanism import Estimate, ranked
@@ -133,6 +134,13 @@ class SampledTable:
     def insert(self, held: KeyedHistograms, uniform: NDArray[np.float64]) -> Vector:
         """Return the sum of the devices' tables; `uniform` has a random number for each holding."""
         return self.iblt.insert(*held.item_totals(self.sampler.sample(held.counts, uniform)))
+
+    def decode(self, table: Vector, known: Keys | None = None) -> DecodedTable:
+        """Return the content of `table`, as `decode_table`."""
+        # Devices only insert, and must not import the compiler.
+        from protocol.sketches.iblt.decoding import decode_table  # noqa: PLC0415
+
+        return decode_table(self.iblt, table, known)
 
     def estimates(self, domain: Domain, listing: DecodedTable) -> list[Estimate]:
         """Return the estimates of `listing`, highest first.

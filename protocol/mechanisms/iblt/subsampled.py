@@ -146,7 +146,7 @@ class Repetitions:
 
     def read(self, total: Vector) -> TableReadings:
         """Return the estimates of all tables, and the mean number of distinct keys."""
-        listings = [(table, table.iblt.decode(part)) for table, part in self._each(total)]
+        listings = [(table, table.decode(part)) for table, part in self._each(total)]
         lists = [
             table.estimates(self.question.domain, listing) if listing.complete else []
             for table, listing in listings

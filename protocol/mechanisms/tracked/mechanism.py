@@ -209,7 +209,7 @@ def _list_table(plan: TrackedPlan, table: Vector, state: StudyState) -> DecodedT
     rows = plan.counters.rows
     untracked = [item for item in state.items if item not in rows]
     known = plan.question.domain.keys_of(untracked), evicted_keys(plan, state)
-    return plan.table.iblt.decode(table, np.unique(np.concatenate(known), axis=0))
+    return plan.table.decode(table, np.unique(np.concatenate(known), axis=0))
 
 
 def _may_use_sketch(question: TrackedQuestion, rounds: int) -> bool:

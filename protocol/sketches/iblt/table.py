@@ -194,17 +194,6 @@ class Iblt:
         pairs = zip(self.ring.lanes, (counts, sums), strict=True)
         return tuple(array.astype(lane.dtype) for lane, array in pairs)
 
-    def decode(self, table: Vector, known: Keys | None = None) -> DecodedTable:
-        """Return the content of `table`; `known` keys, shape `(n, chunks)`, help if it gets stuck.
-
-        Any vector of the ring is allowed, also one that is not a sum of honest tables. The work is
-        bounded for all of them: by 73 inspections per cell, and the bound in `known_keys.py`. A
-        tight table is listed whole or not at all, in at most 4,096 tests per cell, without `known`.
-        """
-        from protocol.sketches.iblt.decoding import decode_table  # noqa: PLC0415 - compiles
-
-        return decode_table(self, table, known)
-
     def check_keys(self, keys: Keys) -> None:
         """Raise ValueError unless `keys` have shape `(n, chunks)` and stay below the bound."""
         cell = self.cell
