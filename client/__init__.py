@@ -4,9 +4,9 @@ Programs import the names below, which `docs/sdk.md` explains: an `Analyst` or `
 creates studies and reads answers, and `take_part` is the whole part of a device.
 """
 
-from client.analyst.async_study import AsyncAnalyst, AsyncStudy
+from client.analyst.analyst import Analyst, Study
+from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
 from client.analyst.requests import ResultTable
-from client.analyst.study import Analyst, Study
 from client.device.device import DeviceStep
 from client.device.device_state import DeviceState
 from client.device.driver import EndState

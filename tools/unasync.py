@@ -14,7 +14,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 GENERATED: Final = {  # each module and its source
     "client/analyst/sender.py": "client/analyst/async_sender.py",
-    "client/analyst/study.py": "client/analyst/async_study.py",
+    "client/analyst/analyst.py": "client/analyst/async_analyst.py",
 }
 REPLACEMENTS: Final = {
     r"\b(async|await) ": "",

@@ -47,7 +47,7 @@ from blindtally.fleet_run.setup import (
 from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, create_study, run_fleet
 from blindtally.fleet_run.study_status import StatusReporter, report_status, study_url
 from blindtally.parallel import DaskOption, WorkersOption, open_workers
-from client.analyst.study import Study
+from client.analyst.analyst import Study
 from client.device.policy import Policy, PolicyError
 from client.fleet.behaviour import Arrivals, FleetBehaviour
 from client.fleet.config import FleetConfig

@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from typer import Option
 
 from blindtally.console.errors import exit_with_error, setting_faults
-from blindtally.planning.form_predictions import predict
+from blindtally.planning.study_form_predictions import predict
 from client.optional_deps import install_command
 from server.app import create_app
 from server.db import migrations

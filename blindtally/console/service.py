@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from blindtally.console.errors import exit_with_error
-from client.analyst.study import Analyst
+from client.analyst.analyst import Analyst
 from client.errors import BadRequestError, NotFoundError, ServiceError, WrongStateError
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"

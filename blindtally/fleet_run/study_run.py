@@ -18,7 +18,7 @@ from blindtally.fleet_run.results import (
     summarize_study,
     verify_sum,
 )
-from client.analyst.study import Analyst, Study
+from client.analyst.analyst import Analyst, Study
 from client.fleet.config import FleetConfig, FleetRound
 from client.fleet.fleet import Fleet, ProgressReporter
 from client.fleet.shards import ShardPool

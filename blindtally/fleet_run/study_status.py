@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-from client.analyst.async_study import AsyncAnalyst, AsyncStudy
+from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
 from client.errors import UnavailableError
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import Phase

@@ -12,7 +12,7 @@ from blindtally.cli import app
 from blindtally.commands.fleet import heavy_hitter_table, suggest_options
 from blindtally.commands.registrar import create_key_file, load_key_file
 from blindtally.demo.server_process import ServerProcess
-from client.analyst.study import Analyst
+from client.analyst.analyst import Analyst
 from client.device.policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
 from protocol.domains.strings import Utf8

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from client.analyst.study import Analyst
+from client.analyst.analyst import Analyst
 from client.errors import BudgetSpentError
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion

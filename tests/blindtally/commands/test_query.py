@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from client.analyst.study import Analyst
+from client.analyst.analyst import Analyst
 from client.device.policy import Policy
 from client.fleet.config import FleetConfig
 from client.fleet.fleet import Fleet

@@ -12,7 +12,7 @@ import pytest
 import stamina
 from fastapi import FastAPI
 
-from client.analyst.async_study import AsyncAnalyst
+from client.analyst.async_analyst import AsyncAnalyst
 from client.device.device import DeviceStep
 from client.device.device_state import DeviceState
 from client.device.driver import EndState

@@ -11,7 +11,7 @@ import pytest
 
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.results import verify_sum
-from client.analyst.study import Analyst, Study
+from client.analyst.analyst import Analyst, Study
 from client.device.device import DeviceStep
 from client.device.driver import EndState
 from client.device.policy import Policy

@@ -25,7 +25,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from blindtally.demo.server_process import STOP_SECONDS, ServerProcess
-from client.analyst.study import Analyst
+from client.analyst.analyst import Analyst
 from client.device.policy import Policy
 from client.fleet.config import FleetConfig
 from client.fleet.fleet import Fleet

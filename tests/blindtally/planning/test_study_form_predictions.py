@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from blindtally.planning import form_predictions
+from blindtally.planning import study_form_predictions as form_predictions
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
 from protocol.study import Terms
 
@@ -63,8 +63,8 @@ async def test_a_prediction_that_takes_too_long_is_killed(monkeypatch: pytest.Mo
 def test_a_prediction_ends_with_the_service() -> None:
     program = (
         "import asyncio, os, sys\n"
-        "from blindtally.planning import form_predictions\n"
-        "from tests.blindtally.planning.test_form_predictions import announce_and_sleep\n"
+        "from blindtally.planning import study_form_predictions as form_predictions\n"
+        "from tests.blindtally.planning.test_study_form_predictions import announce_and_sleep\n"
         "form_predictions._predict_with_limits = announce_and_sleep\n"
         "asyncio.run(form_predictions.predict(None))\n"
     )
@@ -81,9 +81,8 @@ def announce_and_sleep(_plan: object) -> None:
 
 
 def test_the_memory_of_a_prediction_is_limited() -> None:
-    program = (
-        "import blindtally.planning.form_predictions as p; p.limit_memory(2**28); bytearray(2**29)"
-    )
+    module = "blindtally.planning.study_form_predictions"
+    program = f"from {module} import limit_memory; limit_memory(2**28); bytearray(2**29)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert ended.returncode == 1
     assert b"MemoryError" in ended.stderr

@@ -1,4 +1,4 @@
-# Generated from async_study.py by `make generate`; do not edit.
+# Generated from async_analyst.py by `make generate`; do not edit.
 """Handles of the service and of a study, for an analyst's program.
 
     with Analyst("http://127.0.0.1:8000", key) as analyst:

@@ -11,8 +11,8 @@ import pytest
 import stamina
 
 from client.analyst import requests
-from client.analyst.async_study import AsyncAnalyst
-from client.analyst.study import Analyst
+from client.analyst.analyst import Analyst
+from client.analyst.async_analyst import AsyncAnalyst
 from client.errors import BadRequestError, NotFoundError
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
 from protocol.domains.strings import Utf8
