@@ -27,9 +27,6 @@ ALL_TESTS: Final = ("",)
 SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands/test_query.py": ALL_TESTS,
     "tests/blindtally/commands/test_stopping.py": ALL_TESTS,
-    "tests/blindtally/datasets/test_reader.py": (
-        "test_faults_are_reported_with_their_place[content21",
-    ),
     "tests/blindtally/planning/test_study_form_predictions.py": (
         "test_a_prediction_ends_with_the_service",
         "test_a_study_that_finds_items_is_simulated",

@@ -132,7 +132,7 @@ def test_the_shipped_data_matches_its_note() -> None:
         ),
         ("item,count\n" + "a" * 2**24 + ",1\n", "line 2: is longer than 16,777,216 characters"),
         ("a" * 2**24 + " b", "line 1: is longer than 16,777,216 characters"),
-        (b"a b\n" * 2**22 + b"c\n\xc3", "line 4194306: is not UTF-8 text"),
+        ((b"a " + b"b" * 4093 + b"\n") * 2**12 + b"c\n\xc3", "line 4098: is not UTF-8 text"),
     ],
 )
 def test_faults_are_reported_with_their_place(

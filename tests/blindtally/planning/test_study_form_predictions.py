@@ -25,7 +25,10 @@ def plan_of(
     return MECHANISMS[mechanism].first_plan(parse_question(fields), terms, "x", rounds, Random(1))
 
 
-async def test_a_study_that_finds_items_is_simulated_and_its_costs_are_measured() -> None:
+async def test_a_study_that_finds_items_is_simulated_and_its_costs_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(form_predictions, "_TIMEOUT_SECONDS", 600)  # shared machines
     plan = plan_of("tracked", domain=HASHED)
     lines = {line.label: line for line in await form_predictions.predict(plan)}
     assert lines["F1"].value.startswith("0.")
