@@ -19,7 +19,7 @@ from typing import Final
 import httpx
 import stamina
 
-from client.errors import check_response, is_retryable, retry_after_seconds
+from client.errors import TRANSIENT_STATUSES, check_response, is_retryable, retry_after_seconds
 from protocol.api.messages import MAX_RETRY_SECONDS
 from secagg.errors import UnsafeRequestError
 
@@ -83,7 +83,7 @@ class Transport:
 
         def retry_delay(error: Exception) -> bool | float:
             delay = is_retryable(error)
-            return delay if delay is True or delay <= patience else False
+            return delay if isinstance(delay, bool) else min(delay, patience)
 
         self._retry = caller.on(retry_delay)
 
@@ -169,6 +169,8 @@ class Transport:
 
 async def _read_body(response: httpx.Response, max_bytes: int) -> bytes:
     """Return the body as it was sent; raises UnsafeRequestError if it is too long or encoded."""
+    if response.status_code in TRANSIENT_STATUSES:
+        return b""  # of a proxy, perhaps: the status and its headers suffice to try again
     if response.headers.get("content-encoding", "identity") != "identity":
         raise UnsafeRequestError("sent an encoded body, which could grow without limit")
     body = bytearray()

@@ -41,7 +41,7 @@ _KEEP_ALIVE_SECONDS = 75  # devices use the same connection in the next phase
 def serve(
     host: Annotated[
         str | None,
-        Option(envvar="BLINDTALLY_HOST", help="Address to listen on.", show_default="none"),
+        Option(envvar="BLINDTALLY_HOST", help="Address to listen on.", show_default="127.0.0.1"),
     ] = None,
     port: Annotated[
         int | None,

@@ -198,7 +198,8 @@ class Journal(ABC):
             return _rho_spent(self._of_service(entries), study)
 
     def _of_service(self, entries: Iterable[JournalEntry]) -> list[JournalEntry]:
-        return [entry for entry in entries if entry.service == self.service]
+        """Return the entries of this service, and those of older journals, which name none."""
+        return [entry for entry in entries if entry.service in ("", self.service)]
 
     @abstractmethod
     @contextmanager

@@ -84,7 +84,7 @@ class Policy:
     max_epsilon: float = 4.0
     max_delta: float = 1e-5
     max_rounds: int = 32
-    max_round_seconds: float = 24 * 3600
+    max_round_seconds: float = 7 * 24 * 3600
     repeat_exact: bool = False
 
     def check_plan(

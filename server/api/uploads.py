@@ -20,6 +20,7 @@ from secagg.aggregator import (
 )
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares
+from secagg.session import Transcript
 from server.api.common import OCTET_STREAM_BODY, problem_responses
 from server.api.dependencies import PHASE_ORDER, SlotDep, as_malformed, require_message
 from server.db.repositories.messages import EnrolledCohort
@@ -63,11 +64,14 @@ async def put_masked_input(participant: SlotDep, request: Request, service: Serv
     with as_malformed():
         masked_input = MaskedInput.unpack(body, vector_bytes)
 
+    def check_input(transcript: Transcript) -> None:
+        check_masked_input(transcript, participant.slot, masked_input)
+        cohort.ring.check_packed(masked_input.vector)
+
     async def check() -> None:
         transcript = await service.cohort_cache.transcript(participant.cohort)
         with as_malformed():
-            await asyncio.to_thread(check_masked_input, transcript, participant.slot, masked_input)
-            await asyncio.to_thread(cohort.ring.check_packed, masked_input.vector)
+            await asyncio.to_thread(check_input, transcript)
 
     bodies = {
         MessageKind.MASKED_INPUT: masked_input.vector,

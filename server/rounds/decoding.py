@@ -62,8 +62,9 @@ async def read_transcript(messages: MessageRepository, number: int, session: Ses
     """Return the transcript of cohort `number`, from the key shares of its participants."""
     commitments: dict[int, ShareCommitment] = {}
     async for batch in messages.bodies(number, MessageKind.KEY_SHARES):
-        unpacked = await asyncio.to_thread(_unpack_each, KeyShares.unpack, batch)
-        commitments |= {slot: shares.share_commitment for slot, shares in unpacked.items()}
+        commitments |= await asyncio.to_thread(
+            _unpack_each, lambda body: KeyShares.unpack(body).share_commitment, batch
+        )
     return Transcript(session, ShareCommitments.of(commitments))
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
-from client.device.policy import Policy
 from client.device.take_part import ParticipationOutcome, take_part
 from client.transport import MAX_DOCUMENT_BYTES
 
@@ -42,13 +41,12 @@ async def serving(answer: Answer) -> AsyncIterator[str]:
         yield f"http://{host}:{port}"
 
 
-async def outcome_at(answer: Answer, policy: Policy | None = None) -> ParticipationOutcome:
-    async with serving(answer) as url, asyncio.timeout(30):
+async def outcome_at(answer: Answer, patience: float = 0.3) -> ParticipationOutcome:
+    async with serving(answer) as url, asyncio.timeout(60):
         state = DeviceState.in_memory()
-        outcomes = await take_part(
-            url, ["x"], policy, study="s", device_state=state, patience=0.3, wait=0.1
+        (outcome,) = await take_part(
+            url, ["x"], study="s", device_state=state, patience=patience, wait=0.1
         )
-    (outcome,) = outcomes
     return outcome
 
 
@@ -107,6 +105,25 @@ async def test_an_exchange_that_never_ends_is_a_lost_connection(
     outcome = await outcome_at(answer)
     assert outcome.state is EndState.DISCONNECTED
     assert "no response within" in outcome.error
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+async def test_a_long_page_of_a_proxy_that_waits_for_its_server_is_retried(encoding: str) -> None:
+    answered = 0
+
+    async def page_then_refusal(writer: asyncio.StreamWriter) -> None:
+        nonlocal answered
+        answered += 1
+        body = b" " * (2 * MAX_DOCUMENT_BYTES if answered == 1 else 0)
+        status = 502 if answered == 1 else 404
+        length = {"Content_Length": len(body), "Content_Encoding": encoding}
+        writer.write(head(status, **length, Connection="close") + body)
+        await writer.drain()
+        writer.close()
+
+    outcome = await outcome_at(page_then_refusal, patience=30)
+    assert answered == 2
+    assert outcome.state is (EndState.REJECTED if encoding == "identity" else EndState.DECLINED)
 
 
 async def long_wait(writer: asyncio.StreamWriter) -> None:

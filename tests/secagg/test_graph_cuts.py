@@ -2,10 +2,12 @@
 
 from fractions import Fraction
 from itertools import combinations
-from math import comb, exp, sqrt
+from math import comb, exp, inf, lgamma, log, sqrt
 from random import Random
 
 import pytest
+from scipy.special import logsumexp
+from scipy.stats import hypergeom
 
 from secagg.parameters import Assumptions, _log_cut_probability, choose_parameters
 from tests.vectors import exact
@@ -32,6 +34,50 @@ def test_the_cut_bound_is_the_exact_sum(k: int, t: int) -> None:
     assumptions = Assumptions(0.1, 0.2)
     bound = exp(_log_cut_probability(20, k, t, assumptions))
     assert bound == pytest.approx(float(exact.cut_by_an_active_server(20, k, t, 2, 4)), rel=1e-9)
+
+
+def log_cut_of_all_groups(n: int, k: int, t: int, corrupt: int, dropouts: int) -> float:
+    """Return the log of the bound by its definition, with a term for each size of a group."""
+    terms = []
+    for size in range(1, (n - corrupt) // 2 + 1):
+        others = n - corrupt - size
+        surviving = max(others - dropouts, 0)
+        inside = min(hypergeom.logsf(t - 2, n - 1, corrupt + size - 1, k), 0.0)
+        avoiding = log_comb(n - 1 - size, k) - log_comb(n - 1, k)
+        outside = log_comb(others, min(dropouts, others)) + surviving * avoiding
+        groups = log_comb(n - corrupt, size) + size * inside
+        terms.append(groups + (min(outside, 0.0) if surviving else 0.0))
+    return float(logsumexp(terms))
+
+
+def log_comb(n: int, k: int) -> float:
+    return -inf if k > n else lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+
+
+CUT_TERMS = [
+    (n, c, d, sigma)
+    for n in (10, 30, 101, 400, 1500, 5951)
+    for c, d, sigma in ((0.05, 0.05, 40), (0.1, 0.2, 80), (0.05, 0.4, 20), (0.3, 0.1, 40))
+]
+
+
+@pytest.mark.parametrize(("n", "corrupt", "dropout", "sigma"), CUT_TERMS)
+def test_sizes_that_are_left_out_change_no_decision(
+    n: int, corrupt: float, dropout: float, sigma: int
+) -> None:
+    """Parameters come from comparisons with 2^-(sigma + 2), at the bound and close to it."""
+    assumptions = Assumptions(corrupt, dropout, sigma)
+    parameters = choose_parameters(n, assumptions)
+    allowed = -(sigma + 2) * log(2)
+    counts = assumptions.max_corrupt(n), assumptions.max_dropouts(n)
+    for k in {max(2, parameters.holders - 2), parameters.holders}:
+        for t in {max(2, parameters.threshold - 1), parameters.threshold}:
+            bound = _log_cut_probability(n, k, t, assumptions)
+            exact_bound = log_cut_of_all_groups(n, k, t, *counts)
+            if exact_bound <= allowed:
+                assert bound == pytest.approx(exact_bound, abs=1e-6)
+            else:
+                assert allowed < bound <= exact_bound + 1e-6
 
 
 def can_be_cut(selected: list[int], honest: int, corrupt: int, t: int, dropouts: int) -> bool:

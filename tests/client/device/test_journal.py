@@ -91,6 +91,15 @@ def test_a_study_of_the_same_id_at_another_service_is_another_study(journal: Jou
         here.record(VECTOR)
 
 
+def test_an_entry_that_names_no_service_counts_for_all(path: Path) -> None:
+    FileJournal(path).record(VECTOR)
+    path.write_text(path.read_text().replace(', "service": ""', ""))
+    journal = FileJournal(path).at("https://here")
+    assert journal.rounds_by_study() == {"study-1": {1}}
+    with pytest.raises(PolicyError, match="masked-input number 2"):
+        journal.record(vector(b"another"))
+
+
 def test_a_study_of_many_rounds_has_one_of_a_kind_in_each(journal: Journal) -> None:
     for number in (1, 2, 3):
         entry = vector(b"of round %d" % number, number)

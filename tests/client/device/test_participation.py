@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from client.device.device import Device, DeviceStep, steps_in_mode
 from client.device.encoding import Contribution
 from client.device.journal import FileJournal, Journal, JournalEntry, MemoryJournal
-from client.device.participation import SumParticipation
+from client.device.participation import MAX_ROW_BYTES, SumParticipation
 from client.device.policy import Policy, PolicyError, rho_of
 from client.transport import Transport
 from protocol.api.messages import JoinRequest, RoundView, Survivors
@@ -70,6 +70,16 @@ async def play(
     async with service.client() as http:
         part = participation(http, service.view, who, policy)
         return [step async for step in part.steps(STUDY)]
+
+
+def test_the_largest_documents_are_those_of_the_protocol_page() -> None:
+    assert {
+        "roster": 224,
+        "share-commitments": 68,
+        "survivors": len("99,999, "),
+        "confirmations": 68,
+        "encrypted-shares": 69,
+    } == MAX_ROW_BYTES
 
 
 @pytest.mark.parametrize("terms", [{}, {"mode": "semi-honest"}])

@@ -57,6 +57,12 @@ def test_closed_forms_are_bounds() -> None:
         assert kl <= c_alpha_delta(p, theta, epsilon) * (1 + 1e-12)
 
 
+def test_the_bound_of_the_note_begins_at_its_theta() -> None:
+    """The note requires theta of 3 + ln(1/delta) or more, 19.118 at delta = 1e-7."""
+    assert cormode21_epsilon(0.01, 19, 1e-7, 1) == math.inf
+    assert cormode21_epsilon(0.01, 20, 1e-7, 1) < 1
+
+
 def test_there_is_no_bound_below_the_cost_of_suppression() -> None:
     assert kl_delta(0.2, 20, 0.2) == c_alpha_delta(0.2, 20, 0.2) == 1.0
     assert kl_epsilon(0.9, 1, 1e-6) == math.inf

@@ -116,6 +116,11 @@ def test_noise_rarely_exceeds_its_bound() -> None:
     assert widest < 11 * np.sqrt(180)
 
 
+def test_simulated_sums_have_the_law_of_shares() -> None:
+    drawn = noise.simulate_skellam_sum(np.random.default_rng(4), 9.0, DRAWS)
+    assert fit(drawn, POINTS, skellam.pmf(POINTS, 4.5, 4.5)) > 1e-4
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
