@@ -13,18 +13,20 @@ CHECKS := $(MAKE) --no-print-directory --jobs 2 --output-sync
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-million quick test test-slow soak check lint types types-daemon imports format generate bench env compose-test clean
+.PHONY: help setup demo demo-million quick fast-tests test test-slow soak check lint types types-daemon imports format generate bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/dev ## make .venv with everything that development needs
+setup: $(VENV)/kernels ## make .venv with everything that development needs
 
 demo: $(VENV)/demo ## find the heavy hitters of a simulated fleet (ARGS="--devices 300 --json out.json")
 	@$(BIN)/blindtally demo $(ARGS)
 
 quick: $(VENV)/dev ## check style, imports, types and run the fast tests, in a minute (ARGS="-k graph")
-	@$(CHECKS) lint imports types-daemon $(VENV)/kernels
+	@$(MAKE) --no-print-directory --jobs 2 lint imports types-daemon fast-tests
+
+fast-tests: $(VENV)/kernels
 	$(PYTEST) --numprocesses 2 $(NO_FUZZER) -m "not slow and not medium" --hypothesis-profile quick $(ARGS)
 
 test: $(VENV)/dev ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")

@@ -55,7 +55,7 @@ _BOUNDED_FACTORIES: dict[str, _BoundedFactory] = {
 def depends_on_goal(name: str) -> bool:
     """Return whether the parameters of oracle `name` differ between goals."""
     for_mse, for_l2 = _FACTORIES[ORACLES[name]]
-    return for_mse is not for_l2
+    return for_mse != for_l2  # each access of a method makes another object
 
 
 def uses_frequency_bound(name: str) -> bool:

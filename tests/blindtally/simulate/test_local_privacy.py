@@ -78,6 +78,7 @@ def test_a_known_bound_lowers_the_worst_error_and_long_lists_are_cut(tmp_path: P
         ("ocms", ["--set", "goal=l2"], "--set takes name=value of a mechanism's own field"),
         ("ocms", ["--words", 3, "--delta", 0.1], "ocms takes no --words, --delta"),
         ("krr", ["--goal", "l2"], "krr takes no --goal"),
+        ("olh", ["--goal", "l2"], "olh takes no --goal"),
         ("olh", ["--most", 0.1], "olh takes no --most"),
         ("ocms", ["--most", 0.1], "max_frequency must be 1 except for goal worst-mse"),
         ("tracked", ["--epsilon", 1, "--goal", "l2"], "tracked takes no --epsilon, --goal"),
