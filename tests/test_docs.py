@@ -26,7 +26,8 @@ LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 SERVICE_URL = "http://127.0.0.1:8000"
 RUN = CliRunner()
 SERVICE_COMMANDS = ("serve", "fleet", "demo", "privacy", "query")
-LONG_COMMANDS = ["keys", "revoke"], ["tokens", "revoke"], ["grid"]
+# The figures are drawn in tests/paper.
+LONG_COMMANDS = ["keys", "revoke"], ["tokens", "revoke"], ["grid"], ["fig3"], ["cdf"]
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
