@@ -41,6 +41,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
+from types import NoneType
 from typing import Self
 
 from client.device.policy import PolicyError
@@ -73,10 +74,8 @@ class JournalEntry:
         """Refuse what a journal could not be read with; raises ValueError."""
         if not all(0 <= cost < math.inf for cost in (self.epsilon, self.rho or 0.0)):
             raise ValueError(f"epsilon {self.epsilon} or rho {self.rho} is not a privacy loss")
-        if (self.joins is not None) != (self.kind is MessageKind.INVITATION):
-            raise ValueError("an invitation has the result of its coin, and nothing else has one")
-        if self.joins is not None and not isinstance(self.joins, bool):
-            raise ValueError(f"the result of a coin is true or false, not {self.joins!r}")
+        if type(self.joins) is not (bool if self.kind is MessageKind.INVITATION else NoneType):
+            raise ValueError(f"{self.joins!r} is not the result of a coin for {self.kind}")
 
     @classmethod
     def of(

@@ -28,6 +28,7 @@ from client.device.driver import (
     wait_for_open_round,
 )
 from client.device.encoding import count_items, make_contribution
+from client.device.journal import Journal
 from client.device.policy import Policy
 from client.errors import NoRoundError, NotAuthorisedError, WrongStateError
 from client.transport import Transport, http_client
@@ -132,6 +133,11 @@ class _DeviceRun:
     wait: float
     patience: float
 
+    @property
+    def journal(self) -> Journal:
+        """Return the device's journal for this service."""
+        return self.device_state.journal.at(self.url)
+
     async def running_studies(self) -> tuple[str, ...]:
         async with http_client(self.url) as http:
             transport = Transport(http, self.patience)
@@ -144,8 +150,7 @@ class _DeviceRun:
     async def run(self, study: str) -> ParticipationOutcome:
         """Take part in one round of `study`; if that round is full, in the next one."""
         deadline = time.monotonic() + self.wait
-        journal = self.device_state.journal.at(self.url)
-        rounds_by_study = await asyncio.to_thread(journal.rounds_by_study)
+        rounds_by_study = await asyncio.to_thread(self.journal.rounds_by_study)
         after = max(rounds_by_study.get(study, ()), default=0)
         async with http_client(self.url) as http:
             transport = Transport(http, self.patience)
@@ -205,8 +210,7 @@ class _DeviceRun:
             enrolment = await self.enrolment_signer(plan.registry, identity.public)
         rng = self.device_state.clipping_generator(self.url, study)
         contribution = make_contribution(plan.question, self.histogram, rng)
-        journal = self.device_state.journal.at(self.url)
-        return view, Device(identity, contribution, journal, enrolment, ticket)
+        return view, Device(identity, contribution, self.journal, enrolment, ticket)
 
     async def _ensure_enrolled(self, transport: Transport, study: str | None) -> str:
         """Register the device's identity in `study` if a token is given; return its credential.
