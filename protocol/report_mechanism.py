@@ -10,9 +10,10 @@ A device keeps one identity for all studies of reports, unlike for sums. The ser
 add up its privacy loss by that identity, over rounds and studies.
 """
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Generic, Literal, Protocol, Self, TypeVar
+from typing import Final, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field
 
@@ -22,10 +23,12 @@ from protocol.mechanism import CONFIDENCE_LEVEL, Answer, Mechanism, normal_inter
 from protocol.oracles.oracle import REPORTS_PER_BATCH
 from protocol.privacy.events import DpEvent, LocalReportsEvent
 from protocol.randomness import RandomWords
-from protocol.study import Plan, Question, StudyState, enrolment_scope
+from protocol.study import Plan, Question, StudyState
 from secagg.session import Registry
 
-ALL_REPORT_STUDIES = "every study that asks for reports"  # the enrolment scope of all of them
+# The 32 bytes that a registrar signs identities for: all studies of reports. No study of sums has
+# this scope, because the labels of `enrolment_scope` differ.
+REPORTS_SCOPE: Final = hashlib.sha256(b"blindtally reports v1\0").digest()
 
 
 class ReportAggregate(Protocol):
@@ -55,7 +58,7 @@ class ReportPlan(Plan):
     def registry(self) -> Registry | None:
         if self.terms.registrar is None:
             return None
-        return Registry(bytes.fromhex(self.terms.registrar), enrolment_scope(ALL_REPORT_STUDIES))
+        return Registry(bytes.fromhex(self.terms.registrar), REPORTS_SCOPE)
 
 
 RQ = TypeVar("RQ", bound=ReportQuestion)

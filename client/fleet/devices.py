@@ -29,7 +29,7 @@ from protocol.api.messages import RoundView, StudyView
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.randomness import system_words
-from protocol.report_mechanism import ALL_REPORT_STUDIES
+from protocol.report_mechanism import REPORTS_SCOPE
 from protocol.study import enrolment_scope
 from secagg.keys import KEY_BYTES, Identity
 from secagg.session import Registry
@@ -199,6 +199,6 @@ def sign_enrolment(registrar: Identity | None, study: StudyView, identity: Ident
     if registrar is None or study.terms.registrar is None:
         return b""
     is_report = study.question.mechanism in REPORT_MECHANISMS
-    scope = enrolment_scope(ALL_REPORT_STUDIES if is_report else study.id)
+    scope = REPORTS_SCOPE if is_report else enrolment_scope(study.id)
     registry = Registry(registrar.public, scope)
     return registrar.sign(registry.enrolment_statement(identity.public))

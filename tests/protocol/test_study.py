@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from protocol.domains.strings import Utf8
 from protocol.mechanism import Estimate, add_estimates
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
+from protocol.report_mechanism import REPORTS_SCOPE
 from protocol.study import EMPTY_STATE, StudyState, Terms, enrolment_scope
 from secagg.keys import Identity
 
@@ -91,6 +92,11 @@ def test_a_registrar_enrols_for_one_study(plan: AdaptiveIbltPlan) -> None:
     assert here.admits(device, enrolment)
     assert not there.admits(device, enrolment)
     assert not here.admits(Identity.of(bytes(31) + b"x").public, enrolment)
+
+
+def test_no_study_has_the_scope_of_all_reports() -> None:
+    names = ("every study that asks for reports", "reports v1", "", "None")
+    assert REPORTS_SCOPE not in {enrolment_scope(name) for name in names}
 
 
 def test_a_plan_cannot_be_changed(plan: AdaptiveIbltPlan) -> None:

@@ -10,6 +10,7 @@ import pytest
 from protocol.api.credentials import possession_statement
 from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import parse_plan
+from protocol.report_mechanism import REPORTS_SCOPE
 from protocol.study import enrolment_scope
 from secagg.keys import Identity
 from secagg.messages import (
@@ -51,8 +52,10 @@ def test_digests_of_plans(case: dict[str, Any]) -> None:
 
 
 @each("scopes")
-def test_scopes(case: dict[str, str]) -> None:
-    assert enrolment_scope(case["study"]).hex() == case["scope"]
+def test_scopes(case: dict[str, str | None]) -> None:
+    study = case["study"]
+    scope = REPORTS_SCOPE if study is None else enrolment_scope(study)
+    assert scope.hex() == case["scope"]
 
 
 @each("possessions")

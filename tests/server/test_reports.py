@@ -15,8 +15,8 @@ from protocol.api.messages import RoundView
 from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.randomness import seeded_words
-from protocol.report_mechanism import ALL_REPORT_STUDIES
-from protocol.study import EMPTY_STATE, Terms, enrolment_scope
+from protocol.report_mechanism import REPORTS_SCOPE
+from protocol.study import EMPTY_STATE, Terms
 from secagg.keys import Identity
 from secagg.session import Registry
 from server.db.repositories.reports import ReportCost
@@ -249,7 +249,7 @@ async def test_only_devices_of_the_registrar_report(served: Served) -> None:
         .encode(plan, [{}], seeded_words(np.random.default_rng(1)))
         .tobytes()
     )
-    registry = Registry(registrar.public, enrolment_scope(ALL_REPORT_STUDIES))
+    registry = Registry(registrar.public, REPORTS_SCOPE)
     enrolment = registrar.sign(registry.enrolment_statement(identity(1).public))
     assert await put(served, study, SignedReport.sign(identity(1), plan.digest(), body, enrolment))
     stranger = SignedReport.sign(identity(2), plan.digest(), body, enrolment)

@@ -29,7 +29,7 @@ def plans() -> dict[str, Any]:
         ("floats of all forms, and letters beyond ASCII", _plan(study="étude ☂", t=1e15)),
         ("a tiny rate, and a registrar", _plan(terms={"dropout": 1e-5, "registrar": "ab" * 32})),
     ]
-    studies = ("study", "étude ☂", "every study that asks for reports")
+    studies = ("study", "étude ☂", None)
     slots = (0, 2, 2**31, 2**32 - 1)
     return {
         "plans": [
@@ -65,7 +65,9 @@ def _digest(plan: dict[str, Any]) -> bytes:
     return ref.digest(b"blindtally plan v1\0", text.encode())
 
 
-def _scope(study: str) -> bytes:
+def _scope(study: str | None) -> bytes:
+    if study is None:
+        return ref.digest(b"blindtally reports v1\0")
     return ref.digest(b"blindtally study v1\0", study.encode())
 
 
