@@ -148,6 +148,12 @@ WRONG_ANSWERS: dict[str, tuple[str, Callable[[UnmaskingShares, int], UnmaskingSh
         f"wrong secret of participant {DROPOUT}",
         lambda message, _: replace(with_seed(message, DROPOUT), key_shares={}),
     ),
+    "the other secret of each dealer": (
+        "own share of its seed",
+        lambda message, _: replace(
+            message, seed_shares=message.key_shares, key_shares=message.seed_shares
+        ),
+    ),
     "the mask key of a survivor": (
         "wrong secret of participant",
         lambda message, slot: replace(

@@ -284,14 +284,17 @@ def test_fewer_reports_than_a_threshold_blame_nobody(group: Group) -> None:
     assert_exact(group, finish(group, change=reports(group, t - 1)))
 
 
-def test_fewer_reports_than_a_threshold_blame_nobody_if_the_sum_fails(group: Group) -> None:
+@pytest.mark.parametrize(("below", "blamed"), [(1, {}), (0, {LIAR: FALSE_DEALER})])
+def test_of_a_sum_that_fails_a_threshold_of_reports_blames_the_dealer_and_fewer_nobody(
+    group: Group, below: int, blamed: dict[int, str]
+) -> None:
     t = group.session.parameters.threshold
     finish(group)
-    change, messages = reports(group, t - 1), group.unmasking_shares
+    change, messages = reports(group, t - below), group.unmasking_shares
     few = {slot: change(slot, messages[slot]) for slot in holders_of_liar(group)[: t + 1]}
-    with pytest.raises(RecoveryError, match="2 shares of the") as caught:
+    with pytest.raises(RecoveryError, match=f"{1 + below} shares of the") as caught:
         Unmasking(group.request, RING, few, RING.zero()).remove_self_mask(LIAR)
-    assert (caught.value.dealer, caught.value.blamed) == (LIAR, {})
+    assert (caught.value.dealer, caught.value.blamed) == (LIAR, blamed)
 
 
 def test_a_threshold_of_reports_blames_the_dealer(group: Group) -> None:

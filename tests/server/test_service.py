@@ -8,7 +8,7 @@ from protocol.api.phases import Phase
 from tests.server.conftest import Serve
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, play, study_request, sum_of, together, until_summed
-from tests.server.party import refused
+from tests.server.party import gather_party, refused
 
 
 async def test_a_round_without_losses_is_exact_and_ends_the_study(each_served: Served) -> None:
@@ -157,6 +157,22 @@ async def test_a_device_of_a_failed_cohort_may_return_unlike_a_counted_one(serve
     counted = devices[0].again()
     counted.view = third
     refused(await counted.apply(study, 3), 409, "already-counted")
+
+
+async def test_a_device_that_dropped_out_before_its_vector_may_return_unlike_a_counted_one(
+    served: Served,
+) -> None:
+    party = await gather_party(served, rounds=2)
+    dropped_out, counted, *_ = party.devices
+    await party.go("share")
+    await party.lose("mask", 0)
+    await party.go("confirm", "reveal")
+    await party.end()
+    second = await served.open_round(party.study, 1)
+    again = counted.again()
+    again.view = second
+    refused(await again.apply(party.study, 2), 409, "already-counted")
+    await dropped_out.again().join(party.study, second)
 
 
 async def test_a_domain_that_pads_with_zero_characters_is_asked_about_and_shown(

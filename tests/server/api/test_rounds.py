@@ -1,7 +1,9 @@
 """Rounds over HTTP: lists, views and waiting."""
 
 import asyncio
+from random import Random
 
+from tests.server.device import Device
 from tests.server.harness import Served
 from tests.server.party import refused
 
@@ -56,6 +58,16 @@ async def test_a_stop_fails_the_cohorts_of_the_study(served: Served) -> None:
     assert (await asyncio.wait_for(waiting, 5)).status_code in (409, 410)
     response = await devices[1].get("share-commitments")
     assert response.json()["detail"] == "the cohort failed: the study was stopped"
+
+
+async def test_a_round_of_a_stopped_study_takes_no_devices(served: Served) -> None:
+    study = await served.create()
+    view = await served.open_round(study)
+    await served.client.post(f"/v1/studies/{study}/stop")
+    late = Device(served.client, "late", {}, Random(1))
+    late.view = view
+    detail = refused(await late.apply(study, 1), 409, "wrong-state")
+    assert detail == "the study is stopped"
 
 
 async def test_a_sum_is_not_shown_before_it_is_computed(served: Served) -> None:

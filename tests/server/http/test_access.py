@@ -223,6 +223,27 @@ async def test_an_address_that_fails_too_often_waits(serve: Serve, sqlite_url: s
         assert len(await book(served).audit_entries(100, None)) == 4  # one made a key, three failed
 
 
+async def test_false_credentials_of_participants_are_limited_and_audited(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
+        study = await study_of(served, await keyed(served))
+        _, token = await book(served).create_token("phones", 1, None)
+        device = await seated(served, study, token, "one")
+        assert device.seat is not None
+        false = showing(new_secret(SystemRandom()))
+        tried = (device.seat.participant, "ab" * 8, device.seat.participant)
+        for participant in tried:
+            path = f"/v1/participants/{participant}/roster"
+            answer = await served.client.get(path, headers=false)
+            refused(answer, 401, "not-authorised")
+        refusals = [e for e in await book(served).audit_entries(9, None) if e.outcome == "refused"]
+        assert [(e.action, e.subject) for e in reversed(refusals)] == [
+            ("bad credential", participant) for participant in tried
+        ]
+        refused(await device.get("roster", wait=0), 429, "too-many-requests")
+
+
 async def test_guessing_tokens_by_bad_signatures_is_limited(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
         false = application(
