@@ -96,8 +96,8 @@ class Alphabet(Digits):
         return self.characters.index(self.pad)  # 0 without a pad, which is the empty string
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
-        filler = self.characters[self._pad_digit]
-        text = "".join(item.ljust(self._width, filler) for item in items)
+        filler, width = self.characters[self._pad_digit], self._width
+        text = "".join(item.ljust(width, filler) for item in items)
         points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
         known = np.array([ord(character) for character in self.characters], dtype=np.uint32)
         order = np.argsort(known)
@@ -151,7 +151,8 @@ class Utf8(Digits):
         return int(245 * 256 ** (self.max_bytes - 1))
 
     def _digits(self, items: Sequence[str]) -> NDArray[np.uint64]:
-        raw = b"".join(item.encode().ljust(self._width, b"\0") for item in items)
+        width = self._width
+        raw = b"".join(item.encode().ljust(width, b"\0") for item in items)
         return np.frombuffer(raw, dtype=np.uint8).astype(np.uint64)
 
     def _item(self, digits: NDArray[Any]) -> str:
