@@ -98,6 +98,12 @@ class AlreadyCountedError(ServiceError):
     """The device is already in the sum of an earlier round of the study."""
 
 
+class PoisonedCohortError(ServiceError):
+    """The device's vector is in an unusable sum, which another device may have spoiled."""
+
+    advice = "the device may take part in other studies"
+
+
 class PlanMismatchError(ServiceError):
     """The report was made for a plan other than the round's."""
 
@@ -155,6 +161,7 @@ ERROR_CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
     ProblemType.WRONG_STATE: WrongStateError,
     ProblemType.NO_ROUND: NoRoundError,
     ProblemType.ALREADY_COUNTED: AlreadyCountedError,
+    ProblemType.POISONED_COHORT: PoisonedCohortError,
     ProblemType.PLAN_MISMATCH: PlanMismatchError,
     ProblemType.BUDGET_SPENT: BudgetSpentError,
     ProblemType.NOT_ENROLLED: NotEnrolledError,

@@ -48,6 +48,7 @@ class ProblemType(StrEnum):
     WRONG_STATE = "wrong-state"  # 409: the study is not in a state that allows this
     NO_ROUND = "no-round"  # 409: no round accepts devices now; retry after Retry-After
     ALREADY_COUNTED = "already-counted"  # 409: this device took part in an earlier round
+    POISONED_COHORT = "poisoned-cohort"  # 409: this device's vector is in an unusable sum
     PLAN_MISMATCH = "plan-mismatch"  # 409: the report was made for another plan than this round's
     BUDGET_SPENT = "budget-spent"  # 409: this device, or population, has no budget left for this
     NOT_ENROLLED = "not-enrolled"  # 403: the study's registrar did not sign this identity

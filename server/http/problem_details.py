@@ -43,6 +43,7 @@ STATUS_AND_TITLE = {
     ProblemType.WRONG_STATE: (409, "Wrong state"),
     ProblemType.NO_ROUND: (409, "No round takes devices"),
     ProblemType.ALREADY_COUNTED: (409, "Already counted"),
+    ProblemType.POISONED_COHORT: (409, "Poisoned cohort"),
     ProblemType.PLAN_MISMATCH: (409, "Another plan"),
     ProblemType.BUDGET_SPENT: (409, "Privacy budget spent"),
     ProblemType.NOT_ENROLLED: (403, "Not enrolled"),

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 import structlog
 
+from secagg.keys import Identity
 from secagg.messages import CIPHERTEXT_BYTES, UnmaskingShares
 from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER
 from server.db.repositories.leases import sum_job
 from tests.server.device import Device
-from tests.server.harness import STEPS, Served, sum_of, together
+from tests.server.harness import STEPS, Served, study_request, sum_of, together, until_summed
 from tests.server.lies import altered, false_shares, signed_reveal, with_envelope, with_vector
 from tests.server.party import Party, gather_party, refused
 
+REGISTRAR = Identity.of(b"r" * 32)
 TWO_COHORTS = {"cohort_size": 6, "minimum": 6, "cohorts": 2, "corrupt": 0.17, "dropout": 0.34}
 
 
@@ -161,8 +163,32 @@ async def test_a_poisoned_cohort_fails_and_the_others_are_decoded(served: Served
     await served.open_round(study, 1)
 
 
+async def test_a_device_that_sends_noise_spoils_one_round_of_its_study(served: Served) -> None:
+    """Refuse all devices with a vector in that sum, since nothing shows which one lied."""
+    terms = study_request()["terms"] | {"registrar": REGISTRAR.public.hex()}
+    study = await served.create(terms=terms, rounds=2)
+    devices = await served.join(study, 6, registrar=REGISTRAR)
+    liar, honest, *others, dropped_out = devices
+    await together(devices, "share")
+    await asyncio.gather(poison(liar), honest.mask(), *(device.mask() for device in others))
+    await served.pass_phase(study)
+    await together(devices[:-1], "confirm", "reveal")
+    assert (await served.until_closed(study)).state == "failed"
+    second = await served.open_round(study, 1)
+    for device in (liar, honest):
+        again = device.again()
+        again.view = second
+        detail = refused(await again.apply(study, 2), 409, "poisoned-cohort")
+        assert detail.startswith("in round 1 the sum of this device's cohort could not be used")
+    returned = dropped_out.again()  # no sum has its vector
+    await returned.join(study, second)
+    devices = [returned, *await served.join(study, 5, after=1, registrar=REGISTRAR)]
+    await together(devices, *STEPS)
+    await until_summed(served, study, devices, 2)
+
+
 async def test_a_cohort_whose_lawful_sum_cannot_be_decoded_is_left_out(served: Served) -> None:
-    study = await served.create(terms=TWO_COHORTS)
+    study = await served.create(terms=TWO_COHORTS, rounds=2)
     devices = await served.join(study, 12)
     await together(devices, "share")
     others = (device.mask() for device in devices if device is not devices[7])
@@ -176,6 +202,11 @@ async def test_a_cohort_whose_lawful_sum_cannot_be_decoded_is_left_out(served: S
     assert (view.state, view.participants) == ("decoded", 6)
     answer = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
     assert [(row["item"], row["estimate"]) for row in answer["heavy_hitters"]] == [("ab", 6)]
+    second = await served.open_round(study, 1)
+    for device, problem in ((devices[7], "poisoned-cohort"), (devices[0], "already-counted")):
+        again = device.again()
+        again.view = second
+        refused(await again.apply(study, 2), 409, problem)
 
 
 async def test_a_poisoned_cohort_names_the_dealers_of_false_shares_in_it(party: Party) -> None:

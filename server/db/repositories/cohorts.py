@@ -141,6 +141,7 @@ class CohortRepository(Repository):
             return False
         row.sum = total
         row.failure, cause = failure
+        row.poisoned = cause is FailureCause.POISONED
         received, now = count_received(session, row), self.database.now(session)
         enter_phase(session, row, to, received, now, cause=cause)
         return True

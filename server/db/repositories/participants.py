@@ -21,6 +21,11 @@ from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow, StudyRow
 from server.errors import ProblemError, cohort_failed, dropped_out, not_found, out_of_phase
 
+# Masks hide whose vector spoils a sum, so every device with a vector in it is kept out.
+_POISONED_DETAIL = (
+    "the sum of this device's cohort could not be used, so no device with a vector in it joins "
+    "this study again; this does not mean that this device lied"
+)
 _PHASE_OF_KIND = {kind: phase for phase, kind in MESSAGE_KIND.items()}
 _COHORT_STATUS = select(CohortRow.phase, CohortRow.deadline, CohortRow.failure)
 _OWN_MESSAGES = (
@@ -154,7 +159,8 @@ class ParticipantRepository(Repository):
 
         Raises:
             ProblemError: if no cohort of the round takes devices, the device joined with other keys
-                before, it was counted in an earlier round, or a key belongs to another device.
+                before, it was counted in an earlier round, its vector is in a poisoned cohort, or a
+                key belongs to another device.
         """
         query = _EMPTIEST_OPEN_COHORT if by_coin else _FIRST_OPEN_COHORT
         try:
@@ -307,7 +313,8 @@ def _find_participant(
     """Return the device's row in round `number`, None if it has none.
 
     Raises:
-        ProblemError: if it was counted in an earlier round, or departed from the protocol there.
+        ProblemError: if in an earlier round it was counted, departed from the protocol, or gave a
+            vector to a poisoned cohort.
     """
     rows = session.execute(_PARTICIPATIONS, {"of_study": study, "of_identity": identity}).all()
     for participant, cohort, _ in rows:
@@ -317,6 +324,10 @@ def _find_participant(
         if participant.blamed is not None:
             detail = f"in round {participant.round} this device {participant.blamed}"
             raise ProblemError(ProblemType.BARRED, detail)
+        if has_vector and cohort.poisoned:
+            raise ProblemError(
+                ProblemType.POISONED_COHORT, f"in round {participant.round} {_POISONED_DETAIL}"
+            )
         is_counted = has_vector and cohort.phase is not Phase.FAILED
         if is_counted and not parse_question(find_study(session, study).question).asks_every_round:
             detail = f"this device was counted in round {participant.round}"

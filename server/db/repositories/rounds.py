@@ -156,7 +156,9 @@ class RoundRepository(Repository):
         of_round = (CohortRow.study == study, CohortRow.round == number)
         excluded = CohortRow.number.in_(outcome.excluded)
         session.execute(
-            update(CohortRow).where(*of_round, excluded).values(failure=_EXCLUDED_REASON)
+            update(CohortRow)
+            .where(*of_round, excluded)
+            .values(failure=_EXCLUDED_REASON, poisoned=True)
         )
         plan = parse_plan(session.get_one(RoundRow, (study, number)).plan)
         if plan.question.discards_sums:

@@ -39,6 +39,7 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
         "phase": phase,
         "deadline": now + timedelta(seconds=getattr(study.timeouts, phase.value)),
         "enrolled": 0,
+        "poisoned": False,
         "history": [_phase_record(phase, now)],
     }
     count = study.terms.cohorts if is_sum else 1

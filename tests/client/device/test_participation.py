@@ -437,14 +437,21 @@ async def test_a_crashed_device_gives_no_other_vector(kind: MessageKind, tmp_pat
         assert again.received == {}
 
 
-async def test_a_device_that_crashed_before_it_masked_may_come_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", ["key-shares", "share-commitments"])
+async def test_a_device_that_recorded_no_vector_may_come_again(last: str, tmp_path: Path) -> None:
+    """Return after any failure: the journal shows that no sum has a vector of the device."""
+
     def crash(name: str, _: bytes) -> None:
-        if name == "key-shares":
+        if name == last:
             raise CrashedError
 
-    journal = FileJournal(tmp_path / "journal")
+    def crash_reading(body: bytes) -> bytes:
+        crash("share-commitments", body)
+        return body
+
+    journal, cheats = FileJournal(tmp_path / "journal"), {"share-commitments": crash_reading}
     with pytest.raises(CrashedError):
-        await play(Service(view_of(), before=crash), device(journal=journal))
+        await play(Service(view_of(), before=crash, cheats=cheats), device(journal=journal))
     assert await play(Service(view_of(2)), device(journal=journal)) == list(steps_in_mode("active"))
 
 

@@ -89,7 +89,7 @@ def test_problem_types_are_stable() -> None:
     assert " ".join(sorted(ProblemType)) == (
         "already-counted barred budget-spent cohort-failed conflict dropped-out forbidden "
         "headers-too-large idempotency-key-reused internal-error malformed method-not-allowed "
-        "no-round not-authorised not-enrolled not-found plan-mismatch too-large "
+        "no-round not-authorised not-enrolled not-found plan-mismatch poisoned-cohort too-large "
         "too-many-requests too-slow unavailable wrong-media-type wrong-phase wrong-state"
     )
     assert Problem(type="t", title="t", status=400, detail="d").errors is None

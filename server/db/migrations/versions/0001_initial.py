@@ -81,6 +81,7 @@ def _create_cohorts() -> None:
         sa.Column("deadline", _UTC, nullable=False),
         sa.Column("enrolled", sa.Integer(), nullable=False),
         sa.Column("failure", sa.Text(), nullable=True),
+        sa.Column("poisoned", sa.Boolean(), nullable=False),
         sa.Column("history", sa.JSON(), nullable=False),
         sa.Column("sum", sa.LargeBinary(), nullable=True),
         sa.ForeignKeyConstraint(["study", "round"], ["rounds.study", "rounds.number"]),
