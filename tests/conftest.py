@@ -180,6 +180,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tests/client/device/test_take_part.py": ALL_TESTS,
     "tests/client/fleet/test_fleet.py": ALL_TESTS,
+    "tests/client/test_differencing.py": ALL_TESTS,
     "tests/paper": ALL_TESTS,
     "tests/protocol/mechanisms/central": ALL_TESTS,
     "tests/protocol/mechanisms/iblt/test_adaptive.py": ALL_TESTS,

@@ -1,11 +1,12 @@
 """A device as one study knows it, its participation in a round, and the steps of that."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from random import Random
+from time import time
 from typing import Final
 
 from client.device.encoding import Contribution
@@ -19,6 +20,8 @@ from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.parameters import Mode
 from secagg.ring import Vector
+
+DEFAULT_COLLECTION: Final = "default"
 
 
 class DeviceStep(StrEnum):
@@ -58,6 +61,7 @@ class Device:
         enrolment: the registrar's signature under `identity`, if the study has a registrar.
         credential: the secret with which `identity` is registered at a closed service
             (`client.device.driver`), empty for an open one.
+        collection: the name of the collection that its items come from.
     """
 
     identity: Identity
@@ -65,6 +69,7 @@ class Device:
     journal: Journal = field(repr=False)
     enrolment: bytes = b""
     credential: str = field(default="", repr=False)
+    collection: str = DEFAULT_COLLECTION
 
 
 @dataclass
@@ -72,8 +77,9 @@ class RoundParticipation(ABC):
     """The participation of `device` in the round of `view`, by a vector in a sum or by a report.
 
     `secrets` generates keys, seeds and tickets; `chance` samples the items and draws the noise.
-    Outside simulations both must be the system's randomness. `assignment` and `vector` (as it was
-    encoded, without masks) are None until they are known, and for a report.
+    Outside simulations both must be the system's randomness. `clock` returns seconds since 1970.
+    `assignment` and `vector` (as it was encoded, without masks) are None until they are known, and
+    for a report.
     """
 
     transport: Transport
@@ -83,6 +89,7 @@ class RoundParticipation(ABC):
     policy: Policy
     secrets: Random
     chance: RandomWords
+    clock: Callable[[], float] = time
     assignment: SlotAssignment | None = field(default=None, init=False)
     vector: Vector | None = field(default=None, init=False)
 

@@ -27,25 +27,28 @@ flipped again would ask until it shows heads. So the result is recorded before i
 
 For reports the journal also records epsilon, and so the epsilon spent in all studies together. For
 vectors it records rho, the privacy loss that the noise of their sums leaves. Each plan states the
-noise in its round, so the loss in a study is known from the vectors that were sent.
+noise in its round, so the loss in a study is known from the vectors that were sent. A vector's
+time, collection and `exact` limit the exact sums of all studies (`client.device.exact_sums`).
 """
 
 import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from types import NoneType
-from typing import Self
+from typing import Final, Self
 
 from client.device.policy import PolicyError
 from protocol.api.phases import MessageKind
+
+MAX_TIME: Final = 2**40  # seconds; finite, so that every entry can be compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,10 @@ class JournalEntry:
         rho: the privacy loss of a vector in a sum with noise, None without noise.
         joins: the result of an invitation's coin.
         service: the URL of the service, set by the journal.
+        collection: the name of the collection that a vector's items come from; older programs
+            recorded none, so their vectors count for every collection.
+        time: seconds since 1970 at which a vector was recorded, None if that is unknown.
+        exact: whether a vector spends an exact study, set by the journal.
     """
 
     study: str
@@ -69,9 +76,16 @@ class JournalEntry:
     rho: float | None = None
     joins: bool | None = None
     service: str = ""
+    collection: str = ""
+    time: int | None = field(default=None, compare=False)  # the same bytes may be sent later
+    exact: bool | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what a journal could not be read with; raises ValueError."""
+        if self.time is not None and not (type(self.time) is int and 0 <= self.time < MAX_TIME):
+            raise ValueError(f"{self.time!r} is not a time in seconds since 1970")
+        if type(self.exact) not in (bool, NoneType) or not isinstance(self.collection, str):
+            raise ValueError(f"{self.exact!r} or {self.collection!r} is not of a vector")
         if not all(0 <= cost < math.inf for cost in (self.epsilon, self.rho or 0.0)):
             raise ValueError(f"epsilon {self.epsilon} or rho {self.rho} is not a privacy loss")
         if type(self.joins) is not (bool if self.kind is MessageKind.INVITATION else NoneType):
@@ -89,6 +103,11 @@ class JournalEntry:
     ) -> Self:
         """Return the entry of the message `body` in round `number`."""
         return cls(study, number, cohort, kind, sha256(body).hexdigest(), epsilon)
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether a vector spends an exact study; of older programs: one without noise."""
+        return self.rho is None if self.exact is None else self.exact
 
 
 class JournalError(RuntimeError):
@@ -118,11 +137,13 @@ class Journal(ABC):
         max_per_round: int | None = None,
         check_epsilon: Callable[[float], None] | None = None,
         check_rho: Callable[[float], None] | None = None,
+        check_exact: Callable[[Sequence[JournalEntry]], bool] | None = None,
     ) -> None:
         """Record a message, which may be sent as soon as this function has returned.
 
         `check_epsilon` receives the epsilon spent so far, and `check_rho` the rho spent in this
-        study. Both may refuse the message.
+        study. `check_exact` receives the vectors of the entry's collection and returns whether
+        this one spends an exact study. Each may refuse the message.
 
         Raises:
             PolicyError: if the device has sent `max_per_study` other messages of this kind in this
@@ -147,6 +168,8 @@ class Journal(ABC):
                 check_epsilon(_epsilon_spent(entries))
             if check_rho is not None:
                 check_rho(_rho_spent(here, entry.study))
+            if check_exact is not None:
+                entry = replace(entry, exact=check_exact(_vectors(entries, entry.collection)))
             self._append(entry)
 
     def decide_to_join(self, study: str, number: int, plan: str, flip: Callable[[], bool]) -> bool:
@@ -196,6 +219,11 @@ class Journal(ABC):
         with self._locked_entries() as entries:
             return _rho_spent(self._of_service(entries), study)
 
+    def vectors(self, collection: str) -> list[JournalEntry]:
+        """Return the vectors sent to all services with items of `collection`."""
+        with self._locked_entries() as entries:
+            return _vectors(entries, collection)
+
     def _of_service(self, entries: Iterable[JournalEntry]) -> list[JournalEntry]:
         """Return the entries of this service, and those of older journals, which name none."""
         return [entry for entry in entries if entry.service in ("", self.service)]
@@ -212,6 +240,15 @@ class Journal(ABC):
 
 def _epsilon_spent(entries: list[JournalEntry]) -> float:
     return math.fsum(entry.epsilon for entry in entries)
+
+
+def _vectors(entries: list[JournalEntry], collection: str) -> list[JournalEntry]:
+    """Return the vectors of `collection`, and those of older journals, which name none."""
+    return [
+        entry
+        for entry in entries
+        if entry.kind is MessageKind.MASKED_INPUT and entry.collection in ("", collection)
+    ]
 
 
 def _rho_spent(entries: list[JournalEntry], study: str) -> float:

@@ -12,7 +12,7 @@ the step that depends on it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Final, ParamSpec, TypeVar
@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from client.device.device import DeviceStep, RoundParticipation, refusing_malformed
 from client.device.encoding import encode
+from client.device.exact_sums import spends_exact_study
 from client.device.journal import JournalEntry
 from client.device.policy import PolicyError, rho_of
 from protocol.api.credentials import new_secret
@@ -87,6 +88,7 @@ class SumParticipation(RoundParticipation):
         self.policy.check_plan(self._plan, study, self.view.number, rounds_by_study)
         spent = await asyncio.to_thread(self.device.journal.rho_spent, study)
         self.policy.check_rho(self._plan, spent)
+        await asyncio.to_thread(self._check_exact_sums)
         self.policy.check_enrolment(self._plan, self.device.identity, self.device.enrolment)
         if not await asyncio.to_thread(self._is_invited, study):
             return
@@ -101,6 +103,15 @@ class SumParticipation(RoundParticipation):
             yield DeviceStep.CONFIRMED
         await self._unmask(confirmed)
         yield DeviceStep.UNMASKED
+
+    def _check_exact_sums(self) -> None:
+        """Check before joining that an exact study is left; a late refusal costs the others."""
+        vectors = self.device.journal.vectors(self.device.collection)
+        self._spends_exact_study(vectors, self.clock())
+
+    def _spends_exact_study(self, vectors: Sequence[JournalEntry], now: float) -> bool:
+        service = self.device.journal.service
+        return spends_exact_study(self.policy, self._plan, service, vectors, now)
 
     def _is_invited(self, study: str) -> bool:
         """Return whether the device's coin lets it join; the journal records the result."""
@@ -224,16 +235,20 @@ class SumParticipation(RoundParticipation):
         entry = JournalEntry.of(
             self._plan.study, self.view.number, self.assignment.cohort, kind, body
         )
-        check_rho = None
+        check_rho = check_exact = None
         if kind is MessageKind.MASKED_INPUT:
-            entry = replace(entry, rho=rho_of(self._plan))
+            now, collection = self.clock(), self.device.collection
+            rho = rho_of(self._plan)
+            entry = replace(entry, rho=rho, collection=collection, time=int(now))
             check_rho = partial(self.policy.check_rho, self._plan)
+            check_exact = partial(self._spends_exact_study, now=now)
         await asyncio.to_thread(
             self.device.journal.record,
             entry,
             max_per_study,
             max_per_round=max_per_round,
             check_rho=check_rho,
+            check_exact=check_exact,
         )
 
     def _path(self, resource: str) -> str:

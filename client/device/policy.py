@@ -70,6 +70,10 @@ class Policy:
         max_round_seconds: how long the device stays in one round.
         repeat_exact: accepts such a study even if it adds no noise. The difference of two sums, of
             which one contains the device and the other does not, then reveals its contribution.
+        max_exact_studies: studies of exact sums to which the device gives the items of one
+            collection within `exact_period_days`, over all services. The difference of two exact
+            sums may reveal its items. A sum with noise is not exact as long as the noise of all
+            such sums in that time together keeps `max_epsilon` at `max_delta`.
     """
 
     max_contribution: int = 100
@@ -86,6 +90,8 @@ class Policy:
     max_rounds: int = 32
     max_round_seconds: float = 7 * 24 * 3600
     repeat_exact: bool = False
+    max_exact_studies: int = 1
+    exact_period_days: float = 30.0
 
     def check_plan(
         self,
@@ -196,7 +202,7 @@ class Policy:
         yield from self._rho_violations(rho * releases)
 
     def _rho_violations(self, rho: float) -> Iterator[PolicyError]:
-        epsilon = rho + 2 * math.sqrt(rho * -math.log(self.max_delta))
+        epsilon = epsilon_of_rho(rho, self.max_delta)
         if not epsilon <= self.max_epsilon:
             reason = f"adds noise for epsilon {epsilon:.3g}, above {self.max_epsilon:g}"
             yield PolicyError("max_epsilon", reason, _round_up(epsilon))
@@ -247,6 +253,11 @@ class Policy:
 
 def _round_up(epsilon: float) -> float | None:
     return math.ceil(100 * epsilon) / 100 if math.isfinite(epsilon) else None
+
+
+def epsilon_of_rho(rho: float, delta: float) -> float:
+    """Return the epsilon at `delta` of a privacy loss `rho` [BunSteinke16, proposition 1.3]."""
+    return rho + 2 * math.sqrt(rho * -math.log(delta))
 
 
 def rho_of(plan: AnyPlan) -> float | None:

@@ -8,7 +8,7 @@ or next year, is the same device, which contributes to no study twice.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import SystemRandom
@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import httpx
 
-from client.device.device import Device, DeviceStep, refusing_malformed
+from client.device.device import DEFAULT_COLLECTION, Device, DeviceStep, refusing_malformed
 from client.device.device_state import DeviceState
 from client.device.driver import (
     PARTICIPATION_ERRORS,
@@ -38,8 +38,9 @@ from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.randomness import system_words
 from secagg.session import Registry
 
-MAX_STUDIES_AT_ONCE: Final = 20  # bounds the work that a service can give to a device
+MAX_LISTED_STUDIES: Final = 20  # bounds the work that a service can give to a device
 DEFAULT_PATIENCE_SECONDS: Final = 120.0
+_MAY_CHANGE: Final = (EndState.NO_ROUND, EndState.LATE)  # when another round opens
 
 Items: TypeAlias = Iterable[str | float] | Mapping[str, int]
 EnrolmentSigner: TypeAlias = Callable[[Registry, bytes], Awaitable[bytes]]
@@ -74,16 +75,20 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     policy: Policy | None = None,
     *,
     study: str | None = None,
+    collection: str = DEFAULT_COLLECTION,
     device_state: DeviceState | None = None,
     token: str | None = None,
     enrolment_signer: EnrolmentSigner | None = None,
     wait: float = 0.0,
     patience: float = DEFAULT_PATIENCE_SECONDS,
 ) -> tuple[ParticipationOutcome, ...]:
-    """Let one device with `items` take part in a round; return one outcome per study.
+    """Let one device with `items` take part in a round of one study; return the outcomes.
 
-    Without a `study`, the device takes part in the newest running studies that the service lists; a
-    closed service lists none to devices. It waits up to `wait` seconds for a round with room. The
+    Without a `study`, the device tries the running studies that the service lists, newest first,
+    and takes part in the first that its policy accepts; there is one outcome per study that it
+    tried. A closed service lists no studies to devices. The device waits up to `wait` seconds for a
+    round with room. `collection` names the collection that the items come from: exact sums are
+    limited per collection (`Policy.max_exact_studies`), so the same items need the same name. The
     default `device_state` is that of the current user on this machine: several devices on one
     machine need one folder each. A closed service admits the device by an enrolment `token`. If a
     study has a registrar, `enrolment_signer` returns the registrar's signature under the device's
@@ -92,10 +97,13 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     Cancelling the call drops the device out. Messages that were recorded count as sent.
 
     Raises:
+        ValueError: if `collection` is empty.
         JournalError: if a message cannot be recorded; it is then not sent.
         ServiceError: if the service does not list its studies. Errors in a study are an outcome.
         httpx.TransportError: if the service is out of reach for its list of studies.
     """
+    if not collection:
+        raise ValueError("collection must name the collection that the items come from")
     histogram = dict(items) if isinstance(items, Mapping) else count_items(map(str, items))
     if device_state is None:
         device_state = await asyncio.to_thread(DeviceState.on_disk)
@@ -103,34 +111,30 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     run = _DeviceRun(
         url,
         histogram,
+        collection,
         policy or Policy(),
         device_state,
         token,
         enrolment_signer,
-        wait,
         patience,
     )
-    studies = (study,) if study is not None else await run.running_studies()
-    tasks = [asyncio.create_task(run.run(each)) for each in studies]
-    try:
-        return tuple([await task for task in tasks])
-    finally:  # an error of the journal or a cancellation ends all of them
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    start = time.monotonic()
+    if study is not None:
+        return (await run.run(study, start + wait),)
+    return await run.run_newest((start, start + wait) if wait > 0 else (start,))
 
 
 @dataclass(frozen=True, slots=True)
 class _DeviceRun:
-    """A device at a service, for one round of each study."""
+    """A device at a service."""
 
     url: str
     histogram: Histogram = field(repr=False)
+    collection: str
     policy: Policy
     device_state: DeviceState
     token: str | None = field(repr=False)
     enrolment_signer: EnrolmentSigner | None
-    wait: float
     patience: float
 
     @property
@@ -141,15 +145,27 @@ class _DeviceRun:
     async def running_studies(self) -> tuple[str, ...]:
         async with http_client(self.url) as http:
             transport = Transport(http, self.patience)
-            answer = await transport.send("GET", "/studies", params={"limit": MAX_STUDIES_AT_ONCE})
+            answer = await transport.send("GET", "/studies", params={"limit": MAX_LISTED_STUDIES})
             with refusing_malformed():
                 page = StudyPage.model_validate_json(answer.content)
-        studies = page.studies[:MAX_STUDIES_AT_ONCE]
+        studies = page.studies[:MAX_LISTED_STUDIES]
         return tuple(view.id for view in studies if view.state == "running")
 
-    async def run(self, study: str) -> ParticipationOutcome:
+    async def run_newest(self, deadlines: Sequence[float]) -> tuple[ParticipationOutcome, ...]:
+        """Take part in the newest study possible; wait for rounds until each of `deadlines`."""
+        studies = await self.running_studies()
+        outcomes: dict[str, ParticipationOutcome] = {}
+        for deadline in deadlines:
+            for study in studies:
+                if study in outcomes and outcomes[study].state not in _MAY_CHANGE:
+                    continue
+                outcomes[study] = outcome = await self.run(study, deadline)
+                if outcome.last_step is not None or outcome.state is EndState.DISCONNECTED:
+                    return tuple(outcomes.values())
+        return tuple(outcomes.values())
+
+    async def run(self, study: str, deadline: float) -> ParticipationOutcome:
         """Take part in one round of `study`; if that round is full, in the next one."""
-        deadline = time.monotonic() + self.wait
         rounds_by_study = await asyncio.to_thread(self.journal.rounds_by_study)
         after = max(rounds_by_study.get(study, ()), default=0)
         async with http_client(self.url) as http:
@@ -210,7 +226,9 @@ class _DeviceRun:
             enrolment = await self.enrolment_signer(plan.registry, identity.public)
         rng = self.device_state.clipping_generator(self.url, study)
         contribution = make_contribution(plan.question, self.histogram, rng)
-        return view, Device(identity, contribution, self.journal, enrolment, ticket)
+        return view, Device(
+            identity, contribution, self.journal, enrolment, ticket, self.collection
+        )
 
     async def _ensure_enrolled(self, transport: Transport, study: str | None) -> str:
         """Register the device's identity in `study` if a token is given; return its credential.

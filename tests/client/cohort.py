@@ -52,10 +52,12 @@ TERMS = Terms(cohort_size=N, minimum=8, corrupt=0.1, dropout=0.3)
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
 
 
-def view_of(number: int = 1, question: AnyQuestion = QUESTION, **terms: object) -> RoundView:
+def view_of(
+    number: int = 1, question: AnyQuestion = QUESTION, study: str = STUDY, **terms: object
+) -> RoundView:
     """Return an open round of a study that asks `question`, with `terms`."""
     changed = Terms.model_validate(TERMS.model_dump() | terms)
-    first = SUM_MECHANISMS[question.mechanism].first_plan(question, changed, STUDY, 9, Random(1))
+    first = SUM_MECHANISMS[question.mechanism].first_plan(question, changed, study, 9, Random(1))
     plan = first.model_copy(update={"round": number}).model_dump()
     return RoundView.model_validate(round_document(plan, number=number))
 

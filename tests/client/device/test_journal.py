@@ -5,13 +5,14 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -181,6 +182,9 @@ def test_a_record_is_a_line_of_json_without_what_was_given(path: Path) -> None:
         "rho": None,
         "joins": None,
         "service": "",
+        "collection": "",
+        "time": None,
+        "exact": None,
     }
 
 
@@ -267,23 +271,20 @@ def test_a_cost_that_is_none_stops_everything(path: Path, cost: str) -> None:
     epsilon=st.floats(),
     rho=st.none() | st.floats(),
     joins=st.none() | st.booleans(),
+    service=st.text(),
+    collection=st.text(),
+    time=st.none() | st.integers(-1, 2**40),
+    exact=st.none() | st.booleans(),
 )
-def test_each_entry_that_is_recorded_is_read_back(
-    study: str,
-    number: int,
-    kind: MessageKind,
-    epsilon: float,
-    rho: float | None,
-    joins: bool | None,
-) -> None:
+def test_each_entry_that_is_recorded_is_read_back(study: str, number: int, **rest: Any) -> None:
     try:
-        entry = JournalEntry(study, number, 0, kind, PLAN, epsilon, rho, joins)
+        entry = JournalEntry(study, number, 0, digest=PLAN, **rest)
     except ValueError:
         return
     with TemporaryDirectory() as folder:
-        FileJournal(Path(folder) / "journal").record(entry)
+        FileJournal(Path(folder) / "journal").at(entry.service).record(entry)
         with FileJournal(Path(folder) / "journal")._locked_entries() as entries:
-            assert entries == [entry]
+            assert [asdict(read) for read in entries] == [asdict(entry)]
 
 
 @pytest.mark.parametrize("loss", [math.inf, math.nan, -1.0])
@@ -291,6 +292,58 @@ def test_a_loss_that_is_not_finite_or_below_zero_makes_no_entry(loss: float) -> 
     for field in ("epsilon", "rho"):
         with pytest.raises(ValueError, match="not a privacy loss"):
             replace(VECTOR, **{field: loss})
+
+
+@pytest.mark.parametrize(
+    "damage", [{"time": -1}, {"time": 2**40}, {"time": 1.5}, {"exact": 1}, {"collection": None}]
+)
+def test_a_vector_whose_time_or_collection_is_none_stops_everything(
+    path: Path, damage: dict[str, Any]
+) -> None:
+    FileJournal(path).record(VECTOR)
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage) + "\n")
+    with pytest.raises(JournalError, match="line 1: not an entry"):
+        FileJournal(path).vectors("words")
+
+
+def test_vectors_are_those_of_a_collection_at_all_services(journal: Journal) -> None:
+    here, there = journal.at("https://here"), journal.at("https://there")
+    words, urls = (replace(VECTOR, collection=name) for name in ("words", "urls"))
+    here.record(words)
+    here.record(replace(CONFIRMATION, collection="words"))
+    there.record(words)
+    there.record(replace(urls, study="study-2"))
+    there.record(replace(VECTOR, study="study-3"))  # of an older program: it names no collection
+    studies = [(entry.service, entry.study) for entry in here.vectors("words")]
+    assert studies == [
+        ("https://here", "study-1"),
+        ("https://there", "study-1"),
+        ("https://there", "study-3"),
+    ]
+    assert [entry.study for entry in here.vectors("urls")] == ["study-2", "study-3"]
+
+
+def test_what_is_exact_is_decided_with_all_vectors_and_kept(path: Path) -> None:
+    """A vector that is sent again is decided once, also if its time differs."""
+    decisions: list[int] = []
+
+    def decide(vectors: Sequence[JournalEntry]) -> bool:
+        decisions.append(len(vectors))
+        return not vectors
+
+    for number in (1, 2):
+        entry = vector(b"%d" % number, study=f"study-{number}")
+        for time in (number, 9):
+            entry = replace(entry, rho=0.5, time=time)
+            FileJournal(path).record(entry, check_exact=decide)
+    assert decisions == [0, 1]
+    kept = FileJournal(path).vectors("words")
+    assert [(entry.time, entry.is_exact) for entry in kept] == [(1, True), (2, False)]
+
+
+def test_a_vector_of_an_older_program_is_exact_without_noise() -> None:
+    assert VECTOR.is_exact
+    assert not replace(VECTOR, rho=0.5).is_exact
 
 
 def test_a_line_without_a_cost_is_an_older_programs(path: Path) -> None:
@@ -383,6 +436,23 @@ def contenders(journals: Callable[[], Journal], count: int) -> int:
 def test_of_many_threads_one_gives_its_vector(journal: Journal, tmp_path: Path) -> None:
     assert contenders(lambda: journal, 8) == 1
     assert contenders(lambda: FileJournal(tmp_path / "shared"), 8) == 1
+
+
+def test_of_many_studies_at_once_one_gets_an_exact_sum(journal: Journal) -> None:
+    def give(number: int) -> int:
+        with suppress(PolicyError):
+            entry = vector(b"%d" % number, study=f"study-{number}")
+            journal.record(entry, check_exact=at_most_one)
+            return 1
+        return 0
+
+    def at_most_one(vectors: Sequence[JournalEntry]) -> bool:
+        if vectors:
+            raise PolicyError("max_exact_studies", "spent")
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(give, range(8))) == 1
 
 
 def test_of_many_processes_one_gives_its_vector(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Participation of one device with its items, through ASGI, and the outcomes of failures."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -16,13 +17,14 @@ from client.analyst.async_analyst import AsyncAnalyst
 from client.device.device import DeviceStep
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
-from client.device.journal import JournalError
+from client.device.journal import JournalEntry, JournalError
 from client.device.policy import Policy
-from client.device.take_part import MAX_STUDIES_AT_ONCE, ParticipationOutcome, take_part
+from client.device.take_part import MAX_LISTED_STUDIES, ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
 from client.transport import Transport
 from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret
 from protocol.api.messages import StudyView, Timeouts
+from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import parse_question
 from protocol.study import Terms
 from secagg.keys import Identity
@@ -152,27 +154,59 @@ async def test_a_registrar_signs_who_takes_part(enrolled: StudyView, registrar: 
     assert "did not enrol this device" in stranger.error
 
 
-async def test_a_device_reports_once_and_spends_what_it_has_over_all_studies(app: FastAPI) -> None:
+async def test_a_device_reports_to_one_study_and_spends_what_it_has_over_all(app: FastAPI) -> None:
     terms = Terms(cohort_size=4, minimum=3, corrupt=0.1, dropout=0.3)
     async with analyst(app) as asking:
-        studies = [
+        older, newer = [
             await asking.create(name, REPORTS, terms, rounds=1, timeouts=Timeouts(reporting=60))
             for name in ("one", "other")
         ]
     kept = DeviceState.in_memory()
-    outcomes = await take_part(URL, ["yes"], POLICY, device_state=kept, wait=10)
-    assert {outcome.study for outcome in outcomes} == {outcome.id for outcome in studies}
-    by_end = {outcome.state: outcome for outcome in outcomes}
-    assert by_end.keys() == {
-        EndState.FINISHED,
-        EndState.DECLINED,
-    }  # for one of them there is epsilon
-    assert (by_end[EndState.FINISHED].last_step, by_end[EndState.FINISHED].cohort) == (
-        DeviceStep.REPORTED,
-        None,
-    )
-    assert "max_epsilon" in by_end[EndState.DECLINED].error
+    (outcome,) = await take_part(URL, ["yes"], POLICY, device_state=kept)
+    assert (outcome.study, outcome.state) == (newer.id, EndState.FINISHED)
+    assert (outcome.last_step, outcome.cohort) == (DeviceStep.REPORTED, None)
+    declined = await take_part(URL, ["yes"], POLICY, device_state=kept)
+    assert [each.study for each in declined] == [newer.id, older.id]
+    assert "max_epsilon" in declined[1].error  # it has no epsilon left for another study
     assert kept.journal.epsilon_spent() == pytest.approx(8.0)
+
+
+async def test_a_device_takes_part_in_the_newest_study_that_its_policy_accepts(
+    connect: ClientFactory,
+) -> None:
+    older = await create(connect)
+    refused = await create(connect, corrupt=0.04)
+    devices = [DeviceState.in_memory() for _ in range(DEVICES)]
+    taken = await asyncio.gather(
+        *(take_part(URL, ["common"], POLICY, device_state=kept, wait=9) for kept in devices)
+    )
+    for outcomes in taken:
+        assert [(each.study, each.state) for each in outcomes] == [
+            (refused.id, EndState.DECLINED),
+            (older.id, EndState.FINISHED),
+        ]
+        assert "min_corrupt" in outcomes[0].error
+
+
+async def test_a_device_waits_for_no_study_while_another_has_a_round(app: FastAPI) -> None:
+    terms = Terms(cohort_size=4, minimum=3, corrupt=0.1, dropout=0.3)
+    async with analyst(app) as asking:
+        older = await asking.create("older", REPORTS, terms, rounds=1)
+        newer = await asking.create("newer", REQUEST.question, REQUEST.terms, rounds=2)
+    kept = DeviceState.in_memory()
+    vector = JournalEntry.of(newer.id, 1, 0, MessageKind.MASKED_INPUT, b"of the running round")
+    kept.journal.at(URL).record(vector)
+    async with asyncio.timeout(60):
+        outcomes = await take_part(URL, ["yes"], POLICY, device_state=kept, wait=math.inf)
+    assert [(outcome.study, outcome.state) for outcome in outcomes] == [
+        (newer.id, EndState.NO_ROUND),
+        (older.id, EndState.FINISHED),
+    ]
+
+
+async def test_a_collection_has_a_name(study: StudyView) -> None:
+    with pytest.raises(ValueError, match="must name the collection"):
+        await take_part(URL, [], POLICY, study=study.id, collection="")
 
 
 async def test_no_service_keeps_a_device_busy_with_more_than_some_studies(
@@ -180,7 +214,7 @@ async def test_no_service_keeps_a_device_busy_with_more_than_some_studies(
 ) -> None:
     shown = (await create(connect)).model_dump(mode="json")
     page = {
-        "studies": [shown | {"id": f"s{n}"} for n in range(2 * MAX_STUDIES_AT_ONCE)],
+        "studies": [shown | {"id": f"s{n}"} for n in range(2 * MAX_LISTED_STUDIES)],
         "next": None,
     }
 
@@ -192,7 +226,7 @@ async def test_no_service_keeps_a_device_busy_with_more_than_some_studies(
     service = MockTransport(answer)
     connect_by(monkeypatch, service)
     outcomes = await take_part(URL, [], POLICY, device_state=DeviceState.in_memory())
-    assert [outcome.study for outcome in outcomes] == [f"s{n}" for n in range(MAX_STUDIES_AT_ONCE)]
+    assert [outcome.study for outcome in outcomes] == [f"s{n}" for n in range(MAX_LISTED_STUDIES)]
     assert {outcome.state for outcome in outcomes} == {EndState.REJECTED}
 
 

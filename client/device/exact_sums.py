@@ -1,0 +1,73 @@
+"""Limit on the exact sums that contain a device's items, over all studies and services.
+
+Two exact sums over devices that differ in one device reveal the items of that device by
+subtraction. No colluding device is needed: an analyst creates two studies, and the second has one
+place less. So a device gives the items of one collection to few exact sums in a period.
+
+    exact     no noise hides the device's part, or too little: the study is an exact one
+    hidden    the noise of all hidden sums in the period together keeps `Policy.max_epsilon`
+
+The rho of hidden sums adds up [BunSteinke16], because their noise averages out. A study that asks
+the same devices in every round is one exact study.
+
+The program of the device names the collection, because no statement of a service could: strings
+of up to 20 and of up to 21 characters are two domains with the same items, and one service may
+have two URLs.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from client.device.journal import JournalEntry
+from client.device.policy import Policy, PolicyError, epsilon_of_rho, rho_of
+from protocol.mechanisms.registry import AnyPlan
+
+_DAY_SECONDS: Final = 24 * 3600
+_StudyKey: TypeAlias = tuple[str, str]  # the URL of a service, and the id of its study
+
+
+def spends_exact_study(
+    policy: Policy, plan: AnyPlan, service: str, vectors: Sequence[JournalEntry], now: float
+) -> bool:
+    """Return whether a vector for `plan` of `service` spends an exact study.
+
+    `vectors` were given to sums of the same collection; `now` is in seconds since 1970. A vector
+    whose time is unknown or later than `now` counts, so that no clock frees what was spent.
+
+    Raises:
+        PolicyError: if the exact studies of the policy are spent.
+    """
+    period = policy.exact_period_days * _DAY_SECONDS
+    recent = [each for each in vectors if each.time is None or now - each.time < period]
+    exact = _latest_times(each for each in recent if each.is_exact)
+    if (service, plan.study) in exact:
+        return True
+    rho = rho_of(plan)
+    if rho is not None:
+        hidden = math.fsum(each.rho or 0.0 for each in recent if not each.is_exact)
+        if epsilon_of_rho(hidden + rho, policy.max_delta) <= policy.max_epsilon:
+            return False
+    if len(exact) >= policy.max_exact_studies:
+        raise _refusal(policy, exact, now)
+    return True
+
+
+def _latest_times(vectors: Iterable[JournalEntry]) -> dict[_StudyKey, float]:
+    """Return the time of the last vector of each study, infinite if it is unknown."""
+    times: dict[_StudyKey, float] = {}
+    for each in vectors:
+        key, time = (each.service, each.study), math.inf if each.time is None else each.time
+        times[key] = max(time, times.get(key, 0))
+    return times
+
+
+def _refusal(policy: Policy, exact: Mapping[_StudyKey, float], now: float) -> PolicyError:
+    """Return the refusal of another exact study after the studies `exact`."""
+    limit, reason = policy.max_exact_studies, "asks for an exact sum"
+    if limit > 0:
+        service, study = last = sorted(exact, key=lambda key: exact[key])[-limit]
+        place = f"study {study} of {service}" if service else f"study {study}"
+        days = (exact[last] - now) / _DAY_SECONDS + policy.exact_period_days
+        reason += f" of the items that {place} had; the next is possible in {days:.1f} days"
+    return PolicyError("max_exact_studies", reason, len(exact) + 1)

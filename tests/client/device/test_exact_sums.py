@@ -1,0 +1,180 @@
+"""Ledger of exact sums: what a device gave in a period limits what it gives next."""
+
+import math
+from dataclasses import replace
+from functools import cache
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.device.exact_sums import spends_exact_study
+from client.device.journal import JournalEntry
+from client.device.policy import Policy, PolicyError, epsilon_of_rho, rho_of
+from protocol.api.phases import MessageKind
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.central.trie_plan import TrieHhQuestion
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from protocol.privacy.release import Release
+from protocol.study import Terms
+
+DAY = 24 * 3600
+NOW = 20_000 * DAY
+SERVICE_URL, OTHER_URL = "https://here", "https://there"
+POLICY = Policy()
+TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
+EXACT_QUESTION = AdaptiveIbltQuestion(
+    threshold=10, contribution=2, domain=Utf8(max_bytes=6), words=2000
+)
+
+
+@cache
+def exact_plan(study: str = "next") -> AnyPlan:
+    """Return a plan without noise."""
+    mechanism = SUM_MECHANISMS["adaptive-iblt"]
+    plan: AnyPlan = mechanism.first_plan(EXACT_QUESTION, TERMS, study, 1, Random(1))
+    return plan
+
+
+@cache
+def trie_plan(variance: float) -> AnyPlan:
+    """Return a plan of counts by coins, or of all votes with noise of a `variance` above 0."""
+    asked = {"threshold": 10, "contribution": 1, "domain": Utf8(max_bytes=2), "words": 2**16}
+    coins = {"epsilon": 8, "delta": 0.5, "mode": "sample-threshold", "theta": 4, "probability": 0.5}
+    question = TrieHhQuestion.model_validate(asked | coins | {"every_round": False})
+    plan: AnyPlan = SUM_MECHANISMS["triehh"].first_plan(question, TERMS, "next", 2, Random(1))
+    release = Release(probability=1 if variance else 0.5, threshold=4, variance=variance)
+    return plan.model_copy(update={"release": release})
+
+
+def given_to(
+    study: str = "earlier",
+    service: str = SERVICE_URL,
+    time: int | None = NOW,
+    rho: float | None = None,
+    exact: bool | None = True,
+) -> JournalEntry:
+    """Return the entry of a vector that was given to `study`."""
+    kind = MessageKind.MASKED_INPUT
+    entry = JournalEntry.of(study, 1, 0, kind, study.encode())
+    return replace(entry, service=service, time=time, rho=rho, exact=exact)
+
+
+def refusal(plan: AnyPlan, *vectors: JournalEntry, policy: Policy = POLICY) -> PolicyError:
+    with pytest.raises(PolicyError) as refused:
+        spends_exact_study(policy, plan, SERVICE_URL, vectors, NOW)
+    assert refused.value.limit == "max_exact_studies"
+    return refused.value
+
+
+def test_the_first_exact_sum_spends_the_study_of_the_period() -> None:
+    assert spends_exact_study(POLICY, exact_plan(), SERVICE_URL, [], NOW)
+    error = refusal(exact_plan(), given_to(time=NOW - 20 * DAY))
+    assert str(error) == (
+        "the server asks for an exact sum of the items that study earlier of https://here had; "
+        "the next is possible in 10.0 days (max_exact_studies)"
+    )
+    assert error.needed == 2
+    two = replace(POLICY, max_exact_studies=2)
+    assert spends_exact_study(two, exact_plan(), SERVICE_URL, [given_to()], NOW)
+
+
+def test_a_second_url_of_a_service_gives_nothing_more() -> None:
+    """The same study id at another service is another study, and one is spent."""
+    refusal(exact_plan(), given_to("next", OTHER_URL))
+    refusal(exact_plan(), given_to("next", service=""))  # of a program that recorded no service
+
+
+def test_later_rounds_of_a_study_spend_no_other() -> None:
+    rounds = [given_to("next"), replace(given_to("next"), round=2)]
+    assert spends_exact_study(POLICY, exact_plan(), SERVICE_URL, rounds, NOW)
+
+
+def test_a_period_ends_to_the_second() -> None:
+    period = 30 * DAY
+    refusal(exact_plan(), given_to(time=NOW - period + 1))
+    assert spends_exact_study(POLICY, exact_plan(), SERVICE_URL, [given_to(time=NOW - period)], NOW)
+    rounds = [given_to(time=NOW - 2 * DAY), given_to(time=NOW - DAY), given_to(time=NOW - 9 * DAY)]
+    assert "possible in 29.0 days" in str(refusal(exact_plan(), *rounds))  # the last one counts
+
+
+@pytest.mark.parametrize("time", [None, NOW + 1, NOW + 1000 * DAY])
+def test_no_clock_frees_what_was_spent(time: int | None) -> None:
+    refusal(exact_plan(), given_to(time=time))
+
+
+def test_the_refusal_names_the_study_that_is_waited_for() -> None:
+    vectors = [given_to("c", time=NOW - DAY), given_to("a", time=NOW - 3 * DAY)]
+    vectors.append(given_to("b", time=NOW - 2 * DAY))
+    two = replace(POLICY, max_exact_studies=2)
+    assert "study b of" in str(refusal(exact_plan(), *vectors, policy=two))
+    assert "possible in 28.0 days" in str(refusal(exact_plan(), *vectors, policy=two))
+    later = [replace(each, time=(each.time or 0) - 28 * DAY) for each in vectors]
+    assert spends_exact_study(two, exact_plan(), SERVICE_URL, later, NOW)
+
+
+def test_a_device_may_refuse_all_exact_sums() -> None:
+    none = replace(POLICY, max_exact_studies=0)
+    assert (
+        str(refusal(exact_plan(), policy=none))
+        == "the server asks for an exact sum (max_exact_studies)"
+    )
+    assert not spends_exact_study(none, trie_plan(11), SERVICE_URL, [], NOW)
+    for_ever = replace(POLICY, exact_period_days=math.inf)
+    refusal(exact_plan(), given_to(time=0), policy=for_ever)
+
+
+def test_coins_hide_nothing_from_the_server() -> None:
+    refusal(trie_plan(0), given_to())
+
+
+def test_a_sum_with_enough_noise_spends_no_exact_study() -> None:
+    exact = [given_to(), given_to(rho=2.0**19)]  # with no noise, and with noise that hides nothing
+    assert not spends_exact_study(POLICY, trie_plan(11), SERVICE_URL, exact, NOW)
+
+
+def test_noise_too_small_to_hide_anything_makes_an_exact_sum() -> None:
+    """A server that asks for noise of a tiny variance could otherwise ask any number of times."""
+    assert spends_exact_study(POLICY, trie_plan(2**-20), SERVICE_URL, [], NOW)
+    refusal(trie_plan(2**-20), given_to())
+
+
+def test_the_noise_of_many_studies_averages_out() -> None:
+    plan = trie_plan(11)
+    rho = rho_of(plan)
+    assert rho is not None
+    hidden = [given_to(f"study-{n}", rho=rho, exact=False) for n in range(99)]
+    free = next(n for n in range(99) if _is_exact(plan, hidden[:n]))
+    assert epsilon_of_rho(free * rho, POLICY.max_delta) <= POLICY.max_epsilon
+    assert epsilon_of_rho((free + 1) * rho, POLICY.max_delta) > POLICY.max_epsilon
+    refusal(plan, *hidden[:free], given_to())
+    old = [replace(each, time=NOW - 30 * DAY) for each in hidden]
+    assert not _is_exact(plan, [*old, *hidden[: free - 1]])
+
+
+def _is_exact(plan: AnyPlan, vectors: list[JournalEntry]) -> bool:
+    return spends_exact_study(POLICY, plan, SERVICE_URL, vectors, NOW)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["exact", "noise"]), st.integers(-5, 40)))
+)
+def test_no_period_has_more_than_the_policy_allows(asked: list[tuple[int, str, int]]) -> None:
+    """Studies ask in any order while the clock jumps: each vector keeps the limits."""
+    plans = {"exact": exact_plan(), "noise": trie_plan(4)}
+    vectors: list[JournalEntry] = []
+    now = NOW
+    for study, kind, days in asked:
+        now += days * DAY
+        plan = plans[kind].model_copy(update={"study": str(study)})
+        try:
+            exact = spends_exact_study(POLICY, plan, SERVICE_URL, vectors, now)
+        except PolicyError:
+            continue
+        vectors.append(given_to(str(study), time=now, rho=rho_of(plan), exact=exact))
+        recent = [each for each in vectors if now - (each.time or 0) < 30 * DAY]
+        assert len({each.study for each in recent if each.is_exact}) <= POLICY.max_exact_studies
+        rho = math.fsum(each.rho or 0 for each in recent if not each.is_exact)
+        assert epsilon_of_rho(rho, POLICY.max_delta) <= POLICY.max_epsilon
