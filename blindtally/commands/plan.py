@@ -199,6 +199,11 @@ def _show(forecast: StudyForecast, question: AnyQuestion) -> None:
         words = "more than 200,000 words" if size is None else f"about {size:,.0f} words"
         print_parts(f"An F1 of {goal:g} takes {words} with tracked.")
     print_parts(
+        "A lying device can spoil its cohort's sum in one round: with c cohorts 1/c of the round, "
+        "with one cohort all of it. Without a registrar it returns under new identities and spoils "
+        "every round."
+    )
+    print_parts(
         "Bytes are those of vector and plan; `blindtally params` adds those of the secure sum.",
         "To run the study, create it with this question:",
     )

@@ -145,6 +145,13 @@ def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
         AdviceLine("Shares of a device", number(parameters.holders), "each held by another device"),
         AdviceLine("Shares needed", number(parameters.threshold), "to remove the device's mask"),
         AdviceLine("Sum is exact up to", number(max_dropouts), "dropouts in a cohort"),
+        AdviceLine(
+            "A lying device can spoil",
+            f"1 of {number(terms.cohorts)} {'cohort' if terms.cohorts == 1 else 'cohorts'}",
+            "in one round, then its identity has no slot again"
+            if terms.registrar
+            else "in every round: without a registrar it returns under new identities",
+        ),
     ]
     if capacity is not None:
         label = items_label(plan.mechanism).lower()

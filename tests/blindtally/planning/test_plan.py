@@ -85,6 +85,7 @@ def test_the_table_names_the_words_for_each_goal_and_the_question() -> None:
     assert result.exit_code == 0, result.stderr
     for text in ("An F1 of 0.95 takes about", "tracked", "adaptive-iblt", '"threshold": 40.0'):
         assert text in result.stdout
+    assert "with c cohorts 1/c of the round" in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize(

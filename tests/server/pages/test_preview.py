@@ -40,6 +40,12 @@ async def test_a_preview_names_fields_by_their_labels(served: Served) -> None:
     assert not re.search("cohort_size|Input should|body", text)
 
 
+async def test_a_preview_shows_what_one_lying_device_can_spoil(served: Served) -> None:
+    assert "in every round: without a registrar" in await preview(served, "tracked")
+    text = await preview(served, "tracked", **{"terms.cohorts": "4", "terms.registrar": "09" * 32})
+    assert re.search("A lying device can spoil.*1 of 4 cohorts.*in one round", text, re.DOTALL)
+
+
 async def test_a_preview_shows_when_a_cell_is_published(served: Served) -> None:
     for kind in ("triehh", "hierarchical-histogram"):
         assert "A cell is published from" in await preview(served, kind)
