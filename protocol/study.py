@@ -48,7 +48,8 @@ class Terms(PublicModel):
     than `minimum` devices is not run. `corrupt` and `dropout` are fractions of a cohort. Privacy
     fails with probability 2^-`sigma` at most, and correctness with 2^-`eta`. `registrar` is an
     Ed25519 public key: only devices whose identity it has signed may take part. Without a
-    registrar, devices must trust that the server does not invent other devices.
+    registrar, devices must trust that the server does not invent other devices, so devices with
+    default settings refuse the study unless it asks for reports.
     """
 
     cohort_size: int = Field(ge=3, le=100_000)

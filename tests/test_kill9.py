@@ -20,7 +20,6 @@ from client.device.driver import EndState
 from client.device.encoding import make_contribution
 from client.device.journal import MemoryJournal
 from client.device.participation import SumParticipation
-from client.device.policy import Policy
 from client.fleet.config import DeviceResult, FleetConfig, FleetRound, missed_phases
 from client.fleet.fleet import Fleet
 from client.transport import Transport, http_client
@@ -31,12 +30,13 @@ from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.randomness import system_words
 from protocol.study import Terms
 from secagg.keys import Identity
+from tests.support.policies import trusting_policy
 
 N = 12
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=6), words=1500)
 TERMS = Terms(cohort_size=N, minimum=N, corrupt=0.1, dropout=0.2)  # two of twelve may drop out
 TIMEOUTS = Timeouts(enrolling=60, idle=0.5)
-POLICY = Policy(min_cohort=10)
+POLICY = trusting_policy(min_cohort=10)
 # The step after which half of the devices wait, so that the server is in the middle of a phase.
 STEP_BEFORE_PHASE = {phase: step for step, phase in missed_phases(TERMS.mode).items()}
 

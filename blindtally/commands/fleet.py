@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.text import Text
 from typer import Option
 
-from blindtally.commands.registrar import load_key_file
+from blindtally.commands.registrar import load_or_create_key_file, load_registrar_of
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import (
     DropoutOption,
@@ -55,8 +55,10 @@ from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError, ShardPool
 from protocol.api.messages import HeavyHitter, StudyView
 from protocol.domains.hashed import Hashed
+from secagg.keys import Identity
 from secagg.parameters import Mode
 
+DEFAULT_KEY_FILE = Path("registrar.key")
 MAX_SHOWN_ITEMS = 20  # heavy hitters
 _QUERYABLE_MECHANISMS = ("hierarchical-histogram", "triehh")
 # The option with which devices take part, by the limit of the policy that refuses.
@@ -149,9 +151,18 @@ def fleet(
         Option("--repeat-exact", help="Take part in all rounds, even if exact sums have no noise."),
     ] = False,
     registrar: Annotated[
-        Path | None,
-        Option(help="Key file of the registrar with which the fleet enrols its devices."),
-    ] = None,
+        Path,
+        Option(
+            help="Key file of the registrar that enrols the devices. --create makes it if missing."
+        ),
+    ] = DEFAULT_KEY_FILE,
+    trust_server_identities: Annotated[
+        bool,
+        Option(
+            "--trust-server-identities",
+            help="Use no registrar: trust the server not to invent devices.",
+        ),
+    ] = False,
     workers: WorkersOption = 1,
     dask: DaskOption = None,
     json_path: JsonOption = None,
@@ -163,7 +174,7 @@ def fleet(
 
     Example:
       blindtally fleet --create --devices 60 --rounds 3
-      blindtally fleet --study 3f2a0c55d1e9b7a4 --registrar registrar.key
+      blindtally fleet --study 3f2a0c55d1e9b7a4
     """
     if (study is None) is not new:
         raise exit_with_error("name a study with --study, or make one with --create")
@@ -175,32 +186,35 @@ def fleet(
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices would log the same
     default_cohort = min_cohort_for(devices or DEFAULT_DEVICES) if new else DEFAULT_MIN_COHORT
     try:
-        identity = load_key_file(registrar) if registrar else None
         policy = Policy(
             max_contribution=max_contribution,
             min_cohort=min_cohort or default_cohort,
             max_epsilon=max_epsilon,
             repeat_exact=repeat_exact,
             modes=frozenset[Mode]({mode, "active"}),  # a device may always trust the server less
-            registrar=identity.public if identity else None,
+            trust_server_identities=trust_server_identities,
         )
         config = FleetConfig(
             devices or DEFAULT_DEVICES,
             dropout,
             seed,
             policy,
-            registrar=identity,
             token=token,
             api_key=key,
             behaviour=behaviour,
         )
+        key_file = None if trust_server_identities else registrar
         with open_shard_pool(workers, dask) as shards, open_analyst(url, key) as analyst:
             if study is None:
-                setup = new_study_setup(data, config, rounds, mode, idle)
+                identity = load_or_create_key_file(key_file) if key_file else None
+                setup = new_study_setup(data, _pin_registrar(config, identity), rounds, mode, idle)
                 joined = create_study(analyst, setup)
             else:
                 joined = analyst.study(study)
-                setup = joined_study_setup(data, config, joined.view, devices)
+                identity = load_registrar_of(joined.view, key_file) if key_file else None
+                setup = joined_study_setup(
+                    data, _pin_registrar(config, identity), joined.view, devices
+                )
             _run(url, key, joined, setup, shards, json_path)
     except KeyboardInterrupt:
         typer.echo("stopped; the study goes on without these devices", err=True)
@@ -211,6 +225,14 @@ def fleet(
         ) from None
     except (InexactSumError, LostWorkersError, ValueError) as error:
         raise service_error_exit(error) from None
+
+
+def _pin_registrar(config: FleetConfig, registrar: Identity | None) -> FleetConfig:
+    """Return `config` with devices that `registrar` enrols, and that accept no other registrar."""
+    if registrar is None:
+        return config
+    policy = replace(config.policy, registrar=registrar.public)
+    return replace(config, registrar=registrar, policy=policy)
 
 
 def _run(

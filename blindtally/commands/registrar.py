@@ -15,6 +15,8 @@ from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import JsonOption, write_json
+from protocol.api.messages import StudyView
+from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import KEY_BYTES, Identity
 
 _KEY_FILE_HEADER: Final = "blindtally registrar v1 "  # so that no other file is taken as a key
@@ -66,6 +68,46 @@ def create_key_file(path: Path) -> Identity:
     except OSError as error:
         raise KeyFileError(f"cannot make {path}: {error.strerror}") from None
     return Identity.of(secret)
+
+
+def load_or_create_key_file(path: Path) -> Identity:
+    """Return the registrar whose key is in the file at `path`; make the file if it is missing.
+
+    Raises:
+        KeyFileError: if the file cannot be made, or has no such key.
+    """
+    if path.exists():
+        return load_key_file(path)
+    identity = create_key_file(path)
+    typer.echo(f"made {path}, the secret key of a registrar: it enrols these devices", err=True)
+    return identity
+
+
+def load_registrar_of(study: StudyView, path: Path) -> Identity | None:
+    """Return the registrar of `study`, whose key is in the file at `path`.
+
+    Reports need no registrar: of a study of reports that names none, return None.
+
+    Raises:
+        KeyFileError: if the study sums vectors and names no registrar, or if the file has no key,
+            or the key of another registrar.
+    """
+    named = study.terms.registrar
+    if named is None:
+        if study.question.mechanism in REPORT_MECHANISMS:
+            return None
+        raise KeyFileError(
+            f"study {study.id} names no registrar, so its server may have invented the other "
+            "devices: create a study with a registrar, or use --trust-server-identities"
+        )
+    needed = f"study {study.id} names the registrar {named}: pass its key file with --registrar"
+    try:
+        identity = load_key_file(path)
+    except KeyFileError as error:
+        raise KeyFileError(f"{error}; {needed}") from None
+    if identity.public.hex() != named:
+        raise KeyFileError(f"{path} has the key of {identity.public.hex()}; {needed}")
+    return identity
 
 
 def load_key_file(path: Path) -> Identity:

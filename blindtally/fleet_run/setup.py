@@ -96,6 +96,7 @@ def build_setup(
         min_cohort=min_cohort_for(devices),
         modes=frozenset({mode}),
         registrar=registrar.public if registrar else None,
+        trust_server_identities=registrar is None,
     )
     for refusal in policy.violations(plan, plan.study, plan.round):
         raise ValueError(f"the devices of this demo would refuse: {refusal}: use fewer --words")

@@ -220,6 +220,7 @@ class Analyst:
         *,
         devices: int | None = None,
         cohorts: int | None = None,
+        registrar: str | None = None,
         rounds: int = 5,
         timeouts: Timeouts | None = None,
         start: bool = True,
@@ -229,12 +230,14 @@ class Analyst:
         """Create a study of `rounds` rounds, and start it unless `start` is False.
 
         Either `terms` has all sizes, or `devices` is the largest number of devices in a round;
-        they form `cohorts` cohorts, by default of at most 1,000 devices each. Calls with the same
+        they form `cohorts` cohorts, by default of at most 1,000 devices each, and `registrar` is
+        the public key of the registrar that enrols them. Devices with default settings refuse a
+        sum without a registrar. Calls with the same
         `key` within a day, also from other processes, create one study. Without a `key`, only the
         repetitions of this call do.
 
         Raises:
-            ValueError: if the number of devices is missing or given twice.
+            ValueError: if the number of devices is missing, or a field of `terms` is given twice.
             BadRequestError: if the question cannot be answered under these terms; lists every
                 fault.
             BudgetSpentError: if its `population` has too little privacy budget left.
@@ -245,7 +248,7 @@ class Analyst:
         request = StudyRequest(
             name=name,
             question=question,
-            terms=requests.study_terms(terms, devices, cohorts),
+            terms=requests.study_terms(terms, devices, cohorts, registrar),
             rounds=rounds,
             timeouts=timeouts or Timeouts(),
             start=start,

@@ -194,17 +194,21 @@ def create_study(study: StudyRequest, key: str | None = None) -> ApiRequest[Stud
     )
 
 
-def study_terms(terms: Terms | None, devices: int | None, cohorts: int | None) -> Terms:
+def study_terms(
+    terms: Terms | None, devices: int | None, cohorts: int | None, registrar: str | None
+) -> Terms:
     """Return `terms`, or those of `devices`; raises ValueError unless one is given."""
     if terms is not None:
-        if devices is not None or cohorts is not None:
-            raise ValueError("leave out `devices` and `cohorts`, which `terms` determines")
+        if (devices, cohorts, registrar) != (None, None, None):
+            raise ValueError(
+                "leave out `devices`, `cohorts` and `registrar`, which `terms` determines"
+            )
         return terms
     if devices is None:
         raise ValueError("pass `devices`, the largest number of devices in a round, or `terms`")
     count = math.ceil(devices / DEFAULT_COHORT_SIZE) if cohorts is None else cohorts
     size = math.ceil(devices / max(1, count))  # `Terms` refuses 0 devices or cohorts
-    return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=count)
+    return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=count, registrar=registrar)
 
 
 def studies() -> PagedRequest[StudyView]:

@@ -15,7 +15,7 @@ from the plan's terms, which it checks here, and from the roster.
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from protocol.api.messages import SlotAssignment
 from protocol.api.signed_report import packed_report_bytes
@@ -24,6 +24,11 @@ from secagg.errors import UnsafeRequestError
 from secagg.keys import SIGNATURE_BYTES, Identity
 from secagg.messages import KeyShares, SeedShares
 from secagg.parameters import Mode, choose_parameters
+
+_UNVERIFIED_IDENTITIES_REASON: Final = (
+    "asks for a sum with devices that it may have invented: pass the public key of the study's "
+    "registrar as Policy.registrar, or trust the server with Policy.trust_server_identities"
+)
 
 
 class PolicyError(UnsafeRequestError):
@@ -60,8 +65,10 @@ class Policy:
             its key shares and seed shares, and its vector, or its report.
         max_sharings: how often the device shares keys in one study without sending a vector. Each
             time gives an attacker who wants certain holders another chance of 2^-sigma.
-        registrar: the public key of the one registrar that may enrol the others; None accepts any
-            registrar, and none.
+        registrar: the public key of the one registrar that may enrol the devices. It must come to
+            the device by another way than the server.
+        trust_server_identities: accepts secure sums without `registrar`. A dishonest server can
+            then invent all other devices of a sum, and read what this one holds.
         max_epsilon: epsilon of the locally private reports in all studies together.
         max_delta: the probability that a report reveals more than its epsilon. For reports only
             `max_epsilon`, `max_delta`, `registrar` and `max_upload_bytes` matter.
@@ -78,13 +85,14 @@ class Policy:
 
     max_contribution: int = 100
     min_cohort: int = 50
-    min_corrupt: float = 0.05
+    min_corrupt: float = 0.1
     max_dropout: float = 0.5
     min_sigma: int = 40
     modes: frozenset[Mode] = frozenset({"active"})
     max_upload_bytes: int = 4 * 2**20
     max_sharings: int = 64
     registrar: bytes | None = None
+    trust_server_identities: bool = False
     max_epsilon: float = 4.0
     max_delta: float = 1e-5
     max_rounds: int = 32
@@ -211,6 +219,10 @@ class Policy:
         if self.registrar is not None and plan.terms.registrar != self.registrar.hex():
             named = plan.terms.registrar or "no registrar"
             yield PolicyError("registrar", f"names {named} instead of {self.registrar.hex()}")
+            return
+        is_unverified = self.registrar is None and plan.mechanism in SUM_MECHANISMS
+        if is_unverified and not self.trust_server_identities:
+            yield PolicyError("trust_server_identities", _UNVERIFIED_IDENTITIES_REASON)
 
     def _terms_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
         terms = plan.terms

@@ -130,12 +130,12 @@ def _assumptions(terms: Terms, entry: LedgerEntry) -> Iterator[str]:
     if terms.registrar is None:
         yield (
             "The server invents no devices. No registrar vouches for them, and a device among "
-            "invented ones is not hidden."
+            "invented ones is not hidden. Devices with default settings refuse this study."
         )
     else:
         yield (
             f"The registrar {terms.registrar[:12]}… signs real devices only. Devices check its "
-            "signatures."
+            "signatures. A device with default settings must know the registrar beforehand."
         )
     yield (
         f"A failure of the protection has probability 2^-{terms.sigma} each time that keys are "

@@ -73,6 +73,7 @@ class Service:
     before: Callable[[str, bytes], None] = lambda _name, _body: None
     received: dict[str, bytes] = field(default_factory=dict)
     rng: Random = field(default_factory=lambda: Random(1))
+    n: int = N
 
     @property
     def plan(self) -> AnyPlan:
@@ -111,7 +112,7 @@ class Service:
         assert is_signed(
             device.identity, advertisement_statement(self.plan.digest(), keys), signature
         )
-        self.others = [join(Identity.generate(self.rng), self.rng) for _ in range(N - 1)]
+        self.others = [join(Identity.generate(self.rng), self.rng) for _ in range(self.n - 1)]
         roster = Roster.of((device, *(self._entry(other) for other in self.others)))
         plan, registry = self.plan.digest(), self.plan.registry
         self.session = Session(plan, 0, roster, self.plan.terms.assumptions, registry)
@@ -201,7 +202,7 @@ class Service:
         """Check that the sum is that of the device's `own` vector and of the other survivors."""
         expected = self.ring.zero()
         self.ring.add(expected, own)
-        for slot in set(range(1, N)) - set(self.dropouts):
+        for slot in set(range(1, self.n)) - set(self.dropouts):
             self.ring.add(expected, self.vector(slot))
         assert self.ring.pack(self.total()) == self.ring.pack(expected)
 

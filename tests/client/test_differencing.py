@@ -26,8 +26,9 @@ from protocol.randomness import system_words
 from secagg.keys import Identity
 from tests.client.cohort import Service, view_of
 from tests.client.conftest import DEVICES, create
+from tests.support.policies import trusting_policy
 
-POLICY = Policy(min_cohort=5)
+POLICY = trusting_policy(min_cohort=5)
 URL, SECOND_URL = "http://service", "http://another-name-of-the-service"
 
 

@@ -197,7 +197,8 @@ TERMS_FIELDS: Final = (
     ),
     FormField(
         "terms.registrar", "Registrar", "", "text",
-        "Public key, 64 hexadecimal digits. Only devices that the registrar signed take part.",
+        "Public key, 64 hexadecimal digits: blindtally registrar FILE --show prints it. Devices "
+        "with default settings refuse a sum without a registrar.",
         is_optional=True,
     ),
 )  # fmt: skip

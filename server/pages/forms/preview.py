@@ -134,6 +134,8 @@ def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
             note = "standard error of an item's count"
             lines.append(AdviceLine("Expected error", f"± {significant(error)}", note))
         return lines
+    if plan.registry is None:
+        lines.append(AdviceLine("Registrar", "none", "devices with default settings refuse"))
     return [*lines, *_sum_lines(plan, size.capacity), *_release_lines(plan)]
 
 

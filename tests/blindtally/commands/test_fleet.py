@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.commands.fleet import heavy_hitter_table, suggest_options
+from blindtally.commands.fleet import DEFAULT_KEY_FILE, heavy_hitter_table, suggest_options
 from blindtally.commands.registrar import create_key_file, load_key_file
 from blindtally.demo.server_process import ServerProcess
 from client.analyst.analyst import Analyst
@@ -25,49 +25,58 @@ SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "1", "--min-cohort", "
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
 
 
+@pytest.fixture(autouse=True)
+def registrar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the public key of the registrar that a fleet uses by default."""
+    monkeypatch.chdir(tmp_path)
+    return create_key_file(DEFAULT_KEY_FILE).public.hex()
+
+
 def fleet(*arguments: str) -> tuple[int, str]:
     run = CliRunner().invoke(app, ["fleet", *arguments])
     return run.exit_code, run.output
 
 
-def test_a_fleet_is_enrolled_by_a_registrar_from_a_file(
-    service: ServerProcess, tmp_path: Path
-) -> None:
-    path = tmp_path / "registrar.key"
-    public = create_key_file(path).public.hex()
-    code, output = fleet("--url", service.url, *SMALL_FLEET, "--registrar", str(path))
+def test_a_fleet_makes_a_registrar_and_uses_it_again(service: ServerProcess) -> None:
+    DEFAULT_KEY_FILE.unlink()
+    code, output = fleet("--url", service.url, *SMALL_FLEET)
     assert code == 0, output
-    for text in ("round 1/1", "sum exact", "Held 5 times or more"):
+    for text in ("made registrar.key, ", "round 1/1", "sum exact", "Held 5 times or more"):
         assert text in output
+    public = load_key_file(DEFAULT_KEY_FILE).public.hex()
     with Analyst(service.url) as analyst:
-        study = next(analyst.studies())
-    assert study.view.terms.registrar == public
+        assert next(analyst.studies()).view.terms.registrar == public
+        study = analyst.create("again", QUESTION, devices=10, rounds=1, registrar=public)
+    code, output = fleet("--url", service.url, "--study", study.id, "--min-cohort", "4")
+    assert code == 0, output
+    assert "sum exact" in output
 
 
-def test_a_fleet_refuses_a_study_of_another_registrar(
-    service: ServerProcess, tmp_path: Path
+def test_a_fleet_refuses_a_study_of_another_registrar_or_of_none(
+    service: ServerProcess, registrar: str
 ) -> None:
-    theirs = create_key_file(tmp_path / "theirs").public.hex()
+    theirs = create_key_file(Path("theirs")).public.hex()
     with Analyst(service.url) as analyst:
-        study = analyst.create(
-            "elsewhere", QUESTION, Terms(cohort_size=10, minimum=8, registrar=theirs), rounds=1
-        )
-    mine = tmp_path / "mine"
-    create_key_file(mine)
-    options = ["--study", study.id, "--min-cohort", "5"]
-    code, output = fleet("--url", service.url, *options, "--registrar", str(mine))
+        study = analyst.create("elsewhere", QUESTION, devices=10, rounds=1, registrar=theirs)
+        anonymous = analyst.create("nowhere", QUESTION, devices=10, rounds=1)
+    options = ["--url", service.url, "--min-cohort", "4"]
+    code, output = fleet(*options, "--study", study.id)
     assert code == 1
-    assert f"instead of {load_key_file(mine).public.hex()}" in output
-    code, output = fleet("--url", service.url, *options)
+    assert f"registrar.key has the key of {registrar}; study {study.id} names" in output
+    assert "pass its key file with --registrar" in output
+    code, output = fleet(*options, "--study", study.id, "--registrar", "none")
+    assert code == 1
+    assert f"cannot read none: No such file or directory; study {study.id} names" in output
+    code, output = fleet(*options, "--study", study.id, "--trust-server-identities")
     assert code == 1
     assert "did not enrol this device" in output
     assert "--registrar FILE" in output
-
-
-def test_a_missing_key_of_a_registrar_is_reported(service: ServerProcess, tmp_path: Path) -> None:
-    code, output = fleet("--url", service.url, "--create", "--registrar", str(tmp_path / "none"))
+    code, output = fleet(*options, "--study", anonymous.id)
     assert code == 1
-    assert "cannot read" in output
+    assert "names no registrar, so its server may have invented the other devices" in output
+    code, output = fleet(*options, "--study", anonymous.id, "--trust-server-identities")
+    assert code == 0
+    assert "sum exact" in output
 
 
 def test_a_fleet_trusts_the_server_only_by_option(service: ServerProcess) -> None:
@@ -77,7 +86,7 @@ def test_a_fleet_trusts_the_server_only_by_option(service: ServerProcess) -> Non
         terms = next(analyst.studies()).view.terms
         assert terms.mode == "semi-honest"
         study = analyst.create("trusting", QUESTION, terms, rounds=1)
-    code, output = fleet("--url", service.url, "--study", study.id, "--min-cohort", "5")
+    code, output = fleet("--url", service.url, "--study", study.id, "--min-cohort", "4")
     assert code == 1
     assert "modes" in output
 
@@ -119,18 +128,18 @@ def test_what_no_option_changes_is_named_as_such() -> None:
 
 
 def test_a_waiting_fleet_shows_the_missing_devices_and_at_the_end_the_page(
-    service: ServerProcess, monkeypatch: pytest.MonkeyPatch
+    service: ServerProcess, registrar: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blindtally.fleet_run.study_status.POLL_SECONDS", 0.2)
     with Analyst(service.url) as analyst:
         study = analyst.create(
             "waits",
             QUESTION,
-            Terms(cohort_size=20, minimum=15),
+            Terms(cohort_size=20, minimum=15, registrar=registrar),
             rounds=1,
             timeouts=Timeouts(enrolling=3),
         )
-    options = ["--study", study.id, "--devices", "12", "--min-cohort", "5"]
+    options = ["--study", study.id, "--devices", "12", "--min-cohort", "4"]
     run = CliRunner().invoke(app, ["fleet", "--url", service.url, *options])
     assert run.exit_code == 0, run.output
     assert "round 1: 12 of 20 devices in cohort 1; waiting for 8 more, until" in run.stderr

@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from client.analyst.analyst import Analyst
-from client.device.policy import Policy
 from client.fleet.config import FleetConfig
 from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
 from protocol.domains.numeric import NumericInterval
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.study import Terms
+from tests.support.policies import trusting_policy
 
 QUESTION = HierarchicalHistogramQuestion(
     threshold=1,
@@ -42,7 +42,7 @@ def at(url: str) -> list[str]:
 
 async def play(url: str, study: StudyView) -> None:
     held = [{str(5 * number): 1} for number in range(12)]
-    config = FleetConfig(12, policy=Policy(min_cohort=5))
+    config = FleetConfig(12, policy=trusting_policy(min_cohort=5))
     fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1", timeout=30), study, held, config)
     assert [played.view.state async for played in fleet.run()] == ["decoded"]
 

@@ -18,10 +18,12 @@ from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.study import Terms
+from secagg.keys import Identity
 from tests.support.views import NOON, round_document, study_document
 from tools import unasync
 
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
+REGISTRAR = Identity.of(bytes(range(32))).public.hex()
 TERMS = Terms(cohort_size=10, minimum=8, corrupt=0.1, dropout=0.3)
 Kind: TypeAlias = type[Analyst] | type[AsyncAnalyst]
 
@@ -118,10 +120,14 @@ async def test_a_study_is_created_and_started_in_one_call(kind: Kind) -> None:
         ({"devices": 160}, {"cohort_size": 160, "minimum": 80, "cohorts": 1}),
         ({"devices": 2001}, {"cohort_size": 667, "minimum": 333, "cohorts": 3}),
         ({"devices": 300, "cohorts": 2}, {"cohort_size": 150, "minimum": 75, "cohorts": 2}),
+        (
+            {"devices": 20, "registrar": REGISTRAR},
+            {"cohort_size": 20, "minimum": 10, "registrar": REGISTRAR},
+        ),
     ],
 )
-def test_a_number_of_devices_gives_the_terms(asked: dict[str, int], terms: dict[str, int]) -> None:
-    given = {"terms": None, "devices": None, "cohorts": None} | asked
+def test_a_number_of_devices_gives_the_terms(asked: dict[str, Any], terms: dict[str, Any]) -> None:
+    given = {"terms": None, "devices": None, "cohorts": None, "registrar": None} | asked
     assert requests.study_terms(**given) == Terms.model_validate(terms)
 
 
@@ -132,13 +138,16 @@ def test_a_number_of_devices_gives_the_terms(asked: dict[str, int], terms: dict[
         ({"cohorts": 2}, "pass `devices`"),
         ({"terms": TERMS, "devices": 10}, "leave out"),
         ({"terms": TERMS, "cohorts": 2}, "leave out"),
+        ({"terms": TERMS, "registrar": REGISTRAR}, "leave out"),
         ({"devices": 0}, "cohort_size"),
         ({"devices": 10, "cohorts": 0}, "cohorts"),
     ],
 )
 def test_no_or_two_numbers_of_devices_are_refused(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        requests.study_terms(**({"terms": None, "devices": None, "cohorts": None} | arguments))
+        requests.study_terms(
+            **({"terms": None, "devices": None, "cohorts": None, "registrar": None} | arguments)
+        )
 
 
 async def test_the_answer_is_collected_over_all_pages(kind: Kind) -> None:

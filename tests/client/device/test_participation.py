@@ -33,9 +33,10 @@ from secagg.messages import (
 )
 from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
 from tests.client.cohort import STUDY, N, Service, view_of
+from tests.support.policies import trusting_policy
 
-POLICY = Policy(min_cohort=5)
-SEMI_HONEST_POLICY = Policy(min_cohort=5, modes=frozenset({"semi-honest"}))
+POLICY = trusting_policy(min_cohort=5)
+SEMI_HONEST_POLICY = trusting_policy(min_cohort=5, modes=frozenset({"semi-honest"}))
 REGISTRAR = Identity.of(bytes(range(32)))
 SECOND_REGISTRAR = Identity.of(bytes(range(1, 33)))
 
@@ -247,14 +248,10 @@ def enrolled(service: Service, registrar: Identity) -> Device:
 @pytest.mark.parametrize(
     ("terms", "policy", "why"),
     [
-        ({}, Policy(min_cohort=7), "min_cohort"),
+        ({}, trusting_policy(min_cohort=7), "min_cohort"),
         ({"mode": "semi-honest"}, POLICY, "modes"),
         ({}, Policy(min_cohort=5, registrar=REGISTRAR.public), "registrar"),
-        (
-            {"registrar": SECOND_REGISTRAR.public.hex()},
-            Policy(min_cohort=5),
-            "did not enrol this device",
-        ),
+        ({"registrar": SECOND_REGISTRAR.public.hex()}, POLICY, "did not enrol this device"),
     ],
 )
 async def test_a_plan_beyond_the_policy_is_refused_before_anything_is_sent(

@@ -17,6 +17,7 @@ from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.messages import EncryptedShare, KeyShares, MaskedInput, SeedShares
 from secagg.parameters import choose_parameters
+from tests.support.policies import trusting_policy
 
 STUDY = "study-1"
 TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
@@ -24,7 +25,7 @@ QUESTION = AdaptiveIbltQuestion(
     threshold=10, contribution=20, domain=Utf8(max_bytes=12), words=2000
 )
 PLAN: AnyPlan = MECHANISMS["adaptive-iblt"].first_plan(QUESTION, TERMS, STUDY, 9, Random(1))
-POLICY = Policy(max_contribution=20, min_cohort=64)  # 64 of 80 are the quorum
+POLICY = trusting_policy(max_contribution=20, min_cohort=64)  # 64 of 80 are the quorum
 ASSIGNMENT = SlotAssignment.model_validate(
     {"participant": "p", "cohort": 0, "slot": 3, "deadline": "2030-01-01T00:00:00Z"}
 )
@@ -103,6 +104,25 @@ def test_a_pinned_registrar_and_no_other_is_taken(named: str | None) -> None:
     assert refused.value.limit == "registrar"
 
 
+@pytest.mark.parametrize("named", [None, REGISTRAR.public.hex()])
+def test_by_default_a_registrar_that_only_the_server_names_is_refused(named: str | None) -> None:
+    strict = Policy(min_cohort=64)
+    with pytest.raises(PolicyError, match="or trust the server") as refused:
+        strict.check_plan(plan(registrar=named), STUDY, 1)
+    assert refused.value.limit == "trust_server_identities"
+    replace(strict, trust_server_identities=True).check_plan(plan(registrar=named), STUDY, 1)
+    replace(strict, registrar=REGISTRAR.public).check_plan(
+        plan(registrar=REGISTRAR.public.hex()), STUDY, 1
+    )
+
+
+def test_by_default_a_device_accepts_the_default_terms_and_no_less_corruption() -> None:
+    terms = Terms(cohort_size=100, minimum=80)
+    strict = Policy(registrar=REGISTRAR.public)
+    strict.check_plan(plan(registrar=REGISTRAR.public.hex(), corrupt=terms.corrupt), STUDY, 1)
+    assert strict.min_corrupt == terms.corrupt
+
+
 def test_the_registrar_of_a_plan_must_have_enrolled_the_device_itself_for_this_study() -> None:
     me, asked = Identity.of(bytes(32)), plan(registrar=REGISTRAR.public.hex())
     assert asked.registry is not None
@@ -121,7 +141,7 @@ def test_the_registrar_of_a_plan_must_have_enrolled_the_device_itself_for_this_s
 
 
 LEVELS = 10
-SEVERAL_ROUNDS = Policy(min_cohort=64)
+SEVERAL_ROUNDS = trusting_policy(min_cohort=64)
 
 
 def trie(levels: int = LEVELS, **own: object) -> AnyPlan:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
@@ -18,7 +19,6 @@ from client.device.device import DeviceStep
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.journal import JournalEntry, JournalError
-from client.device.policy import Policy
 from client.device.take_part import MAX_LISTED_STUDIES, ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
 from client.transport import Transport
@@ -33,9 +33,10 @@ from server.app import create_app
 from server.settings import Settings
 from tests.client.conftest import DEVICES, REQUEST, create
 from tests.client.mock_transport import MockTransport
+from tests.support.policies import trusting_policy
 
 URL = "http://service"
-POLICY = Policy(min_cohort=5, max_epsilon=8)
+POLICY = trusting_policy(min_cohort=5, max_epsilon=8)
 REPORTS = parse_question(
     {
         "mechanism": "krr",
@@ -240,13 +241,14 @@ async def test_no_round_is_an_outcome(connect: ClientFactory, study: StudyView) 
     assert "no round after 0" in outcome.error
     outcome = await outcome_of(kept, "nobody")
     assert outcome.state is EndState.REJECTED
-    (outcome,) = await take_part(URL, [], Policy(min_cohort=99), device_state=kept, study=study.id)
+    policy = trusting_policy(min_cohort=99)
+    (outcome,) = await take_part(URL, [], policy, device_state=kept, study=study.id)
     assert (outcome.state, outcome.round, outcome.last_step) == (EndState.DECLINED, 1, None)
     assert "min_cohort" in outcome.error
 
 
 async def test_a_device_stays_in_a_round_as_long_as_its_policy_allows(study: StudyView) -> None:
-    policy = Policy(min_cohort=5, max_round_seconds=0.5)  # the other nine devices never join
+    policy = replace(POLICY, max_round_seconds=0.5)  # the other nine devices never join
     state = DeviceState.in_memory()
     (outcome,) = await take_part(URL, [], policy, device_state=state, study=study.id)
     assert (outcome.state, outcome.last_step) == (EndState.DECLINED, DeviceStep.JOINED)

@@ -7,7 +7,6 @@ import pytest
 
 from client.device.device import DeviceStep
 from client.device.driver import EndState
-from client.device.policy import Policy
 from client.fleet.config import (
     FleetConfig,
     FleetProgress,
@@ -21,12 +20,15 @@ from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
 from protocol.api.phases import Phase
 from secagg.parameters import Mode
+from tests.support.policies import trusting_policy
 
 HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(30)]
 
+POLICY = trusting_policy(min_cohort=5)
+
 
 def config(**changes: object) -> FleetConfig:
-    options = {"devices": 10, "dropout": 0.2, "seed": 7, "policy": Policy(min_cohort=5)} | changes
+    options = {"devices": 10, "dropout": 0.2, "seed": 7, "policy": POLICY} | changes
     return FleetConfig(**options)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,6 @@ from blindtally.fleet_run.results import verify_sum
 from client.analyst.analyst import Analyst, Study
 from client.device.device import DeviceStep
 from client.device.driver import EndState
-from client.device.policy import Policy
 from client.fleet.behaviour import DeviceBehaviour
 from client.fleet.config import FleetConfig, FleetProgress, FleetRound
 from client.fleet.devices import DeviceSnapshot
@@ -26,10 +25,11 @@ from protocol.api.phases import MessageKind, Phase
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.study import Terms
+from tests.support.policies import trusting_policy
 
 HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(18)]
 STEPS_BEFORE_MASKING = {DeviceStep.JOINED, DeviceStep.SHARED}
-CONFIG = FleetConfig(9, dropout=0.2, seed=1, policy=Policy(min_cohort=3))
+CONFIG = FleetConfig(9, dropout=0.2, seed=1, policy=trusting_policy(min_cohort=3, min_corrupt=0.05))
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=12), words=1000)
 
 

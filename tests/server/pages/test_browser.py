@@ -26,13 +26,13 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from blindtally.demo.server_process import STOP_SECONDS, ServerProcess
 from client.analyst.analyst import Analyst
-from client.device.policy import Policy
 from client.fleet.config import FleetConfig
 from client.fleet.fleet import Fleet
 from client.transport import http_client
 from protocol.api.credentials import new_secret
 from protocol.api.messages import StudyView, Timeouts
 from tests.client.conftest import REQUEST
+from tests.support.policies import trusting_policy
 
 CHROMIUM = os.environ.get("BLINDTALLY_CHROMIUM") or shutil.which("chromium")
 SHOTS = Path(__file__).parents[3] / "screenshots"
@@ -123,7 +123,7 @@ def faults(page: Page) -> list[str]:
 
 async def _play(url: str, study: StudyView, fleet: list[Fleet], after: int) -> None:
     if not fleet:
-        policy = Policy(min_cohort=5)
+        policy = trusting_policy(min_cohort=5)
         fleet.append(
             Fleet(lambda: http_client(url), study, HOLDINGS, FleetConfig(DEVICES, policy=policy))
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from client.device.policy import Policy, PolicyError
+from client.device.policy import PolicyError
 from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Utf8
@@ -24,6 +24,7 @@ from protocol.privacy.ledger import Ledger
 from protocol.simulation.study import run_round, run_study
 from protocol.study import EMPTY_STATE, Terms
 from tests.protocol.chance import seeded
+from tests.support.policies import trusting_policy
 
 UNIT = NumericInterval(low=0, high=1, alpha=4, length=3)
 TERMS = Terms(cohort_size=400, minimum=50, cohorts=2)
@@ -69,7 +70,7 @@ def test_a_value_is_charged_one_release_per_level() -> None:
 
 def test_a_device_sees_that_its_value_is_counted_on_every_level() -> None:
     plan = first(question(every_round=True), rounds=5)
-    policy = Policy(max_epsilon=4, max_delta=1e-6, min_cohort=1)
+    policy = trusting_policy(max_epsilon=4, max_delta=1e-6, min_cohort=1)
     policy.check_plan(plan, "hierarchy", 1)
     thin = plan.release.model_copy(update={"variance": plan.release.variance / 6})
     with pytest.raises(PolicyError, match="max_epsilon"):
