@@ -13,8 +13,9 @@ from client.device.driver import EndState
 from client.device.journal import JournalError
 from client.device.policy import Policy
 from client.device.take_part import ParticipationOutcome, take_part
-from client.errors import ServiceError
+from client.errors import ServiceError, ServiceUnreachableError
 from protocol.api.messages import HeavyHitter, QueryResult
+from secagg.errors import UnsafeRequestError
 
 __all__ = [
     "Analyst",
@@ -30,6 +31,8 @@ __all__ = [
     "QueryResult",
     "ResultTable",
     "ServiceError",
+    "ServiceUnreachableError",
     "Study",
+    "UnsafeRequestError",
     "take_part",
 ]

@@ -5,6 +5,8 @@ class. An error that may pass (no connection, a busy database, a proxy without i
 a repetition, after Retry-After or a growing time. Repeating a request has no further effect.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Final
 
 import httpx
@@ -15,6 +17,11 @@ from protocol.api.phases import Phase
 
 TRANSIENT_STATUSES: Final = frozenset({408, 429, 502, 503, 504})  # worth a repetition
 MAX_RETRY_AFTER_SECONDS: Final = 30.0  # bounds the wait for any Retry-After
+MAX_ERROR_CHARACTERS: Final = 2_000  # of a text that a service can choose
+
+
+class ServiceUnreachableError(Exception):
+    """The service sent no response that is HTTP, for the whole `patience`."""
 
 
 class ServiceError(Exception):
@@ -191,12 +198,29 @@ def is_retryable(error: Exception) -> bool | float:
         if error.problem.status not in TRANSIENT_STATUSES:
             return False
         return error.retry_after or True  # 0 seconds would let many devices return at once
-    return isinstance(error, httpx.TransportError)
+    is_wrong_request = isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
+    return isinstance(error, httpx.TransportError) and not is_wrong_request
+
+
+@contextmanager
+def http_errors_as_unreachable() -> Iterator[None]:
+    """Raise ServiceUnreachableError instead of an error of the HTTP library."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        reason = printable(f"{type(error).__name__}: {error}")
+        raise ServiceUnreachableError(reason) from error
+
+
+def printable(text: str) -> str:
+    """Return at most `MAX_ERROR_CHARACTERS` of `text`, with spaces instead of control codes."""
+    cut = text[:MAX_ERROR_CHARACTERS]
+    return "".join(each if each.isprintable() else " " for each in cut)
 
 
 def _message_of(problem: Problem) -> str:
-    """Return the detail, or every fault if the detail lists only some of them; no control codes."""
-    return "".join(each if each.isprintable() else " " for each in _full_detail(problem))
+    """Return the detail, or every fault if the detail lists only some of them."""
+    return printable(_full_detail(problem))
 
 
 def _full_detail(problem: Problem) -> str:

@@ -19,7 +19,13 @@ from typing import Final
 import httpx
 import stamina
 
-from client.errors import TRANSIENT_STATUSES, check_response, is_retryable, retry_after_seconds
+from client.errors import (
+    TRANSIENT_STATUSES,
+    check_response,
+    http_errors_as_unreachable,
+    is_retryable,
+    retry_after_seconds,
+)
 from protocol.api.messages import MAX_RETRY_SECONDS
 from secagg.errors import UnsafeRequestError
 
@@ -27,7 +33,7 @@ POLL_SECONDS: Final = 25.0  # wait of a long poll; the service allows 30
 MIN_POLL_INTERVAL_SECONDS: Final = 0.2  # between two polls, even if the service does not wait
 RESPONSE_TIMEOUT_SECONDS: Final = 30.0  # in addition to the wait of a long poll
 KEEPALIVE_SECONDS: Final = 60.0  # of a connection, between two phases
-MAX_DOCUMENT_BYTES: Final = 8 * 2**20  # of JSON: a plan of `tracked` lists thousands of items
+MAX_DOCUMENT_BYTES: Final = 4 * 2**20  # of JSON: a plan of `tracked` lists thousands of items
 MIN_BYTES_PER_SECOND: Final = 2**14  # of the slowest line that a device may have
 
 
@@ -104,7 +110,7 @@ class Transport:
             ServiceError: if the service refuses the request.
             UnsafeRequestError: if the response has more than `max_bytes` or a content encoding, or
                 if the service gave out an id that is too long for a URL.
-            httpx.TransportError: if the service is out of reach for too long.
+            ServiceUnreachableError: if the service is out of reach for too long.
         """
         kind = "application/json" if method == "POST" else "application/octet-stream"
         headers = {"content-type": kind} if content is not None else {}
@@ -123,7 +129,8 @@ class Transport:
         except httpx.InvalidURL as error:
             raise UnsafeRequestError(f"gave out an id that makes no URL: {error}") from error
         seconds += (len(content or b"") + max_bytes) / MIN_BYTES_PER_SECOND
-        return await self._retry(self._send_once, request, max_bytes, seconds)
+        with http_errors_as_unreachable():
+            return await self._retry(self._send_once, request, max_bytes, seconds)
 
     async def _send_once(
         self, request: httpx.Request, max_bytes: int, seconds: float
@@ -153,7 +160,7 @@ class Transport:
         """Return the response at `path`, repeating the request while the service returns 202.
 
         Raises:
-            ServiceError, UnsafeRequestError, httpx.TransportError: as `send`.
+            ServiceError, UnsafeRequestError, ServiceUnreachableError: as `send`.
         """
         while True:
             start = time.monotonic()

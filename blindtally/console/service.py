@@ -4,13 +4,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
 
-import httpx
 import typer
 from typer import Option
 
 from blindtally.console.errors import exit_with_error
 from client.analyst.analyst import Analyst
-from client.errors import BadRequestError, NotFoundError, ServiceError, WrongStateError
+from client.errors import (
+    BadRequestError,
+    NotFoundError,
+    ServiceError,
+    ServiceUnreachableError,
+    WrongStateError,
+)
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 ApiKeyOption = Annotated[
@@ -39,7 +44,7 @@ def open_analyst(url: str, key: str | None) -> Iterator[Analyst]:
     try:
         with Analyst(url, key, patience=_TIMEOUT_SECONDS) as analyst:
             yield analyst
-    except httpx.TransportError as error:
+    except ServiceUnreachableError as error:
         raise exit_with_error(f"{url} is out of reach: {error}", code=1) from None
     except (ServiceError, ValueError) as error:
         raise service_error_exit(error) from None

@@ -8,7 +8,6 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Annotated, Any
 
-import httpx
 import stamina.instrumentation
 import typer
 from rich.console import Console
@@ -37,7 +36,7 @@ from blindtally.fleet_run.setup import (
     build_setup,
 )
 from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, run_demo_study
-from client.errors import ServiceError
+from client.errors import ServiceError, ServiceUnreachableError
 from client.fleet.fleet import NobodyEnteredError
 from client.optional_deps import install_command
 from secagg.keys import Identity
@@ -124,7 +123,7 @@ def _run_demo(
         raise exit_with_error(
             f"A SUM IS WRONG: {error}; please report this, with the folder {folder}/", code=1
         ) from None
-    except (ServerDownError, ServiceError, NobodyEnteredError, httpx.TransportError) as error:
+    except (ServerDownError, ServiceError, NobodyEnteredError, ServiceUnreachableError) as error:
         raise service_error_exit(error) from None
 
 

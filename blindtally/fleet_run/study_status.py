@@ -11,10 +11,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-import httpx
-
 from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
-from client.errors import UnavailableError
+from client.errors import ServiceUnreachableError, UnavailableError
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import Phase
 from protocol.study import Terms
@@ -57,7 +55,7 @@ async def report_status(url: str, key: str | None, study: str, reporter: StatusR
                 view = await polled.refresh()
                 shown = await polled.round(view.round) if view.round else None
                 reporter.update(*describe_study(url, view, shown))
-            except (httpx.TransportError, UnavailableError):
+            except (ServiceUnreachableError, UnavailableError):
                 reporter.update(_UNAVAILABLE_MESSAGE, _UNAVAILABLE_MESSAGE)
             await asyncio.sleep(POLL_SECONDS)
 

@@ -181,7 +181,7 @@ class AsyncStudy:
 
         Raises:
             NotFoundError: if the study does not exist.
-            httpx.TransportError: if the service is out of reach for too long.
+            ServiceUnreachableError: if the service is out of reach for too long.
         """
         return self._sender.events(EventCursor(self.id, after))
 
@@ -243,8 +243,8 @@ class AsyncAnalyst:
                 fault.
             BudgetSpentError: if its `population` has too little privacy budget left.
             IdempotencyKeyReusedError: if `key` was used for another study.
-            httpx.TransportError: if no answer came. The study may exist: call again with the same
-                `key`, or look for it in `studies`.
+            ServiceUnreachableError: if no answer came. The study may exist: call again with the
+                same `key`, or look for it in `studies`.
         """
         request = StudyRequest(
             name=name,

@@ -18,7 +18,12 @@ from client.analyst.requests import (
     ResultTable,
     client_options,
 )
-from client.errors import WrongStateError, check_response, is_retryable
+from client.errors import (
+    WrongStateError,
+    check_response,
+    http_errors_as_unreachable,
+    is_retryable,
+)
 from protocol.api.events import Event, EventKind
 from protocol.api.messages import MAX_RETRY_SECONDS
 
@@ -40,9 +45,10 @@ class Sender:
 
         Raises:
             ServiceError: if the service refuses it.
-            httpx.TransportError: if the service is out of reach for too long.
+            ServiceUnreachableError: if the service is out of reach for too long.
         """
-        return self._retry(self._send_once, request)
+        with http_errors_as_unreachable():
+            return self._retry(self._send_once, request)
 
     def _send_once(self, request: ApiRequest[T]) -> T:
         return request.read(self._http.request(**request.arguments))
@@ -63,12 +69,13 @@ class Sender:
 
         Raises:
             NotFoundError: if the study does not exist.
-            httpx.TransportError: if the service is out of reach for too long.
+            ServiceUnreachableError: if the service is out of reach for too long.
         """
         while True:
             with ExitStack() as stack:
                 try:
-                    source = self._retry(self._open_stream, stack, cursor)
+                    with http_errors_as_unreachable():
+                        source = self._retry(self._open_stream, stack, cursor)
                 except WrongStateError:  # the study has ended, and all its events were received
                     return
                 with suppress(httpx.TransportError):  # a broken stream is opened again below

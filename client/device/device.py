@@ -7,7 +7,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from random import Random
 from time import time
-from typing import Final
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from client.device.encoding import Contribution
 from client.device.journal import Journal
@@ -22,6 +24,11 @@ from secagg.parameters import Mode
 from secagg.ring import Vector
 
 DEFAULT_COLLECTION: Final = "default"
+# Of a document: it then takes less than 50 MB of memory. A plan of `tracked` lists 16,384 items.
+MAX_JSON_VALUES: Final = 2**17
+MAX_SHOWN_FAULTS: Final = 10  # of a document; the text of thousands takes longer than reading it
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class DeviceStep(StrEnum):
@@ -98,10 +105,25 @@ class RoundParticipation(ABC):
         """Take part in a round of `study`; yield after each step."""
 
 
+def parse_document(model: type[M], body: bytes) -> M:
+    """Return the document in the JSON of an answer.
+
+    Raises:
+        UnsafeRequestError: if it is malformed, or has more than `MAX_JSON_VALUES` values.
+    """
+    values = sum(map(body.count, (b",", b"[", b"{")))  # or more: strings may contain these
+    if values > MAX_JSON_VALUES:
+        raise UnsafeRequestError(f"sent a document of more than {MAX_JSON_VALUES:,} values")
+    with refusing_malformed():
+        return model.model_validate_json(body)
+
+
 @contextmanager
 def refusing_malformed() -> Iterator[None]:
     """Raise UnsafeRequestError instead of the ValueError of a malformed answer."""
     try:
         yield
     except ValueError as error:  # pydantic's ValidationError is one
-        raise UnsafeRequestError(f"sent a malformed answer: {error}") from error
+        faults = error.error_count() if isinstance(error, ValidationError) else 1
+        reason = error if faults <= MAX_SHOWN_FAULTS else f"{faults:,} faults"
+        raise UnsafeRequestError(f"sent a malformed answer: {reason}") from error

@@ -5,15 +5,15 @@ functions, so the service and the other devices cannot distinguish them.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
-import httpx
-
-from client.device.device import DeviceStep, RoundParticipation, refusing_malformed
+from client.device.device import DeviceStep, RoundParticipation, parse_document
+from client.device.journal import JournalError
 from client.device.participation import ReportParticipation, SumParticipation
 from client.device.policy import PolicyError
 from client.errors import (
@@ -21,7 +21,9 @@ from client.errors import (
     DroppedOutError,
     NoRoundError,
     ServiceError,
+    ServiceUnreachableError,
     WrongPhaseError,
+    printable,
 )
 from client.transport import POLL_SECONDS, Transport
 from protocol.api.credentials import possession_statement, secret_digest
@@ -30,8 +32,9 @@ from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from secagg.errors import ProtocolError
 from secagg.keys import Identity
 
+_LOG: Final = logging.getLogger(__name__)
 _DEFAULT_RETRY_SECONDS: Final = 1.0  # if the service names no time
-PARTICIPATION_ERRORS: Final = (ServiceError, ProtocolError, httpx.TransportError)
+PARTICIPATION_ERRORS: Final = (ServiceError, ServiceUnreachableError, ProtocolError)
 
 
 class EndState(StrEnum):
@@ -47,6 +50,7 @@ class EndState(StrEnum):
     DECLINED = "declined"  # it left, because the service asked for too much
     REJECTED = "rejected"  # the service refused it
     DISCONNECTED = "disconnected"  # it had no connection for too long
+    FAULT = "fault"  # an unexpected error, of its program or by what the service sent
 
 
 # Receives each step of a device, and the end of its part unless it finished.
@@ -70,9 +74,11 @@ class RoundEnd:
 
     @classmethod
     def of(cls, error: Exception, last_step: DeviceStep | None = None) -> "RoundEnd":
-        """Return the end that is caused by `error`, one of `PARTICIPATION_ERRORS`."""
+        """Return the end that is caused by `error`, a fault unless in `PARTICIPATION_ERRORS`."""
+        if not isinstance(error, PARTICIPATION_ERRORS):
+            _LOG.error("a device's part in a round ended by a fault", exc_info=error)
         policy_error = error if isinstance(error, PolicyError) else None
-        text = f"{type(error).__name__}: {error}"
+        text = printable(f"{type(error).__name__}: {error}")
         return cls(_end_state_of(error), last_step, text, policy_error)
 
 
@@ -93,7 +99,7 @@ async def enrol_device(
         NotAuthorisedError: if the token is not valid.
         ForbiddenError: if the token has no enrolments left, or the identity was revoked.
         ConflictError: if the identity has another credential.
-        httpx.TransportError: if the service is out of reach for too long.
+        ServiceUnreachableError: if the service is out of reach for too long.
     """
     digest = secret_digest(credential)
     request = EnrolmentRequest(
@@ -120,7 +126,7 @@ async def wait_for_open_round(
         WrongStateError: if the study has ended.
         UnsafeRequestError: if the service sends a malformed answer.
         ServiceError: if the service refuses to show the round.
-        httpx.TransportError: if the service is out of reach for too long.
+        ServiceUnreachableError: if the service is out of reach for too long.
     """
     clock = asyncio.get_running_loop().time
     deadline = None if patience is None else clock() + patience
@@ -136,8 +142,7 @@ async def wait_for_open_round(
                 raise
             await asyncio.sleep(pause)
         else:
-            with refusing_malformed():
-                return RoundView.model_validate_json(answer.content)
+            return parse_document(RoundView, answer.content)
 
 
 async def run_participation(
@@ -174,7 +179,9 @@ async def run_participation(
     except TimeoutError:
         reason = f"keeps the device in a round for more than {limit:g} seconds"
         end = RoundEnd.of(PolicyError("max_round_seconds", reason), step)
-    except PARTICIPATION_ERRORS as error:
+    except JournalError:
+        raise
+    except Exception as error:  # of any kind: it ends this round, and nothing else
         end = RoundEnd.of(error, step)
     finally:
         await steps.aclose()
@@ -190,4 +197,6 @@ def _end_state_of(error: Exception) -> EndState:
         return EndState.LATE
     if isinstance(error, CohortFailedError):
         return EndState.COHORT_FAILED
-    return EndState.REJECTED if isinstance(error, ServiceError) else EndState.DISCONNECTED
+    if isinstance(error, ServiceUnreachableError):
+        return EndState.DISCONNECTED
+    return EndState.REJECTED if isinstance(error, ServiceError) else EndState.FAULT

@@ -18,7 +18,12 @@ from functools import cached_property, partial
 from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from client.device.device import DeviceStep, RoundParticipation, refusing_malformed
+from client.device.device import (
+    DeviceStep,
+    RoundParticipation,
+    parse_document,
+    refusing_malformed,
+)
 from client.device.encoding import encode
 from client.device.exact_sums import spends_exact_study
 from client.device.journal import JournalEntry
@@ -82,7 +87,7 @@ class SumParticipation(RoundParticipation):
             ServiceError: if the service refuses a message: `DroppedOutError`, `CohortFailedError`
                 and so on.
             JournalError: if a message cannot be recorded.
-            httpx.TransportError: if the service is out of reach for too long.
+            ServiceUnreachableError: if the service is out of reach for too long.
         """
         rounds_by_study = await asyncio.to_thread(self.device.journal.rounds_by_study)
         self.policy.check_plan(self._plan, study, self.view.number, rounds_by_study)
@@ -136,12 +141,13 @@ class SumParticipation(RoundParticipation):
             signature=joined.advertise(self._plan.digest()).hex(),
             registrar_signature=device.enrolment.hex() if self._plan.registry else None,
         )
-        path = f"/studies/{study}/rounds/{self.view.number}/participants"
+        path = f"/studies/{quote(study, safe='')}/rounds/{self.view.number}/participants"
         answer = await self.transport.send(
             "POST", path, content=request.model_dump_json().encode(), ticket=self._ticket
         )
-        with refusing_malformed():
-            self.assignment = SlotAssignment.model_validate_json(answer.content)
+        self.assignment = parse_document(SlotAssignment, answer.content)
+        # Before the journal records it; the roster has the cohort's real size.
+        self.policy.check_slot(self._plan, self.assignment, self._plan.terms.cohort_size)
         return joined, self.assignment
 
     async def _share(self, joined: Joined, assignment: SlotAssignment) -> Shared:
@@ -182,8 +188,7 @@ class SumParticipation(RoundParticipation):
 
     async def _confirm(self, masked: Masked) -> Confirmed:
         body = await self._fetch("survivors")
-        with refusing_malformed():
-            survivors = Survivors.model_validate_json(body).survivors
+        survivors = parse_document(Survivors, body).survivors
         confirmed, signature = masked.confirm(survivors)
         if self._is_active:
             await self._send_once(MessageKind.CONFIRMATION, signature)
@@ -271,7 +276,7 @@ class ReportParticipation(RoundParticipation):
             PolicyError: if the service asks for more than the policy allows.
             ServiceError: if the service refuses the report.
             JournalError: if the report cannot be recorded.
-            httpx.TransportError: if the service is out of reach for too long.
+            ServiceUnreachableError: if the service is out of reach for too long.
         """
         plan, device = self.view.plan, self.device
         mechanism = REPORT_MECHANISMS.get(plan.mechanism)
@@ -290,7 +295,8 @@ class ReportParticipation(RoundParticipation):
             plan.study, self.view.number, 0, MessageKind.REPORT, report.content_digest, epsilon
         )
         await asyncio.to_thread(device.journal.record, entry, check_epsilon=check_epsilon)
-        path = f"/studies/{study}/rounds/{self.view.number}/reports/{device.identity.public.hex()}"
+        round_path = f"/studies/{quote(study, safe='')}/rounds/{self.view.number}"
+        path = f"{round_path}/reports/{device.identity.public.hex()}"
         ticket = device.credential or None
         await self.transport.send("PUT", path, content=report.pack(), ticket=ticket)
         yield DeviceStep.REPORTED

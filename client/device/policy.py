@@ -143,15 +143,18 @@ class Policy:
         if plan.registry and not plan.registry.admits(identity.public, enrolment):
             raise PolicyError("registrar", "names a registrar that did not enrol this device")
 
+    def check_slot(self, plan: AnyPlan, assignment: SlotAssignment, n: int) -> None:
+        """Check that a cohort of `n` devices has the assigned slot; raises PolicyError if not."""
+        if not (0 <= assignment.slot < n and 0 <= assignment.cohort < plan.terms.cohorts):
+            raise PolicyError("slot", "assigned a slot or a cohort that does not exist")
+
     def check_cohort(self, plan: AnyPlan, assignment: SlotAssignment, n: int) -> None:
         """Check that `plan` promised a cohort of `n` devices; raises PolicyError otherwise."""
         terms = plan.terms
         if not terms.minimum <= n <= terms.cohort_size:
             promised = f"{terms.minimum} to {terms.cohort_size}"
             raise PolicyError("terms", f"runs a cohort of {n} devices, and promised {promised}")
-        if not (0 <= assignment.slot < n and 0 <= assignment.cohort < terms.cohorts):
-            place = f"slot {assignment.slot} of cohort {assignment.cohort}"
-            raise PolicyError("slot", f"assigned {place}, which does not exist")
+        self.check_slot(plan, assignment, n)
         for violation in self._quorum_violations(terms.assumptions.quorum(n)):
             raise violation
 

@@ -15,11 +15,11 @@ from random import SystemRandom
 from typing import Final, TypeAlias
 
 import httpx
+from pydantic import BaseModel, Field
 
-from client.device.device import DEFAULT_COLLECTION, Device, DeviceStep, refusing_malformed
+from client.device.device import DEFAULT_COLLECTION, Device, DeviceStep, parse_document
 from client.device.device_state import DeviceState
 from client.device.driver import (
-    PARTICIPATION_ERRORS,
     EndState,
     RoundEnd,
     enrol_device,
@@ -28,11 +28,11 @@ from client.device.driver import (
     wait_for_open_round,
 )
 from client.device.encoding import count_items, make_contribution
-from client.device.journal import Journal
+from client.device.journal import Journal, JournalError
 from client.device.policy import Policy
 from client.errors import NoRoundError, NotAuthorisedError, WrongStateError
 from client.transport import Transport, http_client
-from protocol.api.messages import RoundView, SlotAssignment, StudyPage
+from protocol.api.messages import RoundView, SlotAssignment
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.randomness import system_words
@@ -97,17 +97,18 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     Cancelling the call drops the device out. Messages that were recorded count as sent.
 
     Raises:
-        ValueError: if `collection` is empty.
+        ValueError: if `collection` is empty, or `url` is not an http or https address.
         JournalError: if a message cannot be recorded; it is then not sent.
-        ServiceError: if the service does not list its studies. Errors in a study are an outcome.
-        httpx.TransportError: if the service is out of reach for its list of studies.
+        ServiceError, ServiceUnreachableError, UnsafeRequestError: if the service does not list its
+            studies, is out of reach, or sends a list that cannot be read. Any error in one study
+            is an outcome.
     """
     if not collection:
         raise ValueError("collection must name the collection that the items come from")
     histogram = dict(items) if isinstance(items, Mapping) else count_items(map(str, items))
     if device_state is None:
         device_state = await asyncio.to_thread(DeviceState.on_disk)
-    url = str(httpx.URL(url)).rstrip("/")  # one service has one identity of the device
+    url = _service_url(url)
     run = _DeviceRun(
         url,
         histogram,
@@ -122,6 +123,28 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     if study is not None:
         return (await run.run(study, start + wait),)
     return await run.run_newest((start, start + wait) if wait > 0 else (start,))
+
+
+class _ListedStudy(BaseModel):
+    """A study in a list, without its question and terms: those are computed from its plan only."""
+
+    id: str = Field(min_length=1, max_length=64)
+    state: str
+
+
+class _StudyList(BaseModel):
+    studies: tuple[_ListedStudy, ...]
+
+
+def _service_url(url: str) -> str:
+    """Return `url` in one form, because one service has one identity of the device."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{url!r} is not an address: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError(f"{url!r} is not an http or https address")
+    return str(parsed).rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +169,8 @@ class _DeviceRun:
         async with http_client(self.url) as http:
             transport = Transport(http, self.patience)
             answer = await transport.send("GET", "/studies", params={"limit": MAX_LISTED_STUDIES})
-            with refusing_malformed():
-                page = StudyPage.model_validate_json(answer.content)
-        studies = page.studies[:MAX_LISTED_STUDIES]
-        return tuple(view.id for view in studies if view.state == "running")
+        studies = parse_document(_StudyList, answer.content).studies[:MAX_LISTED_STUDIES]
+        return tuple(study.id for study in studies if study.state == "running")
 
     async def run_newest(self, deadlines: Sequence[float]) -> tuple[ParticipationOutcome, ...]:
         """Take part in the newest study possible; wait for rounds until each of `deadlines`."""
@@ -185,9 +206,6 @@ class _DeviceRun:
         assignment: SlotAssignment | None = None
         try:
             view, device = await self._prepare(transport, study, after, wait)
-        except PARTICIPATION_ERRORS as error:
-            end = _end_before_joining(error)
-        else:
             participation = participation_type(view.plan)(
                 transport,
                 view,
@@ -196,6 +214,11 @@ class _DeviceRun:
                 secrets=SystemRandom(),
                 chance=system_words,
             )
+        except JournalError:
+            raise
+        except Exception as error:  # of any kind: it ends this study, and no other
+            end = _end_before_joining(error)
+        else:
             end = await run_participation(participation, study)
             assignment = participation.assignment
         return ParticipationOutcome(

@@ -277,7 +277,7 @@ class JoinRequest(PublicModel):
 class SlotAssignment(PublicModel):
     """The answer to `JoinRequest`: the slot of the device, and the deadline of enrolling."""
 
-    participant: str
+    participant: str = Field(min_length=1, max_length=64)
     cohort: int
     slot: int
     deadline: datetime

@@ -7,10 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from client.device.device import MAX_JSON_VALUES
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.take_part import ParticipationOutcome, take_part
+from client.errors import ServiceError, ServiceUnreachableError
 from client.transport import MAX_DOCUMENT_BYTES
+from secagg.errors import UnsafeRequestError
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -147,3 +150,100 @@ async def test_an_error_contains_no_control_characters() -> None:
     assert outcome.state is EndState.REJECTED
     assert "fine" in outcome.error
     assert outcome.error.isprintable()
+
+
+def whole(body: bytes, status: int = 200, **headers: object) -> Answer:
+    """Return an answer that sends `body` and closes the connection."""
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(head(status, **({"Content_Length": len(body)} | headers)) + body)
+        await writer.drain()
+        writer.close()
+
+    return answer
+
+
+async def not_http(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"220 \x1b[2J mail.example.org ready\r\n" * 9)
+    await writer.drain()
+    writer.close()
+
+
+REDIRECT = whole(b"", 307, Location="http://127.0.0.1:1/elsewhere")
+# The type of the exception of a list of studies, and the end of a device's part in one study.
+UNREADABLE: list[tuple[Answer, type[Exception], EndState, str]] = [
+    (not_http, ServiceUnreachableError, EndState.DISCONNECTED, "RemoteProtocolError"),
+    (
+        whole(b"{}", Content_Length=99),
+        ServiceUnreachableError,
+        EndState.DISCONNECTED,
+        "RemoteProtocolError",
+    ),
+    (
+        whole(b"", 302, Location="http://[::1"),
+        ServiceUnreachableError,
+        EndState.DISCONNECTED,
+        "RemoteProtocolError",
+    ),
+    (REDIRECT, ServiceError, EndState.REJECTED, "answered 307"),
+    (whole(b"", 204), UnsafeRequestError, EndState.DECLINED, "malformed"),
+    (whole(b"<html>"), UnsafeRequestError, EndState.DECLINED, "malformed"),
+    (whole(b"\xff\xfe"), UnsafeRequestError, EndState.DECLINED, "malformed"),
+    (whole(b"[" * 9999 + b"]" * 9999), UnsafeRequestError, EndState.DECLINED, "malformed"),
+    (whole(b'{"studies": [NaN]}'), UnsafeRequestError, EndState.DECLINED, "malformed"),
+    (whole(b'{"studies": 1, "plan": 1}'), UnsafeRequestError, EndState.DECLINED, "malformed"),
+    (
+        whole(b'{"studies": [' + b"{}," * 99 + b"{}]}"),
+        UnsafeRequestError,
+        EndState.DECLINED,
+        "malformed",
+    ),
+    (
+        whole(b'{"studies": [], "x": [' + b"0," * MAX_JSON_VALUES + b"0]}"),
+        UnsafeRequestError,
+        EndState.DECLINED,
+        "more than 131,072 values",
+    ),
+    (whole(b'{"studies": {}}', 500), ServiceError, EndState.REJECTED, "answered 500"),
+    (whole(b'{"status": "no"}', 404), ServiceError, EndState.REJECTED, "answered 404"),
+]
+
+
+@pytest.mark.parametrize(("answer", "kind", "state", "reason"), UNREADABLE)
+async def test_what_cannot_be_read_is_an_error_of_this_package(
+    answer: Answer, kind: type[Exception], state: EndState, reason: str
+) -> None:
+    outcome = await outcome_at(answer, patience=0.01)
+    assert outcome.state is state
+    assert reason in outcome.error
+    assert outcome.error.isprintable()
+    async with serving(answer) as url:
+        with pytest.raises(kind, match=reason) as raised:
+            await take_part(url, ["x"], device_state=DeviceState.in_memory(), patience=0.01)
+    assert type(raised.value).__module__.startswith(("client.", "secagg."))
+
+
+async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await not_http(writer)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_refused_connection_is_an_error_of_this_package(scheme: str) -> None:
+    """Nobody listens on the port, or not by TLS."""
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    if scheme == "http":
+        server.close()
+        await server.wait_closed()
+    state = DeviceState.in_memory()
+    (outcome,) = await take_part(url, [], study="s", device_state=state, patience=0.01)
+    assert outcome.state is EndState.DISCONNECTED
+    with pytest.raises(ServiceUnreachableError, match="ConnectError"):
+        await take_part(url, [], device_state=state, patience=0.01)
+    server.close()
+
+
+@pytest.mark.parametrize("url", ["", "example.org", "ftp://example.org", "http://", "http://[::1"])
+async def test_a_malformed_address_is_the_callers_mistake(url: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        await take_part(url, [], device_state=DeviceState.in_memory())

@@ -10,6 +10,7 @@ from client.errors import (
     ERROR_CLASSES,
     BadRequestError,
     ServiceError,
+    ServiceUnreachableError,
     UnavailableError,
     check_response,
     is_retryable,
@@ -112,7 +113,7 @@ async def test_patience_has_an_end() -> None:
         calls += 1
         raise httpx.ConnectError("refused", request=request)
 
-    with pytest.raises(httpx.ConnectError):
+    with pytest.raises(ServiceUnreachableError, match="refused"):
         await Transport(client(refuse), patience=0.1).send("GET", "/studies")
     assert calls > 1
 

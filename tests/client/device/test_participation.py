@@ -6,6 +6,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import NoReturn
 
 import httpx
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from client.device.device import Device, DeviceStep, steps_in_mode
+from client.device.driver import EndState, run_participation
 from client.device.encoding import Contribution
 from client.device.journal import FileJournal, Journal, JournalEntry, MemoryJournal
 from client.device.participation import MAX_ROW_BYTES, SumParticipation
@@ -344,6 +346,13 @@ def unreadable(_: bytes) -> bytes:
         ("slot", lambda b: b.replace(b'"slot":0', b'"slot":-1'), "(slot)", "participants"),
         ("slot", lambda b: b.replace(b'"slot":0', b'"slot":9'), "(slot)", "participants"),
         ("slot", lambda b: b.replace(b'"cohort":0', b'"cohort":-1'), "(slot)", "participants"),
+        (
+            "slot",
+            lambda b: b.replace(b'"cohort":0', b'"cohort":' + b"9" * 400),
+            "(slot)",
+            "participants",
+        ),
+        ("slot", lambda b: b.replace(b'"p"', b'"' + b"p" * 65 + b'"'), "malformed", "participants"),
         ("slot", lambda b: b.replace(b'"slot":0', b'"slot":1'), "another than me", "participants"),
         ("roster", unreadable, "malformed", "participants"),
         ("roster", borrowed_signatures, "keys not its own", "participants"),
@@ -374,6 +383,20 @@ async def test_a_device_leaves_a_service_that_cheats_and_sends_no_more(
         await play(service)
     assert reason in str(refused.value)
     assert list(service.received)[-1] == last_message
+
+
+async def test_an_unexpected_error_ends_the_round_and_keeps_the_last_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise OverflowError("too large\n")
+
+    monkeypatch.setattr("client.device.participation.encode", fail)
+    service = Service(view_of())
+    async with service.client() as http:
+        end = await run_participation(participation(http, service.view), STUDY)
+    assert (end.state, end.last_step) == (EndState.FAULT, DeviceStep.SHARED)
+    assert end.error == "OverflowError: too large "
 
 
 async def test_a_device_leaves_a_cohort_with_strangers_to_the_registrar() -> None:
