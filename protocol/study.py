@@ -138,6 +138,10 @@ class Question(PublicModel):
         """Return whether only the server may know how many devices joined a round."""
         return False
 
+    def largest_count(self, devices: int) -> float:
+        """Return the largest count that one item of `devices` devices, all counted, can have."""
+        return float(devices * self.contribution)
+
     def canonical(self, item: str) -> str | None:
         """Return the form of `item` that a device counts; None if it is outside the domain."""
         return self.domain.canonical(item)

@@ -143,11 +143,13 @@ class HierarchicalHistogram(
     ) -> str | None:
         """Return the law that `total` breaks: a device adds 0 or 1 to a cell, and 1 to a level.
 
-        Noise exceeds its margin with probability 2^-64. Sums within the laws are not detected,
-        nor is one vote more or less under noise. The text has no counts, since it is published.
+        Noise, and coins for votes, exceed their margins with probability 2^-64. Sums within the
+        laws are not detected, nor is one vote more or less under noise. The text has no counts,
+        since it is published.
         """
         votes, noise = plan.signed_votes(total[0]), plan.max_noise
-        if int(votes.min()) < -noise or int(votes.max()) > participants + noise:
+        most = plan.max_votes(participants)
+        if int(votes.min()) < -noise or int(votes.max()) > most + noise:
             return "a cell has more votes than there are devices, or a negative number"
         terms, base = plan.terms, plan.question.digits.base
         variance = plan.release.max_variance(terms.cohorts, terms.dropout, plan.min_honest_share)
@@ -155,7 +157,7 @@ class HierarchicalHistogram(
             spread = (
                 tail_bound(variance * len(level), _FAULT_FALSE_ALARM_PROBABILITY) if noise else 0
             )
-            if not -spread <= int(level.sum()) <= participants + spread:
+            if not -spread <= int(level.sum()) <= most + spread:
                 return "a level has more votes than there are devices, or a negative number"
         return None
 
@@ -170,6 +172,7 @@ class HierarchicalHistogram(
         noise = plan.max_noise_variance(participants)
         shown = sums >= plan.release.threshold
         estimates, variances = plan.release.estimate_counts(sums, noise)
+        estimates = np.minimum(estimates, plan.question.largest_count(participants))
         p = plan.release.probability
         counts = sums / p if plan.release.variance else np.where(shown, estimates, 0.0)
         size = plan.question.digits.base**plan.question.digits.width  # the last cells are leaves
@@ -201,6 +204,7 @@ class HierarchicalHistogram(
         is_heavy = reaches_threshold(leaves, variances, question.threshold, question.confidence)
         tail = _EXPECTED_FALSE_POSITIVES / (_EXPECTED_FALSE_POSITIVES + len(leaves))
         is_heavy &= leaves > -ndtri(tail) * np.sqrt(alone)
+        leaves = np.minimum(leaves, question.largest_count(int(devices_per_level(state).sum())))
         return estimates_of_values(question.domain, np.flatnonzero(is_heavy), leaves, variances)
 
     def dp_event(self, plan: HierarchicalHistogramPlan, rounds: int) -> DpEvent:

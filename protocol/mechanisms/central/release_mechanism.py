@@ -23,9 +23,11 @@ from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.privacy.noise import MAX_EVENTS, NoiseShares, signed_residues, simulate_skellam_sum
 from protocol.privacy.release import Release
 from protocol.randomness import RandomWords
+from protocol.sketches.vote_table import max_votes
 from protocol.study import Plan, StudyState
 from secagg.ring import Lane, Vector
 
+_FALSE_ALARM_PROBABILITY = 2.0**-64  # that coins of honest devices give more votes than allowed
 DEVICES_ARRAY = "devices"  # in the study state: devices counted in each level or round
 
 
@@ -61,6 +63,13 @@ class ReleasePlan(Plan):
     def max_noise(self) -> int:
         """Return the bound that all noise of a cell exceeds with probability 2^-64 at most."""
         return self.release.max_noise(self.terms.cohorts, self.terms.dropout, self.min_honest_share)
+
+    def max_votes(self, coins: int) -> int:
+        """Return the votes that exceed `coins` coins of honest devices with probability 2^-64."""
+        probability = self.release.probability / self.join_probability
+        if probability >= 1 or coins == 0:
+            return coins
+        return max_votes(coins, probability, _FALSE_ALARM_PROBABILITY)
 
     @property
     def cell_bits(self) -> int:

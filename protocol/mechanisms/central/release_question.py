@@ -13,6 +13,7 @@ from each party. The server of [Cormode21] instead selects s = m + c sqrt(m) dev
 knows, and whose number has another distribution.
 """
 
+import math
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -93,6 +94,10 @@ class ReleaseQuestion(SumQuestion):
     @property
     def hides_device_counts(self) -> bool:
         return self.discards_sums and self.join_probability < 1
+
+    def largest_count(self, devices: int) -> float:
+        """Return the largest count of one item; devices that joined by coins count for others."""
+        return math.inf if self.join_probability < 1 else float(devices)
 
     @property
     def table_failure_delta(self) -> float:

@@ -137,19 +137,19 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
     def fault(self, plan: TrieHhPlan, total: Vector, participants: int) -> str | None:
         """Return the law that `total` breaks.
 
-        A cell has at most one vote per device, and all cells together at most one per item. Noise
-        exceeds its margin with probability 2^-64. Votes within these laws for items that no device
-        holds are not detected, nor is one vote more or less under noise. The text has no counts,
-        since it is published.
+        A cell has at most one vote per device, and all cells together at most one per item. Noise,
+        and coins for votes, exceed their margins with probability 2^-64. Votes within these laws
+        for items that no device holds are not detected, nor is one vote more or less under noise.
+        The text has no counts, since it is published.
         """
         table = plan.vote_table
         if table is not None:
-            return table.fault(total, participants * plan.question.contribution)
+            return table.fault(total, plan.max_votes(participants * plan.question.contribution))
         votes = plan.signed_votes(total[0])
         noise = plan.max_noise
-        if int(votes.min()) < -noise or int(votes.max()) > participants + noise:
+        if int(votes.min()) < -noise or int(votes.max()) > plan.max_votes(participants) + noise:
             return "a cell has more votes than there are devices, or a negative number"
-        most = participants * plan.question.contribution + noise * plan.cells
+        most = plan.max_votes(participants * plan.question.contribution) + noise * plan.cells
         if int(votes.sum()) > most:
             return "there are more votes than devices have items"
         return None
@@ -172,6 +172,7 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
         counts, variances = plan.release.estimate_counts(
             sums, plan.max_noise_variance(participants)
         )
+        counts = np.minimum(counts, plan.question.largest_count(participants))
         depths = np.full(len(shown), plan.node_length)
         grown = PrefixTree(plan.nodes_at(shown), depths, counts, variances)
         items = _complete_items(plan.question, grown)

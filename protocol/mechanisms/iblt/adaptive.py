@@ -109,13 +109,14 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         return _table(plan).insert(held, uniform_floats(chance, len(held.counts)))
 
     def fault(self, plan: AdaptiveIbltPlan, total: Vector, participants: int) -> str | None:
-        """Return the law of the table that `total` breaks; `Iblt.fault` has laws and probabilities.
+        """Return the law of the table that `total` breaks; `SampledTable.fault` has the laws.
 
         A device that adds and subtracts honest tables is not detected. It can invent items, remove
-        counts of other items, or change cells so that the sum cannot be read. It cannot add more
-        counts than all devices may insert, of which honest devices use about 1 / t.
+        counts of other items, or change cells so that the sum cannot be read. All items together
+        cannot have more counts than honest devices may sample.
         """
-        return _table(plan).iblt.fault(total, participants * plan.sampler.max_device_units)
+        held = participants * plan.question.contribution
+        return _table(plan).fault(total, participants, held)
 
     def decode(
         self, plan: AdaptiveIbltPlan, total: Vector, participants: int, state: StudyState
@@ -126,7 +127,7 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         state = _update_controller(plan, listing, participants, state)
         if not listing.complete:
             return Answer(False, listing.distinct, state=state)
-        estimates = table.estimates(plan.question.domain, listing)
+        estimates = table.estimates(plan.question.domain, listing, participants)
         return Answer(True, listing.distinct, tuple(estimates), add_estimates(state, estimates))
 
     def next_plan(

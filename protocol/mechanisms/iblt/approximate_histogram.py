@@ -178,8 +178,8 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
     def fault(self, plan: ApproximateHistogramPlan, total: Vector, participants: int) -> str | None:
         """Return the law of a table or of the sketch that `total` breaks.
 
-        `Iblt.fault` and `count_sketch.py` have the laws and probabilities. A device whose tables
-        and sketch disagree is not detected, since tables are samples.
+        `SampledTable.fault` and `count_sketch.py` have the laws and probabilities. A device whose
+        tables and sketch disagree is not detected, since tables are samples.
         """
         tables, sketched = _split(plan, total)
         fault = plan.repetitions.fault(tables, participants)
@@ -191,11 +191,10 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
     def decode(
         self, plan: ApproximateHistogramPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        del participants
         tables, sketched = _split(plan, total)
         if plan.sketch is not None:
             state = _store_sketch(plan, plan.sketch.counts(sketched), state)
-        return plan.repetitions.read(tables).answer(state)
+        return plan.repetitions.read(tables, participants).answer(state)
 
     def final_estimates(
         self, question: ApproximateHistogramQuestion, state: StudyState

@@ -21,6 +21,16 @@ not be an integer. There are two cases, for a device with at most m items:
 So a sum over devices that together hold N of an item has variance at most N (E[T] - 1), and
 exactly that if each of them holds one. One uniform number determines T and the result.
 
+Devices that hold N items together sample no more than N coins give, each of which is c units with
+probability p: c = 1 and p = 1 / t in the first case, c = ceil t and p = 1 / c in the second. (Such
+coins have the larger moment generating function: the logarithm of that of a sampled count h is
+concave in h, and a count that is kept as it is has the smallest.) So they sample c y units or more
+with probability at most
+
+    e^-(N KL(y / N, p))       y >= p N, KL the relative entropy of two coins [Hoeffding63]
+
+and a sum that has more than where this is 2^-64 breaks a law (`SampledTable.fault`).
+
 A question may use fewer `hash_bits` per key, or none. Cells are then smaller, and only keys of a
 table that is not read whole may be false. This needs more cells than two keys can share by chance:
 of tables of 4, 8 and 12 cells, up to 3 in 4, 1 in 70 and 1 in 100 end empty and are wrong; of
@@ -36,12 +46,14 @@ Source: Algorithms 1 and 2 of [Gascon23], after [Duffield05]; integers are ours.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from scipy.special import rel_entr
 
 from protocol.arrays import Keys
 from protocol.domains.strings import Domain
@@ -57,6 +69,7 @@ _MIN_CELLS_WITHOUT_HASH_BITS = 48
 MIN_CAPACITY = 10  # keys, with 2.8 cells each; smaller tables need more per key
 MAX_CELLS = 3 * 2**22
 _VALUE_LIMIT = 2**31
+_FALSE_ALARM_BITS = 64  # honest devices sample more than the laws allow with probability 2^-64
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,21 @@ class ThresholdSampler:
         For t < m it is more than m: m items with a count of 1 may all be sampled as T.
         """
         return self.max_count if self.t >= self.max_count else self.max_count * math.ceil(self.t)
+
+    def max_units(self, total: int) -> int:
+        """Return the units that devices with `total` items exceed with probability 2^-64 at most.
+
+        The module derives it. Nothing is sampled at t = 1, so that the bound is `total`.
+        """
+        step = 1 if self.t >= self.max_count else math.ceil(self.t)
+        p, limit = 1 / max(self.t, step), _FALSE_ALARM_BITS * math.log(2)
+
+        def is_unlikely(units: int) -> bool:
+            heads = units / step / total
+            entropy = rel_entr(heads, p) + rel_entr(1 - heads, 1 - p)
+            return bool(heads > p and total * entropy >= limit)
+
+        return bisect_left(range(total * step), True, key=is_unlikely)
 
     @property
     def mean_threshold(self) -> float:
@@ -142,16 +170,40 @@ class SampledTable:
 
         return decode_table(self.iblt, table, known)
 
-    def estimates(self, domain: Domain, listing: DecodedTable) -> list[Estimate]:
-        """Return the estimates of `listing`, highest first.
+    def fault(self, table: Vector, devices: int, total: int) -> str | None:
+        """Return the law that the sum of the tables of `devices` breaks; None if it breaks none.
+
+        The devices hold at most `total` items together. `Iblt.fault` has the linear laws. If the
+        table can be read, its values must be what such devices may sample: an honest sum breaks
+        this law with probability 2^-64. Other false items within these bounds are not detected.
+        """
+        allowed = self.sampler.max_units(total)
+        fault = self.iblt.fault(table, allowed)
+        if fault is not None:
+            return fault
+        listing = self.decode(table)
+        if not listing.complete:
+            return None
+        units = int(listing.values.sum())
+        if units > allowed:
+            return f"the sampled items add up to {units:,}, which is more than {allowed:,}"
+        largest, limit = listing.values.max(initial=0), devices * self.sampler.max_item_units
+        if largest > limit:
+            return f"an item was sampled {largest:,} times, which is more than {limit:,}"
+        return None
+
+    def estimates(self, domain: Domain, listing: DecodedTable, devices: int) -> list[Estimate]:
+        """Return the estimates of `listing`, the sum of the tables of `devices`, highest first.
 
         A variance is N (E[T] - 1) with the estimate in place of N: unbiased if each device holds
-        an item once, else too high. Keys without an item are invented by a device, and left out.
+        an item once, else too high. An estimate is cut to the largest possible count. Keys without
+        an item are invented by a device, and left out.
         """
         unit, spread = self.sampler.unit, self.sampler.mean_threshold - 1
+        largest = float(devices * self.sampler.max_count)
         items = domain.decode(listing.keys)
         return ranked(
-            Estimate(item, value * unit, value * unit * spread)
+            Estimate(item, min(value * unit, largest), value * unit * spread)
             for item, value in zip(items, listing.values.tolist(), strict=True)
             if item is not None
         )

@@ -137,18 +137,19 @@ class Repetitions:
         return tuple(lane for part in parts for lane in part)
 
     def fault(self, total: Vector, participants: int) -> str | None:
-        """Return the law that a table of `total` breaks; `Iblt.fault` has the probabilities."""
+        """Return the law that a table of `total` breaks; `SampledTable.fault` has the laws."""
+        held = participants * self.question.contribution
         for number, (table, part) in enumerate(self._each(total)):
-            fault = table.iblt.fault(part, participants * table.sampler.max_device_units)
+            fault = table.fault(part, participants, held)
             if fault is not None:
                 return fault if self.tables == 1 else f"table {number}: {fault}"
         return None
 
-    def read(self, total: Vector) -> TableReadings:
-        """Return the estimates of all tables, and the mean number of distinct keys."""
+    def read(self, total: Vector, devices: int) -> TableReadings:
+        """Return the estimates of the tables of `devices`, and the mean number of distinct keys."""
         listings = [(table, table.decode(part)) for table, part in self._each(total)]
         lists = [
-            table.estimates(self.question.domain, listing) if listing.complete else []
+            table.estimates(self.question.domain, listing, devices) if listing.complete else []
             for table, listing in listings
         ]
         distinct = sum(listing.distinct for _, listing in listings) / self.tables
@@ -276,7 +277,7 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
         return plan.repetitions.insert(held, chance)
 
     def fault(self, plan: SubsampledIbltPlan, total: Vector, participants: int) -> str | None:
-        """Return the law that a table of `total` breaks; `Iblt.fault` has the probabilities.
+        """Return the law that a table of `total` breaks; `SampledTable.fault` has the laws.
 
         The tables have no common law, since each has its own sample. False vectors that one table
         does not detect are not detected in any of them.
@@ -286,8 +287,7 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
     def decode(
         self, plan: SubsampledIbltPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        del participants  # the bound of the plan holds for any number
-        return plan.repetitions.read(total).answer(state)
+        return plan.repetitions.read(total, participants).answer(state)
 
     def final_estimates(
         self, question: SubsampledIbltQuestion, state: StudyState

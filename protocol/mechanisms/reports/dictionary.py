@@ -54,7 +54,8 @@ DictionaryMechanismName = Literal[
     "rappor",
 ]
 MAX_DICTIONARY_ITEMS = 2**20
-_SCORES_ARRAY, _VARIANCES_ARRAY = "scores", "variances"  # of the study state, by value
+# Arrays of the study state: the first two by value, and the number of reports.
+_SCORES_ARRAY, _VARIANCES_ARRAY, _REPORTS_ARRAY = "scores", "variances", "reports"
 
 
 class DictionaryQuestion(ReportQuestion):
@@ -143,7 +144,12 @@ class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, Re
         n, oracle = aggregate.reports, plan.oracle
         scores = n * oracle.frequencies(aggregate)[:-1]  # without the value for "no item"
         variances = n**2 * oracle.estimated_variances(aggregate)[:-1]
-        for name, column in ((_SCORES_ARRAY, scores), (_VARIANCES_ARRAY, variances)):
+        added = (
+            (_SCORES_ARRAY, scores),
+            (_VARIANCES_ARRAY, variances),
+            (_REPORTS_ARRAY, np.array([n])),
+        )
+        for name, column in added:
             state = state.with_array(name, state.arrays.get(name, np.zeros(len(column))) + column)
         top = np.argsort(-scores, kind="stable")[:MAX_SHOWN_ESTIMATES]
         top = top[scores[top] > 0]
@@ -155,7 +161,8 @@ class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, Re
         scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
         variances = state.arrays.get(_VARIANCES_ARRAY, scores)
         is_heavy = reaches_threshold(scores, variances, question.threshold, question.confidence)
-        return estimates_of_values(question.domain, np.flatnonzero(is_heavy), scores, variances)
+        capped = np.minimum(scores, state.arrays.get(_REPORTS_ARRAY, np.zeros(1)))
+        return estimates_of_values(question.domain, np.flatnonzero(is_heavy), capped, variances)
 
 
 DICTIONARY_MECHANISMS = tuple(

@@ -243,7 +243,7 @@ def _heavy_estimates(plan: LinearPlan, aggregate: LinearAggregate) -> list[Estim
         values = plan.scrambling.unscramble(values)
     names = plan.question.domain.names_of(values)
     return ranked(
-        Estimate(name, hitter.count, hitter.variance)
+        Estimate(name, min(hitter.count, aggregate.reports), hitter.variance)
         for name, hitter in zip(names, hitters, strict=True)
         if name is not None and hitter.count > 0
     )

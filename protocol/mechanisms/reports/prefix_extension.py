@@ -174,7 +174,7 @@ def _heavy_estimates(plan: PrefixPlan, reports: PackedReports) -> list[Estimate]
     # None for the string for "no item", and for noise.
     items = [domain.item_of(np.frombuffer(hitter.value, np.uint8)) for hitter in hitters]
     return ranked(
-        Estimate(item, hitter.count, hitter.variance)
+        Estimate(item, min(hitter.count, len(reports)), hitter.variance)
         for item, hitter in zip(items, hitters, strict=True)
         if item is not None
     )

@@ -86,10 +86,14 @@ class Counters:
             missing = int(total[0]) - int(counters.sum(dtype=np.uint64))
             if missing % 2**group.bits:
                 return f"counters of {group.bits} bits do not add up to their total"
-        whole = sum(int(total[0]) for total in vector[1::3])
+        whole = self.total(vector)
         if whole > most:
             return f"the counters add up to {whole:,}, which is more than {most:,}"
         return None
+
+    def total(self, vector: Vector) -> int:
+        """Return the sum of all counts, as the lanes of totals have it."""
+        return sum(int(total[0]) for total in vector[1::3])
 
     def decode(self, vector: Vector, expected: Floats) -> tuple[Integers, Integers]:
         """Return the count of each item and the slip of its group, given `expected` counts.

@@ -104,14 +104,16 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
     def fault(self, plan: TrackedPlan, total: Vector, participants: int) -> str | None:
         """Return the law that `total` breaks: totals of counters, or a law of the table.
 
-        A random counter of b bits keeps the law of its group with probability 2^-b; `Iblt.fault`
-        has the probability of the table. A device that adds to a counter and its total is not
-        detected, up to the count that all devices may hold; nor is one that changes a string, which
-        then does not hash to its key.
+        A random counter of b bits keeps the law of its group with probability 2^-b. What the
+        counters do not hold is left for the table; `SampledTable.fault` has its laws. A device that
+        adds to a counter and its total is not detected, up to the count that all devices may hold;
+        nor is one that changes a string, which then does not hash to its key.
         """
         counters, _, _, table = plan.split(total)
-        fault = plan.counters.fault(counters, participants * plan.question.contribution)
-        return fault or plan.table.iblt.fault(table, participants * plan.sampler.max_device_units)
+        held = participants * plan.question.contribution
+        fault = plan.counters.fault(counters, held)
+        rest = held - plan.counters.total(counters)
+        return fault or plan.table.fault(table, participants, rest)
 
     def decode(
         self, plan: TrackedPlan, total: Vector, participants: int, state: StudyState
@@ -123,13 +125,14 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
             state = state.add([item for item in counters.items if item not in state.rows], {})
             expected, _ = expected_counts(state, participants, counters.items)
             counts, slips = counters.decode(in_counters, expected)
+            counts = np.minimum(counts, participants * plan.question.contribution)
             columns = counts.tolist(), counters.variances(slips).tolist()
             counted = list(map(Estimate, counters.items, *columns))
             state = record_slips(state, counters.items, slips)
         listing = _list_table(plan, in_table, state)
         sampled = None
         if listing.complete:
-            listed = plan.table.estimates(plan.question.domain, listing)
+            listed = plan.table.estimates(plan.question.domain, listing, participants)
             sampled = [each for each in listed if each.item not in counters.rows]
         after = record_round(plan, state, participants, counted, sampled)
         if plan.past_sketch:
@@ -200,7 +203,9 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         threshold = decision_threshold(question.threshold)
         is_heavy = reaches_threshold(levels.totals, spread, threshold, question.confidence)
         heavy = np.flatnonzero(is_heavy)
-        totals, variances = levels.totals[heavy].tolist(), spread[heavy].tolist()
+        largest = question.largest_count(int(history.devices.sum()))
+        totals = np.minimum(levels.totals[heavy], largest).tolist()
+        variances = spread[heavy].tolist()
         items = [state.items[row] for row in heavy.tolist()]
         return ranked(map(Estimate, items, totals, variances))
 

@@ -4,16 +4,16 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from sqlalchemy import and_, delete, insert, or_, select
+from sqlalchemy import and_, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import HeavyHitter
 from protocol.mechanism import Estimate
-from protocol.mechanisms.registry import MECHANISMS
+from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, parse_question
 from protocol.study import EMPTY_STATE, StudyState
 from server.db.database import Repository, read_transaction
 from server.db.repositories.studies import find_study
-from server.db.schema import HeavyHitterRow, StudyStateRow
+from server.db.schema import HeavyHitterRow, RoundRow, StudyStateRow
 
 
 class AnswerRepository(Repository):
@@ -36,7 +36,8 @@ class AnswerRepository(Repository):
 
         The most frequent item is first; items with equal estimates are in the order of their bytes.
         """
-        mechanism = MECHANISMS[find_study(session, study).question["mechanism"]]
+        question = parse_question(find_study(session, study).question)
+        mechanism = MECHANISMS[question.mechanism]
         estimate, item = HeavyHitterRow.estimate, HeavyHitterRow.item
         query = select(HeavyHitterRow).where(HeavyHitterRow.study == study)
         if after is not None:
@@ -46,6 +47,7 @@ class AnswerRepository(Repository):
         counts = np.array([row.estimate for row in rows], np.float64)
         variances = np.array([row.variance for row in rows], np.float64)
         low, high = mechanism.confidence_interval(counts, variances)
+        low, high = np.maximum(low, 0), np.minimum(high, _largest_count(session, study, question))
         return tuple(
             HeavyHitter(
                 item=row.item,
@@ -56,6 +58,12 @@ class AnswerRepository(Repository):
             )
             for row, lower, upper in zip(rows, low.tolist(), high.tolist(), strict=True)
         )
+
+
+def _largest_count(session: Session, study: str, question: AnyQuestion) -> float:
+    """Return the largest count that one item can have in all rounds of `study` so far."""
+    query = select(func.sum(RoundRow.participants)).where(RoundRow.study == study)
+    return question.largest_count(session.scalar(query) or 0)
 
 
 def save_study_state(

@@ -55,6 +55,16 @@ async def test_estimates_and_variances_add_up_over_rounds_and_reach_the_threshol
     assert page.next is None
 
 
+async def test_intervals_end_at_what_all_devices_of_the_rounds_may_hold(served: Served) -> None:
+    """Six devices with two items each, in one round and in two."""
+    by_rounds = []
+    for rounds in ([[("a", 10, 16)]], [[("a", 5, 8)], [("a", 5, 8)]]):
+        study = await answer(served, *rounds)
+        (row,) = (await show(served, study)).heavy_hitters
+        by_rounds.append(row.high)
+    assert by_rounds == [12, pytest.approx(21.4, abs=0.1)]
+
+
 async def test_pages_have_each_item_once_in_the_same_order_on_every_database(
     each_served: Served,
 ) -> None:

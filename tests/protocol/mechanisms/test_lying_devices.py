@@ -1,0 +1,229 @@
+"""A device whose vector keeps all linear laws changes an answer by what devices may add, no more.
+
+Vectors of liars are made with the project's own code (`liars.py`). Before these laws one device of
+1,000 lifted an item of nobody to 4,484 (row 1 below), 1,000, 1,000 (tracked) and 51,020.
+"""
+
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from protocol.domains.strings import Alphabet
+from protocol.mechanism import Estimate
+from protocol.mechanisms.central.hierarchical_histogram import (
+    COUNTS_ARRAY,
+    NOISE_ARRAY,
+    SAMPLING_VARIANCE_ARRAY,
+    HierarchicalHistogramQuestion,
+)
+from protocol.mechanisms.central.release_mechanism import DEVICES_ARRAY
+from protocol.mechanisms.central.trie_plan import TrieHhQuestion
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.iblt.sampled_table import ThresholdSampler, sampled_table
+from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion
+from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.mechanisms.tracked.counters import CounterGroup
+from protocol.mechanisms.tracked.forecast import record_round
+from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.study import EMPTY_STATE, Terms
+from tests.protocol.chance import seeded
+from tests.protocol.mechanisms.liars import (
+    DEVICES,
+    DIGITS,
+    NOBODYS_ITEM,
+    attacked_round,
+)
+
+VALUES = (1, 10, 30, 100, 150, 200, 300, 500, 700, 900, 1000, 2000, 5000)
+
+
+def adaptive(contribution: int = 1) -> AdaptiveIbltQuestion:
+    return AdaptiveIbltQuestion(threshold=50.0, contribution=contribution, words=700, domain=DIGITS)
+
+
+def tracked(contribution: int = 1) -> TrackedQuestion:
+    return TrackedQuestion(threshold=50.0, contribution=contribution, words=700, domain=DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("question", "number", "most"),
+    [
+        (adaptive(), 1, 600),  # t = 4.5
+        (adaptive(), 3, 0),  # nothing is sampled, and all devices hold as much as they may
+        (tracked(), 4, 0),
+        (adaptive(10), 1, 10 * DEVICES),  # t = 51: what nine in ten could have added and did not
+        (tracked(10), 4, 10 * DEVICES),
+    ],
+)
+def test_an_item_that_nobody_holds_is_lifted_by_no_more_than_honest_devices_could_add(
+    question: Any, number: int, most: int
+) -> None:
+    attacked = attacked_round(question, number)
+    assert attacked.fault(attacked.sums[0]) is None
+    assert attacked.lift(VALUES) <= most
+
+
+def test_false_items_beyond_what_devices_may_add_break_a_law() -> None:
+    attacked = attacked_round(adaptive(), 3)
+    fault = attacked.fault(attacked.with_keys({NOBODYS_ITEM: 1}))
+    assert fault == "the sampled items add up to 1,001, which is more than 1,000"
+
+
+def test_what_counters_hold_is_not_left_for_the_table() -> None:
+    attacked = attacked_round(tracked(), 4)
+    fault = attacked.fault(attacked.with_keys({NOBODYS_ITEM: 1}))
+    held = attacked.plan.counters.total(attacked.plan.split(attacked.sums[0])[0])
+    assert held > DEVICES // 2
+    assert fault is not None
+    assert f"more than {DEVICES - held}" in fault
+
+
+def test_a_device_adds_to_an_item_once_if_items_are_sampled_in_units() -> None:
+    """Six devices with ten items each may add 6 units to one item, though 30 to all items."""
+    question = AdaptiveIbltQuestion(threshold=5, contribution=10, words=3000, domain=DIGITS)
+    mechanism, terms = SUM_MECHANISMS["adaptive-iblt"], Terms(cohort_size=40, minimum=5)
+    plan = mechanism.first_plan(question, terms, "liars", 3, Random(1))
+    plan = plan.model_copy(update={"t": 10.0, "cells": 204})
+    table = sampled_table(question, terms, plan.t, plan.cells, bytes.fromhex(plan.seed))
+    for units, fault in (
+        (6, None),
+        (7, "an item was sampled 7 times, which is more than 6"),
+    ):
+        total = table.iblt.insert(DIGITS.keys_of(["1"]), np.array([units]))
+        assert mechanism.fault(plan, total, 6) == fault
+
+
+@pytest.mark.parametrize(("t", "devices"), [(4.48, 1000), (1.5, 40), (30.0, 100), (30.0, 5)])
+def test_honest_devices_sample_more_units_than_allowed_with_probability_2_to_minus_64(
+    t: float, devices: int
+) -> None:
+    """Exactly, by the binomial distribution, for devices with one item each."""
+    allowed = ThresholdSampler(t, 1).max_units(devices)
+    assert binom.sf(allowed, devices, 1 / t) <= 2.0**-64
+    assert allowed == devices or binom.sf(allowed, devices, 1 / t) > 2.0**-80  # it is not wasteful
+
+
+def test_units_of_a_random_threshold_exceed_their_bound_as_rarely() -> None:
+    """An item gives 2 or 3 units at t = 2.5, each with probability 1/5, else none.
+
+    The sum over 400 devices is computed exactly, in integers.
+    """
+    devices, total = 400, np.array([1], object)
+    for _ in range(devices):
+        total = np.convolve(total, np.array([3, 0, 1, 1], object))
+    allowed = ThresholdSampler(2.5, 6).max_units(devices)
+    assert allowed < 2 * devices
+    tail = Fraction(int(total[allowed + 1 :].sum()), int(total.sum()))
+    assert 2.0**-90 < tail <= 2.0**-64
+
+
+def test_nothing_is_sampled_at_a_threshold_of_1_so_that_the_bound_is_exact() -> None:
+    assert [ThresholdSampler(1.0, most).max_units(77) for most in (1, 5)] == [77, 77]
+    assert ThresholdSampler(9.0, 5).max_units(0) == 0
+
+
+LETTERS = Alphabet(characters="abcdefgh", length=2)
+TERMS = Terms(cohort_size=40, minimum=20, dropout=0.1)
+ASKED: dict[str, Any] = {"threshold": 1, "contribution": 1, "domain": LETTERS, "words": 3000}
+CENTRAL: dict[str, Any] = ASKED | {"epsilon": 8, "delta": 0.6, "every_round": False}
+
+SAMPLED_HISTOGRAM = HierarchicalHistogramQuestion(
+    **CENTRAL, mode="sample-threshold", theta=1, probability=0.3
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "update"),
+    [
+        (AdaptiveIbltQuestion(**ASKED), {"t": 6.5, "cells": 204}),
+        (AdaptiveIbltQuestion(**ASKED, table="tight"), {"t": 6.5, "cells": 204}),
+        (SubsampledIbltQuestion(**ASKED, t=6.5), {}),
+        (TrackedQuestion(**ASKED), {"t": 6.5, "cells": 204}),
+        (TrieHhQuestion(**CENTRAL, stride=2, theta=1, probability=0.4), {}),
+        (SAMPLED_HISTOGRAM, {}),
+    ],
+    ids=["adaptive", "tight", "subsampled", "tracked", "triehh", "hierarchical-histogram"],
+)
+def test_no_item_has_a_larger_count_than_there_are_devices(
+    question: Any, update: dict[str, Any]
+) -> None:
+    """All devices hold one item, so that half of all samples are above."""
+    mechanism, devices = SUM_MECHANISMS[question.mechanism], 40
+    plan = mechanism.first_plan(question, TERMS, "liars", 5, Random(1)).model_copy(update=update)
+    for seed in range(12):
+        total = mechanism.encode_sum(plan, [{"ab": 1}] * devices, seeded(seed))
+        assert mechanism.fault(plan, total, devices) is None
+        answer = mechanism.decode(plan, total, devices, EMPTY_STATE)
+        final = mechanism.final_estimates(question, answer.state)
+        assert all(0 <= each.count <= devices for each in (*answer.estimates, *final))
+
+
+def test_noise_gives_no_item_a_larger_count_than_there_are_devices() -> None:
+    """40 devices and noise: the leaf and its parent count 47 votes."""
+    counts = np.zeros(SAMPLED_HISTOGRAM.cells)
+    counts[[0, 8]] = 47.0
+    state = EMPTY_STATE.with_array(COUNTS_ARRAY, counts).with_array(NOISE_ARRAY, np.array([9.0]))
+    state = state.with_array(SAMPLING_VARIANCE_ARRAY, np.zeros(1))
+    state = state.with_array(DEVICES_ARRAY, np.array([40.0]))
+    final = SUM_MECHANISMS["hierarchical-histogram"].final_estimates(SAMPLED_HISTOGRAM, state)
+    assert [(each.item, each.count) for each in final] == [("aa", 40.0)]
+
+
+def test_counters_and_samples_of_all_rounds_add_up_to_no_more_than_their_devices() -> None:
+    """A liar whose counts were believed in some rounds; the others are filled in from these."""
+    question = TrackedQuestion(**ASKED)
+    mechanism = SUM_MECHANISMS["tracked"]
+    plan = mechanism.first_plan(question, TERMS, "liars", 5, Random(1))
+    state = record_round(plan, EMPTY_STATE, 40, [], [Estimate("ab", 90.0, 1.0)])
+    assert [each.count for each in mechanism.final_estimates(question, state)] == [40.0]
+
+
+def test_a_counter_that_was_read_wrong_has_no_more_than_there_are_devices() -> None:
+    """Three devices hold nothing; counters of one bit are read near 4.5, the expected count."""
+    question, mechanism = TrackedQuestion(**ASKED), SUM_MECHANISMS["tracked"]
+    plan = mechanism.first_plan(question, TERMS, "liars", 5, Random(1))
+    earlier = [Estimate(item, 60.0, 0.0) for item in ("ab", "cd")]
+    state = record_round(plan, EMPTY_STATE, 40, [], earlier)
+    groups = (CounterGroup(bits=1, items=("ab", "cd")),)
+    plan = plan.model_copy(update={"counter_groups": groups})
+    total = mechanism.encode_sum(plan, [{}] * 3, seeded(1))
+    answer = mechanism.decode(plan, total, 3, state)
+    assert [each.count for each in answer.estimates] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [TrieHhQuestion(**CENTRAL, stride=2, theta=1, probability=0.4), SAMPLED_HISTOGRAM],
+    ids=["triehh", "hierarchical-histogram"],
+)
+def test_votes_by_coins_are_no_more_than_the_coins_of_devices_give(question: Any) -> None:
+    """The bound is the smallest that 1,000 coins exceed with probability 2^-64."""
+    terms = Terms(cohort_size=1000, minimum=500)
+    mechanism = SUM_MECHANISMS[question.mechanism]
+    plan = mechanism.first_plan(question, terms, "liars", 5, Random(1))
+    allowed = plan.max_votes(1000)
+    p = plan.release.probability
+    assert 2.0**-80 < binom.sf(allowed, 1000, p) <= 2.0**-64
+    (lane,) = mechanism.ring(plan).lanes
+    for votes, is_fault in ((allowed, False), (allowed + 1, True)):
+        total = np.zeros(lane.length, lane.dtype)
+        total[-1] = votes
+        assert (mechanism.fault(plan, (total,), 1000) is not None) == is_fault
+        total[-2:] = votes // 2, votes - votes // 2  # of two cells, for the law of all votes
+        assert (mechanism.fault(plan, (total,), 1000) is not None) == is_fault
+
+
+def test_a_prefix_has_no_more_votes_than_the_coins_of_devices_with_several_items_give() -> None:
+    terms = Terms(cohort_size=1000, minimum=500)
+    question = TrieHhQuestion(**CENTRAL | {"contribution": 3}, stride=2, theta=2, probability=0.4)
+    mechanism = SUM_MECHANISMS["triehh"]
+    plan = mechanism.first_plan(question, terms, "liars", 5, Random(1))
+    (lane,) = mechanism.ring(plan).lanes
+    for votes, is_fault in ((plan.max_votes(1000), False), (plan.max_votes(1000) + 1, True)):
+        total = np.zeros(lane.length, lane.dtype)
+        total[-2:] = votes
+        assert (mechanism.fault(plan, (total,), 1000) is not None) == is_fault
