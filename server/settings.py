@@ -41,6 +41,8 @@ class Settings(BaseSettings):
     """Requests with invalid credentials per minute and address."""
     max_requests: int = Field(default=1200, ge=1)
     """Requests per minute and valid credential."""
+    max_joins: int = Field(default=3000, ge=1)
+    """Devices that join or enrol, per minute and address or enrolment token."""
     max_upload_bytes: int = Field(default=64 * 2**20, ge=1024)
     """Largest binary body of a request, in bytes."""
     max_json_bytes: int = Field(default=256 * 2**10, ge=1024)

@@ -193,7 +193,9 @@ def _check_access(settings: Settings, *, has_keys: bool) -> None:
                 "`blindtally keys create` instead"
             )
         typer.echo(
-            "open: all clients that reach this address may create and read studies", err=True
+            "open: all clients that reach this address may create and read studies, and one "
+            "program can take all slots of a round unless its study has a registrar",
+            err=True,
         )
     elif not has_keys:
         typer.echo(

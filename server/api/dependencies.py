@@ -55,6 +55,11 @@ def require_own_identity(caller: Principal, identity: str) -> None:
         raise ProblemError(ProblemType.FORBIDDEN, "this credential belongs to another identity")
 
 
+async def limit_joins(request: Request, service: ServiceDep) -> None:
+    """Count a device that joins or enrols; refuse it if too many came from its address."""
+    service.authenticator.count_join(client_address(request.scope))
+
+
 async def _credential_digest(authorization: Annotated[str | None, Header()] = None) -> bytes:
     credential = bearer_secret(authorization, "")
     if credential is None:

@@ -13,7 +13,7 @@ from protocol.api.credentials import (
 from protocol.api.messages import AuditPage, EnrolmentRequest, ProblemType
 from secagg.keys import check_identity, is_signed
 from server.api.common import json_only, paginate, problem_responses
-from server.api.dependencies import as_malformed, require
+from server.api.dependencies import as_malformed, limit_joins, require
 from server.errors import ProblemError, malformed
 from server.http.auth import client_address
 from server.principals import Permission
@@ -39,7 +39,7 @@ async def _token_digest(
 @router.post(
     "/devices",
     status_code=204,
-    dependencies=[Depends(json_only)],
+    dependencies=[Depends(limit_joins), Depends(json_only)],
     responses=problem_responses(400, 409, 413, 415, 422),
 )
 async def enrol(
@@ -58,6 +58,7 @@ async def enrol(
             client_address(request.scope), "enrol", "with a bad signature"
         )
         raise malformed("the signature is not this identity's signature of the credential")
+    service.authenticator.count_join(f"token {token.hex()}")
     try:
         await service.store.access.enrol_device(token, enrolment.identity, credential)
     except ProblemError:

@@ -35,6 +35,7 @@ from server.api.dependencies import (
     CredentialDigest,
     SlotDep,
     as_malformed,
+    limit_joins,
     require,
     require_message,
     require_own_identity,
@@ -63,7 +64,7 @@ _get_octets = partial(
 @router.post(
     "/studies/{study}/rounds/{number}/participants",
     status_code=201,
-    dependencies=[require(Permission.TAKE_PART), Depends(json_only)],
+    dependencies=[require(Permission.TAKE_PART), Depends(limit_joins), Depends(json_only)],
     responses={
         200: {"model": SlotAssignment, "description": "The device has joined before."},
         **problem_responses(400, 404, 409, 413, 415, 422),

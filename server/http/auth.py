@@ -59,6 +59,7 @@ class Authenticator:
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._max_failures = RateLimitItemPerMinute(settings.max_auth_failures, 1, "failures")
         self._max_requests = RateLimitItemPerMinute(settings.max_requests, 1, "requests")
+        self._max_joins = RateLimitItemPerMinute(settings.max_joins, 1, "joins")
 
     def check_address(self, address: str) -> None:
         """Raise ProblemError if an address has failed too often."""
@@ -98,6 +99,16 @@ class Authenticator:
         """Count a request of the principal `name`; raises ProblemError if it exceeds the limit."""
         if not self.is_open and not self._limiter.hit(self._max_requests, name):
             raise ProblemError(ProblemType.TOO_MANY, "too many requests with this credential: wait")
+
+    def count_join(self, source: str) -> None:
+        """Count a device that joins or enrols from the address, or by the token, `source`.
+
+        Raises:
+            ProblemError: if it exceeds the limit.
+        """
+        if not self.is_open and not self._limiter.hit(self._max_joins, rate_limit_key(source)):
+            detail = "too many devices join from this address, or enrol with this token: wait"
+            raise ProblemError(ProblemType.TOO_MANY, detail)
 
     async def is_still_valid(self, principal: Principal) -> bool:
         """Return whether the key of a long response is still valid."""
@@ -161,7 +172,7 @@ def client_address(scope: Scope) -> str:
 
 
 def rate_limit_key(address: str) -> str:
-    """Return the address, or the IPv6 network, by which failures are counted."""
+    """Return the address, or the IPv6 network, by which failures and joins are counted."""
     try:
         parsed = ip_address(address)
     except ValueError:

@@ -130,7 +130,8 @@ def _assumptions(terms: Terms, entry: LedgerEntry) -> Iterator[str]:
     if terms.registrar is None:
         yield (
             "The server invents no devices. No registrar vouches for them, and a device among "
-            "invented ones is not hidden. Devices with default settings refuse this study."
+            "invented ones is not hidden. One program can take all slots of a round. Devices with "
+            "default settings refuse this study."
         )
     else:
         yield (
@@ -148,6 +149,7 @@ def _assumptions(terms: Terms, entry: LedgerEntry) -> Iterator[str]:
 def _reports_summary(study: StudyView) -> PrivacySummary:
     question: Any = study.question
     delta = getattr(question, "delta", 0)
+    flooding = "No registrar vouches for identities. One program can send all reports of a round."
     exception = f", except with probability {delta:g}" if delta else ""
     return PrivacySummary(
         "Each device randomised its report by itself. No party must be trusted with it.",
@@ -166,5 +168,6 @@ def _reports_summary(study: StudyView) -> PrivacySummary:
         (
             "The device's own randomness. The server and other devices need not be trusted.",
             "The limit in the device's policy. The costs of several studies add up.",
+            *((flooding,) if study.terms.registrar is None else ()),
         ),
     )

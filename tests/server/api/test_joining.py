@@ -198,6 +198,25 @@ async def test_a_device_that_the_registrar_did_not_enrol_for_this_study_is_refus
     assert (await device.apply(study, 1)).status_code == 201
 
 
+async def test_one_program_takes_no_more_slots_than_the_registrar_signed_identities_for_it(
+    served: Served,
+) -> None:
+    study = await registered(served)
+    (signed,) = await served.join(study, 1, registrar=REGISTRAR)
+    for number in range(20):
+        invented = await stranger(served, study, f"invented {number}")
+        for signature in (None, signed.enrolment, "00" * 64):
+            wish = invented.wish().model_copy(update={"registrar_signature": signature})
+            refused(await send(invented, wish), 403, "not-enrolled")
+    again = signed.again()  # with other keys and another credential
+    again.view = signed.view
+    refused(await again.apply(study, 1), 409, "conflict")
+    assert await enrolled(served, study) == 1
+    devices = [signed, *await served.join(study, 5, first=1, registrar=REGISTRAR)]
+    await together(devices, *STEPS)
+    assert (await served.until_closed(study)).participants == 6
+
+
 async def test_an_enrolment_for_a_study_without_a_registrar_is_not_stored(served: Served) -> None:
     study = await served.create()
     devices = await served.join(study, 6, registrar=REGISTRAR)

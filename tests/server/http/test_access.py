@@ -6,6 +6,7 @@ from collections import Counter
 from random import Random, SystemRandom
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import text
 
@@ -320,6 +321,26 @@ async def test_a_seat_from_which_too_much_is_asked_waits(serve: Serve, sqlite_ur
         statuses = [(await mine.get("roster", wait=0)).status_code for _ in range(6)]
         assert statuses == [202] * 5 + [429]
         assert (await other.get("roster", wait=0)).status_code == 202
+
+
+async def test_joins_and_enrolments_are_limited_by_address_and_by_token(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url, open=False, max_joins=4) as served:
+        study = await study_of(served, await keyed(served))
+        _, token = await book(served).create_token("phones", 100, None)
+        _, other = await book(served).create_token("tablets", 100, None)
+        device, _ = [await seated(served, study, token, name) for name in ("one", "two")]
+        detail = refused(await device.apply(study, 1), 429, "too-many-requests")
+        assert detail.startswith("too many devices join from this address")
+        elsewhere = httpx.ASGITransport(served.app, client=("192.0.2.1", 1))
+        async with httpx.AsyncClient(transport=elsewhere, base_url="http://test") as client:
+            statuses = []
+            for number, shown in enumerate((token, token, token, other, other)):
+                asked = application(Identity.generate(Random(number)), new_secret(SystemRandom()))
+                answer = await client.post("/v1/devices", json=asked, headers=showing(shown))
+                statuses.append(answer.status_code)
+        assert statuses == [204, 204, 429, 204, 429]
 
 
 async def test_no_secret_is_kept_or_shown(

@@ -273,6 +273,15 @@ async def test_the_distribution_of_a_prefix_study_equals_the_api(served: Served)
     assert "Cumulative distribution" in page
 
 
+@pytest.mark.parametrize("registrar", [None, "09" * 32])
+async def test_a_study_without_a_registrar_states_that_it_can_be_flooded(
+    served: Served, registrar: str | None
+) -> None:
+    study = await served.create(terms=study_request()["terms"] | {"registrar": registrar})
+    page = await page_of(served, f"/studies/{study}")
+    assert ("One program can take all slots of a round" in page) is (registrar is None)
+
+
 async def test_a_study_of_reports_has_the_privacy_summary_of_reports(served: Served) -> None:
     question = {
         "mechanism": "krr",
@@ -284,7 +293,8 @@ async def test_a_study_of_reports_has_the_privacy_summary_of_reports(served: Ser
     page = await page_of(served, f"/studies/{study}")
     assert "ε 1 per report" in page
     assert "at most e^1" in page
-    assert "registrar" not in page.split("Question and terms")[0]
+    assert "The server invents no devices" not in page
+    assert "One program can send all reports of a round" in page
     shown = await page_of(served, f"/studies/{study}/rounds/1")
     assert "<strong>reporting</strong>" in shown
     assert "<strong>masking</strong>" not in shown
