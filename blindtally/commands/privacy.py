@@ -18,7 +18,7 @@ def privacy(
         str | None, Option(help="Population whose studies to add up, instead of one study.")
     ] = None,
     new: Annotated[
-        bool, Option("--create", help="Create the population with the budget of the other options.")
+        bool, Option("--create", help="Create the population, with a budget if --epsilon is given.")
     ] = False,
     epsilon: Annotated[
         float | None, Option(help="Epsilon of the new budget, which cannot change later.")
@@ -47,16 +47,14 @@ def privacy(
     """
     if (study is None) is (population is None):
         raise exit_with_error("name a study, or a population with --population")
-    if new and (population is None or epsilon is None):
-        raise exit_with_error("--create takes --population and --epsilon")
+    if new and population is None:
+        raise exit_with_error("--create takes --population")
     with open_analyst(url, key) as analyst:
-        if new and population is not None and epsilon is not None:
-            budget = Budget(
-                epsilon=epsilon,
-                delta=1e-6 if delta is None else delta,
-                party=party,
-                relation=relation,
-            )
+        if new and population is not None:
+            budget = None
+            if epsilon is not None:
+                at_delta = 1e-6 if delta is None else delta
+                budget = Budget(epsilon=epsilon, delta=at_delta, party=party, relation=relation)
             analyst.create_population(population, budget)
         if population is not None:
             statement = analyst.population_privacy(population, delta)

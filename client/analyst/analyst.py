@@ -240,7 +240,8 @@ class Analyst:
             ValueError: if the number of devices is missing, or a field of `terms` is given twice.
             BadRequestError: if the question cannot be answered under these terms; lists every
                 fault.
-            BudgetSpentError: if its `population` has too little privacy budget left.
+            BudgetSpentError: if its `population` has too little privacy budget left, or exact sums
+                of another study.
             IdempotencyKeyReusedError: if `key` was used for another study.
             ServiceUnreachableError: if no answer came. The study may exist: call again with the
                 same `key`, or look for it in `studies`.
@@ -267,8 +268,11 @@ class Analyst:
         for view in self._sender.rows(requests.studies()):
             yield Study(self._sender, view)
 
-    def create_population(self, name: str, budget: Budget) -> PopulationView:
-        """Create a population, or raise ConflictError if it exists with another `budget`."""
+    def create_population(self, name: str, budget: Budget | None = None) -> PopulationView:
+        """Create a population, or raise ConflictError if it exists with another `budget`.
+
+        Without a budget, its studies may ask for exact sums, but of one study at a time.
+        """
         path = requests.path("populations", name)
         content = PopulationRequest(budget=budget).model_dump_json()
         parse = PopulationView.model_validate_json

@@ -83,16 +83,16 @@ class Timeouts(PublicModel):
 
 
 class PopulationRequest(PublicModel):
-    """An operator's request for a population: the privacy budget of its studies."""
+    """An operator's request for a population, with a privacy budget of its studies or none."""
 
-    budget: Budget
+    budget: Budget | None = None
 
 
 class PopulationView(PublicModel):
     """A population."""
 
     name: str
-    budget: Budget
+    budget: Budget | None
     created: datetime
 
 

@@ -48,7 +48,7 @@ async def create(
     service: ServiceDep,
     caller: Caller,
 ) -> PopulationView:
-    """Create a population; its studies share its budget, which never changes."""
+    """Create a population; its studies share its budget, if it has one, which never changes."""
     view, is_new = await service.store.populations.create(name, request)
     if is_new:
         await service.store.access.record_audit(str(caller), "create population", name)
@@ -81,8 +81,7 @@ async def population_privacy(
 ) -> Statement:
     """Return the privacy loss of a device from all studies of a population, and the budget left."""
     ledger = await service.store.populations.ledger(name)
-    assert ledger.budget is not None  # every population has one
-    return await asyncio.to_thread(ledger.statement, delta or ledger.budget.delta)
+    return await asyncio.to_thread(population_statement, ledger, delta)
 
 
 @router.get(
@@ -96,6 +95,12 @@ async def study_privacy(study: StudyId, service: ServiceDep, delta: Delta = None
     view = await service.store.studies.show(study)
     entry = await service.store.populations.ledger_entry(study)
     return await asyncio.to_thread(study_statement, view, entry, delta)
+
+
+def population_statement(ledger: Ledger, delta: float | None = None) -> Statement:
+    """Return the privacy loss of a device from all studies of a population."""
+    own_delta = _DEFAULT_DELTA if ledger.budget is None else ledger.budget.delta
+    return ledger.statement(delta or own_delta)
 
 
 def study_statement(study: StudyView, entry: LedgerEntry, delta: float | None = None) -> Statement:

@@ -32,7 +32,7 @@ PENDING_PHASES = tuple(phase for phase in Phase if not phase.is_over)
 
 
 class PopulationRow(Base):
-    """Devices that several studies share, and the privacy budget of these studies together.
+    """Devices that several studies share, and the privacy budget of these studies together, if any.
 
     The spending is not stored: it follows from the studies that have started.
     """
@@ -40,7 +40,7 @@ class PopulationRow(Base):
     __tablename__ = "populations"
 
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    budget: Mapped[dict[str, Any]]
+    budget: Mapped[dict[str, Any] | None] = mapped_column(nullable=False)  # JSON's null is a value
     created: Mapped[datetime]
 
 

@@ -9,6 +9,7 @@ from fastapi import Query, Request, Response
 from protocol.api.messages import PopulationView
 from protocol.privacy.ledger import Statement
 from server.api.common import paginate
+from server.api.populations import population_statement
 from server.db.repositories.leases import ALIVE_WITHIN
 from server.pages.page_router import page_router
 from server.pages.view import render
@@ -65,6 +66,6 @@ async def _ledgers(service: Service) -> list[tuple[PopulationView, Statement]]:
     ledgers = []
     for population in await service.store.populations.page(_MAX_ROWS, ""):
         ledger = await service.store.populations.ledger(population.name)
-        statement = await asyncio.to_thread(ledger.statement, population.budget.delta)
+        statement = await asyncio.to_thread(population_statement, ledger)
         ledgers.append((population, statement))
     return ledgers

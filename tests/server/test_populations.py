@@ -9,6 +9,7 @@ from sqlalchemy import select, update
 
 from protocol.api.phases import Phase
 from protocol.privacy.ledger import Statement
+from server.db.repositories.populations import EXACT_SUM_PERIOD
 from server.db.schema import CohortRow
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
@@ -136,6 +137,57 @@ async def test_unbounded_loss_is_refused(
 ) -> None:
     await make(served, party=party)
     assert "without bound" in refused(await ask(served, **changes), 409, "budget-spent")
+
+
+EXACT_REQUEST = {"question": study_request()["question"]}  # each sum is opened as it is
+
+
+async def test_a_population_has_exact_sums_of_one_study_at_a_time(served: Served) -> None:
+    for name in ("phones", "cars"):
+        made = await served.client.put(f"/v1/populations/{name}", json={})
+        assert made.json()["budget"] is None
+    first = (await ask(served, **EXACT_REQUEST)).json()["id"]
+    refusal = refused(await ask(served, **EXACT_REQUEST), 409, "budget-spent")
+    assert f"study {first} has exact sums of population phones" in refusal
+    assert "may reveal one device" in refusal
+    waiting = (await ask(served, **EXACT_REQUEST, start=False)).json()["id"]
+    start = f"/v1/studies/{waiting}/start"
+    refused(await served.client.post(start), 409, "budget-spent")
+    assert (await served.client.get(f"/v1/studies/{waiting}")).json()["state"] == "created"
+    for other in (EXACT_REQUEST | {"population": "cars"}, EXACT_REQUEST | {"population": None}, {}):
+        assert (await ask(served, **other)).status_code == 201  # `{}` asks for noise
+    await served.client.post(f"/v1/studies/{first}/stop")  # it has opened no sum
+    assert (await served.client.post(start)).status_code == 200
+    assert (await statement_of(served)).delta == 1e-6
+
+
+async def test_exact_sums_count_for_a_period_after_the_study(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url) as served:
+        await served.client.put("/v1/populations/phones", json={})
+        study = (await ask(served, **EXACT_REQUEST)).json()["id"]
+        summed = update(CohortRow).where(CohortRow.study == study).values(phase=Phase.SUMMED)
+        await served.store.database.write(lambda session: session.execute(summed))
+        await served.client.post(f"/v1/studies/{study}/stop")
+        refused(await ask(served, **EXACT_REQUEST), 409, "budget-spent")
+        await served.client.put("/v1/populations/cars", json={})
+        for _ in range(2):  # the first opened no sum
+            answer = await ask(served, **EXACT_REQUEST | {"population": "cars"})
+            assert answer.status_code == 201
+            await served.client.post(f"/v1/studies/{answer.json()['id']}/stop")
+    async with serve(database_url) as again:  # a server that starts over knows the same
+        refused(await ask(again, **EXACT_REQUEST), 409, "budget-spent")
+        again.clock.advance(EXACT_SUM_PERIOD.total_seconds() - 60)
+        refused(await ask(again, **EXACT_REQUEST), 409, "budget-spent")
+        again.clock.advance(61)
+        assert (await ask(again, **EXACT_REQUEST)).status_code == 201
+
+
+async def test_of_exact_studies_that_begin_at_once_one_does(each_served: Served) -> None:
+    await each_served.client.put("/v1/populations/phones", json={})
+    answers = await asyncio.gather(*(ask(each_served, **EXACT_REQUEST) for _ in range(4)))
+    assert sorted(answer.status_code for answer in answers) == [201, *[409] * 3]
 
 
 async def test_tables_are_for_studies_of_no_population(served: Served) -> None:

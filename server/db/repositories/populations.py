@@ -4,18 +4,26 @@ A ledger is derived from the studies that have started, and not stored: so a cra
 twice. A study that has ended is charged for the rounds that it opened, and a running study for all.
 """
 
+from datetime import datetime, timedelta
+from typing import Final
+
 from pydantic import TypeAdapter
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import PopulationRequest, PopulationView, ProblemType
+from protocol.api.phases import Phase
 from protocol.mechanisms.registry import parse_question
 from protocol.privacy.events import DpEvent, LedgerEntry
-from protocol.privacy.ledger import Budget, BudgetError, Ledger
+from protocol.privacy.ledger import BudgetError, Ledger
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.schema import PopulationRow, StudyRow
+from server.db.schema import CohortRow, PopulationRow, RoundRow, StudyRow
 from server.errors import ProblemError, not_found
 
+EXACT_SUM_PERIOD: Final = timedelta(days=30)  # as in a device's default policy
+_ROUND_OF_COHORT: Final = and_(
+    RoundRow.study == CohortRow.study, RoundRow.number == CohortRow.round
+)
 _DP_EVENT: TypeAdapter[DpEvent] = TypeAdapter(DpEvent)
 
 
@@ -34,7 +42,7 @@ class PopulationRepository(Repository):
         row = find_population(session, name, lock=True)
         is_new = row is None
         if row is None:
-            budget = request.budget.model_dump(mode="json")
+            budget = request.model_dump(mode="json")["budget"]
             row = PopulationRow(name=name, budget=budget, created=self.database.now(session))
             session.add(row)
             session.flush()
@@ -83,8 +91,8 @@ def ledger_of(session: Session, name: str, *, lock: bool = False) -> Ledger:
         raise not_found("population")
     started = select(StudyRow).where(StudyRow.population == name, StudyRow.round > 0)
     studies = session.scalars(started.order_by(StudyRow.created, StudyRow.id))
-    budget = Budget.model_validate(row.budget)
-    return Ledger(entries=tuple(_ledger_entry(study) for study in studies), budget=budget)
+    entries = tuple(_ledger_entry(study) for study in studies)
+    return Ledger(entries=entries, budget=_view(row).budget)
 
 
 def check_budget(ledger: Ledger, study: str, event: DpEvent) -> None:
@@ -93,6 +101,40 @@ def check_budget(ledger: Ledger, study: str, event: DpEvent) -> None:
         ledger.spend(LedgerEntry(name=study, event=event))
     except BudgetError as error:
         raise ProblemError(ProblemType.BUDGET_SPENT, str(error)) from None
+
+
+def check_exact_sums(session: Session, study: StudyRow, now: datetime) -> None:
+    """Raise ProblemError if `study` has exact sums, and another study of its population as well.
+
+    Two exact sums over devices that differ in one device reveal that device by subtraction. A study
+    counts while it runs, and for 30 days after its last round with a sum. The transaction must hold
+    the population's lock, so that no other study starts meanwhile.
+    """
+    if study.population is None or study.dp_event["kind"] != "exact":
+        return
+    sums = (
+        select(CohortRow.id)
+        .join(RoundRow, _ROUND_OF_COHORT)
+        .where(
+            CohortRow.study == StudyRow.id,
+            CohortRow.phase == Phase.SUMMED,
+            RoundRow.closed > now - EXACT_SUM_PERIOD,
+        )
+    )
+    others = select(StudyRow).where(
+        StudyRow.population == study.population,
+        StudyRow.id != study.id,
+        or_(StudyRow.state == "running", sums.exists()),
+    )
+    for other in session.scalars(others.order_by(StudyRow.created.desc(), StudyRow.id)):
+        if other.dp_event["kind"] == "exact":
+            raise ProblemError(
+                ProblemType.BUDGET_SPENT,
+                f"study {other.id} has exact sums of population {study.population}, and the "
+                "difference of two exact sums may reveal one device: start this study "
+                f"{EXACT_SUM_PERIOD.days} days after the last sum of that study, or choose a "
+                "mechanism with noise, or reports",
+            )
 
 
 def _ledger_entry(row: StudyRow) -> LedgerEntry:

@@ -20,7 +20,7 @@ from server.db.channels import notify_on_commit, study_channel
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.idempotency import IdempotentRequest, find_response, save_response
 from server.db.repositories.events import record_event
-from server.db.repositories.populations import check_budget, ledger_of
+from server.db.repositories.populations import check_budget, check_exact_sums, ledger_of
 from server.db.repositories.transitions import count_received, enter_phase, insert_round
 from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow
 from server.db.serializers import study_view
@@ -60,8 +60,8 @@ class StudyRepository(Repository):
 
         Raises:
             ProblemError: if its question cannot be answered under its terms and within `limits`,
-                with every error; if its population has not enough budget left; if the key of
-                `intent` was used for another request.
+                with every error; if its population has not enough budget left, or exact sums of
+                another study; if the key of `intent` was used for another request.
         """
         if (known := await self._previous_response(intent)) is not None:
             return known, False
@@ -151,8 +151,9 @@ class StudyRepository(Repository):
         return view
 
     def _open_first(self, session: Session, study: StudyRow, plan: AnyPlan) -> None:
-        study.state, study.round = "running", 1
         now = self.database.now(session)
+        check_exact_sums(session, study, now)
+        study.state, study.round = "running", 1
         record_event(session, study.id, EventKind.STUDY_STARTED, now)
         insert_round(session, study_view(study), plan, now)
         notify_on_commit(session, study_channel(study.id))
@@ -177,7 +178,8 @@ class StudyRepository(Repository):
         """Start a created study, which opens its first round; a running study stays as it is.
 
         Raises:
-            ProblemError: if the study has ended, or its population has not enough budget left.
+            ProblemError: if the study has ended, or its population has not enough budget left, or
+                exact sums of another study.
         """
         view = await self.show(study)
         plan = await asyncio.to_thread(unchecked_first_plan, _plan_request(view), study, self.rng)

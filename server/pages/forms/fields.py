@@ -204,7 +204,8 @@ TERMS_FIELDS: Final = (
 )  # fmt: skip
 MORE_FIELDS: Final = (
     FormField(
-        "population", "Population", "", "text", "Population whose privacy budget the study spends.",
+        "population", "Population", "", "text",
+        "Devices that several studies share, with their privacy budget.",
         is_optional=True,
     ),
     FormField(

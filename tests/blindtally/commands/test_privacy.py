@@ -49,13 +49,19 @@ def test_a_population_is_made_spent_and_shown(url: str) -> None:
     assert document["lines"][0]["views"]["server"]["private"]
 
 
+def test_a_population_needs_no_budget(url: str) -> None:
+    code, text = run("--url", url, "--population", "cars", "--create")
+    assert code == 0
+    assert "no release yet" in text
+    assert "budget" not in text
+
+
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
         ([], "name a study"),
         (["abc", "--population", "phones"], "name a study"),
         (["abc", "--create"], "--create takes"),
-        (["--population", "phones", "--create"], "--create takes"),
         (["--population", "nobody"], "no such population"),
         (["abc"], "no such study"),
         (["--population", "A B", "--create", "--epsilon", "1"], "pattern"),

@@ -54,6 +54,12 @@ async def test_ledgers_show_the_remaining_budget(served: Served) -> None:
     assert "left of 2 at δ 1e-6, against the public (add-remove)" in page
 
 
+async def test_a_population_without_a_budget_has_a_line(served: Served) -> None:
+    await served.client.put("/v1/populations/phones", json={})
+    page = await page_of(served, "/operations")
+    assert "No privacy budget. Exact sums of one study at a time." in page
+
+
 async def test_the_trail_has_pages_and_hostile_subjects_are_text(served: Served) -> None:
     access = served.store.access
     for number in range(60):
