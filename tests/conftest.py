@@ -181,6 +181,10 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/client/device/test_take_part.py": ALL_TESTS,
     "tests/client/fleet/test_fleet.py": ALL_TESTS,
     "tests/client/test_differencing.py": ALL_TESTS,
+    "tests/client/test_invented_devices.py": (
+        "test_devices_that_the_pinned_registrar_signed_are_trusted",
+        "test_the_server_reads_a_device_that_trusts_its_identities",
+    ),
     "tests/paper": ALL_TESTS,
     "tests/protocol/mechanisms/central": ALL_TESTS,
     "tests/protocol/mechanisms/iblt/test_adaptive.py": ALL_TESTS,

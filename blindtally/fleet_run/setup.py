@@ -75,7 +75,6 @@ def build_setup(
     terms = Terms(
         cohort_size=devices,
         minimum=max(3, devices // 2),
-        corrupt=0.1,
         dropout=max(0.2, dropout + DROPOUT_MARGIN),
         mode=mode,
         registrar=registrar.public.hex() if registrar else None,

@@ -1,6 +1,7 @@
 """Participation of one device with its items: the function that a program on a device calls.
 
-    outcomes = await take_part("https://counts.example.org", ["hello", "world"], Policy())
+    policy = Policy(registrar=PUBLIC_KEY)
+    outcomes = await take_part(URL, ["hello", "world"], policy, enrolment_signer=sign)
 
 The device's state (`client.device.device_state`) is on its disk: a program that calls again, today
 or next year, is the same device, which contributes to no study twice.

@@ -135,7 +135,9 @@ def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
             lines.append(AdviceLine("Expected error", f"± {significant(error)}", note))
         return lines
     if plan.registry is None:
-        lines.append(AdviceLine("Registrar", "none", "devices with default settings refuse"))
+        lines.append(
+            AdviceLine("Registrar", "none", "devices with default settings refuse the study")
+        )
     return [*lines, *_sum_lines(plan, size.capacity), *_release_lines(plan)]
 
 

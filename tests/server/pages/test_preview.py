@@ -46,6 +46,13 @@ async def test_a_preview_shows_what_one_lying_device_can_spoil(served: Served) -
     assert re.search("A lying device can spoil.*1 of 4 cohorts.*in one round", text, re.DOTALL)
 
 
+async def test_a_preview_warns_of_a_sum_without_a_registrar(served: Served) -> None:
+    warning = "devices with default settings refuse the study"
+    assert warning in await preview(served, "tracked")
+    assert warning not in await preview(served, "tracked", **{"terms.registrar": "09" * 32})
+    assert warning not in await preview(served, "ocms-gf")
+
+
 async def test_a_preview_shows_when_a_cell_is_published(served: Served) -> None:
     for kind in ("triehh", "hierarchical-histogram"):
         assert "A cell is published from" in await preview(served, kind)

@@ -280,6 +280,8 @@ async def test_a_study_without_a_registrar_states_that_it_can_be_flooded(
     study = await served.create(terms=study_request()["terms"] | {"registrar": registrar})
     page = await page_of(served, f"/studies/{study}")
     assert ("One program can take all slots of a round" in page) is (registrar is None)
+    assert ("Devices with default settings refuse this study." in page) is (registrar is None)
+    assert ("must know the registrar beforehand" in page) is (registrar is not None)
 
 
 async def test_a_study_of_reports_has_the_privacy_summary_of_reports(served: Served) -> None:
