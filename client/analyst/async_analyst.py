@@ -230,12 +230,11 @@ class AsyncAnalyst:
     ) -> AsyncStudy:
         """Create a study of `rounds` rounds, and start it unless `start` is False.
 
-        Either `terms` has all sizes, or `devices` is the largest number of devices in a round;
-        they form `cohorts` cohorts, by default of at most 1,000 devices each, and `registrar` is
-        the public key of the registrar that enrols them. Devices with default settings refuse a
-        sum without a registrar. Calls with the same
-        `key` within a day, also from other processes, create one study. Without a `key`, only the
-        repetitions of this call do.
+        Either `terms` has all sizes, or `devices` is the largest number of devices in a round; they
+        form `cohorts` cohorts, by default of at most 1,000 devices each, and `registrar` is the
+        public key of the registrar that enrols them. Devices with default settings refuse a sum
+        without a registrar. Calls with the same `key` within a day, also from other processes,
+        create one study. Without a `key`, only the repetitions of this call do.
 
         Raises:
             ValueError: if the number of devices is missing, or a field of `terms` is given twice.

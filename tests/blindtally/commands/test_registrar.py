@@ -7,8 +7,18 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
-from blindtally.commands.registrar import KeyFileError, create_key_file, load_key_file
+from blindtally.commands.registrar import (
+    KeyFileError,
+    create_key_file,
+    load_key_file,
+    load_registrar_of,
+)
+from protocol.api.messages import StudyView
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.registry import parse_question
 from protocol.study import Terms
+from tests.support.views import study_document
 
 
 def registrar(*arguments: object) -> Result:
@@ -73,6 +83,18 @@ def test_a_file_without_a_key_is_reported_and_not_shown(tmp_path: Path, content:
         load_key_file(path)
     assert "abab" not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+def test_a_study_of_reports_needs_no_registrar_and_a_sum_does(tmp_path: Path) -> None:
+    asked = {"mechanism": "krr", "threshold": 9, "domain": {"kind": "listed", "items": ["a", "b"]}}
+    terms = Terms(cohort_size=20, minimum=10)
+    reports, missing = parse_question(asked | {"epsilon": 1.0}), tmp_path / "nowhere"
+    study = StudyView.model_validate(study_document(reports, terms))
+    assert load_registrar_of(study, missing) is None
+    sums = AdaptiveIbltQuestion(threshold=9, contribution=2, domain=Utf8(max_bytes=6), words=1500)
+    study = StudyView.model_validate(study_document(sums, terms))
+    with pytest.raises(KeyFileError, match="names no registrar"):
+        load_registrar_of(study, missing)
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:

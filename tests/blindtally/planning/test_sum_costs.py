@@ -1,11 +1,14 @@
 """Costs of a secure sum: bytes equal those of the messages, seconds follow the operations."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_operations
+from client.device.policy import Policy
 from protocol.api.messages import JoinRequest, Survivors
 from secagg.aggregator import collect_masked_inputs
 from secagg.keys import Identity
@@ -30,6 +33,22 @@ UNITS = OperationSeconds(*[1.0] * 12)
 def cost_of(mode: Mode = "active", n: int = N, registrar: bool = True) -> SumCost:
     assumptions = Assumptions(0.1, 0.2, mode=mode)
     return SumCost(choose_parameters(n, assumptions), assumptions, registrar)
+
+
+def test_the_security_review_states_what_more_corrupt_devices_cost() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "security-review.md").read_text()
+    section = page.partition("## 1.")[2].partition("## 2.")[0]
+    row = r"^\| (0\.\d+).*?\| (\d+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \|"
+    rows = re.findall(row, section, re.MULTILINE)
+        r"^\| (0\.\d+).*?\| (\d+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \|", section, re.MULTILINE
+    )
+    assert [float(corrupt) for corrupt, *_ in rows] == [0.05, Policy().min_corrupt, 0.2]
+    for corrupt, *stated in rows:
+        assumptions = Assumptions(float(corrupt), 0.2)
+        cost = SumCost(choose_parameters(1000, assumptions), assumptions, has_registrar=True)
+        sent, received = sum(cost.upload_bytes.values()), sum(cost.download_bytes.values())
+        computed = cost.parameters.holders, cost.parameters.threshold, sent, received
+        assert [f"{number:,}" for number in computed] == stated
 
 
 @pytest.mark.parametrize("mode", ["active", "semi-honest"])
