@@ -40,8 +40,6 @@ def test_the_security_review_states_what_more_corrupt_devices_cost() -> None:
     section = page.partition("## 1.")[2].partition("## 2.")[0]
     row = r"^\| (0\.\d+).*?\| (\d+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \|"
     rows = re.findall(row, section, re.MULTILINE)
-        r"^\| (0\.\d+).*?\| (\d+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \|", section, re.MULTILINE
-    )
     assert [float(corrupt) for corrupt, *_ in rows] == [0.05, Policy().min_corrupt, 0.2]
     for corrupt, *stated in rows:
         assumptions = Assumptions(float(corrupt), 0.2)
