@@ -16,7 +16,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
@@ -182,7 +182,7 @@ class Plan(PublicModel):
     question: Question
 
     study: str = Field(min_length=1, max_length=64)
-    round: int = Field(ge=1)
+    round: int = Field(ge=1, le=MAX_ROUNDS)
     rounds: int = Field(ge=1, le=MAX_ROUNDS)
     terms: Terms
     seed: Hex32
@@ -205,6 +205,10 @@ class Plan(PublicModel):
         fresh = {"round": self.round + 1, "seed": rng.randbytes(32).hex()}
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_validate(fields | fresh | changes)
+
+    def history_faults(self) -> Iterator[str]:
+        """Yield each request of the plan that no honest study can make in this round."""
+        yield from ()
 
     @property
     def join_probability(self) -> float:

@@ -66,6 +66,7 @@ _OPTION_BY_LIMIT = {
     "max_contribution": "--max-contribution {}",
     "max_epsilon": "--max-epsilon {}",
     "min_cohort": "--min-cohort {}",
+    "min_threshold": "--min-threshold {:g}",
     "modes": "--mode {}",
     "registrar": "--registrar FILE",
     "repeat_exact": "--repeat-exact",
@@ -142,6 +143,9 @@ def fleet(
             show_default="20; with --create at most a quarter of the devices",
         ),
     ] = None,
+    min_threshold: Annotated[
+        float, Option(min=1, help="Smallest threshold of exact sums that devices accept.")
+    ] = 5.0,
     mode: ModeOption = "active",
     max_epsilon: Annotated[
         float, Option(min=0, help="Largest total epsilon of all reports that a device accepts.")
@@ -189,6 +193,7 @@ def fleet(
         policy = Policy(
             max_contribution=max_contribution,
             min_cohort=min_cohort or default_cohort,
+            min_threshold=min_threshold,
             max_epsilon=max_epsilon,
             repeat_exact=repeat_exact,
             modes=frozenset[Mode]({mode, "active"}),  # a device may always trust the server less

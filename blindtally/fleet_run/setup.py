@@ -93,6 +93,7 @@ def build_setup(
     policy = Policy(
         max_contribution=contribution,
         min_cohort=min_cohort_for(devices),
+        min_threshold=min(Policy().min_threshold, question.threshold),
         modes=frozenset({mode}),
         registrar=registrar.public if registrar else None,
         trust_server_identities=registrar is None,

@@ -19,6 +19,7 @@ from typing import Final, Self
 
 from protocol.api.messages import SlotAssignment
 from protocol.api.signed_report import packed_report_bytes
+from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from secagg.errors import UnsafeRequestError
 from secagg.keys import SIGNATURE_BYTES, Identity
@@ -29,6 +30,10 @@ _UNVERIFIED_IDENTITIES_REASON: Final = (
     "asks for a sum with devices that it may have invented: pass the public key of the study's "
     "registrar as Policy.registrar, or trust the server with Policy.trust_server_identities"
 )
+
+
+# An element takes 20 bytes of memory, and each mask its time, even if it is uploaded as one bit.
+UPLOAD_BYTES_PER_ELEMENT: Final = 2
 
 
 class PolicyError(UnsafeRequestError):
@@ -62,11 +67,14 @@ class Policy:
         modes: the modes of rounds in which the device takes part. By default it does not trust
             the server to follow the protocol.
         max_upload_bytes: bytes that the device sends in one round before the survivors are known:
-            its key shares and seed shares, and its vector, or its report.
+            its key shares and seed shares, and its vector, or its report. A vector has at most one
+            element for every two of them.
         max_sharings: how often the device shares keys in one study without sending a vector. Each
             time gives an attacker who wants certain holders another chance of 2^-sigma.
         registrar: the public key of the one registrar that may enrol the devices. It must come to
             the device by another way than the server.
+        min_threshold: the threshold of a study of exact sums. An item that all devices together
+            hold fewer times is not common: offices of statistics hide counts below 3 to 10.
         trust_server_identities: accepts secure sums without `registrar`. A dishonest server can
             then invent all other devices of a sum, and read what this one holds.
         max_epsilon: epsilon of the locally private reports in all studies together.
@@ -85,6 +93,7 @@ class Policy:
 
     max_contribution: int = 100
     min_cohort: int = 50
+    min_threshold: float = 5.0
     min_corrupt: float = 0.1
     max_dropout: float = 0.5
     min_sigma: int = 40
@@ -130,10 +139,13 @@ class Policy:
         if (plan.study, plan.round) != (study, number):
             reason = f"shows the plan of round {plan.round} of {plan.study}"
             yield PolicyError("plan", f"{reason} for round {number} of {study}")
+        for fault in plan.history_faults():
+            yield PolicyError("plan", f"shows a plan that no honest study has: it {fault}")
         yield from self._repetition_violations(plan, (rounds_by_study or {}).get(study, ()))
         yield from self._registrar_violations(plan)
         if plan.mechanism in SUM_MECHANISMS:
             yield from self._terms_violations(plan)
+            yield from self._threshold_violations(plan)
         else:
             yield from self._delta_violations(REPORT_MECHANISMS[plan.mechanism].delta(plan))
         yield from self._size_violations(plan)
@@ -244,6 +256,15 @@ class Policy:
             reason = f"allows failures with probability 2^-{terms.sigma}, above 2^-{self.min_sigma}"
             yield PolicyError("min_sigma", reason, terms.sigma)
 
+    def _threshold_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
+        threshold, is_exact = (
+            plan.question.threshold,
+            not isinstance(plan.question, ReleaseQuestion),
+        )
+        if is_exact and threshold < self.min_threshold:
+            reason = f"asks for items held {threshold:g} times, below {self.min_threshold:g}"
+            yield PolicyError("min_threshold", reason, threshold)
+
     def _delta_violations(self, delta: float) -> Iterator[PolicyError]:
         if not delta <= self.max_delta * (1 + 1e-9):
             yield PolicyError(
@@ -264,6 +285,12 @@ class Policy:
         if nbytes > self.max_upload_bytes:
             reason = f"asks for {nbytes} bytes, above {self.max_upload_bytes}"
             yield PolicyError("max_upload_bytes", reason, nbytes)
+        elements = vector_elements(plan)
+        if elements * UPLOAD_BYTES_PER_ELEMENT > self.max_upload_bytes:
+            most = self.max_upload_bytes // UPLOAD_BYTES_PER_ELEMENT
+            reason = f"asks for {elements} elements of few bits, above {most}"
+            needed = elements * UPLOAD_BYTES_PER_ELEMENT
+            yield PolicyError("max_upload_bytes", reason, needed)
 
 
 def _round_up(epsilon: float) -> float | None:
@@ -279,6 +306,13 @@ def rho_of(plan: AnyPlan) -> float | None:
     """Return a device's privacy loss rho in one sum [BunSteinke16], None if it has no noise."""
     shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.cohort_size)
     return None if shares is None else plan.question.max_votes / shares.variance / 2
+
+
+def vector_elements(plan: AnyPlan) -> int:
+    """Return the elements of a device's vector, 0 for a report."""
+    if plan.mechanism in REPORT_MECHANISMS:
+        return 0
+    return sum(lane.length for lane in SUM_MECHANISMS[plan.mechanism].ring(plan).lanes)
 
 
 def upload_bytes(plan: AnyPlan) -> int:

@@ -12,7 +12,6 @@ from protocol.api.messages import StudyView
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.privacy.events import DpEvent, LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
-from protocol.study import Terms
 from server.pages.formatting import small_number
 
 
@@ -45,7 +44,7 @@ def privacy_summary(study: StudyView, entry: LedgerEntry) -> PrivacySummary:
         _headline(study, entry.event),
         (*_visible(study, entry.event), _PARTICIPATION_IS_VISIBLE),
         tuple(_hidden(study, entry.event)),
-        tuple(_assumptions(study.terms, entry)),
+        tuple(_assumptions(study, entry)),
     )
 
 
@@ -108,14 +107,15 @@ def _hidden(study: StudyView, event: DpEvent) -> Iterator[str]:
     )
     if isinstance(study.question.domain, Hashed):
         yield (
-            "Strings that are not close to heavy. The server saw only their keys, from which a "
-            "string can only be guessed."
+            "Strings that are not close to heavy, if the server followed the study's mechanism. It "
+            "saw only their keys, from which a string can only be guessed."
         )
     if isinstance(event, SkellamNoiseEvent):
         yield "Which items any one device holds, or whether it holds any, up to the epsilon below."
 
 
-def _assumptions(terms: Terms, entry: LedgerEntry) -> Iterator[str]:
+def _assumptions(study: StudyView, entry: LedgerEntry) -> Iterator[str]:
+    terms = study.terms
     yield (
         f"At most {terms.corrupt:.0%} of a cohort's devices work together with the server, and at "
         f"most {terms.dropout:.0%} drop out."
@@ -127,6 +127,12 @@ def _assumptions(terms: Terms, entry: LedgerEntry) -> Iterator[str]:
         )
     else:
         yield "The server follows the protocol. A server that does not could read more."
+    if isinstance(study.question.domain, Hashed) and study.question.mechanism == "tracked":
+        yield (
+            "The server asks for the string of a key only if its count is close to the threshold. "
+            "Devices do not see the counts. A dishonest server could ask for the string of a rare "
+            "key, also of one that a single device holds, but not which device holds it."
+        )
     if terms.registrar is None:
         yield (
             "The server invents no devices. No registrar vouches for them, and a device among "

@@ -10,12 +10,14 @@ expected sum of all values, and enough for an item that was unknown so far.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from protocol.domains.hashed import Hashed
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
@@ -30,7 +32,12 @@ from protocol.mechanisms.iblt.sampled_table import (
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
 from protocol.mechanisms.tracked.past_sketch import PastSketch
-from protocol.mechanisms.tracked.string_fetching import FetchSchedule, StringPiece, StringPieces
+from protocol.mechanisms.tracked.string_fetching import (
+    NUMBER_BYTES,
+    FetchSchedule,
+    StringPiece,
+    StringPieces,
+)
 from protocol.sketches.count_sketch import CountSketch
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
@@ -128,6 +135,34 @@ class TrackedPlan(Plan):
         if len(set(names)) < len(names) or not set(names) <= self.counters.rows.keys():
             raise ValueError("string_pieces must name different items that are tracked")
         return self
+
+    def history_faults(self) -> Iterator[str]:
+        """Yield each request that no earlier rounds can explain: items, fetches, or their number.
+
+        Only the server knows the counts, so that a string may be fetched of any key that an honest
+        study could fetch.
+        """
+        if self.round == 1 and self.counter_groups:
+            yield "tracks items in the first round"
+        if self.string_pieces:
+            yield from self._fetch_faults()
+
+    def _fetch_faults(self) -> Iterator[str]:
+        domain, question = self.question.domain, self.question
+        if not isinstance(domain, Hashed):
+            yield "fetches strings of a domain without hashes"
+            return
+        last = max(piece.piece for piece in self.string_pieces)
+        if last > self.round - 2:  # one piece of a string each round, from round 2
+            yield f"fetches piece {last} of a string in round {self.round}"
+        if last * NUMBER_BYTES * self.pieces.numbers >= domain.max_bytes:
+            yield f"fetches piece {last} of strings of {domain.max_bytes} bytes"
+        if question.threshold <= question.contribution:
+            yield "fetches strings that one device alone may make heavy"
+        tokens = self.rounds * self.terms.max_devices * question.contribution
+        heavy = math.floor(tokens / question.threshold)
+        if len(self.string_pieces) > 2 * heavy:  # twice, because honest counts are estimates
+            yield f"fetches {len(self.string_pieces)} strings, and {heavy} items can be heavy"
 
     @property
     def sampler(self) -> ThresholdSampler:

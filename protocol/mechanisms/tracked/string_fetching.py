@@ -4,8 +4,11 @@ The holders of a tracked key are counted exactly. If its item will be heavy, its
 in pieces of some bytes per round: each holder adds its count times the numbers of the piece (3
 bytes each) modulo a prime p. The sums, divided by the count, are the numbers. A piece that ends
 in NUL is the last one. The whole string must hash to the key that it was fetched for. A string
-with a false piece does not, and is fetched again from the start. So the server learns the items of
-keys that are about to be heavy, and of no other keys.
+with a false piece does not, and is fetched again from the start. So an honest server learns the
+items of keys that are about to be heavy, and of no other keys. Only the server knows the counts, so
+a dishonest one may fetch the string of a key that one device holds. Devices refuse what no honest
+study asks for (`TrackedPlan.history_faults`): each string takes a round for each piece, after the
+first round, and not more strings are fetched than can be heavy.
 
 Counters may take `MAX_COUNTER_BYTES_SHARE` of a round's bytes. Strings take a share of the other
 bytes, or more if that share holds no piece. A share of all bytes is guaranteed, regardless of the

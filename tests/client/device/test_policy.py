@@ -4,14 +4,17 @@ import math
 import pickle
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
 from client.device.policy import Policy, PolicyError, rho_of, upload_bytes
 from protocol.api.messages import SlotAssignment
+from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
+from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_plan, parse_question
+from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.study import Terms
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
@@ -256,6 +259,50 @@ def test_reports_whose_delta_is_too_large_are_refused(policy: Policy, delta: flo
     with pytest.raises(PolicyError, match="asks for delta") as refused:
         policy.check_plan(asked(1.01 * delta), STUDY, 1)
     assert refused.value.limit == "max_delta"
+
+
+def test_a_threshold_of_exact_sums_is_not_below_the_policys() -> None:
+    def asked(threshold: float, **more: Any) -> AnyPlan:
+        fields = {"mechanism": "adaptive-iblt", "contribution": 1, "words": 2**16}
+        document = fields | {"threshold": threshold, "domain": Utf8(max_bytes=2)} | more
+        question = parse_question(document)
+        return MECHANISMS[question.mechanism].first_plan(question, TERMS, STUDY, 1, Random(1))
+
+    POLICY.check_plan(asked(5), STUDY, 1)
+    with pytest.raises(PolicyError, match=r"held 4\.9 times, below 5") as refused:
+        POLICY.check_plan(asked(4.9), STUDY, 1)
+    assert (refused.value.limit, refused.value.needed) == ("min_threshold", 4.9)
+    noisy = {"mechanism": "triehh", "epsilon": 1.0, "delta": 1e-6, "every_round": False}
+    POLICY.check_plan(asked(1, **noisy), STUDY, 1)  # theta hides rare items there
+
+
+def test_a_plan_that_no_honest_study_has_is_refused() -> None:
+    domain = Hashed(max_bytes=60)
+    question = TrackedQuestion(threshold=50, contribution=3, domain=domain, words=4000)
+    first = MECHANISMS["tracked"].first_plan(question, TERMS, STUDY, 9, Random(1))
+    POLICY.check_plan(first, STUDY, 1)
+    name = domain.name("an item that one device holds")
+    fetch = {
+        "counter_groups": [{"bits": 8, "items": [name]}],
+        "string_pieces": [{"name": name, "piece": 0}],
+        "past_sketch": None,
+        "cells": 60,
+    }
+    with pytest.raises(PolicyError, match="no honest study has: it tracks items in the first"):
+        POLICY.check_plan(parse_plan(first.model_dump() | fetch), STUDY, 1)
+    # The counts that justify a fetch are the server's word.
+    POLICY.check_plan(parse_plan(first.model_dump() | fetch | {"round": 2}), STUDY, 2)
+
+
+def test_a_vector_of_many_small_elements_is_refused() -> None:
+    question = TrackedQuestion(threshold=50, contribution=3, domain=Utf8(max_bytes=2), words=2**21)
+    first = MECHANISMS["tracked"].first_plan(question, TERMS, STUDY, 9, Random(1))
+    sketch = {"past_sketch": {"cells": 2**22, "bits": 3}, "cells": 60}
+    plan = parse_plan(first.model_dump() | sketch)
+    assert upload_bytes(plan) < POLICY.max_upload_bytes
+    with pytest.raises(PolicyError, match="elements of few bits") as refused:
+        POLICY.check_plan(plan, STUDY, 1)
+    replace(POLICY, max_upload_bytes=int(refused.value.needed or 0)).check_plan(plan, STUDY, 1)
 
 
 def test_key_shares_and_seed_shares_count_as_upload() -> None:

@@ -1,0 +1,113 @@
+"""A hostile plan costs a device next to no memory, and is refused before anything is sent.
+
+A device may use 50 MB for a plan that it refuses. Times are not measured: what takes long takes
+memory as well, or a search that `tests/secagg/test_parameters.py` bounds.
+"""
+
+import json
+import tracemalloc
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from client.device.device_state import DeviceState
+from client.device.driver import EndState
+from client.device.journal import MemoryJournal
+from client.device.take_part import take_part
+from protocol.domains.hashed import Hashed
+from protocol.mechanisms.registry import MECHANISMS
+from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.study import Terms
+from tests.client.mock_transport import MockTransport
+from tests.support.policies import trusting_policy
+from tests.support.views import round_document
+
+MAX_BYTES = 50e6
+STUDY = "study-1"
+DOMAIN = Hashed(max_bytes=4096)
+QUESTION = TrackedQuestion(threshold=50, contribution=3, domain=DOMAIN, words=2**17)
+TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
+PLAN = MECHANISMS["tracked"].first_plan(QUESTION, TERMS, STUDY, 9, Random(1)).model_dump()
+ROOMY = QUESTION.model_dump() | {"words": 2**26}
+NAMES = [f"#{number:010x}" for number in range(60_000)]
+
+
+def terms(**changes: object) -> dict[str, object]:
+    return {"terms": TERMS.model_dump() | changes}
+
+
+def fetches(count: int) -> dict[str, object]:
+    pieces = [{"name": name, "piece": 0} for name in NAMES[:count]]
+    groups = [{"bits": 1, "items": NAMES[:count]}]
+    return {"round": 2, "question": ROOMY, "counter_groups": groups, "string_pieces": pieces}
+
+
+# Changes of the plan, and part of the reason of its refusal.
+HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
+    "cells": ({"cells": 2**40}, "malformed"),
+    "cells within the limit": ({"cells": 3 * 2**22, "question": ROOMY}, "max_upload_bytes"),
+    "a huge sketch": (
+        {"past_sketch": {"cells": 2**24, "bits": 3}, "question": ROOMY},
+        "max_upload_bytes",
+    ),
+    "a sketch of small cells": (
+        {"past_sketch": {"cells": 2**23, "bits": 3}, "question": ROOMY},
+        "max_upload_bytes",
+    ),
+    "fetches": (fetches(2_000), "items can be heavy"),
+    "more fetches": (fetches(20_000), "items can be heavy"),
+    "tracked items": (
+        {"counter_groups": [{"bits": 40, "items": NAMES}], "question": ROOMY},
+        "tracks items in the first round",
+    ),
+    "300,000 items": (
+        {"counter_groups": [{"bits": 1, "items": ["#"] * 300_000}]},
+        "more than 131,072 values",
+    ),
+    "a long salt": ({"question": ROOMY | {"salt": "x" * 10**6}}, "malformed"),
+    "a long name": ({"study": "s" * 10**6}, "malformed"),
+    "a huge round": ({"round": 10**4000}, "malformed"),
+    "a huge number": ({"rounds": 10**400}, "malformed"),
+    "not a number": ({"t": float("nan")}, "malformed"),
+    "infinite": ({"t": float("inf")}, "malformed"),
+    "negative": ({"t": -1.0}, "malformed"),
+    "a huge contribution": ({"question": ROOMY | {"contribution": 10**4}}, "max_contribution"),
+    "a huge cohort": (terms(cohort_size=10**9), "malformed"),
+    "a huge exponent": (terms(sigma=10**9), "malformed"),
+    "the largest cohort": (terms(cohort_size=10**5, sigma=128, eta=128, dropout=0.6), "malformed"),
+    "an unknown field": ({"extra": 1}, "malformed"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_plan_is_refused_and_costs_next_to_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, reason = HOSTILE[name]
+    plan = json.loads(json.dumps(PLAN)) | changes
+    body = json.dumps(round_document(plan, number=plan["round"])).encode()
+    methods: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        methods.append(request.method)
+        return httpx.Response(200, content=body)
+
+    monkeypatch.setattr(
+        "client.device.take_part.http_client",
+        lambda url: httpx.AsyncClient(transport=MockTransport(answer), base_url=url),
+    )
+    state = DeviceState.in_memory()
+    tracemalloc.start()
+    (outcome,) = await take_part(
+        "http://service", ["x"], trusting_policy(), study=STUDY, device_state=state
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert outcome.state is EndState.DECLINED, outcome.error
+    assert reason in outcome.error
+    assert methods == ["GET"]
+    assert isinstance(state.journal, MemoryJournal)
+    assert state.journal.entries == ()
+    assert peak < MAX_BYTES
