@@ -13,7 +13,7 @@ CHECKS := $(MAKE) --no-print-directory --jobs 2 --output-sync
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-million quick fast-tests test test-slow soak check lint types types-daemon imports format generate bench env compose-test clean
+.PHONY: help setup demo demo-million quick fast-tests test test-slow soak mutants check lint types types-daemon imports format generate bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test-slow: $(VENV)/kernels ## run what `make test` leaves out, and properties wi
 
 soak: $(VENV)/dev ## play 10,000 operations on the service on each database (ARGS="--operations 500 --seed 1")
 	$(BIN)/python -m tests.server.simulation.soak $(ARGS)
+
+mutants: $(VENV)/mutants ## list the changes of security code that no test notices, in hours (ARGS="secagg/keys.py")
+	$(BIN)/python tools/mutants.py $(ARGS)
 
 check: test ## the same as `make test`
 
@@ -85,6 +88,10 @@ $(VENV)/dev: pyproject.toml | $(BIN)/python
 	@echo "installing what development takes into $(VENV): once, a minute or two" >&2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/demo $@
+
+$(VENV)/mutants: pyproject.toml | $(VENV)/kernels
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
+	@touch $@
 
 # Each worker would compile all kernels otherwise.
 $(VENV)/kernels: $(wildcard protocol/*/*/*kernel.py) | $(VENV)/dev

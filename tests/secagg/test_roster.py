@@ -105,3 +105,9 @@ def test_share_commitments_out_of_order_are_refused(slots: tuple[int, ...]) -> N
     ]
     with pytest.raises(ValueError, match="strictly rise"):
         ShareCommitments.unpack(b"".join(rows))
+
+
+@pytest.mark.parametrize(("nonce", "digest"), [(31, 32), (32, 33)])
+def test_a_share_commitment_of_another_size_is_refused(nonce: int, digest: int) -> None:
+    with pytest.raises(ValueError, match="a wrong size"):
+        ShareCommitment(bytes(nonce), bytes(digest))

@@ -1,0 +1,281 @@
+"""Mutation test: lists the small changes of a module that its tests do not notice.
+
+    make mutants                                        # all modules of tools/mutants.toml: hours
+    make mutants ARGS="client/device/policy.py"         # one module
+
+cosmic-ray makes the mutants: another comparison, `not` before a condition, another number, and so
+on. Two operators are added, which remove a `raise` and a call whose result is not used: an inverted
+check fails in every honest run, but only a test of a refusal notices that a check is missing.
+
+Each mutant runs in its own process, forked from one that has imported the libraries. It imports the
+changed text instead of the file, so nothing on disk changes. A mutant is killed if a test fails, or
+takes too long. `tools/equivalent_mutants.txt` lists the mutants that change nothing, with reasons.
+"""
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final, Literal
+
+import pytest
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.operators.operator import Operator
+from cosmic_ray.plugins import get_operator
+from parso.python.tree import Name
+
+ROOT: Final = Path(__file__).parents[1]
+TESTS: Final[Mapping[str, Sequence[str]]] = tomllib.loads(
+    (ROOT / "tools" / "mutants.toml").read_text()
+)["tests"]
+EQUIVALENTS: Final = ROOT / "tools" / "equivalent_mutants.txt"
+MIN_KILLED_SHARE: Final = 0.98
+_PRELOADED: Final = (
+    *("cryptography", "fastapi", "httpx", "hypothesis", "numba", "scipy.stats", "sqlalchemy.orm"),
+)
+_OPERATORS: Final = (
+    *(
+        f"ReplaceComparisonOperator_{pair}"
+        for pair in (
+            *("Eq_NotEq", "NotEq_Eq", "Is_IsNot", "IsNot_Is", "Lt_LtE", "Lt_GtE"),
+            *("LtE_Lt", "LtE_Gt", "Gt_GtE", "Gt_LtE", "GtE_Gt", "GtE_Lt"),
+        )
+    ),
+    *(
+        f"ReplaceBinaryOperator_{pair}"
+        for pair in ("Add_Sub", "Sub_Add", "Mul_FloorDiv", "FloorDiv_Mul", "BitAnd_BitOr")
+    ),
+    *("AddNot", "ReplaceUnaryOperator_Delete_Not", "ReplaceAndWithOr", "ReplaceOrWithAnd"),
+    *("ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "NumberReplacer", "ZeroIterationForLoop"),
+    *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak"),
+)
+_NO_IMPORT_STATUS: Final = 99
+_MAX_SLOWDOWN: Final = 5  # of the tests with a mutant, before they count as failed
+_MIN_TIMEOUT: Final = 30.0  # seconds
+Outcome = Literal["killed", "survived", "equivalent", "invalid"]
+
+
+class RemoveRaise(Operator):
+    """Operator that removes a raise statement."""
+
+    def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401 - untyped
+        if node.type == "raise_stmt":
+            yield node.start_pos, node.end_pos
+
+    def mutate(self, node: Any, index: int) -> Any:  # noqa: ANN401 - untyped
+        del index
+        return Name("pass", node.start_pos, prefix=node.get_first_leaf().prefix)
+
+    @classmethod
+    def examples(cls) -> tuple[()]:
+        return ()
+
+
+class RemoveCall(RemoveRaise):
+    """Operator that removes a statement that is only a call."""
+
+    def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401 - untyped
+        is_statement = node.parent is not None and node.parent.type == "simple_stmt"
+        if is_statement and node.type == "atom_expr" and node.get_last_leaf() == ")":
+            yield node.start_pos, node.end_pos
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """Changed text of a module; `change` is the path, the old and the new lines joined."""
+
+    line: int
+    change: tuple[str, str, str]
+    source: str
+
+    def __str__(self) -> str:
+        path, old, new = self.change
+        return f"{path}:{self.line}\n- {old}\n+ {new}"
+
+
+def mutants(path: str) -> Iterator[Mutant]:
+    """Yield the mutants of the module at `path`, by line."""
+    source, made = (ROOT / path).read_text(), dict[str, Mutant]()
+    operators = [get_operator(f"core/{name}")() for name in _OPERATORS]
+    for operator in (*operators, RemoveRaise(), RemoveCall()):
+        occurrence = 0
+        while (changed := mutate_code(source, operator, occurrence)) is not None:
+            occurrence += 1
+            made.setdefault(changed, _mutant(path, source, changed))
+    for mutant in sorted(made.values(), key=lambda mutant: mutant.line):
+        if not mutant.change[1].startswith("@dataclass("):  # guards against ourselves only
+            yield mutant
+
+
+def _mutant(path: str, source: str, changed: str) -> Mutant:
+    old, new = source.splitlines(), changed.splitlines()
+    start = _common(old, new)
+    end = _common(old[:start:-1], new[:start:-1])  # lines after the change
+    texts = (
+        " ".join(line.strip() for line in lines[start : len(lines) - end]) for lines in (old, new)
+    )
+    return Mutant(start + 1, (path, *texts), changed)
+
+
+def _common(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return the number of lines with which both begin."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+class _MutantLoader(SourceFileLoader):
+    """Loader of one module from another text than its file's."""
+
+    def __init__(self, name: str, path: str, source: str) -> None:
+        super().__init__(name, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        del fullname
+        return compile(self._source, self.path, "exec", dont_inherit=True)
+
+
+class _MutantFinder(MetaPathFinder):
+    """Finder of one module, whose text is `source`."""
+
+    def __init__(self, path: str, source: str) -> None:
+        self.name = path.removesuffix(".py").replace("/", ".")
+        self._path, self._source = str(ROOT / path), source
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        del path, target
+        if fullname != self.name:
+            return None
+        loader = _MutantLoader(fullname, self._path, self._source)
+        return spec_from_file_location(fullname, self._path, loader=loader)
+
+
+def run_tests(path: str, source: str) -> int:
+    """Run the tests of the module at `path` with its text replaced; return pytest's status."""
+    finder = _MutantFinder(path, source)
+    sys.meta_path.insert(0, finder)
+    try:
+        importlib.import_module(finder.name)
+    except Exception:  # the tests would not be what notices it
+        return _NO_IMPORT_STATUS
+    options = ["-x", "-p", "no:cacheprovider", "-p", "no:schemathesis"]
+    options += ["-m", "not slow", "--hypothesis-profile", "quick"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of libraries imported before
+    return int(pytest.main([*options, *(f"tests/{name}" for name in TESTS[path])]))
+
+
+def start_tests(path: str, source: str) -> int:
+    """Run the tests in a forked process without output; return its id."""
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        os.setsid()  # so that it can be stopped with its own processes
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nowhere, descriptor)
+        status = run_tests(path, source)
+    finally:
+        os._exit(status)
+
+
+def measure(path: str) -> float:
+    """Return the seconds of a module's tests; exit if they fail without a mutant."""
+    started = time.monotonic()
+    _, status = os.waitpid(start_tests(path, (ROOT / path).read_text()), 0)
+    if status:
+        sys.exit(f"{path}: its tests fail without a mutant: {' '.join(TESTS[path])}")
+    return time.monotonic() - started
+
+
+def play(
+    path: str, waiting: Sequence[Mutant], jobs: int, timeout: float
+) -> Iterator[tuple[Mutant, Outcome]]:
+    """Yield each mutant with its outcome; `jobs` processes run at a time."""
+    todo, running = list(reversed(waiting)), dict[int, tuple[Mutant, float]]()
+    while todo or running:
+        while todo and len(running) < jobs:
+            mutant = todo.pop()
+            running[start_tests(path, mutant.source)] = mutant, time.monotonic() + timeout
+        for process, (_, deadline) in running.items():
+            if time.monotonic() > deadline:
+                with suppress(ProcessLookupError):
+                    os.killpg(process, signal.SIGKILL)
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if process:
+            outcome: Outcome = "killed" if status else "survived"
+            if os.waitstatus_to_exitcode(status) == _NO_IMPORT_STATUS:
+                outcome = "invalid"
+            yield running.pop(process)[0], outcome
+        else:
+            time.sleep(0.02)
+
+
+def read_equivalents() -> dict[tuple[str, str, str], str]:
+    """Return the reasons of the equivalent mutants, by their changes."""
+    reasons = {}
+    for block in EQUIVALENTS.read_text().split("\n\n"):
+        lines = block.strip().splitlines()
+        if lines and not lines[0].startswith("#"):
+            path, old, new, reason = lines[0], lines[1], lines[2], " ".join(lines[3:])
+            reasons[path, old.removeprefix("- "), new.removeprefix("+ ")] = reason
+    return reasons
+
+
+def report(path: str, jobs: int) -> bool:
+    """Run all mutants of a module and print the survivors; return whether enough were killed."""
+    equivalents = read_equivalents()
+    made, seconds = list(mutants(path)), measure(path)
+    print(f"{path}: {len(made)} mutants; the tests take {seconds:.0f} s", flush=True)
+    unknown = [change for change in equivalents if change[0] == path]
+    unknown = sorted(set(unknown) - {mutant.change for mutant in made})
+    waiting = [mutant for mutant in made if mutant.change not in equivalents]
+    counts = dict.fromkeys(("killed", "survived", "invalid"), 0)
+    for mutant, outcome in play(path, waiting, jobs, max(_MIN_TIMEOUT, _MAX_SLOWDOWN * seconds)):
+        counts[outcome] += 1
+        if outcome == "survived":
+            print(f"\nsurvived: {mutant}", flush=True)
+    counted = counts["killed"] + counts["survived"]
+    share = counts["killed"] / counted if counted else 1.0
+    print(
+        f"\n{path}: {share:.1%} killed of {counted}; {len(made) - len(waiting)} equivalent, "
+        f"{counts['invalid']} cannot be imported"
+    )
+    for change in unknown:
+        print(f"{EQUIVALENTS.name} lists a mutant that does not exist: {' | '.join(change)}")
+    return share >= MIN_KILLED_SHARE and not unknown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="List the changes that no test notices.")
+    parser.add_argument("modules", nargs="*", help="Modules of tools/mutants.toml. [default: all]")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="Processes at a time.")
+    options = parser.parse_args()
+    for path in options.modules:
+        if path not in TESTS:
+            parser.error(f"{path} is not in tools/mutants.toml")
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder  # not the one of other test runs
+        for name in _PRELOADED:
+            importlib.import_module(name)
+        are_enough = [report(path, options.jobs) for path in options.modules or TESTS]
+    sys.exit(not all(are_enough))
+
+
+if __name__ == "__main__":
+    main()
