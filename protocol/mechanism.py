@@ -13,6 +13,7 @@ is private by itself, and the privacy boundary is the device.
 Source: the setting of linear sketches over R rounds of [Gascon23, section 2].
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,11 +38,24 @@ CONFIDENCE_LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimated count of an item in one round, or over several rounds, with its variance."""
+    """Estimated count of an item in one round, or over several rounds, with its variance.
+
+    `cohort_p_value` is the probability that cohorts of honest devices differ as much as in one of
+    the rounds; None if that is not notable, or the cohorts were not compared.
+    """
 
     item: str
     count: float
     variance: float
+    cohort_p_value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CohortSum:
+    """Packed sum of one cohort of a round, and the number of devices in it."""
+
+    packed: bytes
+    participants: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +125,7 @@ class Mechanism(ABC, Generic[Q, P]):
         """
         counts, variances = state.column(COUNT_COLUMN), state.column(VARIANCE_COLUMN)
         is_heavy = reaches_threshold(counts, variances, question.threshold, question.confidence)
-        rows = np.flatnonzero(is_heavy).tolist()
-        return ranked(Estimate(state.items[row], counts[row], variances[row]) for row in rows)
+        return estimates_of_rows(state, np.flatnonzero(is_heavy), counts, variances)
 
     def confidence_interval(
         self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
@@ -169,9 +182,26 @@ class SumMechanism(Mechanism[Q, P]):
     def decode(self, plan: P, total: Vector, participants: int, state: StudyState) -> Answer:
         """Return the answer of `total`, the sum of `participants` vectors, after earlier rounds."""
 
+    def decode_cohorts(self, plan: P, sums: Sequence[CohortSum], state: StudyState) -> Answer:
+        """Return the answer of a round from the `sums` of its cohorts, after earlier rounds.
+
+        This default adds them up. Mechanisms that can also read the cohorts one by one may
+        compare them.
+        """
+        return self.decode(plan, *add_sums(self.ring(plan), sums), state)
+
     def is_decodable(self, plan: P, total: Vector, participants: int, state: StudyState) -> bool:
         """Return whether `decode` would read `total` whole; often cheaper than `decode`."""
         return self.decode(plan, total, participants, state).decoded
+
+
+def add_sums(ring: Ring, sums: Iterable[CohortSum]) -> tuple[Vector, int]:
+    """Return the sum of the cohorts' `sums`, and the number of devices in it."""
+    total, participants = ring.zero(), 0
+    for each in sums:
+        ring.add_packed(total, each.packed)
+        participants += each.participants
+    return total, participants
 
 
 def add_noise(ring: Ring, vector: Vector, shares: NoiseShares | None, chance: RandomWords) -> None:
@@ -184,6 +214,7 @@ def add_noise(ring: Ring, vector: Vector, shares: NoiseShares | None, chance: Ra
 
 
 COUNT_COLUMN, VARIANCE_COLUMN = "count", "variance"  # columns of a study state
+_COHORT_EVIDENCE_COLUMN = "cohort evidence"  # -ln of the smallest p-value of a round, if notable
 MAX_SHOWN_ESTIMATES = 1000  # of the estimates of one round
 
 
@@ -204,12 +235,40 @@ def estimates_of_values(
     )
 
 
+def estimates_of_rows(
+    state: StudyState, rows: Indices, counts: Floats, variances: Floats
+) -> list[Estimate]:
+    """Return the ranked estimates of the items in `rows` of `state`, with their p-values."""
+    evidence = state.column(_COHORT_EVIDENCE_COLUMN)
+    return ranked(
+        Estimate(
+            state.items[row],
+            float(counts[row]),
+            float(variances[row]),
+            math.exp(-evidence[row]) if evidence[row] else None,
+        )
+        for row in rows.tolist()
+    )
+
+
 def add_estimates(state: StudyState, estimates: Sequence[Estimate]) -> StudyState:
-    """Return `state` with the counts and variances of a round's `estimates` added."""
+    """Return `state` with the counts and variances of a round's `estimates` added.
+
+    Of the p-values of an item in several rounds, the smallest is kept.
+    """
     counts = np.array([estimate.count for estimate in estimates], np.float64)
     variances = np.array([estimate.variance for estimate in estimates], np.float64)
     items = [estimate.item for estimate in estimates]
-    return state.add(items, {COUNT_COLUMN: counts, VARIANCE_COLUMN: variances})
+    state = state.add(items, {COUNT_COLUMN: counts, VARIANCE_COLUMN: variances})
+    flagged = [each for each in estimates if each.cohort_p_value is not None]
+    if not flagged:
+        return state
+    evidence = state.column(_COHORT_EVIDENCE_COLUMN).copy()
+    for each in flagged:
+        assert each.cohort_p_value is not None
+        row, of_round = state.rows[each.item], -math.log(max(each.cohort_p_value, math.ulp(0)))
+        evidence[row] = max(evidence[row], of_round)
+    return state.with_column(_COHORT_EVIDENCE_COLUMN, evidence)
 
 
 def replace_estimates(state: StudyState, estimates: Sequence[Estimate]) -> StudyState:

@@ -16,7 +16,7 @@ import structlog
 
 from protocol.api.messages import RoundState
 from protocol.api.phases import MessageKind
-from protocol.mechanism import Answer
+from protocol.mechanism import Answer, CohortSum
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from protocol.report_mechanism import ReportAggregate
 from protocol.study import StudyState
@@ -154,15 +154,16 @@ def _log_undecryptable_shares(cohort: int, revealed: dict[int, UnmaskingShares])
 async def decode_round(store: Store, study: str, plan: AnyPlan, state: StudyState) -> ClosedRound:
     """Return the result of a round's reports, or of its cohorts' sums, after `state`.
 
-    If the sums cannot be decoded together, the sums that cannot be decoded alone are excluded: a
-    vector that keeps every law may still spoil the sum of its cohort, and should not spoil others.
+    If the round cannot be decoded, the sums that cannot be decoded alone are excluded: a vector
+    that keeps every law may still spoil the sum of its cohort, and should not spoil others.
     """
     if plan.mechanism in REPORT_MECHANISMS:
         return await decode_reports(store.reports, study, plan, state)
     sums = await store.messages.sums(study, plan.round)
     if not sums:
         return ClosedRound("failed")
-    return await asyncio.to_thread(_decode, plan, state, sums)
+    cohorts = {number: CohortSum(packed, count) for number, (packed, count) in sums.items()}
+    return await asyncio.to_thread(_decode, plan, state, cohorts)
 
 
 async def decode_reports(
@@ -191,7 +192,7 @@ def _decode_aggregate(plan: AnyPlan, aggregate: ReportAggregate, state: StudySta
     return _closed_round(plan, aggregate.reports, answer)
 
 
-def _decode(plan: AnyPlan, state: StudyState, sums: Mapping[int, tuple[bytes, int]]) -> ClosedRound:
+def _decode(plan: AnyPlan, state: StudyState, sums: Mapping[int, CohortSum]) -> ClosedRound:
     outcome = _decode_sums(plan, state, sums)
     if outcome.state == "decoded" or len(sums) == 1:
         return outcome
@@ -199,27 +200,19 @@ def _decode(plan: AnyPlan, state: StudyState, sums: Mapping[int, tuple[bytes, in
     ring = mechanism.ring(plan)
     excluded = frozenset(
         number
-        for number, (packed, count) in sums.items()
-        if not mechanism.is_decodable(plan, ring.unpack(packed), count, state)
+        for number, each in sums.items()
+        if not mechanism.is_decodable(plan, ring.unpack(each.packed), each.participants, state)
     )
     if len(excluded) in (0, len(sums)):
         return outcome  # the sums together hold too much, so no cohort is at fault
     _log.warning("cohorts excluded", study=plan.study, round=plan.round, cohorts=sorted(excluded))
-    readable = {number: packed for number, packed in sums.items() if number not in excluded}
+    readable = {number: each for number, each in sums.items() if number not in excluded}
     return replace(_decode_sums(plan, state, readable), excluded=excluded)
 
 
-def _decode_sums(
-    plan: AnyPlan, state: StudyState, sums: Mapping[int, tuple[bytes, int]]
-) -> ClosedRound:
-    mechanism = SUM_MECHANISMS[plan.mechanism]
-    ring = mechanism.ring(plan)
-    total = ring.zero()
-    for packed, _ in sums.values():
-        ring.add_packed(total, packed)
-    participants = sum(count for _, count in sums.values())
-    answer = mechanism.decode(plan, total, participants, state)
-    return _closed_round(plan, participants, answer)
+def _decode_sums(plan: AnyPlan, state: StudyState, sums: Mapping[int, CohortSum]) -> ClosedRound:
+    answer = SUM_MECHANISMS[plan.mechanism].decode_cohorts(plan, tuple(sums.values()), state)
+    return _closed_round(plan, sum(each.participants for each in sums.values()), answer)
 
 
 def _closed_round(plan: AnyPlan, participants: int, answer: Answer) -> ClosedRound:

@@ -21,18 +21,19 @@ variance. Our cap is 2 t_1: honest devices never need more, but false vectors co
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from protocol.histograms import Histogram, keyed_histograms
-from protocol.mechanism import Answer, SumMechanism, add_estimates
+from protocol.mechanism import Answer, CohortSum, SumMechanism, add_estimates, add_sums
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
     TableQuestion,
+    TableReading,
     ThresholdSampler,
     check_words,
     max_cells,
@@ -121,14 +122,32 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     def decode(
         self, plan: AdaptiveIbltPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        table = _table(plan)
         known = plan.question.domain.keys_of(state.items)
-        listing = table.decode(total, known)
-        state = _update_controller(plan, listing, participants, state)
-        if not listing.complete:
-            return Answer(False, listing.distinct, state=state)
-        estimates = table.estimates(plan.question.domain, listing, participants)
-        return Answer(True, listing.distinct, tuple(estimates), add_estimates(state, estimates))
+        return self._answer(plan, _table(plan).read(total, known), [participants], state)
+
+    def decode_cohorts(
+        self, plan: AdaptiveIbltPlan, sums: Sequence[CohortSum], state: StudyState
+    ) -> Answer:
+        ring, known = self.ring(plan), plan.question.domain.keys_of(state.items)
+        total, _ = add_sums(ring, sums)
+        tables = (ring.unpack(each.packed) for each in sums)
+        reading = _table(plan).read(total, known, tables)
+        return self._answer(plan, reading, [each.participants for each in sums], state)
+
+    def _answer(
+        self,
+        plan: AdaptiveIbltPlan,
+        reading: TableReading,
+        devices: Sequence[int],
+        state: StudyState,
+    ) -> Answer:
+        """Return the answer of a `reading`; `devices` are those of each cohort."""
+        whole = reading.whole
+        state = _update_controller(plan, whole, sum(devices), state)
+        if not whole.complete:
+            return Answer(False, whole.distinct, state=state)
+        estimates = _table(plan).estimates(plan.question.domain, reading, devices)
+        return Answer(True, whole.distinct, tuple(estimates), add_estimates(state, estimates))
 
     def next_plan(
         self, plan: AdaptiveIbltPlan, answer: Answer | None, state: StudyState, rng: Random

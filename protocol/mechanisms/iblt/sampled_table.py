@@ -47,6 +47,7 @@ Source: Algorithms 1 and 2 of [Gascon23], after [Duffield05]; integers are ours.
 
 import math
 from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -59,6 +60,7 @@ from protocol.arrays import Keys
 from protocol.domains.strings import Domain
 from protocol.histograms import KeyedHistograms
 from protocol.mechanism import Estimate, ranked
+from protocol.mechanisms.cohorts import compare_tables, merge_tables
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt
 from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
@@ -192,21 +194,47 @@ class SampledTable:
             return f"an item was sampled {largest:,} times, which is more than {limit:,}"
         return None
 
-    def estimates(self, domain: Domain, listing: DecodedTable, devices: int) -> list[Estimate]:
-        """Return the estimates of `listing`, the sum of the tables of `devices`, highest first.
+    def read(
+        self, table: Vector, known: Keys | None = None, cohorts: Iterable[Vector] = ()
+    ) -> "TableReading":
+        """Return the content of `table`, and of those of the `cohorts` that it is the sum of.
+
+        A table that is too full to be read is read by its cohorts, if each of them can be.
+        """
+        whole = self.decode(table, known)
+        parts = [self.decode(each, known) for each in cohorts]
+        if not parts or not all(part.complete for part in parts):
+            return TableReading(whole)
+        return TableReading(whole if whole.complete else merge_tables(parts), tuple(parts))
+
+    def estimates(
+        self, domain: Domain, reading: "TableReading", devices: Sequence[int]
+    ) -> list[Estimate]:
+        """Return the estimates of `reading`, highest first; `devices` are those of each cohort.
 
         A variance is N (E[T] - 1) with the estimate in place of N: unbiased if each device holds
         an item once, else too high. An estimate is cut to the largest possible count. Keys without
         an item are invented by a device, and left out.
         """
         unit, spread = self.sampler.unit, self.sampler.mean_threshold - 1
-        largest = float(devices * self.sampler.max_count)
-        items = domain.decode(listing.keys)
-        return ranked(
-            Estimate(item, min(value * unit, largest), value * unit * spread)
-            for item, value in zip(items, listing.values.tolist(), strict=True)
-            if item is not None
+        largest = float(sum(devices) * self.sampler.max_count)
+        compared = compare_tables(
+            reading.whole, reading.cohorts, devices, self.sampler.max_item_units
         )
+        counts, variances = compared.counts * unit, compared.counts * unit * spread
+        variances = variances / compared.shares + compared.missing_variances * unit
+        columns = np.minimum(counts, largest), variances
+        items = domain.decode(reading.whole.keys)
+        rows = zip(items, *(column.tolist() for column in columns), compared.flags, strict=True)
+        return ranked(Estimate(*row) for row in rows if row[0] is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class TableReading:
+    """Content of a table, and of its cohorts' tables if all of them could be read."""
+
+    whole: DecodedTable
+    cohorts: tuple[DecodedTable, ...] = ()
 
 
 def sampled_table(

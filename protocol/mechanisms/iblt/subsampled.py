@@ -147,13 +147,13 @@ class Repetitions:
 
     def read(self, total: Vector, devices: int) -> TableReadings:
         """Return the estimates of the tables of `devices`, and the mean number of distinct keys."""
-        listings = [(table, table.decode(part)) for table, part in self._each(total)]
+        readings = [(table, table.read(part)) for table, part in self._each(total)]
         lists = [
-            table.estimates(self.question.domain, listing, devices) if listing.complete else []
-            for table, listing in listings
+            table.estimates(self.question.domain, each, [devices]) if each.whole.complete else []
+            for table, each in readings
         ]
-        distinct = sum(listing.distinct for _, listing in listings) / self.tables
-        return TableReadings(lists, sum(listing.complete for _, listing in listings), distinct)
+        distinct = sum(each.whole.distinct for _, each in readings) / self.tables
+        return TableReadings(lists, sum(each.whole.complete for _, each in readings), distinct)
 
     def _each(self, total: Vector) -> Iterator[tuple[SampledTable, Vector]]:
         lanes = len(total) // self.tables

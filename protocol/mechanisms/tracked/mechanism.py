@@ -1,7 +1,7 @@
 """Rounds of `tracked`: plans, vectors and answers; the package explains the idea."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -9,9 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from protocol.arrays import Keys
 from protocol.domains.hashed import Hashed
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
-from protocol.mechanism import Answer, Estimate, SumMechanism, ranked, reaches_threshold
+from protocol.mechanism import (
+    Answer,
+    CohortSum,
+    Estimate,
+    SumMechanism,
+    add_sums,
+    estimates_of_rows,
+    ranked,
+    reaches_threshold,
+)
+from protocol.mechanisms.cohorts import ComparedCounts, compare_counts
 from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
@@ -39,7 +50,6 @@ from protocol.mechanisms.tracked.plan import ResidualSampling, TrackedPlan, Trac
 from protocol.mechanisms.tracked.rates import STATIONARY
 from protocol.mechanisms.tracked.string_fetching import FetchSchedule, KnownStrings
 from protocol.randomness import RandomWords, uniform_floats
-from protocol.sketches.iblt.table import DecodedTable
 from protocol.study import StudyState, Terms
 from secagg.ring import Ring, Vector
 
@@ -118,21 +128,35 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
     def decode(
         self, plan: TrackedPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        in_counters, in_strings, in_past, in_table = plan.split(total)
-        counters, counted = plan.counters, list[Estimate]()
-        if counters.items:
-            # A plan may be older than the state, which has evicted items since.
-            state = state.add([item for item in counters.items if item not in state.rows], {})
-            expected, _ = expected_counts(state, participants, counters.items)
-            counts, slips = counters.decode(in_counters, expected)
-            counts = np.minimum(counts, participants * plan.question.contribution)
-            columns = counts.tolist(), counters.variances(slips).tolist()
-            counted = list(map(Estimate, counters.items, *columns))
-            state = record_slips(state, counters.items, slips)
-        listing = _list_table(plan, in_table, state)
-        sampled = None
+        return self._decode(plan, total, [(total, participants)], state)
+
+    def decode_cohorts(
+        self, plan: TrackedPlan, sums: Sequence[CohortSum], state: StudyState
+    ) -> Answer:
+        ring = plan.ring
+        total, _ = add_sums(ring, sums)
+        cohorts = [(ring.unpack(each.packed), each.participants) for each in sums]
+        return self._decode(plan, total, cohorts, state)
+
+    def _decode(
+        self,
+        plan: TrackedPlan,
+        total: Vector,
+        cohorts: Sequence[tuple[Vector, int]],
+        state: StudyState,
+    ) -> Answer:
+        """Return the answer of `total`, the sum of the cohorts' vectors; each has its devices."""
+        _, in_strings, in_past, in_table = plan.split(total)
+        # A plan may be older than the state, which has evicted items since.
+        state = state.add([item for item in plan.counters.items if item not in state.rows], {})
+        counted, holders, state = _read_counters(plan, total, cohorts, state)
+        devices = [participants for _, participants in cohorts]
+        participants, counters = sum(devices), plan.counters
+        tables = [plan.split(vector)[3] for vector, _ in cohorts] if len(cohorts) > 1 else ()
+        reading = plan.table.read(in_table, _known_keys(plan, state), tables)
+        listing, sampled = reading.whole, None
         if listing.complete:
-            listed = plan.table.estimates(plan.question.domain, listing, participants)
+            listed = plan.table.estimates(plan.question.domain, reading, devices)
             sampled = [each for each in listed if each.item not in counters.rows]
         after = record_round(plan, state, participants, counted, sampled)
         if plan.past_sketch:
@@ -142,7 +166,6 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
             after = evict_items(plan, after)
         domain = plan.question.domain
         if plan.string_pieces and isinstance(domain, Hashed):
-            holders = {each.item: int(each.count) for each in counted}
             pieces = plan.pieces.decode(in_strings[0], holders)
             after = KnownStrings.from_state(domain, state).add(pieces).store_in(after)
         estimates = tuple(ranked([*counted, *(sampled or [])]))
@@ -152,7 +175,7 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         self, plan: TrackedPlan, total: Vector, participants: int, state: StudyState
     ) -> bool:
         del participants
-        return _list_table(plan, plan.split(total)[3], state).complete
+        return plan.table.decode(plan.split(total)[3], _known_keys(plan, state)).complete
 
     def next_plan(
         self, plan: TrackedPlan, answer: Answer | None, state: StudyState, rng: Random
@@ -204,17 +227,45 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         is_heavy = reaches_threshold(levels.totals, spread, threshold, question.confidence)
         heavy = np.flatnonzero(is_heavy)
         largest = question.largest_count(int(history.devices.sum()))
-        totals = np.minimum(levels.totals[heavy], largest).tolist()
-        variances = spread[heavy].tolist()
-        items = [state.items[row] for row in heavy.tolist()]
-        return ranked(map(Estimate, items, totals, variances))
+        totals = np.minimum(levels.totals, largest)
+        return estimates_of_rows(state, heavy, totals, spread)
 
 
-def _list_table(plan: TrackedPlan, table: Vector, state: StudyState) -> DecodedTable:
+def _read_counters(
+    plan: TrackedPlan, total: Vector, cohorts: Sequence[tuple[Vector, int]], state: StudyState
+) -> tuple[list[Estimate], dict[str, int], StudyState]:
+    """Return the estimates and sums of the counters, and `state` with the slips recorded."""
+    counters, contribution = plan.counters, plan.question.contribution
+    if not counters.items:
+        return [], {}, state
+    devices = [participants for _, participants in cohorts]
+    expected, _ = expected_counts(state, sum(devices), counters.items)
+    counts, slips = counters.decode(plan.split(total)[0], expected)
+    compared = ComparedCounts.plain(counts)
+    if len(cohorts) > 1:
+        by_cohort = [
+            counters.decode(plan.split(vector)[0], expected * size / sum(devices))[0]
+            for vector, size in cohorts
+        ]
+        compared = compare_counts(np.array(by_cohort), devices, contribution)
+        # If a count left its window, cohorts may not add up to it.
+        estimates = np.where(compared.shares == 1, counts, compared.counts)
+        compared = replace(compared, counts=estimates)
+    limited = np.minimum(compared.counts, sum(devices) * contribution).tolist()
+    variances = counters.variances(slips) + compared.missing_variances
+    columns = limited, variances.tolist(), compared.flags
+    sums = dict(zip(counters.items, counts.tolist(), strict=True))
+    state = record_slips(state, counters.items, slips)
+    return list(map(Estimate, counters.items, *columns)), sums, state
+
+
+def _known_keys(plan: TrackedPlan, state: StudyState) -> Keys:
+    """Return the keys that help to read a stuck table."""
     rows = plan.counters.rows
     untracked = [item for item in state.items if item not in rows]
     known = plan.question.domain.keys_of(untracked), evicted_keys(plan, state)
-    return plan.table.decode(table, np.unique(np.concatenate(known), axis=0))
+    keys: Keys = np.unique(np.concatenate(known), axis=0)
+    return keys
 
 
 def _may_use_sketch(question: TrackedQuestion, rounds: int) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import binom
 
 from protocol.domains.strings import Alphabet
-from protocol.mechanism import Estimate
+from protocol.mechanism import Answer, CohortSum, Estimate
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,
     NOISE_ARRAY,
@@ -30,11 +30,13 @@ from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.forecast import record_round
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.study import EMPTY_STATE, Terms
+from secagg.ring import Vector
 from tests.protocol.chance import seeded
 from tests.protocol.mechanisms.liars import (
     DEVICES,
     DIGITS,
     NOBODYS_ITEM,
+    AttackedRound,
     attacked_round,
 )
 
@@ -227,3 +229,69 @@ def test_a_prefix_has_no_more_votes_than_the_coins_of_devices_with_several_items
         total = np.zeros(lane.length, lane.dtype)
         total[-2:] = votes
         assert (mechanism.fault(plan, (total,), 1000) is not None) == is_fault
+
+
+def decode_cohorts(attacked: AttackedRound, lies: dict[int, Vector]) -> Answer:
+    """Return the answer of a round in which the sums of some cohorts are replaced by `lies`."""
+    ring = attacked.mechanism.ring(attacked.plan)
+    sums = [
+        CohortSum(ring.pack(lies.get(number, honest)), attacked.cohort_size)
+        for number, honest in enumerate(attacked.sums)
+    ]
+    for lie in lies.values():
+        assert attacked.fault(lie) is None
+    answer: Answer = attacked.mechanism.decode_cohorts(attacked.plan, sums, attacked.state)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("question", "number"), [(adaptive(), 1), (tracked(), 4), (tracked(10), 4)]
+)
+def test_honest_cohorts_give_the_answer_of_their_sum(question: Any, number: int) -> None:
+    attacked = attacked_round(question, number, cohorts=20)
+    ring = attacked.mechanism.ring(attacked.plan)
+    total = ring.zero()
+    for each in attacked.sums:
+        ring.add(total, each)
+    assert decode_cohorts(attacked, {}) == attacked.decode(total)
+
+
+@pytest.mark.parametrize(("cohorts", "liars"), [(20, 1), (40, 3)])
+def test_an_item_in_the_cohorts_of_liars_only_is_flagged_and_not_counted(
+    cohorts: int, liars: int
+) -> None:
+    """Without a comparison one liar lifts it to 80 of 1,000 devices, and three to 240."""
+    attacked = attacked_round(adaptive(), 1, cohorts)
+    lies = {cohort: attacked.with_keys({NOBODYS_ITEM: 18}, cohort) for cohort in range(liars)}
+    answer = decode_cohorts(attacked, lies)
+    (estimate,) = [each for each in answer.estimates if each.item == NOBODYS_ITEM]
+    assert estimate.cohort_p_value is not None
+    assert estimate.cohort_p_value < 1e-6
+    assert estimate.count == 0
+    others = [each for each in answer.estimates if each.item != NOBODYS_ITEM]
+    assert {each.cohort_p_value for each in others} == {None}
+
+
+def test_a_device_that_takes_the_counts_of_a_tracked_item_takes_those_of_its_cohort_only() -> None:
+    attacked = attacked_round(tracked(), 4, cohorts=10)
+    top, low = "1", attacked.plan.counters.items[0]
+    answer = decode_cohorts(attacked, {3: attacked.with_counts({top: -28, low: 28}, 3)})
+    by_item = {each.item: each for each in answer.estimates}
+    assert by_item[top].count >= attacked.truth[top] - 28
+    assert by_item[low].cohort_p_value is not None
+    assert abs(by_item[low].count - attacked.truth[low]) < 15
+
+
+@pytest.mark.parametrize("question", [adaptive(), tracked()])
+def test_junk_of_one_device_does_not_make_the_cohorts_of_others_unreadable(question: Any) -> None:
+    """Ten cohorts of 100 devices whose tables have room for 209 and more items together."""
+    attacked = attacked_round(question, 1, cohorts=10)
+    honest = decode_cohorts(attacked, {})
+    junk = {
+        cohort: attacked.with_keys({str(900_000 - n - 99 * cohort): 1 for n in range(26)}, cohort)
+        for cohort in range(10)
+    }
+    answer = decode_cohorts(attacked, junk)
+    assert answer.decoded
+    counts = {each.item: each.count for each in answer.estimates}
+    assert all(counts[each.item] == each.count for each in honest.estimates)
