@@ -144,6 +144,8 @@ class Transport:
                     await response.aclose()
         except TimeoutError as error:
             raise httpx.ReadTimeout(f"no response within {seconds:.0f} s") from error
+        except (ValueError, httpx.InvalidURL) as error:  # of a header that the library parses
+            raise httpx.RemoteProtocolError(f"malformed response: {error}") from error
         whole = httpx.Response(
             response.status_code,
             headers=response.headers,

@@ -11,13 +11,14 @@ service with a study of the same id sees another identity. HMAC-SHA256 is a pseu
 [RFC 2104; Bellare06]: without the secret its outputs look like noise.
 
 A device that loses its secret becomes a new device. A device that loses its journal but not its
-secret may contribute twice. So both are in one folder, and one folder is one device.
+secret may contribute twice. So both are in one folder, and one folder is one device
+(`client.device.folder_lock`).
 """
 
 import hmac
 import json
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from random import Random, SystemRandom
 from tempfile import NamedTemporaryFile
@@ -26,6 +27,7 @@ from typing import Final, Self
 import numpy as np
 from platformdirs import user_state_path
 
+from client.device.folder_lock import locked_folder
 from client.device.journal import FileJournal, Journal, JournalError, MemoryJournal, sync_folder
 from protocol.api.credentials import encode_secret
 from secagg.keys import KEY_BYTES, Identity
@@ -36,9 +38,10 @@ _FILE_HEADER: Final = "blindtally device v1"  # marks the file as a device's sec
 class DeviceState:
     """The `secret` of a device, 32 bytes, and its `journal`."""
 
-    def __init__(self, secret: bytes, journal: Journal) -> None:
+    def __init__(self, secret: bytes, journal: Journal, folder: Path | None = None) -> None:
         self.journal = journal
         self._secret = secret
+        self._folder = folder
 
     @classmethod
     def in_memory(cls, secrets: Random | None = None) -> Self:
@@ -63,7 +66,15 @@ class DeviceState:
             text = path.read_text(encoding="ascii", errors="replace")
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}") from None
-        return cls(_parse_secret(path, text), FileJournal(folder / "journal"))
+        return cls(_parse_secret(path, text), FileJournal(folder / "journal"), folder)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Return the lock that the device holds while it runs; none in memory.
+
+        Raises:
+            JournalError: on entering, if the device runs already, or its folder is an older copy.
+        """
+        return locked_folder(self._folder, self._secret) if self._folder else nullcontext()
 
     def identity(self, service: str, study: str | None) -> Identity:
         """Return the device's identity in `study`; None stands for all studies of reports."""

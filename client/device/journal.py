@@ -314,7 +314,7 @@ class FileJournal(Journal):
     def _read(self) -> list[JournalEntry]:
         with open(self._file, "rb", closefd=False) as file:
             content = file.read()
-        complete = content[: content.rfind(b"\n") + 1]
+        complete = complete_lines(content)
         if len(complete) < len(content):
             os.ftruncate(self._file, len(complete))
         lines = complete.split(b"\n")[:-1]
@@ -333,6 +333,11 @@ class FileJournal(Journal):
             file.write(json.dumps(asdict(entry)).encode() + b"\n")
         os.fsync(self._file)
         sync_folder(self._path.parent)  # the file may be new: its name must be on the disk as well
+
+
+def complete_lines(content: bytes) -> bytes:
+    """Return the lines of a journal without an incomplete last one, which does not count."""
+    return content[: content.rfind(b"\n") + 1]
 
 
 def sync_folder(folder: Path) -> None:

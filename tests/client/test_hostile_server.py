@@ -185,6 +185,18 @@ UNREADABLE: list[tuple[Answer, type[Exception], EndState, str]] = [
         EndState.DISCONNECTED,
         "RemoteProtocolError",
     ),
+    (
+        whole(b"", 302, Location="P:1]:99999/x"),
+        ServiceUnreachableError,
+        EndState.DISCONNECTED,
+        "malformed response",
+    ),
+    (
+        whole(b"", 302, Location=":http://[:http://[::1]:9/"),
+        ServiceUnreachableError,
+        EndState.DISCONNECTED,
+        "malformed response",
+    ),
     (REDIRECT, ServiceError, EndState.REJECTED, "answered 307"),
     (whole(b"", 204), UnsafeRequestError, EndState.DECLINED, "malformed"),
     (whole(b"<html>"), UnsafeRequestError, EndState.DECLINED, "malformed"),

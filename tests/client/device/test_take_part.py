@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -48,7 +49,8 @@ REPORTS = parse_question(
 
 
 @pytest.fixture(autouse=True)
-def _here(connect: ClientFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(connect: ClientFactory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("client.device.take_part.http_client", lambda _url: connect())
 
 
@@ -314,6 +316,26 @@ async def test_who_cancels_a_device_leaves_nothing_behind_and_it_may_come_again(
     assert Counter((outcome.round, outcome.state) for outcome in taken) == {
         (2, EndState.FINISHED): DEVICES
     }
+
+
+async def test_a_device_that_runs_already_or_is_an_older_copy_sends_nothing(tmp_path: Path) -> None:
+    folder, requests = tmp_path / "device", 0
+    first = DeviceState.on_disk(folder)
+    shutil.copytree(folder, tmp_path / "copy")
+
+    async def count(_request: httpx.Request) -> httpx.Response:
+        nonlocal requests
+        requests += 1
+        with pytest.raises(JournalError, match="runs already"):
+            await take_part(URL, [], device_state=DeviceState.on_disk(folder), study="s1")
+        return httpx.Response(404, stream=httpx.ByteStream(b""))
+
+    with pytest.MonkeyPatch.context() as patch:
+        connect_by(patch, httpx.MockTransport(count))
+        (outcome,) = await take_part(URL, [], device_state=first, study="s1")
+        with pytest.raises(JournalError, match="older copy"):
+            await take_part(URL, [], device_state=DeviceState.on_disk(tmp_path / "copy"))
+    assert (requests, outcome.state) == (1, EndState.REJECTED)
 
 
 async def test_a_device_without_a_journal_gives_nothing(study: StudyView, tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""Lock of a device's folder, and the records by which an older copy of the folder is recognised.
+
+A copy of the folder is the same device: without a record of what the other copy has sent, it would
+give a second vector to a study. Two files hold a record each. One is in the folder; the other is in
+the user's cache folder, which backups leave out. Both are locked while the device runs. A record
+has the *generation* (how often the device has started), the length of the journal, which only
+grows, the folder and the machine. It is on the disk before the device sends anything.
+
+    a file is locked             another program runs the device, in this folder or in a copy
+    the journal is shorter       it was deleted, or replaced by an older one
+    a lower generation           the device ran later in another copy, or this one was restored
+    another machine              the folder was copied from there
+
+In each case the device does not start. Copies of two users, or on two machines whose ids are equal
+or unknown, do not know of each other. A process that is killed leaves no lock, and a record that
+the next start accepts.
+"""
+
+import hmac
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from platformdirs import user_cache_path
+
+from client.device.journal import JournalError, complete_lines, sync_folder
+
+_MACHINE_ID: Final = Path("/etc/machine-id")
+_MAX_RECORD_BYTES: Final = 2**14
+
+
+@dataclass(frozen=True, slots=True)
+class FolderRecord:
+    """State of a device's folder at its last start, or at the end of its last run."""
+
+    generation: int = 0
+    journal_bytes: int = 0
+    machine: str = ""  # a keyed hash of the machine's id, empty if that is unknown
+    folder: str = ""
+
+
+@contextmanager
+def locked_folder(folder: Path, secret: bytes) -> Iterator[None]:
+    """Lock the device in `folder`, and advance its generation.
+
+    Raises:
+        JournalError: if the device runs already, the folder is an older copy or of another
+            machine, or its files cannot be read or written.
+    """
+    device = hmac.digest(secret, b"device", "sha256").hex()[:32]
+    with ExitStack() as stack:
+        paths = [folder / "lock", user_cache_path("blindtally") / "devices" / device]
+        with suppress(OSError):  # a user without a home: only the folder has a record
+            paths[1].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = [_open_locked(path, stack) for path in paths if path.parent.is_dir()]
+        records = [_read(file, path) for file, path in zip(files, paths, strict=False)]
+        record = _next_record(folder, secret, records)
+        try:
+            for file in files:
+                _write(file, record)
+                sync_folder(folder)  # before the other record: the file `lock` may be new
+        except OSError as error:
+            raise JournalError(f"{folder}: {error.strerror}") from None
+        yield
+        with suppress(OSError):  # the next start accepts the record of this one as well
+            for file in files:
+                _write(file, _with_journal(record, folder))
+
+
+def _open_locked(path: Path, stack: ExitStack) -> int:
+    import fcntl  # noqa: PLC0415 - exists on POSIX only, and devices in memory work without
+
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        stack.callback(os.close, file)  # which releases the lock
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise JournalError(
+            f"{path} is locked: this device runs already; several devices need a folder each"
+        ) from None
+    except OSError as error:
+        raise JournalError(f"{path}: {error.strerror}") from None
+    return file
+
+
+def _read(file: int, path: Path) -> FolderRecord:
+    line = os.pread(file, _MAX_RECORD_BYTES, 0).split(b"\n")[0].strip(b"\0")
+    if not line:  # new, or the machine stopped before the first record was on the disk
+        return FolderRecord()
+    try:
+        return FolderRecord(**json.loads(line))
+    except (ValueError, TypeError):
+        raise JournalError(f"{path} is not the record of a device: delete it") from None
+
+
+def _next_record(folder: Path, secret: bytes, records: list[FolderRecord]) -> FolderRecord:
+    own, latest = records[0], max(records, key=lambda record: record.generation)
+    record = _with_journal(
+        FolderRecord(own.generation + 1, 0, _machine(secret), str(folder.absolute())), folder
+    )
+    new_device = "or delete this folder to begin as a new device"
+    if own.machine and record.machine and own.machine != record.machine:
+        raise JournalError(
+            f"{folder} was copied from another machine. Delete its file `lock` if the device has "
+            f"moved and no copy is left, {new_device}"
+        )
+    if own.generation < latest.generation:
+        raise JournalError(
+            f"{folder} is an older copy of a device that ran later in {latest.folder}: use that, "
+            f"{new_device}"
+        )
+    if record.journal_bytes < max(each.journal_bytes for each in records):
+        raise JournalError(
+            f"{folder / 'journal'} is older than its device: restore the latest one, {new_device}"
+        )
+    return record
+
+
+def _with_journal(record: FolderRecord, folder: Path) -> FolderRecord:
+    nbytes = 0
+    with suppress(FileNotFoundError):
+        nbytes = len(complete_lines((folder / "journal").read_bytes()))
+    return replace(record, journal_bytes=nbytes)
+
+
+def _write(file: int, record: FolderRecord) -> None:
+    """Replace the record by one write, which a killed process has done or not done."""
+    os.pwrite(file, json.dumps(asdict(record)).encode() + b"\n", 0)
+    os.fsync(file)
+
+
+def _machine(secret: bytes) -> str:
+    try:
+        name = _MACHINE_ID.read_bytes().strip()
+    except OSError:
+        return ""
+    return hmac.digest(secret, b"machine " + name, "sha256").hex()[:32] if name else ""
