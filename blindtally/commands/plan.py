@@ -1,5 +1,6 @@
 """`blindtally plan`: mechanism and parameters for a study, and a forecast of its results."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,13 +22,15 @@ from blindtally.planning.forecast import (
     forecast_study,
     zipf_population,
 )
+from blindtally.planning.lying_devices import LyingDevices, effects_of_liars, equal_cohorts
 from blindtally.planning.oracle_recommendation import recommend_reports
 from blindtally.planning.word_budget import StudyCase, StudySetting
 from blindtally.simulate.populations import load_item_population
 from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Domain
-from protocol.mechanisms.registry import AnyQuestion, parse_question
+from protocol.mechanisms.registry import parse_question
+from protocol.study import SumQuestion
 
 # Options of each kind of plan.
 _RELEASE_OPTIONS = {
@@ -36,7 +39,7 @@ _RELEASE_OPTIONS = {
 _REPORT_OPTIONS = {"devices", "domain", "epsilon", "goal", "most", "json_path"}
 _SUM_OPTIONS = {
     *("devices", "rounds", "threshold", "words", "domain", "max_bytes", "alphabet", "length"),
-    *("contribution", "zipf", "items", "data", "runs", "seed", "json_path"),
+    *("contribution", "cohorts", "zipf", "items", "data", "runs", "seed", "json_path"),
 }
 
 
@@ -99,6 +102,15 @@ def plan(
     contribution: Annotated[
         int, Option(min=1, max=1000, help="Maximum number of items that a device adds (m).")
     ] = 1,
+    cohorts: Annotated[
+        int | None,
+        Option(
+            min=1,
+            max=1000,
+            help="Number of cohorts of a round, which limit what lying devices can do.",
+            show_default="as few as possible",
+        ),
+    ] = None,
     zipf: Annotated[
         float, Option(min=0.1, max=3, help="Exponent s of the assumed shares, rank^-s.")
     ] = 1.0,
@@ -137,6 +149,7 @@ def plan(
     refuse_unused_options(context, _SUM_OPTIONS, "a plan of sums")
     rounds, threshold, words = _required_sum_options(devices, rounds, threshold, words, domain)
     try:
+        terms = equal_cohorts(devices, cohorts)
         if data is not None:
             population = load_item_population(data)
         else:
@@ -148,22 +161,25 @@ def plan(
         case = StudyCase(KeyedPopulation.of(population, setting.tokens), "none", contribution)
         with progress_steps("sizes, at most", MAX_SIZES) as step:
             forecast = forecast_study(case, setting, [(seed, run) for run in range(runs)], step)
+        question = parse_question(
+            {
+                "mechanism": max(forecast.predictions, key=lambda row: row.f1).mechanism,
+                "threshold": threshold,
+                "contribution": contribution,
+                "words": words,
+                "domain": case.known.domain.model_dump(),
+            }
+        )
+        assert isinstance(question, SumQuestion)  # of a sum, as all predictions
+        liars = effects_of_liars(question, terms, rounds)
     except ValueError as error:
         raise exit_with_error(error) from None
-    question = parse_question(
-        {
-            "mechanism": max(forecast.predictions, key=lambda row: row.f1).mechanism,
-            "threshold": threshold,
-            "contribution": contribution,
-            "words": words,
-            "domain": case.known.domain.model_dump(),
-        }
-    )
     if json_path != "-":
-        _show(forecast, question)
+        _show(forecast, liars, question)
     document: dict[str, Any] = {"question": question.model_dump(mode="json")}
     document["words"] = {str(goal): size for goal, size in forecast.words_by_goal.items()}
     document["predictions"] = [asdict(row) for row in forecast.predictions]
+    document["lying_devices"] = [asdict(row) for row in liars]
     write_json(json_path, document)
 
 
@@ -181,7 +197,7 @@ def _required_sum_options(
     return rounds, threshold, words
 
 
-def _show(forecast: StudyForecast, question: AnyQuestion) -> None:
+def _show(forecast: StudyForecast, liars: Sequence[LyingDevices], question: SumQuestion) -> None:
     rows = [
         (
             row.mechanism,
@@ -198,13 +214,29 @@ def _show(forecast: StudyForecast, question: AnyQuestion) -> None:
     for goal, size in forecast.words_by_goal.items():
         words = "more than 200,000 words" if size is None else f"about {size:,.0f} words"
         print_parts(f"An F1 of {goal:g} takes {words} with tracked.")
-    print_parts(
-        "A lying device can spoil its cohort's sum in one round: with c cohorts 1/c of the round, "
-        "with one cohort all of it. Without a registrar it returns under new identities and spoils "
-        "every round."
-    )
+    _show_liars(liars)
     print_parts(
         "Bytes are those of vector and plan; `blindtally params` adds those of the secure sum.",
         "To run the study, create it with this question:",
     )
     typer.echo(question.model_dump_json(indent=2))
+
+
+def _show_liars(liars: Sequence[LyingDevices]) -> None:
+    rows = [
+        (
+            f"{row.liars}",
+            f"{row.lift:,.0f}",
+            f"{row.lost_share:.0%}",
+            f"{row.unreadable_share:.0%}",
+        )
+        for row in liars
+    ]
+    numbers = ["count of an item of nobody", "loss of an item", "unreadable part"]
+    title = "Effects of lying devices on a round, at worst"
+    print_parts(result_table(["devices"], numbers, rows, title))
+    print_parts(
+        "More --cohorts limit the effects: a liar spoils the sum of its cohort only, and with at "
+        "least three cohorts, a count that is in few of them is left out. Without a registrar a "
+        "liar returns under new identities and spoils every round."
+    )

@@ -72,6 +72,8 @@ def test_the_question_is_the_one_that_finds_most(words: Path) -> None:
     assert best["upload_bytes"] <= question.nbytes
     sizes = [document["words"][goal] for goal in ("0.8", "0.9", "0.95")]
     assert sizes == sorted(sizes)
+    liars = [(row["liars"], row["lift"], row["lost_share"]) for row in document["lying_devices"]]
+    assert liars == [(1, 600, 1), (10, 600, 1)]
 
 
 def test_strings_are_hashed_and_only_tracked_fetches_them() -> None:
@@ -85,7 +87,9 @@ def test_the_table_names_the_words_for_each_goal_and_the_question() -> None:
     assert result.exit_code == 0, result.stderr
     for text in ("An F1 of 0.95 takes about", "tracked", "adaptive-iblt", '"threshold": 40.0'):
         assert text in result.stdout
-    assert "with c cohorts 1/c of the round" in " ".join(result.stdout.split())
+    assert "Effects of lying devices on a round, at worst" in result.stdout
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("10 ")]
+    assert line.split() == ["10", "600", "100%", "100%"]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +99,7 @@ def test_the_table_names_the_words_for_each_goal_and_the_question() -> None:
         ({"data": "no.csv"}, "no such file"),
         ({"domain": "alphabet", "length": 2}, "assume fewer --items"),
         ({"max-bytes": 5}, "allow longer ones"),
+        ({"cohorts": 301}, "301 cohorts of 600 devices have 1 each"),
     ],
 )
 def test_impossible_plans_are_reported(options: dict[str, Any], why: str) -> None:
