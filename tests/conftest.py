@@ -188,6 +188,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/paper": ALL_TESTS,
     "tests/protocol/mechanisms/central": ALL_TESTS,
     "tests/protocol/mechanisms/iblt/test_adaptive.py": ALL_TESTS,
+    "tests/protocol/mechanisms/test_frequency_sketches.py": ALL_TESTS,
     "tests/protocol/mechanisms/iblt/test_approximate_histogram.py": ALL_TESTS,
     "tests/protocol/mechanisms/reports": ALL_TESTS,
     "tests/protocol/mechanisms/tracked/test_mechanism.py": ALL_TESTS,

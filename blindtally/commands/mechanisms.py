@@ -28,8 +28,8 @@ CATALOGUE: Final[dict[str, dict[str, tuple[str, str]]]] = {
             "how often each heavy item is held",
             "`words` per round, tables and a sketch",
         ),
-        "count-median": ("counts of a small domain; a baseline", "`words` per round"),
-        "count-sketch": ("counts of a small domain; a baseline", "`words` per round"),
+        "count-median": ("counts of a small domain; private with `epsilon`", "`words` per round"),
+        "count-sketch": ("counts of a small domain; private with `epsilon`", "`words` per round"),
     },
     "central (epsilon, delta): of the sum with noise, else of what is shown": {
         "triehh": (

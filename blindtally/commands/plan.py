@@ -13,7 +13,7 @@ from blindtally.console.options import MaxShareOption, SeedOption, complete_data
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.progress import progress_steps
 from blindtally.console.tables import print_parts, result_table
-from blindtally.planning import release_designs
+from blindtally.planning import release_designs, sketch_noise
 from blindtally.planning.forecast import (
     DEFAULT_ITEMS,
     DEVICE_RANGE,
@@ -32,9 +32,13 @@ from protocol.domains.strings import Alphabet, Domain
 from protocol.mechanisms.registry import parse_question
 from protocol.study import SumQuestion
 
+_SKETCHES = ("count-sketch", "count-median")
 # Options of each kind of plan.
 _RELEASE_OPTIONS = {
     *("devices", "mechanism", "epsilon", "delta", "levels", "contribution", "json_path")
+}
+_SKETCH_OPTIONS = {
+    *("devices", "mechanism", "epsilon", "delta", "rounds", "words", "items", "json_path")
 }
 _REPORT_OPTIONS = {"devices", "domain", "epsilon", "goal", "most", "json_path"}
 _SUM_OPTIONS = {
@@ -68,14 +72,16 @@ def plan(
     mechanism: Annotated[
         str | None,
         Option(
-            help="Mechanism of central privacy: triehh compares ways to release counts.",
-            autocompletion=lambda: ["triehh"],
+            help="Mechanism of central privacy: triehh compares ways to release counts, "
+            "count-sketch and count-median the cost of noise by rows.",
+            autocompletion=lambda: ["triehh", *_SKETCHES],
         ),
     ] = None,
     epsilon: Annotated[
         float | None,
         Option(
-            help="Plan locally private reports of this privacy loss, or triehh; otherwise sums."
+            help="Plan reports of this local privacy loss, or with --mechanism a release of "
+            "counts; otherwise sums."
         ),
     ] = None,
     delta: Annotated[float, Option(help="Delta of a central epsilon, over all levels.")] = 1e-6,
@@ -134,10 +140,19 @@ def plan(
       blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
       blindtally plan --users 100000 --domain 100000 --epsilon 2 --goal heavy
       blindtally plan --mechanism triehh --users 1000000 --epsilon 1 --levels 10
+      blindtally plan --mechanism count-sketch --devices 4000 --rounds 3 --words 20000 --epsilon 1
     """
     if mechanism is not None:
-        if mechanism != "triehh" or epsilon is None:
-            raise exit_with_error("--mechanism is triehh or left out, and triehh takes --epsilon")
+        if mechanism not in ("triehh", *_SKETCHES) or epsilon is None:
+            known = ", ".join(("triehh", *_SKETCHES))
+            raise exit_with_error(f"--mechanism is {known} or left out, and takes --epsilon")
+        if mechanism in _SKETCHES:
+            refuse_unused_options(context, _SKETCH_OPTIONS, f"a plan of {mechanism}")
+            if rounds is None or words is None:
+                raise exit_with_error(f"{mechanism} takes --rounds and --words")
+            settings = devices, rounds, words, epsilon, delta, items
+            sketch_noise.compare_sketches(mechanism, *settings, json_path)
+            return
         refuse_unused_options(context, _RELEASE_OPTIONS, "a plan of triehh")
         release_designs.compare_releases(devices, epsilon, delta, levels, contribution, json_path)
         return

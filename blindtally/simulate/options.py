@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from typer import Argument, Option
 
@@ -16,6 +16,7 @@ from blindtally.console.options import (
     complete_mechanism,
 )
 from blindtally.parallel import DaskOption, WorkersOption
+from protocol.mechanisms.frequency_sketches import FrequencySketchName
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
 from protocol.oracles.registry import ORACLES, depends_on_goal, uses_frequency_bound
 from protocol.privacy.release import ReleaseMode
@@ -161,10 +162,13 @@ class SimulationRequest:
         Raises:
             ValueError: if a pair has no value, or an option of the command sets its field.
         """
+        reserved = set(_RESERVED_FIELDS)
+        if self.mechanism in get_args(FrequencySketchName):
+            reserved -= {"epsilon", "delta"}  # exact counts are their default, so no option
         settings: dict[str, Any] = {}
         for pair in self.sets or []:
             name, equals, value = pair.partition("=")
-            if not equals or name in _RESERVED_FIELDS:
+            if not equals or name in reserved:
                 raise ValueError(f"--set takes name=value of a mechanism's own field, got {pair!r}")
             try:
                 settings[name] = json.loads(value)

@@ -8,15 +8,22 @@ square root of R for every item alike, for any count: sampled tables do better h
 
 So the domain must be small enough to list, and every item costs time.
 
+**Noise.** With an `epsilon`, each device adds a share of Skellam noise to every cell, so that the
+sum of a cohort hides each device also from the server. A device adds one item, which is 1 in a cell
+of each of H rows, so the ledger charges H counts. The variance grows with H, and the median over H
+rows takes that back: the noise of an estimate is that of pi / 2 counts, for any H.
+
 Source: the baseline of section 7 of [Gascon23], which calls it both Count-median and Count-sketch
 and does not specify whether it has signs; both are here. `rows` is its H.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
+from scipy.special import ndtri
 
 from protocol.arrays import Keys
 from protocol.domains.strings import Domain
@@ -28,6 +35,12 @@ from protocol.mechanism import (
     SumMechanism,
     estimates_of_values,
 )
+from protocol.mechanisms.central.release_design import min_honest_share
+from protocol.mechanisms.central.release_question import MIN_EPSILON
+from protocol.privacy.events import DpEvent, SkellamNoiseEvent
+from protocol.privacy.noise import MAX_EVENTS, NoiseShares
+from protocol.privacy.planning import min_variance
+from protocol.privacy.release import Release
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
 from protocol.study import WORD_BITS, Plan, StudyState, SumQuestion, Terms
@@ -36,18 +49,34 @@ from secagg.ring import Ring, Vector
 FrequencySketchName = Literal["count-median", "count-sketch"]
 MAX_CANDIDATES = 2**20
 _CELL_COUNT_LIMIT = 2**31
+_EXPECTED_FALSE_POSITIVES = 0.3  # mean number of items of a study that only noise shows
 _SCORES_ARRAY, _VARIANCES_ARRAY = "scores", "variances"  # of the study state, by candidate
 
 
 class FrequencySketchQuestion(SumQuestion):
-    """Question for the heavy items of a `domain` that can be listed; the sketch has `rows` rows."""
+    """Question for the heavy items of a `domain` that can be listed; the sketch has `rows` rows.
+
+    With an `epsilon`, noise hides each device at `delta`, over the whole study.
+    """
 
     mechanism: FrequencySketchName
     rows: int = Field(default=7, ge=1, le=MAX_ROWS)
+    epsilon: float | None = Field(default=None, ge=MIN_EPSILON, le=40)
+    delta: float = Field(default=1e-6, ge=1e-11, lt=1)
 
     @property
     def is_signed(self) -> bool:
         return self.mechanism == "count-sketch"
+
+    @property
+    def max_votes(self) -> int:
+        return self.rows * self.contribution
+
+    @model_validator(mode="after")
+    def _noise_hides_one_item(self) -> Self:
+        if self.epsilon is not None and self.contribution > 1:
+            raise ValueError("noise hides one item of a device: epsilon needs a contribution of 1")
+        return self
 
     @model_validator(mode="after")
     def _can_be_enumerated(self) -> Self:
@@ -65,12 +94,41 @@ class FrequencySketchPlan(Plan):
     mechanism: FrequencySketchName
     question: FrequencySketchQuestion
     width: int = Field(ge=2, le=2**26)
+    release: Release | None = None
 
     @model_validator(mode="after")
     def _fits_the_words(self) -> Self:
-        if self.width > _max_width(self.question, self.terms):
+        if self.width > _max_width(self.question, self.terms, self.release):
             raise ValueError(f"rows of {self.width} do not fit in {self.question.words} words")
         return self
+
+    @model_validator(mode="after")
+    def _has_the_noise_of_its_question(self) -> Self:
+        if (self.release is None) != (self.question.epsilon is None):
+            raise ValueError("a plan has noise if its question has an epsilon, and only then")
+        if self.release is not None and self.release.mode != "noise":
+            raise ValueError(f"a sketch has noise and no coins, not the mode {self.release.mode}")
+        shares = self.noise_shares(self.terms.minimum)
+        events = 0 if shares is None else shares.share * self.question.rows * self.width
+        if events > MAX_EVENTS:
+            raise ValueError(
+                f"the noise of {self.question.rows} rows of {self.width:,} is too much for cohorts "
+                f"of {self.terms.minimum} devices: use a larger epsilon, fewer words or more "
+                "devices"
+            )
+        return self
+
+    def noise_shares(self, contacted: int) -> NoiseShares | None:
+        """Return the shares of a cohort of `contacted` devices; None if there is no noise."""
+        if self.release is None:
+            return None
+        honest = min_honest_share(self.terms)
+        return self.release.noise_shares(contacted, self.terms.dropout, honest)
+
+    def max_noise_variance(self, participants: int) -> float:
+        """Return the largest variance of the noise in a cell of the sum of `participants`."""
+        cohorts = max(1, participants // self.terms.assumptions.quorum(self.terms.minimum))
+        return noise_variance(self.release, self.terms, min(self.terms.cohorts, cohorts))
 
     @property
     def sketch(self) -> CountSketch:
@@ -79,9 +137,10 @@ class FrequencySketchPlan(Plan):
             rows=question.rows,
             width=self.width,
             chunks=question.domain.chunks,
-            max_count=_max_count(question, self.terms),
+            max_count=_max_count(question, self.terms, self.release),
             location_seed=seed,
             sign_seed=seed if question.is_signed else None,
+            has_noise=self.release is not None,
         )
 
 
@@ -96,13 +155,22 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
     def _first_fields(
         self, question: FrequencySketchQuestion, terms: Terms, rounds: int
     ) -> dict[str, Any]:
-        del rounds
-        width = _max_width(question, terms)
+        release = _smallest_noise(question)
+        _check_threshold(question, noise_variance(release, terms, terms.cohorts) * rounds)
+        width = _max_width(question, terms, release)
         if width < 2:
-            bits = 2 * question.rows * cell_bits(_max_count(question, terms), True)
+            bits = 2 * question.rows * cell_bits(_max_count(question, terms, release), True)
             needed = -(-bits // WORD_BITS)
             raise ValueError(f"{question.words} words are too few: {needed} words are needed")
-        return {"width": width}
+        return {"width": width, "release": release}
+
+    def noise_shares(self, plan: FrequencySketchPlan, contacted: int) -> NoiseShares | None:
+        return plan.noise_shares(contacted)
+
+    def dp_event(self, plan: FrequencySketchPlan, rounds: int) -> DpEvent:
+        if plan.release is None:
+            return super().dp_event(plan, rounds)
+        return SkellamNoiseEvent(variance=plan.release.variance, items=plan.question.rows)
 
     def ring(self, plan: FrequencySketchPlan) -> Ring:
         return plan.sketch.ring
@@ -120,7 +188,10 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         A device that moves counts from one item to another is not detected, nor is, with signs, one
         that adds even amounts anywhere within the bound.
         """
-        return plan.sketch.fault(total, participants * plan.question.contribution)
+        max_total = participants * plan.question.contribution
+        if plan.release is not None:
+            return plan.sketch.noisy_fault(total, max_total, plan.max_noise_variance(participants))
+        return plan.sketch.fault(total, max_total)
 
     def decode(
         self, plan: FrequencySketchPlan, total: Vector, participants: int, state: StudyState
@@ -132,10 +203,12 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         variances = sketch.variance(counts, scores)
         for name, column in ((_SCORES_ARRAY, scores), (_VARIANCES_ARRAY, variances)):
             state = state.with_array(name, state.arrays.get(name, np.zeros(len(keys))) + column)
-        top = np.flatnonzero(scores > 0)
+        is_shown = scores > (0 if plan.release is None else 3 * np.sqrt(variances))
+        top = np.flatnonzero(is_shown)
         top = top[np.argsort(-scores[top], kind="stable")[:MAX_SHOWN_ESTIMATES]]
         shown = estimates_of_values(plan.question.domain, top, scores, variances)
-        return Answer(True, float((scores >= 0.5).sum()), tuple(shown), state)
+        distinct = (scores >= 0.5).sum() if plan.release is None else is_shown.sum()
+        return Answer(True, float(distinct), tuple(shown), state)
 
     def final_estimates(
         self, question: FrequencySketchQuestion, state: StudyState
@@ -160,8 +233,42 @@ def enumerate_keys(domain: Domain) -> Keys:
     return np.arange(candidate_count(domain), dtype=np.uint64).reshape(-1, 1)
 
 
-def _max_count(question: SumQuestion, terms: Terms) -> int:
+def _smallest_noise(question: FrequencySketchQuestion) -> Release | None:
+    """Return the noise that keeps the question's epsilon; None without one."""
+    if question.epsilon is None:
+        return None
+    variance = min_variance(question.epsilon, question.delta, question.rows)
+    return Release(probability=1.0, threshold=1, variance=variance)
+
+
+def noise_variance(release: Release | None, terms: Terms, cohorts: int) -> float:
+    """Return the largest variance of the noise in a cell of a sum of `cohorts`, 0 without noise."""
+    if release is None:
+        return 0.0
+    return release.max_variance(cohorts, terms.dropout, min_honest_share(terms))
+
+
+def noise_threshold(rows: int, variance: float, candidates: int) -> float:
+    """Return a count that noise of `variance` in each cell gives to 0.3 of the items on average."""
+    deviation: float = (variance * min(1.0, math.pi / (2 * rows))) ** 0.5
+    return float(ndtri(1 - _EXPECTED_FALSE_POSITIVES / candidates)) * deviation
+
+
+def _check_threshold(question: FrequencySketchQuestion, variance: float) -> None:
+    """Raise ValueError if noise of `variance` alone reaches the threshold for some items."""
+    candidates = candidate_count(question.domain)
+    smallest = noise_threshold(question.rows, variance, candidates) if variance else 0.0
+    if question.threshold < smallest:
+        raise ValueError(
+            f"noise alone reaches a threshold of {question.threshold:g} for some of "
+            f"{candidates:,} items: use {math.ceil(smallest):,} or more, or a larger epsilon"
+        )
+
+
+def _max_count(question: SumQuestion, terms: Terms, release: Release | None) -> int:
     max_count = terms.max_devices * question.contribution
+    if release is not None:
+        max_count += release.max_noise(terms.cohorts, terms.dropout, min_honest_share(terms))
     if max_count >= _CELL_COUNT_LIMIT:
         raise ValueError(
             f"a cell counts to less than {_CELL_COUNT_LIMIT:,}; devices may hold {max_count:,}"
@@ -169,6 +276,7 @@ def _max_count(question: SumQuestion, terms: Terms) -> int:
     return max_count
 
 
-def _max_width(question: FrequencySketchQuestion, terms: Terms) -> int:
-    bits = cell_bits(_max_count(question, terms), question.is_signed)
+def _max_width(question: FrequencySketchQuestion, terms: Terms, release: Release | None) -> int:
+    is_signed = question.is_signed or release is not None
+    bits = cell_bits(_max_count(question, terms, release), is_signed)
     return question.words * WORD_BITS // (bits * question.rows)

@@ -33,9 +33,11 @@ from numpy.typing import NDArray
 
 from protocol.arrays import Integers, Keys
 from protocol.hashing import HashFamily, fast_range
+from protocol.privacy.noise import absolute_sum_bound, tail_bound
 from secagg.ring import Lane, Ring, Vector
 
 MAX_ROWS = 63  # one hash word has the signs of all rows
+NOISE_TAIL = 2.0**-64  # probability that the noise of a row breaks a law
 
 F = TypeVar("F", np.float32, np.float64)
 
@@ -47,7 +49,7 @@ class CountSketch:
     `location_seed` seeds the locations and `sign_seed` the signs; without it all signs are 1. No
     sum has counts of more than `max_count` in it. Cells have `bits`, or with 0 the bits that
     `max_count` needs. With fewer bits they may wrap, which a reader with an expectation can
-    correct.
+    correct. Cells with noise may be negative, and `max_count` bounds their absolute values.
     """
 
     rows: int
@@ -57,6 +59,7 @@ class CountSketch:
     location_seed: bytes
     sign_seed: bytes | None = None
     bits: int = 0
+    has_noise: bool = False
     _location_family: HashFamily = field(init=False, repr=False)
     _sign_family: HashFamily | None = field(init=False, repr=False)
 
@@ -73,7 +76,7 @@ class CountSketch:
     @property
     def ring(self) -> Ring:
         """Return the ring of the sketches: one lane, row after row."""
-        bits = self.bits or cell_bits(self.max_count, self.sign_seed is not None)
+        bits = self.bits or cell_bits(self.max_count, self._is_signed)
         return Ring((Lane(2**bits, self._cells),))
 
     def insert(self, keys: Keys, values: Integers) -> Vector:
@@ -87,7 +90,7 @@ class CountSketch:
         """Return the cells of `total` as counts, shape `(rows, width)`."""
         lane = self.ring.lanes[0]
         cells = total[0].astype(np.int64)
-        if self.sign_seed is not None:
+        if self._is_signed:
             cells[cells >= lane.q // 2] -= lane.q
         return cells.reshape(self.rows, self.width)
 
@@ -107,10 +110,22 @@ class CountSketch:
             return None
         if (sums % 2 != sums[0] % 2).any():
             return "some rows add up to an odd number, some to an even one"
-        largest = int(np.abs(counts).sum(axis=1).max())
-        if largest > max_total:
-            return f"the counts of a row amount to {largest:,}, which is more than {max_total:,}"
-        return None
+        return _size_fault(counts, max_total)
+
+    def noisy_fault(self, total: Vector, max_total: int, variance: float) -> str | None:
+        """Return the law that `total` breaks under noise of at most `variance` in each cell.
+
+        `max_total` bounds the sum of all counts without noise. Noise breaks a law with probability
+        2^-64 for each row.
+        """
+        self.ring.check(total)
+        counts = self.counts(total)
+        sums = counts.sum(axis=1)
+        room = tail_bound(2 * self.width * variance, NOISE_TAIL)
+        if self.sign_seed is None and np.abs(sums - sums[0]).max() > room:
+            return "the rows add up differently, by more than their noise"
+        size = absolute_sum_bound(variance, self.width, NOISE_TAIL)
+        return _size_fault(counts, max_total + size)
 
     def estimates(self, counts: Integers, keys: Keys) -> NDArray[np.float64]:
         """Return each row's estimates for `keys`, shape `(rows, n)`."""
@@ -138,6 +153,10 @@ class CountSketch:
         return np.asarray(np.maximum(f2 - estimates**2, 0) * share, np.float64)
 
     @property
+    def _is_signed(self) -> bool:
+        return self.sign_seed is not None or self.has_noise
+
+    @property
     def _cells(self) -> int:
         return self.rows * self.width
 
@@ -155,6 +174,13 @@ class CountSketch:
             >> np.arange(self.rows, dtype=np.uint64)[:, np.newaxis]
         )
         return 1 - 2 * (bits & np.uint64(1)).astype(np.int64)
+
+
+def _size_fault(counts: Integers, most: int) -> str | None:
+    largest = int(np.abs(counts).sum(axis=1).max())
+    if largest > most:
+        return f"the counts of a row amount to {largest:,}, which is more than {most:,}"
+    return None
 
 
 def cell_bits(max_count: int, signed: bool) -> int:

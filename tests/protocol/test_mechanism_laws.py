@@ -147,6 +147,13 @@ def sketch(kind: FrequencySketchName, contribution: int, hashes: int) -> Example
     return Example(question, influence=whole_contribution, is_sketch=True, is_biased=is_biased)
 
 
+def noisy_sketch(kind: FrequencySketchName) -> Example:
+    plain = sketch(kind, 1, 3)
+    private = {"epsilon": 8, "delta": 0.5, "threshold": 50}
+    question = plain.question.model_copy(update=private)
+    return replace(plain, question=question, is_private=True)
+
+
 def trie(mode: str, **own: Any) -> Example:
     asked = {"mode": mode, "epsilon": 8, "delta": 0.6, "stride": 2, "every_round": False} | own
     question = TrieHhQuestion.model_validate(
@@ -192,6 +199,8 @@ EXAMPLES = {
     "count-median": sketch("count-median", 6, 3),
     "count-sketch": sketch("count-sketch", 6, 3),
     "count-sketch, one item each": sketch("count-sketch", 1, 4),
+    "count-sketch, in noise": noisy_sketch("count-sketch"),
+    "count-median, in noise": noisy_sketch("count-median"),
     "tracked, nothing": tracked(6, 2.5),
     "tracked, some items": tracked(6, 2.5, "ab", "cd", "aa"),
     "tracked, some items, in units": tracked(6, 7.5, "ab", "cd", "ef"),
@@ -442,8 +451,8 @@ DIGESTS = {
     "adaptive-iblt, tight, sampled": "cd115de9e74e5cdc4f638aa4bcb0f8ee",
     "subsampled-iblt, two tables": "6555f663285613bb1abcb4ea6b1dc355",
     "approximate-histogram, practical": "047e8c25293a5e7c982ca0dc6a4f42d4",
-    "count-median": "f3e980f02387284836b7c75b78c00a6c",
-    "count-sketch, one item each": "ec57d66f94568837a381432b7f86c981",
+    "count-median": "4257af4aba5ffa0b69bfc5d3db325027",
+    "count-sketch, one item each": "2a7a3ffe48219f46788fe546397a2c21",
     "hierarchical-histogram, in noise": "21182797830161cf659aed2e2c38c385",
     "triehh, sampled": "4cf32aee4bf265f003e4166c95a43013",
     "tracked, tight, some items": "5e1bbf6e209869ad15f24ce1fe12b7e2",

@@ -269,6 +269,36 @@ def test_ways_to_release_counts_are_compared() -> None:
     assert invited_both["epsilon_devices"] == invited_both["epsilon_server"]
 
 
+@pytest.mark.parametrize("mechanism", ["count-sketch", "count-median"])
+def test_the_cost_of_noise_in_a_sketch_is_stated(mechanism: str) -> None:
+    asked = ["--mechanism", mechanism, "--devices", "4000", "--rounds", "3", "--words", "20000"]
+    asked += ["--epsilon", "2"]
+    result = CliRunner().invoke(app, ["plan", *asked, "--json", "-"])
+    assert result.exit_code == 0, result.output
+    costs = json.loads(result.output)["costs"]
+    assert [cost["rows"] for cost in costs] == [1, 3, 5, 7, 9]
+    assert all(0 < cost["width"] <= cost["exact_width"] for cost in costs)
+    errors = [cost["error"] for cost in costs[1:]]  # of medians, which do not depend on the rows
+    assert errors == pytest.approx([errors[0]] * 4, rel=0.05)
+    shown = CliRunner().invoke(app, ["plan", *asked])
+    assert "smallest threshold" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["--epsilon", "1"], "takes --rounds and --words"),
+        (["--rounds", "1", "--words", "9"], "takes --epsilon"),
+        (["--epsilon", "1", "--rounds", "1", "--words", "2"], "words are needed"),
+        (["--epsilon", "1", "--rounds", "1", "--words", "99", "--levels", "2"], "takes no --level"),
+    ],
+)
+def test_impossible_sketches_have_a_reason(args: list[str], reason: str) -> None:
+    asked = ["plan", "--mechanism", "count-sketch", "--devices", "1000", *args]
+    result = CliRunner().invoke(app, asked)
+    assert (result.exit_code, reason in result.output) == (2, True), result.output
+
+
 def test_all_users_join_if_all_are_needed() -> None:
     (design,) = (best for best in best_designs(12, 1.0, 1e-6, 10) if best.mode == "both")
     assert design.invitation is None

@@ -13,10 +13,10 @@ from client.device.exact_sums import spends_exact_study
 from client.device.journal import JournalEntry
 from client.device.policy import Policy, PolicyError, epsilon_of_rho, rho_of
 from protocol.api.phases import MessageKind
-from protocol.domains.strings import Utf8
+from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.privacy.release import Release
 from protocol.study import Terms
 
@@ -133,6 +133,15 @@ def test_coins_hide_nothing_from_the_server() -> None:
 def test_a_sum_with_enough_noise_spends_no_exact_study() -> None:
     exact = [given_to(), given_to(rho=2.0**19)]  # with no noise, and with noise that hides nothing
     assert not spends_exact_study(POLICY, trie_plan(11), SERVICE_URL, exact, NOW)
+
+
+def test_a_sketch_with_noise_spends_no_exact_study() -> None:
+    asked = {"mechanism": "count-sketch", "threshold": 200, "contribution": 1, "words": 2000}
+    domain = Alphabet(characters="ab", length=3)
+    for epsilon, spends in ((2.0, False), (20.0, True)):
+        question = parse_question(asked | {"domain": domain, "epsilon": epsilon})
+        plan = SUM_MECHANISMS["count-sketch"].first_plan(question, TERMS, "next", 1, Random(1))
+        assert spends_exact_study(POLICY, plan, SERVICE_URL, [], NOW) is spends
 
 
 def test_noise_too_small_to_hide_anything_makes_an_exact_sum() -> None:

@@ -1,6 +1,7 @@
 """The baselines score every candidate, over all rounds, and refuse domains without end."""
 
 import random
+import re
 from collections import Counter
 from typing import Any
 
@@ -8,10 +9,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from client.device.policy import rho_of
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.mechanism import MAX_SHOWN_ESTIMATES
+from protocol.mechanism import MAX_SHOWN_ESTIMATES, add_noise
+from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.frequency_sketches import candidate_count
-from protocol.mechanisms.registry import MECHANISMS, parse_question
+from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS, parse_plan, parse_question
+from protocol.privacy.events import PARTIES, LedgerEntry
+from protocol.privacy.ledger import Ledger
 from protocol.simulation.study import run_study
 from protocol.study import EMPTY_STATE, WORD_BITS, Terms
 from tests.protocol.chance import seeded
@@ -97,3 +102,112 @@ def test_keys_that_no_item_has_are_left_out() -> None:
     answer = mechanism.decode(plan, total, 3, EMPTY_STATE)
     counts = Counter({each.item: round(each.count) for each in answer.estimates})
     assert counts == {"a": 1, "ab": 1, "b": 1}
+
+
+# Noise.
+
+
+def noisy_plan(name: str, rounds: int = 1, **changes: Any) -> Any:
+    asked = question(name, **{"epsilon": 2, "delta": 1e-5, "threshold": 200} | changes)
+    return MECHANISMS[name].first_plan(asked, TERMS, "study", rounds, random.Random(1))
+
+
+def noisy_sum(plan: Any, histograms: list[dict[str, int]], seed: int) -> Any:
+    """Return the sum of a cohort's vectors, with the shares of all of its devices."""
+    mechanism, chance = SUM_MECHANISMS[plan.mechanism], seeded(seed)
+    total = mechanism.encode_sum(plan, histograms, chance)
+    shares = mechanism.noise_shares(plan, len(histograms))
+    assert shares is not None
+    add_noise(mechanism.ring(plan), total, shares.merged(len(histograms)), chance)
+    return total
+
+
+@NAMES
+def test_noise_keeps_the_epsilon_against_every_party(name: str) -> None:
+    plan = noisy_plan(name)
+    entry = LedgerEntry(name="study", event=MECHANISMS[name].dp_event(plan, 1))
+    ledger = Ledger(entries=(entry,))
+    for party in PARTIES:
+        assert ledger.epsilon(1e-5, party) == pytest.approx(2, rel=1e-4)
+    assert rho_of(plan) == pytest.approx(7 / plan.release.variance / 2)  # a cell in each row
+
+
+@NAMES
+def test_sums_with_noise_have_no_fault_and_garbage_has(name: str) -> None:
+    plan, mechanism = noisy_plan(name), SUM_MECHANISMS[name]
+    held = [{"abc": 1}] * 60 + [{"def": 1}] * 40
+    lane = mechanism.ring(plan).lanes[0]
+    for seed in range(10):
+        total = noisy_sum(plan, held, seed)
+        assert mechanism.fault(plan, total, len(held)) is None
+        garbage = np.random.default_rng(seed).integers(0, lane.q, lane.length)
+        fault = mechanism.fault(plan, (garbage.astype(lane.dtype),), len(held))
+        assert fault is not None
+    total[0][: plan.width] = (total[0][: plan.width] + 20) % lane.q  # one row, and no other
+    fault = mechanism.fault(plan, total, len(held))
+    assert (fault or "").startswith("the rows" if name == "count-median" else "the counts")
+
+
+@NAMES
+def test_estimates_under_noise_have_the_reported_variance(name: str) -> None:
+    """Over 100 sums, means stay within 4.5 standard errors, and variances within three."""
+    plan, mechanism = noisy_plan(name, words=400), SUM_MECHANISMS[name]
+    held, counts, variances = [{"abc": 1}] * 90 + [{"def": 1}] * 10, [], []
+    chosen = LETTERS.encode(["abc"])[0, 0]
+    for seed in range(100):
+        fresh = plan.model_copy(update={"seed": seed.to_bytes(32).hex()})
+        answer = mechanism.decode(fresh, noisy_sum(fresh, held, seed), len(held), EMPTY_STATE)
+        counts.append(answer.state.arrays["scores"][int(chosen)])
+        variances.append(answer.state.arrays["variances"][int(chosen)])
+    assert abs(np.mean(counts) - 90) < 4.5 * np.std(counts) / 100**0.5
+    assert np.var(counts) == pytest.approx(np.mean(variances), rel=0.45)
+
+
+@NAMES
+def test_items_are_found_under_noise(name: str) -> None:
+    rounds = [[[{"abc": 1}] * 280 + [{"def": 1}] * 120] for _ in range(3)]
+    asked = question(name, epsilon=2, delta=1e-5, threshold=250)
+    outcomes = list(run_study(MECHANISMS[name], asked, TERMS, rounds, random.Random(1), planned=3))
+    estimates = MECHANISMS[name].final_estimates(asked, outcomes[-1].study_state)
+    assert [each.item for each in estimates] == ["abc", "def"]
+    assert all(outcome.answer and outcome.answer.distinct < 40 for outcome in outcomes)
+
+
+@NAMES
+def test_full_cohorts_and_the_largest_noise_do_not_wrap(name: str) -> None:
+    plan = noisy_plan(name)
+    devices, lane = TERMS.max_devices, plan.sketch.ring.lanes[0]
+    noise = plan.release.max_noise(TERMS.cohorts, TERMS.dropout, min_honest_share(TERMS))
+    for extreme in (devices + noise, -devices - noise):
+        cells = np.full(lane.length, extreme % lane.q).astype(lane.dtype)
+        assert (plan.sketch.counts((cells,)) == extreme).all()
+    assert 0.98 * plan.question.nbytes < plan.sketch.ring.nbytes <= plan.question.nbytes
+    one, all_four = (plan.max_noise_variance(devices) for devices in (79, TERMS.max_devices))
+    assert all_four == pytest.approx(4 * one)
+    assert one > plan.release.variance  # if no device drops out
+
+
+@NAMES
+def test_noise_that_does_not_fit_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="epsilon needs a contribution of 1"):
+        question(name, epsilon=1, contribution=2)
+    with pytest.raises(ValueError, match=r"use (\d+) or more, or a larger epsilon") as refused:
+        noisy_plan(name, threshold=20)
+    enough = int(re.findall(r"use (\d+)", str(refused.value))[0])
+    noisy_plan(name, threshold=enough)
+    with pytest.raises(ValueError, match=f"use {2 * enough - 1} or more"):  # or one less, rounded
+        noisy_plan(name, rounds=4, threshold=enough)
+    with pytest.raises(ValueError, match="use a larger epsilon, fewer words or more devices"):
+        noisy_plan(name, epsilon=0.01, words=2**24, threshold=1e6)
+
+
+@NAMES
+def test_a_plan_has_the_noise_of_its_question(name: str) -> None:
+    plan = noisy_plan(name).model_dump()
+    coins = plan["release"] | {"probability": 0.5}
+    for changes in ({"release": None}, {"release": coins}):
+        with pytest.raises(ValidationError, match=r"if its question has an epsilon|no coins"):
+            parse_plan(plan | changes)
+    exact = MECHANISMS[name].first_plan(question(name), TERMS, "study", 1, random.Random(1))
+    with pytest.raises(ValidationError, match="if its question has an epsilon"):
+        parse_plan(exact.model_dump() | {"release": plan["release"], "width": 9})
