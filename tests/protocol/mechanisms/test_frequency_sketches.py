@@ -182,9 +182,9 @@ def test_full_cohorts_and_the_largest_noise_do_not_wrap(name: str) -> None:
         cells = np.full(lane.length, extreme % lane.q).astype(lane.dtype)
         assert (plan.sketch.counts((cells,)) == extreme).all()
     assert 0.98 * plan.question.nbytes < plan.sketch.ring.nbytes <= plan.question.nbytes
-    one, all_four = (plan.max_noise_variance(devices) for devices in (79, TERMS.max_devices))
-    assert all_four == pytest.approx(4 * one)
-    assert one > plan.release.variance  # if no device drops out
+    of_one, of_four = (plan.max_noise_variance(devices) for devices in (79, TERMS.max_devices))
+    assert of_four == pytest.approx(4 * of_one)
+    assert of_one > plan.release.variance  # if no device drops out
 
 
 @NAMES
