@@ -74,6 +74,7 @@ _OPTION_BY_LIMIT = {
 _KEY_NOTE = (
     "# and digits: key of an item whose string was not fetched, because it was too rare or too late"
 )
+_COHORT_NOTE = "much more or less common in some cohorts, as by lying devices"
 
 
 def fleet(
@@ -310,17 +311,21 @@ def _saving_partial_rounds(study: StudyView, json_path: str | None) -> Iterator[
 
 
 def heavy_hitter_table(study: StudyView, hitters: Sequence[HeavyHitter]) -> Group:
-    """Return the table of heavy hitters, with a note on keys that are not items."""
+    """Return the table of heavy hitters, with notes on keys and on cohorts that differ."""
     rows = [
         (hitter.item, f"{hitter.estimate:,.0f}", f"{hitter.standard_error:,.1f}")
         for hitter in hitters[:MAX_SHOWN_ITEMS]
     ]
     title = f"Held {study.question.threshold:g} times or more"
-    table = result_table(["item"], ["estimate", "± s.e."], rows, title)
+    table, notes = result_table(["item"], ["estimate", "± s.e."], rows, title), list[str]()
     has_keys = any(hitter.item.startswith("#") for hitter in hitters)
     if isinstance(study.question.domain, Hashed) and has_keys:
-        return Group(table, Text(_KEY_NOTE, "dim"))
-    return table
+        notes.append(_KEY_NOTE)
+    shown = hitters[:MAX_SHOWN_ITEMS]
+    flagged = ", ".join(each.item for each in shown if each.cohort_p_value is not None)
+    if flagged:
+        notes.append(f"{_COHORT_NOTE}: {flagged}")
+    return Group(table, *(Text(note, "dim") for note in notes))
 
 
 def _next_steps(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]:

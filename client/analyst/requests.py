@@ -224,7 +224,7 @@ def rounds(study: str, after: int = 0) -> PagedRequest[RoundView]:
 
 def heavy_hitters(study: str) -> PagedRequest[HeavyHitter]:
     """Return the request of a study's heavy hitters, most frequent first."""
-    columns = tuple(HeavyHitter.model_fields)
+    columns = tuple(name for name in HeavyHitter.model_fields if name != "cohort_p_value")
     url = path("studies", study, "heavy-hitters")
     return _listing(url, HeavyHitterPage, "heavy_hitters", columns)
 

@@ -171,13 +171,18 @@ class RoundView(PublicModel):
 
 
 class HeavyHitter(PublicModel):
-    """An item whose estimated count reaches the threshold; its 95% interval is `low` to `high`."""
+    """An item whose estimated count reaches the threshold; its 95% interval is `low` to `high`.
+
+    `cohort_p_value` is not null if cohorts of a round differed as only lying devices or unlike
+    cohorts do: the probability of that among honest devices whose cohorts are independent of items.
+    """
 
     item: str
     estimate: float
     standard_error: float
     low: float
     high: float
+    cohort_p_value: float | None = None
 
 
 class QueryResult(PublicModel):

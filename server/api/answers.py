@@ -99,10 +99,11 @@ def csv_table(rows: Iterable[HeavyHitter]) -> str:
     """Return `rows` as CSV in which no cell is a formula."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(("item", "estimate", "standard_error", "low", "high"))
+    writer.writerow(("item", "estimate", "standard_error", "low", "high", "cohort_p_value"))
     for row in rows:
         cell = "'" + row.item if row.item.startswith(_FORMULA_PREFIXES) else row.item
-        writer.writerow((cell, row.estimate, row.standard_error, row.low, row.high))
+        numbers = row.estimate, row.standard_error, row.low, row.high, row.cohort_p_value
+        writer.writerow((cell, *numbers))
     return out.getvalue()
 
 

@@ -299,6 +299,7 @@ class HeavyHitterRow(Base):
     item: Mapped[str] = mapped_column(Utf8Bytes(), primary_key=True)
     estimate: Mapped[float]
     variance: Mapped[float]
+    cohort_p_value: Mapped[float | None]
 
 
 class LeaseRow(Base):

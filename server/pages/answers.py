@@ -38,13 +38,15 @@ class RankedItem:
 class ItemTable:
     """The first rows among the items that match a search.
 
-    `has_unresolved_keys` is true if a row seems to be the key of a string that was not fetched.
+    `has_unresolved_keys` is true if a row seems to be the key of a string that was not fetched, and
+    `has_flags` if a row is of an item whose cohorts differ.
     """
 
     rows: tuple[RankedItem, ...]
     matching: int
     total: int
     has_unresolved_keys: bool
+    has_flags: bool
 
 
 def item_table(
@@ -60,7 +62,8 @@ def item_table(
     has_keys = isinstance(domain, Hashed) and any(
         row.heavy_hitter.item.startswith(KEY_NAME_PREFIX) for row in rows
     )
-    return ItemTable(rows, len(ranked), len(items), has_keys)
+    has_flags = any(row.heavy_hitter.cohort_p_value is not None for row in rows)
+    return ItemTable(rows, len(ranked), len(items), has_keys, has_flags)
 
 
 @dataclass(frozen=True, slots=True)

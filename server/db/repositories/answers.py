@@ -55,6 +55,7 @@ class AnswerRepository(Repository):
                 standard_error=math.sqrt(row.variance),
                 low=lower,
                 high=upper,
+                cohort_p_value=row.cohort_p_value,
             )
             for row, lower, upper in zip(rows, low.tolist(), high.tolist(), strict=True)
         )
@@ -73,7 +74,13 @@ def save_study_state(
     session.merge(StudyStateRow(study=study, body=state.pack()))
     session.execute(delete(HeavyHitterRow).where(HeavyHitterRow.study == study))
     rows = [
-        {"study": study, "item": row.item, "estimate": row.count, "variance": row.variance}
+        {
+            "study": study,
+            "item": row.item,
+            "estimate": row.count,
+            "variance": row.variance,
+            "cohort_p_value": row.cohort_p_value,
+        }
         for row in heavy_hitters
     ]
     if rows:

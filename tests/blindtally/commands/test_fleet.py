@@ -102,21 +102,24 @@ def test_a_fleet_that_refuses_names_the_limits(service: ServerProcess) -> None:
     )
 
 
-def test_an_item_that_is_a_key_is_explained() -> None:
+def test_items_that_are_keys_or_differ_between_cohorts_are_explained() -> None:
     fields = {"mechanism": "tracked", "threshold": 5, "contribution": 1, "words": 1000}
     question = parse_question(fields | {"domain": {"kind": "hashed", "max_bytes": 9}})
     terms = Terms(cohort_size=20, minimum=10)
     study = StudyView.model_validate(study_document(question, terms))
 
-    def table_of(*items: str) -> str:
+    def table_of(*items: str, cohort_p_value: float | None = None) -> str:
         screen = Console(record=True, width=120, file=io.StringIO())
         numbers = {"estimate": 9.0, "standard_error": 0.0, "low": 9.0, "high": 9.0}
         hitters = [HeavyHitter(item=item, **numbers) for item in items]
+        hitters[0] = hitters[0].model_copy(update={"cohort_p_value": cohort_p_value})
         screen.print(heavy_hitter_table(study, hitters))
         return screen.export_text()
 
     assert "whose string was not fetched" in table_of("cat", "#e2d6ceb8ec")
     assert "not fetched" not in table_of("cat")
+    assert "common in some cohorts" not in table_of("cat", "dog")
+    assert "as by lying devices: cat\n" in table_of("cat", "dog", cohort_p_value=1e-9)
 
 
 def test_what_no_option_changes_is_named_as_such() -> None:

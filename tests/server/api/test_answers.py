@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from tests.server.harness import Served
 HOSTILE = ["=cmd()", "+1", "-1", "@x", "\tx", "<b>", 'a"b,c', "nul\0", "ünï", "a\nb"]
 
 
-async def answer(served: Served, *rounds: list[tuple[str, float, float]]) -> str:
-    """Return a study whose rounds have these estimates: items, counts and variances."""
+async def answer(served: Served, *rounds: Sequence[tuple[Any, ...]]) -> str:
+    """Return a study whose rounds have these estimates: items, counts, variances, p-values."""
     study = await served.create(rounds=len(rounds))
     store = served.store
     for number, estimates in enumerate(rounds, start=1):
@@ -65,6 +66,22 @@ async def test_intervals_end_at_what_all_devices_of_the_rounds_may_hold(served: 
     assert by_rounds == [12, pytest.approx(21.4, abs=0.1)]
 
 
+async def test_a_flag_is_in_the_page_and_in_the_table_until_the_study_ends(
+    each_served: Served,
+) -> None:
+    flagged = ("a", 5.0, 1.0, 1e-9)
+    study = await answer(each_served, [flagged, ("b", 5.0, 1.0)], [("a", 1.0, 1.0)])
+    page = await show(each_served, study)
+    assert [(row.item, row.cohort_p_value) for row in page.heavy_hitters] == [
+        ("a", pytest.approx(1e-9)),
+        ("b", None),
+    ]
+    path = f"/v1/studies/{study}/heavy-hitters"
+    response = await each_served.client.get(path, params={"format": "csv"})
+    first, second = list(csv.reader(io.StringIO(response.text, newline="")))[1:]
+    assert (float(first[-1]), second[-1]) == (pytest.approx(1e-9), "")
+
+
 async def test_pages_have_each_item_once_in_the_same_order_on_every_database(
     each_served: Served,
 ) -> None:
@@ -99,7 +116,7 @@ async def test_the_table_has_every_row_and_no_formula(served: Served) -> None:
         response = await served.client.get(path, **how)
         assert response.headers["content-type"] == "text/csv; charset=utf-8"
         head, *rows = csv.reader(io.StringIO(response.text, newline=""))
-        assert head == ["item", "estimate", "standard_error", "low", "high"]
+        assert head == ["item", "estimate", "standard_error", "low", "high", "cohort_p_value"]
         assert {row[0].removeprefix("'") for row in rows} == set(HOSTILE)
         assert not [row for row in rows if row[0].startswith(("=", "+", "-", "@", "\t"))]
         assert {tuple(row[1:3]) for row in rows} == {("5.0", "2.0")}

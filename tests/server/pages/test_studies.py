@@ -154,6 +154,17 @@ async def test_hostile_items_are_shown_as_text(served: Served) -> None:
     assert "<script>alert" not in await page_of(served, "/")
 
 
+async def test_an_item_whose_cohorts_differ_is_marked(served: Served) -> None:
+    study = await served.create()
+    await add_heavy_hitters(served, study, ("alike",), cohort_p_value=None)
+    assert "cohorts differ" not in await page_of(served, f"/studies/{study}")
+    await add_heavy_hitters(served, study, ("unlike",), cohort_p_value=3.2e-12)
+    page = await page_of(served, f"/studies/{study}")
+    assert "cohorts differ, p = 3e-12" in page
+    assert page.count("cohorts differ, p") == 1
+    assert "Honest devices cause this with probability p" in page
+
+
 async def test_a_search_ignores_case(served: Served) -> None:
     study = await served.create()
     await add_heavy_hitters(served, study, ("Berlin", "BERN", "paris", "<b>"))

@@ -163,6 +163,7 @@ def _create_answers() -> None:
         sa.Column("item", sa.LargeBinary(), nullable=False),
         sa.Column("estimate", sa.Double(), nullable=False),
         sa.Column("variance", sa.Double(), nullable=False),
+        sa.Column("cohort_p_value", sa.Double(), nullable=True),
         sa.ForeignKeyConstraint(["study"], ["studies.id"]),
         sa.PrimaryKeyConstraint("study", "item"),
     )
