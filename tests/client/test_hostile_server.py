@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from client.device.device import MAX_JSON_VALUES
+from client.device.device import MAX_JSON_VALUES, parse_document
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.take_part import ParticipationOutcome, take_part
 from client.errors import ServiceError, ServiceUnreachableError
 from client.transport import MAX_DOCUMENT_BYTES
+from protocol.api.messages import Survivors
 from secagg.errors import UnsafeRequestError
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -139,7 +140,7 @@ async def test_a_wait_beyond_the_patience_of_a_device_is_not_waited_for() -> Non
 
 
 async def terminal_codes(writer: asyncio.StreamWriter) -> None:
-    detail = r"\u001b]0;owned\u0007\u001b[2Jfine\r\nround 3: finished"
+    detail = r"\u001b]0;owned\u0007\u001b[2Jfine\r\nround 3: finished" + "!" * 10_000
     kind = "urn:blindtally:problem:not-found"
     body = f'{{"type": "{kind}", "title": "x", "status": 404, "detail": "{detail}"}}'.encode()
     writer.write(head(404, Content_Length=len(body)) + body)
@@ -150,6 +151,13 @@ async def test_an_error_contains_no_control_characters() -> None:
     assert outcome.state is EndState.REJECTED
     assert "fine" in outcome.error
     assert outcome.error.isprintable()
+    assert len(outcome.error) < 3_000
+
+
+def test_thousands_of_faults_are_counted_and_not_listed() -> None:
+    body = b'{"survivors": [' + b'"x",' * 999 + b'"x"]}'
+    with pytest.raises(UnsafeRequestError, match=r"malformed answer: 1,000 faults$"):
+        parse_document(Survivors, body)
 
 
 def whole(body: bytes, status: int = 200, **headers: object) -> Answer:

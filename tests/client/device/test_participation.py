@@ -346,12 +346,6 @@ def unreadable(_: bytes) -> bytes:
         ("slot", lambda b: b.replace(b'"slot":0', b'"slot":-1'), "(slot)", "participants"),
         ("slot", lambda b: b.replace(b'"slot":0', b'"slot":9'), "(slot)", "participants"),
         ("slot", lambda b: b.replace(b'"cohort":0', b'"cohort":-1'), "(slot)", "participants"),
-        (
-            "slot",
-            lambda b: b.replace(b'"cohort":0', b'"cohort":' + b"9" * 400),
-            "(slot)",
-            "participants",
-        ),
         ("slot", lambda b: b.replace(b'"p"', b'"' + b"p" * 65 + b'"'), "malformed", "participants"),
         ("slot", lambda b: b.replace(b'"slot":0', b'"slot":1'), "another than me", "participants"),
         ("roster", unreadable, "malformed", "participants"),
@@ -383,6 +377,15 @@ async def test_a_device_leaves_a_service_that_cheats_and_sends_no_more(
         await play(service)
     assert reason in str(refused.value)
     assert list(service.received)[-1] == last_message
+
+
+async def test_a_slot_beyond_the_plan_is_not_even_recorded() -> None:
+    huge = b'"cohort":' + b"9" * 400
+    service = Service(view_of(), cheats={"slot": lambda body: body.replace(b'"cohort":0', huge)})
+    journal = MemoryJournal()
+    with pytest.raises(PolicyError, match=r"\(slot\)"):
+        await play(service, device(journal=journal))
+    assert journal.entries == ()
 
 
 async def test_an_unexpected_error_ends_the_round_and_keeps_the_last_step(
