@@ -171,9 +171,10 @@ class SumMechanism(Mechanism[Q, P]):
 
     @abstractmethod
     def fault(self, plan: P, total: Vector, participants: int) -> str | None:
-        """Return the linear law that `total` breaks, which no sum of honest vectors breaks.
+        """Return the law that `total` breaks, which sums of honest vectors keep.
 
-        None if it breaks no law. That does not prove that all `participants` were honest: each
+        Where chance decides, an honest sum breaks a law with probability 2^-63 at most. None if
+        `total` breaks no law. That does not prove that all `participants` were honest: each
         mechanism documents the probability that a random vector breaks no law, and which
         false vectors it cannot detect.
         """

@@ -50,7 +50,8 @@ FrequencySketchName = Literal["count-median", "count-sketch"]
 MAX_CANDIDATES = 2**20
 _CELL_COUNT_LIMIT = 2**31
 _EXPECTED_FALSE_POSITIVES = 0.3  # mean number of items of a study that only noise shows
-_SCORES_ARRAY, _VARIANCES_ARRAY = "scores", "variances"  # of the study state, by candidate
+# Arrays of the study state: the first two by candidate, and the number of devices.
+_SCORES_ARRAY, _VARIANCES_ARRAY, _DEVICES_ARRAY = "scores", "variances", "devices"
 
 
 class FrequencySketchQuestion(SumQuestion):
@@ -196,17 +197,19 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
     def decode(
         self, plan: FrequencySketchPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        del participants
         sketch, keys = plan.sketch, enumerate_keys(plan.question.domain)
         counts = sketch.counts(total)
         scores = median(sketch.estimates(counts, keys))
         variances = sketch.variance(counts, scores)
-        for name, column in ((_SCORES_ARRAY, scores), (_VARIANCES_ARRAY, variances)):
-            state = state.with_array(name, state.arrays.get(name, np.zeros(len(keys))) + column)
+        devices = np.array([float(participants)])
+        added = (_SCORES_ARRAY, scores), (_VARIANCES_ARRAY, variances), (_DEVICES_ARRAY, devices)
+        for name, column in added:
+            state = state.with_array(name, state.arrays.get(name, np.zeros(len(column))) + column)
         is_shown = scores > (0 if plan.release is None else 3 * np.sqrt(variances))
         top = np.flatnonzero(is_shown)
         top = top[np.argsort(-scores[top], kind="stable")[:MAX_SHOWN_ESTIMATES]]
-        shown = estimates_of_values(plan.question.domain, top, scores, variances)
+        possible = np.minimum(scores, plan.question.largest_count(participants))
+        shown = estimates_of_values(plan.question.domain, top, possible, variances)
         distinct = (scores >= 0.5).sum() if plan.release is None else is_shown.sum()
         return Answer(True, float(distinct), tuple(shown), state)
 
@@ -216,7 +219,9 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
         variances = state.arrays.get(_VARIANCES_ARRAY, scores)
         heavy = np.flatnonzero(scores >= question.threshold)
-        return estimates_of_values(question.domain, heavy, scores, variances)
+        devices = int(state.arrays.get(_DEVICES_ARRAY, np.zeros(1))[0])
+        possible = np.minimum(scores, question.largest_count(devices))
+        return estimates_of_values(question.domain, heavy, possible, variances)
 
 
 COUNT_MEDIAN = FrequencySketchMechanism("count-median")

@@ -5,7 +5,7 @@ chance      comes from the generator that was passed, and from nothing else
 order       of items is irrelevant
 blocks      of devices add up to what their devices do, one by one
 sum         decoding the secure sum is decoding the plain sum
-fault       an honest sum has none, for any survivors
+fault       an honest sum has none, for any survivors (but with probability 2^-63 if it samples)
 plan        comes back from JSON, with the same digest; each round's seed is fresh
 influence   one device changes an answer by no more than its bound
 width       no sum wraps, not even with full contributions of all devices

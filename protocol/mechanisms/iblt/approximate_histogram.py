@@ -194,7 +194,7 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
         tables, sketched = _split(plan, total)
         if plan.sketch is not None:
             state = _store_sketch(plan, plan.sketch.counts(sketched), state)
-        return plan.repetitions.read(tables, participants).answer(state)
+        return plan.repetitions.read(tables, [participants]).answer(state)
 
     def final_estimates(
         self, question: ApproximateHistogramQuestion, state: StudyState

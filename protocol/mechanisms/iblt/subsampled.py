@@ -47,9 +47,11 @@ from protocol.mechanism import (
     COUNT_COLUMN,
     VARIANCE_COLUMN,
     Answer,
+    CohortSum,
     Estimate,
     SumMechanism,
     add_estimates,
+    add_sums,
     ranked,
 )
 from protocol.mechanisms.iblt.sampled_table import (
@@ -90,12 +92,17 @@ class TableReadings:
             return list(self.lists[0])
         counts: dict[str, float] = {}
         variances: dict[str, float] = {}
+        p_values: dict[str, float] = {}
         for estimates in self.lists:
             for each in estimates:
                 item, variance = each.item, each.variance / self.decoded_tables**2
                 counts[item] = counts.get(item, 0) + each.count / self.decoded_tables
                 variances[item] = variances.get(item, 0) + variance
-        return ranked(Estimate(item, counts[item], variances[item]) for item in counts)
+                if each.cohort_p_value is not None:
+                    p_values[item] = min(p_values.get(item, 1.0), each.cohort_p_value)
+        return ranked(
+            Estimate(item, counts[item], variances[item], p_values.get(item)) for item in counts
+        )
 
     def record(self, state: StudyState) -> StudyState:
         """Return `state` with the means and the lists added."""
@@ -145,11 +152,20 @@ class Repetitions:
                 return fault if self.tables == 1 else f"table {number}: {fault}"
         return None
 
-    def read(self, total: Vector, devices: int) -> TableReadings:
-        """Return the estimates of the tables of `devices`, and the mean number of distinct keys."""
-        readings = [(table, table.read(part)) for table, part in self._each(total)]
+    def read(
+        self, total: Vector, devices: Sequence[int], cohorts: Sequence[Vector] = ()
+    ) -> TableReadings:
+        """Return the estimates of all tables, and the mean number of distinct keys.
+
+        `devices` are those of each cohort. A table that is too full is read by its `cohorts`.
+        """
+        parts = [[part for _, part in self._each(vector)] for vector in cohorts]
+        readings = [
+            (table, table.read(part, None, [each[number] for each in parts]))
+            for number, (table, part) in enumerate(self._each(total))
+        ]
         lists = [
-            table.estimates(self.question.domain, each, [devices]) if each.whole.complete else []
+            table.estimates(self.question.domain, each, devices) if each.whole.complete else []
             for table, each in readings
         ]
         distinct = sum(each.whole.distinct for _, each in readings) / self.tables
@@ -287,7 +303,16 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
     def decode(
         self, plan: SubsampledIbltPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        return plan.repetitions.read(total, participants).answer(state)
+        return plan.repetitions.read(total, [participants]).answer(state)
+
+    def decode_cohorts(
+        self, plan: SubsampledIbltPlan, sums: Sequence[CohortSum], state: StudyState
+    ) -> Answer:
+        ring = self.ring(plan)
+        total, _ = add_sums(ring, sums)
+        cohorts = [ring.unpack(each.packed) for each in sums]
+        devices = [each.participants for each in sums]
+        return plan.repetitions.read(total, devices, cohorts).answer(state)
 
     def final_estimates(
         self, question: SubsampledIbltQuestion, state: StudyState

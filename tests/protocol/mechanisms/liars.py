@@ -10,6 +10,7 @@ import numpy as np
 from protocol.domains.strings import Alphabet
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.sampled_table import SampledTable, sampled_table
+from protocol.mechanisms.iblt.subsampled import SubsampledIbltPlan
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.study import EMPTY_STATE, StudyState, Terms
 from secagg.ring import Vector
@@ -47,6 +48,8 @@ class AttackedRound:
         if hasattr(plan, "table"):
             table: SampledTable = plan.table
             return table
+        if isinstance(plan, SubsampledIbltPlan):
+            return plan.repetitions._table(0)
         seed = bytes.fromhex(plan.seed)
         return sampled_table(plan.question, plan.terms, plan.t, plan.cells, seed)
 

@@ -22,9 +22,10 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 )
 from protocol.mechanisms.central.release_mechanism import DEVICES_ARRAY
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
+from protocol.mechanisms.frequency_sketches import FrequencySketchQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler, sampled_table
-from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion
+from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion, TableReadings
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.forecast import record_round
@@ -49,6 +50,10 @@ def adaptive(contribution: int = 1) -> AdaptiveIbltQuestion:
 
 def tracked(contribution: int = 1) -> TrackedQuestion:
     return TrackedQuestion(threshold=50.0, contribution=contribution, words=700, domain=DIGITS)
+
+
+def subsampled() -> SubsampledIbltQuestion:
+    return SubsampledIbltQuestion(threshold=50.0, contribution=1, words=700, domain=DIGITS)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +250,8 @@ def decode_cohorts(attacked: AttackedRound, lies: dict[int, Vector]) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("question", "number"), [(adaptive(), 1), (tracked(), 4), (tracked(10), 4)]
+    ("question", "number"),
+    [(adaptive(), 1), (tracked(), 4), (tracked(10), 4), (subsampled(), 1)],
 )
 def test_honest_cohorts_give_the_answer_of_their_sum(question: Any, number: int) -> None:
     attacked = attacked_round(question, number, cohorts=20)
@@ -282,7 +288,16 @@ def test_a_device_that_takes_the_counts_of_a_tracked_item_takes_those_of_its_coh
     assert abs(by_item[low].count - attacked.truth[low]) < 15
 
 
-@pytest.mark.parametrize("question", [adaptive(), tracked()])
+def test_a_flag_in_one_of_several_tables_is_kept() -> None:
+    lists = [
+        [Estimate("ab", 8.0, 2.0, 1e-9), Estimate("cd", 4.0, 2.0)],
+        [Estimate("ab", 6.0, 2.0, 1e-7)],
+    ]
+    means = TableReadings(lists, 2, 2.0).mean()
+    assert means == [Estimate("ab", 7.0, 1.0, 1e-9), Estimate("cd", 2.0, 0.5)]
+
+
+@pytest.mark.parametrize("question", [adaptive(), tracked(), subsampled()])
 def test_junk_of_one_device_does_not_make_the_cohorts_of_others_unreadable(question: Any) -> None:
     """Ten cohorts of 100 devices whose tables have room for 209 and more items together."""
     attacked = attacked_round(question, 1, cohorts=10)
@@ -295,3 +310,19 @@ def test_junk_of_one_device_does_not_make_the_cohorts_of_others_unreadable(quest
     assert answer.decoded
     counts = {each.item: each.count for each in answer.estimates}
     assert all(counts[each.item] == each.count for each in honest.estimates)
+
+
+def test_noise_gives_no_candidate_a_larger_count_than_there_are_devices() -> None:
+    """Two rounds of 40 devices that all hold one item, and noise of 9 in its cells."""
+    asked = ASKED | {"words": 60, "mechanism": "count-sketch", "rows": 3, "epsilon": 8.0}
+    question = FrequencySketchQuestion(**asked | {"threshold": 30})
+    mechanism, state = SUM_MECHANISMS["count-sketch"], EMPTY_STATE
+    plan = mechanism.first_plan(question, TERMS, "liars", 2, Random(1))
+    noisy = mechanism.encode_sum(plan, [{"ab": 1}] * 49, seeded(1))
+    for number in (1, 2):
+        assert mechanism.fault(plan, noisy, 40) is None
+        answer = mechanism.decode(plan, noisy, 40, state)
+        state = answer.state
+        assert [each.count for each in answer.estimates if each.item == "ab"] == [40]
+        final = mechanism.final_estimates(question, state)
+        assert [each.count for each in final if each.item == "ab"] == [40 * number]
