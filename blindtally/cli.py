@@ -22,6 +22,7 @@ COMMANDS = {
     "audit": "Show the actions of users and the refused requests, the newest first.",
     "fleet": "Let simulated devices take part in a study, round after round, until it is over.",
     "registrar": "Make the key of a registrar, and print its public half for a study's terms.",
+    "seat": "Draw which devices share a cohort, in all rounds that name a registrar, until Ctrl-C.",
     "simulate": "Simulate a study over a data file and compare its answer with the truth.",
     "params": "Compute the secure parameters of a cohort, and their cost to devices and server.",
     "plan": "Recommend a mechanism and its parameters, and predict the results of a study.",

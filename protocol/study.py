@@ -33,6 +33,7 @@ from protocol.randomness import RandomWords, bernoulli
 from secagg.errors import InfeasibleError
 from secagg.keys import check_identity
 from secagg.parameters import MAX_EXPONENT, Assumptions, Mode, choose_parameters
+from secagg.seating import MAX_DRAWS, SeatedRound, promised_colluders
 from secagg.session import Registry
 
 WORD_BITS = 16
@@ -88,6 +89,22 @@ class Terms(PublicModel):
     def assumptions(self) -> Assumptions:
         """Return the rates and failure probabilities in the form that the secure sum uses."""
         return Assumptions(self.corrupt, self.dropout, self.sigma, self.eta, self.mode)
+
+    @property
+    def is_seated(self) -> bool:
+        """Return whether the registrar draws which devices of a round share a cohort."""
+        return self.registrar is not None and self.cohorts > 1
+
+    @property
+    def max_colluders(self) -> int:
+        """Return the number of devices of any round that may work for the server.
+
+        Where the server chooses the members of a cohort, it is that of the smallest cohort.
+        """
+        if not self.is_seated:
+            return self.assumptions.max_corrupt(self.minimum)
+        sizes = (self.minimum, self.cohort_size, self.cohorts)
+        return promised_colluders(*sizes, self.assumptions)
 
     @property
     def max_devices(self) -> int:
@@ -229,6 +246,18 @@ class Plan(PublicModel):
         if self.terms.registrar is None:
             return None
         return Registry(bytes.fromhex(self.terms.registrar), enrolment_scope(self.study))
+
+    def seated_round(self, joiners: int) -> SeatedRound:
+        """Return the facts that the registrar signs when it seats `joiners` devices."""
+        if self.registry is None:
+            raise ValueError("a plan without a registrar seats nobody")
+        registrar = self.registry.registrar
+        return SeatedRound(self.digest(), registrar, joiners, self.terms.cohorts)
+
+    @property
+    def max_draws(self) -> int:
+        """Return the number of times that the registrar seats one identity in the study."""
+        return MAX_DRAWS + (self.rounds if self.question.asks_every_round else 0)
 
 
 P = TypeVar("P", bound=Plan)

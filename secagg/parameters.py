@@ -221,7 +221,7 @@ def _log_cut_probability(n: int, holders: int, threshold: int, assumptions: Assu
     groups = _log_choose(n - corrupt, size) + outside
 
     def cut(size: _LogArray) -> _LogArray:
-        inside = _log_tail(n - 1, corrupt + size - 1, holders, threshold - 1)
+        inside = log_tail(n - 1, corrupt + size - 1, holders, threshold - 1)
         exact: _LogArray = groups[size.astype(int) - 1] + size * inside
         return exact
 
@@ -265,7 +265,7 @@ def _spot_checks(n: int, assumptions: Assumptions) -> int:
     return min(math.ceil(exponent / (-2 * passing)), quorum - 1)
 
 
-def _log_tail(population: int, marked: _LogArray, draws: int, least: int) -> _LogArray:
+def log_tail(population: int, marked: _LogArray, draws: int, least: int) -> _LogArray:
     """Return log Pr[at least `least` of the `marked` are drawn], for each number of marked."""
     x = np.arange(max(least, 0), draws + 1.0)[:, np.newaxis]
     pmf = _log_choose(marked, x) + _log_choose(population - marked, draws - x)

@@ -161,6 +161,11 @@ class Roster(PackedSequence[RosterEntry]):
         """Return the identity of `slot`, without making its entry."""
         return self.read_field(slot, 0, KEY_BYTES)
 
+    @property
+    def identities(self) -> list[bytes]:
+        """Return the identities in the order of slots, without making entries."""
+        return [self.identity(slot) for slot in range(len(self))]
+
     def mask_key(self, slot: int) -> bytes:
         """Return the mask key of `slot`, without making its entry."""
         return self.read_field(slot, KEY_BYTES, KEY_BYTES)

@@ -18,6 +18,7 @@ from server.api import (
     populations,
     reports,
     rounds,
+    seatings,
     studies,
     uploads,
 )
@@ -97,6 +98,7 @@ def create_app(
         answers,
         populations,
         reports,
+        seatings,
         enrolments,
         health,
         assets,

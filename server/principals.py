@@ -11,10 +11,12 @@ class Permission(StrEnum):
     READ = "read"  # read studies, answers and ledgers
     WRITE = "write"  # create, start and stop studies; create populations
     OPERATE = "operate"  # read the audit trail and the metrics
+    SEAT = "seat"  # read the joiners of rounds and seat them, as a registrar
     TAKE_PART = "take-part"  # as a device
 
 
-SCOPES: Final = (Permission.READ, Permission.WRITE, Permission.OPERATE)  # of an API key
+# Of an API key.
+SCOPES: Final = (Permission.READ, Permission.WRITE, Permission.OPERATE, Permission.SEAT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from secagg.messages import (
 )
 from secagg.ring import Lane
 from secagg.roster import RosterEntry, ShareCommitment, roster_bytes, share_commitments_bytes
+from secagg.seating import CohortSeating
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
@@ -102,7 +103,9 @@ def test_the_bodies_have_the_sizes_of_the_page(body: str) -> None:
 
 
 def test_a_roster_has_the_size_of_the_page() -> None:
-    assert row("roster")[-1] == "160 n, or 224 n with a registrar"
+    sizes = "160 n, or 224 n with a registrar, or 72 + 224 n if it seats the round"
+    assert row("roster")[-1] == sizes
+    assert len(CohortSeating(0, 9, bytes(64)).pack()) == 72
     enrolled = RosterEntry(ENTRY.identity, ENTRY.keys, ENTRY.signature, bytes(64))
     assert (len(roster_bytes([ENTRY])), len(roster_bytes([enrolled]))) == (160, 224)
 

@@ -55,7 +55,7 @@ def create_key(
     name: Annotated[str, Argument(help="Name of the key's user or purpose.")],
     scope: Annotated[
         list[str] | None,
-        Option(help="Scope: read, write or operate; repeatable.", show_default="all"),
+        Option(help="Scope: read, write, operate or seat; repeatable.", show_default="all"),
     ] = None,
     days: DaysOption = None,
     database: DatabaseOption = DEFAULT_DATABASE,

@@ -18,6 +18,7 @@ from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_ope
 from secagg.errors import InfeasibleError
 from secagg.keys import SIGNATURE_BYTES
 from secagg.parameters import Assumptions, choose_parameters
+from secagg.seating import max_colluders
 
 MAX_CLIENTS: Final = 100_000  # as in a study's terms
 _RATE_STEP: Final = 0.05  # between two rates that are tried instead of an infeasible one
@@ -33,6 +34,9 @@ def params(
     has_registrar: Annotated[
         bool, Option("--registrar/--no-registrar", help="Whether a registrar enrols devices.")
     ] = True,
+    cohorts: Annotated[
+        int, Option(min=1, max=1_000, help="Cohorts in a round, of this size each.")
+    ] = 1,
     words: Annotated[
         int, Option(min=0, max=10**9, help="32-bit words of a vector, for the times.")
     ] = 100_000,
@@ -57,8 +61,8 @@ def params(
     cost = SumCost(parameters, assumptions, has_registrar)
     units = measure_operations(parameters)
     if json_path != "-":
-        _show(cost, units, words)
-    write_json(json_path, as_json(cost, units, words))
+        _show(cost, units, words, cohorts)
+    write_json(json_path, as_json(cost, units, words, cohorts))
 
 
 def feasible_alternatives(n: int, assumptions: Assumptions) -> list[str]:
@@ -90,7 +94,7 @@ def _is_feasible(n: int, assumptions: Assumptions) -> bool:
     return True
 
 
-def as_json(cost: SumCost, units: OperationSeconds, words: int) -> dict[str, Any]:
+def as_json(cost: SumCost, units: OperationSeconds, words: int, cohorts: int = 1) -> dict[str, Any]:
     """Return the JSON document: assumptions, parameters such as `k` and `t`, and costs."""
     chosen, assumptions = cost.parameters, cost.assumptions
     dropouts = assumptions.max_dropouts(chosen.n)
@@ -105,6 +109,8 @@ def as_json(cost: SumCost, units: OperationSeconds, words: int) -> dict[str, Any
         "witnesses": chosen.spot_checks,
         "complete": chosen.is_complete,
         "quorum": assumptions.quorum(chosen.n),
+        "cohorts": cohorts,
+        "colluders": _colluders(cost, cohorts),
         "messages": cost.message_count,
         "bytes_up": cost.upload_bytes,
         "bytes_of_signatures": cost.message_count * SIGNATURE_BYTES,
@@ -133,17 +139,27 @@ _MESSAGES: Final = {
 TableRow: TypeAlias = tuple[str, str, str]
 
 
-def _show(cost: SumCost, units: OperationSeconds, words: int) -> None:
+def _colluders(cost: SumCost, cohorts: int) -> int:
+    """Return the number of devices of a round that may work for the server."""
+    n, assumptions = cost.parameters.n, cost.assumptions
+    if not cost.has_registrar:
+        return assumptions.max_corrupt(n)
+    return max_colluders(n * cohorts, cohorts, assumptions)
+
+
+def _show(cost: SumCost, units: OperationSeconds, words: int, cohorts: int) -> None:
     table = Table(show_header=False, box=None, pad_edge=False, width=80)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
-    for row in chain(_parameter_rows(cost), _byte_rows(cost), _time_rows(cost, units, words)):
+    for row in chain(
+        _parameter_rows(cost, cohorts), _byte_rows(cost), _time_rows(cost, units, words)
+    ):
         table.add_row(*row)
     Console().print(table)
 
 
-def _parameter_rows(cost: SumCost) -> Iterator[TableRow]:
+def _parameter_rows(cost: SumCost, cohorts: int) -> Iterator[TableRow]:
     chosen, a = cost.parameters, cost.assumptions
     corrupt, dropouts = a.max_corrupt(chosen.n), a.max_dropouts(chosen.n)
     reason = "the fewest with which such a threshold exists"
@@ -164,6 +180,16 @@ def _parameter_rows(cost: SumCost) -> Iterator[TableRow]:
     yield "neighbours", str(chosen.neighbours), neighbour_reason
     yield "spot checks", str(chosen.spot_checks), check_reason
     yield "quorum", str(a.quorum(chosen.n)), "devices that each phase needs"
+    safe, chosen_by_server = _colluders(cost, cohorts), a.max_corrupt(chosen.n)
+    reason = "in the whole study: the server chooses which devices share a cohort"
+    if cost.has_registrar:
+        reason = f"of the {chosen.n * cohorts:,} devices of a round"
+        if cohorts > 1:
+            reason += (
+                f", divided at random by the registrar (probability 2^-{a.sigma}); "
+                f"{chosen_by_server:,} if the server divided them"
+            )
+    yield "colluders", f"{safe:,}", reason
 
 
 def _byte_rows(cost: SumCost) -> Iterator[TableRow]:

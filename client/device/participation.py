@@ -46,6 +46,7 @@ from secagg.parameters import choose_parameters
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring
 from secagg.roster import DIGEST_BYTES, GRAPH_NONCE_BYTES, Roster, ShareCommitments
+from secagg.seating import CohortSeating
 from secagg.session import Session, Transcript
 
 # A step that expands this many bytes of masks takes about 10 ms, and runs in a thread.
@@ -147,18 +148,38 @@ class SumParticipation(RoundParticipation):
         )
         self.assignment = parse_document(SlotAssignment, answer.content)
         # Before the journal records it; the roster has the cohort's real size.
-        self.policy.check_slot(self._plan, self.assignment, self._plan.terms.cohort_size)
+        if not self._plan.terms.is_seated:
+            self.policy.check_slot(self._plan, self.assignment, self._plan.terms.cohort_size)
         return joined, self.assignment
 
     async def _share(self, joined: Joined, assignment: SlotAssignment) -> Shared:
         roster = await self._fetch("roster")
+        if self._plan.terms.is_seated:
+            assignment, roster = await self._run_step(self._take_seat, assignment, roster)
+            self.assignment = assignment
         # Holders are drawn now. The draw counts even if the device then refuses the roster,
         # because the service can ask it to join again.
         keys = joined.public_keys.mask + joined.public_keys.encryption
-        await self._record(MessageKind.KEY_SHARES, keys, self.policy.max_sharings)
+        await self._record(MessageKind.KEY_SHARES, keys, self.policy.sharings(self._plan))
         shared, key_shares = await self._run_step(self._share_keys, joined, assignment, roster)
         await self._send(MessageKind.KEY_SHARES, key_shares.pack())
         return shared
+
+    def _take_seat(self, assignment: SlotAssignment, body: bytes) -> tuple[SlotAssignment, bytes]:
+        """Return the seat that the registrar drew, and the entries of the roster in `body`.
+
+        Raises:
+            PolicyError: if the registrar did not seat this cohort, or this device in it.
+        """
+        with refusing_malformed():
+            seating, entries = CohortSeating.split(body)
+            identities = Roster.unpack(entries, has_registrar=True).identities
+        self.policy.check_seating(self._plan, seating, identities)
+        if self.device.identity.public not in identities:
+            raise PolicyError("seating", "shows a cohort without this device")
+        slot = identities.index(self.device.identity.public)
+        seat = {"cohort": seating.cohort, "slot": slot}
+        return assignment.model_copy(update=seat), entries
 
     def _share_keys(
         self, joined: Joined, assignment: SlotAssignment, body: bytes
@@ -169,8 +190,9 @@ class SumParticipation(RoundParticipation):
         self.policy.check_cohort(plan, assignment, len(roster))
         with refusing_malformed():  # the terms may be infeasible for a cohort of this size
             assumptions, registry = plan.terms.assumptions, plan.registry
-            session = Session(plan.digest(), assignment.cohort, roster, assumptions, registry)
-        return joined.share(assignment.slot, session, self.secrets)
+            cohort, slot = assignment.seat
+            session = Session(plan.digest(), cohort, roster, assumptions, registry)
+        return joined.share(slot, session, self.secrets)
 
     async def _mask(self, shared: Shared) -> Masked:
         share_commitments = await self._fetch("share-commitments")
@@ -238,7 +260,7 @@ class SumParticipation(RoundParticipation):
     ) -> None:
         assert self.assignment is not None  # `steps` joins first
         entry = JournalEntry.of(
-            self._plan.study, self.view.number, self.assignment.cohort, kind, body
+            self._plan.study, self.view.number, self.assignment.seat[0], kind, body
         )
         check_rho = check_exact = None
         if kind is MessageKind.MASKED_INPUT:

@@ -25,6 +25,7 @@ from secagg.errors import UnsafeRequestError
 from secagg.keys import SIGNATURE_BYTES, Identity
 from secagg.messages import KeyShares, SeedShares
 from secagg.parameters import Mode, choose_parameters
+from secagg.seating import MAX_DRAWS, CohortSeating, seating_fault
 
 _UNVERIFIED_IDENTITIES_REASON: Final = (
     "asks for a sum with devices that it may have invented: pass the public key of the study's "
@@ -70,7 +71,8 @@ class Policy:
             its key shares and seed shares, and its vector, or its report. A vector has at most one
             element for every two of them.
         max_sharings: how often the device shares keys in one study without sending a vector. Each
-            time gives an attacker who wants certain holders another chance of 2^-sigma.
+            time gives an attacker who wants certain holders, or a cohort of colluders, another
+            chance of 2^-sigma.
         registrar: the public key of the one registrar that may enrol the devices. It must come to
             the device by another way than the server.
         min_threshold: the threshold of a study of exact sums. An item that all devices together
@@ -99,7 +101,7 @@ class Policy:
     min_sigma: int = 40
     modes: frozenset[Mode] = frozenset({"active"})
     max_upload_bytes: int = 4 * 2**20
-    max_sharings: int = 64
+    max_sharings: int = MAX_DRAWS
     registrar: bytes | None = None
     trust_server_identities: bool = False
     max_epsilon: float = 4.0
@@ -157,7 +159,12 @@ class Policy:
 
     def check_slot(self, plan: AnyPlan, assignment: SlotAssignment, n: int) -> None:
         """Check that a cohort of `n` devices has the assigned slot; raises PolicyError if not."""
-        if not (0 <= assignment.slot < n and 0 <= assignment.cohort < plan.terms.cohorts):
+        cohort, slot = assignment.cohort, assignment.slot
+        if (
+            slot is None
+            or cohort is None
+            or not (0 <= slot < n and 0 <= cohort < plan.terms.cohorts)
+        ):
             raise PolicyError("slot", "assigned a slot or a cohort that does not exist")
 
     def check_cohort(self, plan: AnyPlan, assignment: SlotAssignment, n: int) -> None:
@@ -169,6 +176,17 @@ class Policy:
         self.check_slot(plan, assignment, n)
         for violation in self._quorum_violations(terms.assumptions.quorum(n)):
             raise violation
+
+    def check_seating(self, plan: AnyPlan, seating: CohortSeating, identities: list[bytes]) -> None:
+        """Check that the registrar seated `identities`, by slot; raises PolicyError otherwise."""
+        seated_round = plan.seated_round(seating.joiners)
+        fault = seating_fault(seated_round, seating, identities, plan.terms.minimum)
+        if fault is not None:
+            raise PolicyError("seating", fault)
+
+    def sharings(self, plan: AnyPlan) -> int:
+        """Return the largest number of sharings in the plan's study, vectors included."""
+        return self.max_sharings + (self.max_rounds if plan.question.asks_every_round else 0)
 
     def check_rho(self, plan: AnyPlan, spent: float) -> None:
         """Check that noise hides the device in this sum and in those before, of rho `spent`.

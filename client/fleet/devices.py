@@ -121,12 +121,12 @@ class FleetDevices:
                     behaviour.pause_seconds,
                 )
         assignment = participation.assignment
+        is_seated = assignment is not None and assignment.slot is not None
         return DeviceResult(
             index,
             end.state,
             end.last_step,
-            assignment.cohort if assignment else -1,
-            assignment.slot if assignment else -1,
+            *(assignment.seat if assignment and is_seated else (-1, -1)),
             transport.traffic,
             device.contribution,
             participation.vector,

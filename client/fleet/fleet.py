@@ -12,7 +12,7 @@ system's randomness.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -24,6 +24,7 @@ from client.fleet.behaviour import DeviceBehaviour, draw_behaviours
 from client.fleet.config import DeviceResult, FleetConfig, FleetProgress, FleetRound, select_devices
 from client.fleet.devices import ClientFactory, FleetDevices, Holdings
 from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
+from client.registrar import DrawRecord, Registrar, seating_rounds
 from protocol.api.messages import RoundView, StudyView
 
 _CLOSING_POLL_SECONDS: Final = 0.1  # between two requests for a round that will end soon
@@ -66,6 +67,19 @@ class Fleet:
         Raises:
             NobodyEnteredError: if no device took part in a round.
         """
+        async with self._seating():
+            async for played in self._rounds():
+                yield played
+
+    def _seating(self) -> AbstractAsyncContextManager[None]:
+        """Seat the rounds, if the fleet has the key of a registrar that must."""
+        config = self.config
+        if config.registrar is None or not self.study.terms.is_seated:
+            return nullcontext()
+        registrar = Registrar(config.registrar, DrawRecord())
+        return seating_rounds(self.connect, registrar, config.api_key)
+
+    async def _rounds(self) -> AsyncIterator[FleetRound]:
         after = 0
         while self._devices.eligible(after + 1):
             view = await self.next_round(after)

@@ -35,6 +35,7 @@ class FailureCause(StrEnum):
     INFEASIBLE = "infeasible"  # no parameters are safe for a cohort of this size
     UNRECOVERABLE = "unrecoverable"  # a secret could not be recovered from the shares
     POISONED = "poisoned"  # no honest vectors add up to this
+    NOT_SEATED = "not-seated"  # the registrar did not divide the joiners into cohorts in time
     STOPPED = "stopped"  # with its study
     INTERNAL = "internal"  # a fault of the service
 

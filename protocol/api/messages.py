@@ -74,6 +74,7 @@ class Timeouts(PublicModel):
     """Maximum seconds of each phase; after a quorum, `idle` seconds without a message end it."""
 
     enrolling: Seconds = 600
+    seating: Seconds = 300
     sharing: Seconds = 60
     masking: Seconds = 60
     confirming: Seconds = 60
@@ -280,12 +281,44 @@ class JoinRequest(PublicModel):
 
 
 class SlotAssignment(PublicModel):
-    """The answer to `JoinRequest`: the slot of the device, and the deadline of enrolling."""
+    """The answer to `JoinRequest`: the slot of the device, and the deadline of enrolling.
+
+    `cohort` and `slot` are None until the roster is known if a registrar seats the round.
+    """
 
     participant: str = Field(min_length=1, max_length=64)
-    cohort: int
-    slot: int
+    cohort: int | None = None
+    slot: int | None = None
     deadline: datetime
+
+    @property
+    def seat(self) -> tuple[int, int]:
+        """Return cohort and slot; raises ValueError until they are known."""
+        if self.cohort is None or self.slot is None:
+            raise ValueError("the registrar has not seated this device yet")
+        return self.cohort, self.slot
+
+
+class PendingSeating(PublicModel):
+    """A round whose joiners wait until `deadline` for its registrar to seat them."""
+
+    study: str
+    round: int
+    joiners: int
+    deadline: datetime
+
+
+class SeatingPage(PublicModel):
+    """The rounds that wait for one registrar."""
+
+    rounds: tuple[PendingSeating, ...]
+
+
+class SeatingView(PublicModel):
+    """A round for its registrar: the plan, and the number of its joiners."""
+
+    plan: AnyPlan
+    joiners: int
 
 
 class Survivors(PublicModel):

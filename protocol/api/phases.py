@@ -1,10 +1,11 @@
 """Phases of one cohort, and the rule that ends them.
 
-    enrolling -> sharing -> masking -> confirming -> unmasking -> summed, or failed
+    enrolling [-> seating] -> sharing -> masking -> confirming -> unmasking -> summed, or failed
     reporting -> summed, or failed
 
-Only a sum that must be safe from an active server has a confirming phase. A round of reports,
-which are private by themselves, has one phase.
+In a round that a registrar seats, one cohort collects the joiners of all cohorts; seating waits for
+the registrar, which divides them (`secagg.seating`). Only a sum that must be safe from an active
+server has a confirming phase. A round of reports, which are private by themselves, has one phase.
 
 A phase ends when all expected messages have arrived, or at its deadline. Then the cohort
 continues if a quorum arrived, and fails otherwise. After a quorum the phase also ends when no
@@ -25,6 +26,7 @@ class Phase(StrEnum):
     """A phase of a cohort, defined in the order of time."""
 
     ENROLLING = "enrolling"
+    SEATING = "seating"
     SHARING = "sharing"
     MASKING = "masking"
     CONFIRMING = "confirming"
@@ -58,17 +60,23 @@ MESSAGE_KIND: Final = {  # the message of each phase; enrolling has the particip
 }
 
 
-_ACTIVE_PHASES = tuple(p for p in Phase if not p.is_over and p is not Phase.REPORTING)
+_ACTIVE_PHASES = tuple(
+    p for p in Phase if not p.is_over and p not in (Phase.SEATING, Phase.REPORTING)
+)
 PARTICIPANT_PHASES: Final[Mapping[Mode, tuple[Phase, ...]]] = {  # in order, by mode of the cohort
     "active": _ACTIVE_PHASES,
     "semi-honest": tuple(phase for phase in _ACTIVE_PHASES if phase is not Phase.CONFIRMING),
 }
 
 
-def next_phase(phase: Phase, mode: Mode) -> Phase:
+def next_phase(phase: Phase, mode: Mode, *, is_seated: bool = False) -> Phase:
     """Return the phase that follows `phase`, which is not over."""
     if phase is Phase.REPORTING:
         return Phase.SUMMED
+    if phase is Phase.ENROLLING and is_seated:
+        return Phase.SEATING
+    if phase is Phase.SEATING:
+        return Phase.SHARING
     following = (*PARTICIPANT_PHASES[mode], Phase.SUMMED)
     return following[following.index(phase) + 1]
 
@@ -85,6 +93,12 @@ class PhaseStatus:
     last_received: datetime
     deadline: datetime
     idle: timedelta
+    is_seated: bool = False  # by a registrar, after enrolling
+
+    @property
+    def next_phase(self) -> Phase:
+        """Return the phase that follows the present one."""
+        return next_phase(self.phase, self.mode, is_seated=self.is_seated)
 
     @property
     def closes_at(self) -> datetime:
@@ -100,7 +114,7 @@ def settle(status: PhaseStatus, now: datetime) -> Phase:
     if phase.is_over:
         return phase
     if status.received >= status.expected:
-        return next_phase(phase, status.mode)
+        return status.next_phase
     if now < status.closes_at:
         return phase
-    return next_phase(phase, status.mode) if status.received >= status.quorum else Phase.FAILED
+    return status.next_phase if status.received >= status.quorum else Phase.FAILED

@@ -109,20 +109,23 @@ async def wait_for_end_of(
 ) -> Phase | Response:
     """Return the cohort's phase once `phase` is over, or a 202 response after `seconds`.
 
+    The seating of a round counts as a part of enrolling.
+
     Raises:
         ProblemError: if the cohort failed, is summed, or has not reached `phase`.
     """
+    early = (phase, Phase.SEATING) if phase is Phase.ENROLLING else (phase,)
 
     async def status_after_phase() -> CohortStatus | None:
         status = await service.store.participants.status(participant.cohort)
-        return None if status.phase is phase else status
+        return None if status.phase in early else status
 
     channel = cohort_channel(participant.cohort)
     changed = await service.notifier.wait_for(channel, status_after_phase, seconds)
     status = changed or await service.store.participants.status(participant.cohort)
     if status.phase is Phase.FAILED:
         raise cohort_failed(status.failure)
-    if status.phase is phase:
+    if status.phase in early:
         pending = Pending(phase=status.phase, deadline=status.deadline)
         headers = {"Retry-After": str(service.retry_after(minimum=0))}
         return Response(pending.model_dump_json(), 202, headers, "application/json")

@@ -1,6 +1,6 @@
 """Routes of a device in a round: join, then read one document and upload one message per phase.
 
-    enrolling    POST participants
+    enrolling    POST participants         (and seating, by a registrar: `seatings.py`)
     sharing      GET roster             -> PUT key-shares
     masking      GET share-commitments  -> PUT masked-input
     confirming   GET survivors          -> PUT confirmation
@@ -105,6 +105,8 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     if not is_new:
         response.status_code = 200
     service.orchestrator.wake()
+    if plan.terms.is_seated:
+        return assignment.model_copy(update={"cohort": None, "slot": None})
     return assignment
 
 
@@ -124,6 +126,9 @@ async def get_roster(participant: SlotDep, service: ServiceDep, wait: WaitSecond
     phase = await wait_for_end_of(service, participant, "the roster", Phase.ENROLLING, wait)
     if isinstance(phase, Response):
         return phase
+    if not participant.is_final:  # the registrar may have moved it to another cohort meanwhile
+        participant = await service.cohort_cache.slot(participant.participant)
+        phase = (await service.store.participants.status(participant.cohort)).phase
     if phase is not Phase.SHARING:
         await require_message(service, participant, phase, MESSAGE_KIND[Phase.SHARING])
     return _octets(await service.cohort_cache.roster(participant.cohort))

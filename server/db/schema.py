@@ -88,7 +88,8 @@ class RoundRow(Base):
 class CohortRow(Base):
     """One secure sum of a round. `phase` only moves forward, so it is its own version.
 
-    `history` is a list of phase records, the last of them open. A cohort is `poisoned` if no honest
+    `history` is a list of phase records, the last of them open. `seating` is the registrar's word
+    on a cohort that it seated, as it precedes the roster. A cohort is `poisoned` if no honest
     vectors have its sum, or if its sum was excluded from the answer. All other facts of the sum
     (parameters, roster, graph) follow from the plan and the messages.
     """
@@ -111,6 +112,7 @@ class CohortRow(Base):
     poisoned: Mapped[bool]
     history: Mapped[list[dict[str, Any]]]
     sum: Mapped[bytes | None] = mapped_column(deferred=True)
+    seating: Mapped[bytes | None]
 
 
 class ParticipantRow(Base):

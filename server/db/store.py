@@ -21,6 +21,7 @@ from server.db.repositories.populations import PopulationRepository
 from server.db.repositories.progress import ProgressRepository
 from server.db.repositories.reports import ReportRepository
 from server.db.repositories.rounds import RoundRepository
+from server.db.repositories.seatings import SeatingRepository
 from server.db.repositories.studies import StudyRepository
 
 
@@ -41,5 +42,6 @@ class Store:
         self.leases = LeaseRepository(database)
         self.processes = ProcessRepository(database)
         self.events = EventRepository(database)
+        self.seatings = SeatingRepository(database)
         self.progress = ProgressRepository(database)
         self.disk_space = DiskSpace(database)

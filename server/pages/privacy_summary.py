@@ -12,6 +12,7 @@ from protocol.api.messages import StudyView
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.privacy.events import DpEvent, LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
+from protocol.study import Terms
 from server.pages.formatting import small_number
 
 
@@ -116,10 +117,8 @@ def _hidden(study: StudyView, event: DpEvent) -> Iterator[str]:
 
 def _assumptions(study: StudyView, entry: LedgerEntry) -> Iterator[str]:
     terms = study.terms
-    yield (
-        f"At most {terms.corrupt:.0%} of a cohort's devices work together with the server, and at "
-        f"most {terms.dropout:.0%} drop out."
-    )
+    yield _collusion(terms)
+    yield f"At most {terms.dropout:.0%} of a cohort's devices drop out."
     if terms.mode == "active":
         yield (
             "The server need not be honest: it may send different keys, lists and dropouts to "
@@ -150,6 +149,22 @@ def _assumptions(study: StudyView, entry: LedgerEntry) -> Iterator[str]:
     )
     if (assumption := entry.views()["server"].assumption) and entry.views()["server"].private:
         yield f"For the noise: {assumption}."
+
+
+def _collusion(terms: Terms) -> str:
+    """Return the number of devices that may work for the server, and the party that seats them."""
+    colluders = terms.max_colluders
+    if terms.is_seated:
+        return (
+            f"At most {colluders:,} devices of a round work together with the server. A round has "
+            f"at least {terms.cohorts * terms.minimum:,}. The registrar draws which devices share "
+            "a cohort; each device checks its signature."
+        )
+    return (
+        f"At most {terms.corrupt:.0%} of a cohort's devices work together with the server. The "
+        f"server decides which devices share a cohort: more than {colluders:,} such identities in "
+        "the whole study can fill the smallest one."
+    )
 
 
 def _reports_summary(study: StudyView) -> PrivacySummary:

@@ -23,6 +23,7 @@ from server.service import ServiceDep
 router = page_router(Permission.READ)
 _ACTION_OF_PHASE: Final = {
     Phase.ENROLLING: "joined and sent keys",
+    Phase.SEATING: "were seated by the registrar",
     Phase.SHARING: "shared their mask key",
     Phase.MASKING: "sent their masked table",
     Phase.CONFIRMING: "signed the list of survivors",
@@ -137,6 +138,8 @@ def _phase_progress(
     cohort: CohortView, terms: Terms, now: datetime, *, is_reporting: bool
 ) -> Iterator[PhaseProgress]:
     phases = (Phase.REPORTING,) if is_reporting else PARTICIPANT_PHASES[terms.mode]
+    if terms.is_seated and not is_reporting:
+        phases = (phases[0], Phase.SEATING, *phases[1:])
     positions = {record.phase: index for index, record in enumerate(cohort.history)}
     expected = terms.max_devices if is_reporting else terms.cohort_size
     for phase in phases:

@@ -16,6 +16,7 @@ from protocol.mechanisms.registry import AnyPlan
 from secagg.aggregator import UnmaskingRequest
 from secagg.roster import roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
+from server.db.repositories.participants import ParticipantSlot
 from server.db.store import Store
 from server.rounds.decoding import read_transcript, read_unmasking_request
 
@@ -48,6 +49,10 @@ class AsyncCache(Generic[K, V]):
             self._reads[key].add_done_callback(partial(self._on_read, key))
         return await asyncio.shield(self._reads[key])  # cancelling a caller cancels no other
 
+    def forget(self, key: K) -> None:
+        """Read the value of `key` again when it is next used."""
+        self._values.pop(key, None)
+
     def _on_read(self, key: K, read: asyncio.Future[V]) -> None:
         del self._reads[key]
         if not read.cancelled() and read.exception() is None:
@@ -63,7 +68,7 @@ class CohortCache:
             lambda study_round: store.rounds.plan(*study_round), 64
         )
         self.plan_digest = AsyncCache(self._plan_digest, 1_000)
-        self.slot = AsyncCache(store.participants.slot, 20_000)
+        self._slot = AsyncCache(store.participants.slot, 20_000)
         self.enrolled_cohort = AsyncCache(
             messages.enrolled_cohort, _MAX_CACHED_PARTICIPANTS, lambda cohort: cohort.session.n
         )
@@ -87,6 +92,13 @@ class CohortCache:
             self._share_commitments, _MAX_CACHED_PARTICIPANTS * 100, len
         )
         self._messages = messages
+
+    async def slot(self, participant: str) -> ParticipantSlot:
+        """Return the slot of a participant, which is cached once it is final."""
+        slot = await self._slot(participant)
+        if not slot.is_final:
+            self._slot.forget(participant)
+        return slot
 
     async def senders(self, cohort: int, kind: MessageKind) -> Collection[int]:
         """Return the slots that sent a message of `kind`, whose phase is closed."""
@@ -115,7 +127,8 @@ class CohortCache:
         return signatures
 
     async def _roster(self, cohort: int) -> bytes:
-        return roster_bytes((await self.enrolled_cohort(cohort)).session.roster)
+        enrolled = await self.enrolled_cohort(cohort)
+        return enrolled.seating + roster_bytes(enrolled.session.roster)
 
     async def _share_commitments(self, cohort: int) -> bytes:
         return share_commitments_bytes((await self.transcript(cohort)).share_commitments)

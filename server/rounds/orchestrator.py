@@ -46,6 +46,10 @@ _ACTION_OF_PHASE = {
     Phase.UNMASKING: "gave their shares",
     Phase.REPORTING: "reported",
 }
+_NOT_SEATED_REASON = (
+    "the study's registrar did not divide the joiners into cohorts in time: it must run "
+    "`blindtally seat` with its key and the URL of this service"
+)
 _MAX_CONCURRENT_JOBS = 2
 
 
@@ -217,7 +221,9 @@ class Orchestrator:
         phase, next_phase = status.phase, settle(status, now)
         if next_phase is phase:
             return
-        if next_phase is Phase.FAILED:
+        if next_phase is Phase.FAILED and phase is Phase.SEATING:
+            await self._fail(cohort, FailureCause.NOT_SEATED, _NOT_SEATED_REASON, status.received)
+        elif next_phase is Phase.FAILED:
             reason = (
                 f"{status.received} of {status.expected} {_ACTION_OF_PHASE[phase]} in time, "
                 f"where {status.quorum} are needed"
@@ -238,15 +244,16 @@ class Orchestrator:
         self.wake()  # perhaps the next phase expects no messages
 
     async def _close_enrolling(self, cohort: PendingCohort) -> None:
-        """Fix the roster; if a device joins meanwhile, the next poll tries again."""
+        """Fix the joiners; if a device joins meanwhile, the next poll tries again."""
         try:
-            await asyncio.to_thread(choose_parameters, cohort.enrolled, cohort.assumptions)
+            for size in cohort.sum_sizes:
+                await asyncio.to_thread(choose_parameters, size, cohort.assumptions)
         except InfeasibleError as error:
             received = cohort.phase_status.received
             await self._fail(cohort, FailureCause.INFEASIBLE, str(error), received)
             return
         moved = await self.store.cohorts.close_enrolling(cohort)
-        self._after_move(cohort, Phase.SHARING, moved)
+        self._after_move(cohort, cohort.phase_status.next_phase, moved)
 
     async def _fail(
         self, cohort: PendingCohort, cause: FailureCause, reason: str, received: int | None = None

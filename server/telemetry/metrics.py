@@ -28,7 +28,8 @@ _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _MINUTES = (60, 120, 300, 600, 1800, 3600, 6 * 3600)
 _PHASE_AND_JOB_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, *_MINUTES)
 _THRESHOLD_BUCKETS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000)
-_JOINING_PHASES = (Phase.ENROLLING, Phase.REPORTING)  # devices cannot drop out of these
+# Devices cannot drop out of these.
+_JOINING_PHASES = (Phase.ENROLLING, Phase.SEATING, Phase.REPORTING)
 
 
 class Metrics:

@@ -74,6 +74,7 @@ class Service:
     received: dict[str, bytes] = field(default_factory=dict)
     rng: Random = field(default_factory=lambda: Random(1))
     n: int = N
+    cohort: int = 0
 
     @property
     def plan(self) -> AnyPlan:
@@ -115,7 +116,8 @@ class Service:
         self.others = [join(Identity.generate(self.rng), self.rng) for _ in range(self.n - 1)]
         roster = Roster.of((device, *(self._entry(other) for other in self.others)))
         plan, registry = self.plan.digest(), self.plan.registry
-        self.session = Session(plan, 0, roster, self.plan.terms.assumptions, registry)
+        assumptions = self.plan.terms.assumptions
+        self.session = Session(plan, self.cohort, roster, assumptions, registry)
         assignment = {
             "participant": "p",
             "cohort": 0,

@@ -33,6 +33,7 @@ from secagg.messages import (
 from secagg.parameters import Assumptions, Parameters, choose_parameters
 from secagg.ring import Lane, MaskApplier, Ring
 from secagg.roster import ShareCommitment, ShareCommitments
+from secagg.seating import CohortSeating, SeatedRound
 from secagg.session import NeighbourSelection, Session, Transcript
 from secagg.shamir import SHARE_BYTES, correct_errors, is_share, recover_many, split
 from tests.secagg.conftest import Script
@@ -126,6 +127,17 @@ def test_statements_and_signatures(case: dict[str, Any]) -> None:
     assert identity.public.hex() == case["identity"]
     assert signed_bytes(case).hex() == case["statement"]
     assert identity.sign(signed_bytes(case)).hex() == case["signature"]
+
+
+@each("signatures", "seatings")
+def test_seatings(case: dict[str, Any]) -> None:
+    registrar = Identity.of(unhex(case["registrar"]))
+    plan, identities = unhex(case["plan_digest"]), b"".join(map(unhex, case["identities"]))
+    seated_round = SeatedRound(plan, registrar.public, case["joiners"], case["cohorts"])
+    assert seated_round.statement(case["cohort"], identities).hex() == case["statement"]
+    seating = seated_round.sign(registrar, case["cohort"], identities)
+    assert seating.pack().hex() == case["packed"]
+    assert CohortSeating.split(unhex(case["packed"]) + b"entries") == (seating, b"entries")
 
 
 @each("signatures", "no_signatures")

@@ -5,7 +5,7 @@ from datetime import timedelta
 from server.principals import Permission
 from tests.server.harness import Served, study_request
 
-ALL_SCOPES = (Permission.READ, Permission.WRITE, Permission.OPERATE)
+ALL_SCOPES = (Permission.READ, Permission.WRITE, Permission.OPERATE, Permission.SEAT)
 
 
 def showing(secret: str) -> dict[str, str]:

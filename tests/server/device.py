@@ -19,6 +19,7 @@ from secagg.messages import ReceivedShares, unpack_confirmations
 from secagg.participant import Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 from secagg.roster import Roster, ShareCommitments
+from secagg.seating import CohortSeating
 from secagg.session import Registry, Session, Transcript
 
 KINDS = ("key-shares", "masked-input", "confirmation", "unmasking-shares")
@@ -131,8 +132,13 @@ class Device:
 
     async def compute_shares(self) -> bytes:
         """Take the step after the roster; return the key shares."""
-        plan = self.view.plan
-        roster = Roster.unpack(await self.read("roster"), has_registrar=plan.registry is not None)
+        plan, body = self.view.plan, await self.read("roster")
+        if plan.terms.is_seated:
+            seating, body = CohortSeating.split(body)
+        roster = Roster.unpack(body, has_registrar=plan.registry is not None)
+        if plan.terms.is_seated:
+            seat = {"cohort": seating.cohort, "slot": roster.identities.index(self.identity.public)}
+            self.seat = self.seat.model_copy(update=seat)
         assumptions, registry = plan.terms.assumptions, plan.registry
         self.cohort = Session(plan.digest(), self.seat.cohort, roster, assumptions, registry)
         self.shared: Shared

@@ -125,6 +125,30 @@ def odd_signatures(secret: bytes, statement: bytes) -> list[tuple[str, dict[str,
     ]
 
 
+def seatings(registrar: bytes, plan: bytes) -> list[dict[str, Any]]:
+    """Return two cohorts of 5 joiners, seated by `registrar`, as their rosters begin."""
+    identities = [ref.identity(stream(f"joiner {number}")) for number in range(5)]
+    cohorts = (identities[:3], identities[3:])
+    cases = []
+    for number, members in enumerate(cohorts):
+        payload = ref.u32(5, 2) + b"".join(members)
+        statement = ref.statement("seating", plan, number, payload)
+        packed = ref.u32(number, 5) + ref.sign(registrar, statement)
+        cases.append(
+            {
+                "registrar": registrar.hex(),
+                "plan_digest": plan.hex(),
+                "joiners": 5,
+                "cohorts": 2,
+                "cohort": number,
+                "identities": [each.hex() for each in members],
+                "statement": statement.hex(),
+                "packed": packed.hex(),
+            }
+        )
+    return cases
+
+
 def signatures() -> dict[str, Any]:
     """Return statements with their signatures, and signatures that do not hold."""
     secret, label = stream("identity"), stream("label")
@@ -160,6 +184,7 @@ def signatures() -> dict[str, Any]:
     malformed = odd_signatures(secret, statement)
     bad += [(why, {name: body.hex() for name, body in of.items()}) for why, of in malformed]
     return {
+        "seatings": seatings(secret, label),
         "statements": [
             {
                 **good,

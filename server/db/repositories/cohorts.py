@@ -40,8 +40,8 @@ class CohortRepository(Repository):
         return read_pending(session)
 
     async def close_enrolling(self, due: PendingCohort) -> bool:
-        """Start sharing among `due.enrolled`; False if the cohort has changed since it was read."""
-        return await self._change(due, Phase.SHARING, received=due.enrolled)
+        """Fix the `due.enrolled` joiners; False if the cohort has changed since it was read."""
+        return await self._change(due, due.phase_status.next_phase, received=due.enrolled)
 
     async def move(self, due: PendingCohort, to: Phase) -> bool:
         """Move a cohort to the phase `to`; False if it has changed since it was read as `due`.

@@ -23,11 +23,15 @@ _VECTORS_PER_BATCH = 16  # 6 MB of the usual 400 kB each
 
 @dataclass(frozen=True, slots=True)
 class EnrolledCohort:
-    """Fixed facts of an enrolled cohort: its plan, its ring, and the session of its sum."""
+    """Fixed facts of an enrolled cohort: its plan, its ring, and the session of its sum.
+
+    `seating` precedes the entries of its roster, if a registrar has seated the cohort.
+    """
 
     plan: AnyPlan
     ring: Ring
     session: SumSession = field(repr=False)
+    seating: bytes = b""
 
 
 class MessageRepository(Repository):
@@ -38,7 +42,7 @@ class MessageRepository(Repository):
         """Return the facts of an enrolled cohort; raises ProblemError if it is not enrolled."""
         row = session.get_one(CohortRow, cohort)
         if not has_enrolled(row):
-            raise _unreadable(row, "the cohort is still enrolling")
+            raise _unreadable(row, f"the cohort is still {row.phase}")
         plan = parse_plan(session.get_one(RoundRow, (row.study, row.round)).plan)
         ring = SUM_MECHANISMS[plan.mechanism].ring(plan)
         participants = select(ParticipantRow).where(ParticipantRow.cohort == cohort)
@@ -47,7 +51,7 @@ class MessageRepository(Repository):
         sum_session = SumSession(
             plan.digest(), row.number, roster, plan.terms.assumptions, plan.registry
         )
-        return EnrolledCohort(plan, ring, sum_session)
+        return EnrolledCohort(plan, ring, sum_session, row.seating or b"")
 
     @read_transaction
     def senders(self, session: Session, cohort: int, kind: MessageKind) -> frozenset[int]:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from protocol.api.messages import ProblemType, SlotAssignment
 from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase
 from protocol.mechanisms.registry import parse_question
+from protocol.study import Terms
 from secagg.keys import PublicKeys
 from secagg.roster import RosterEntry
 from server.db.database import Repository, read_transaction, write_transaction
@@ -107,12 +108,16 @@ class JoiningDevice:
 
 @dataclass(frozen=True, slots=True)
 class ParticipantSlot:
-    """Cohort and slot of a participant, which never change."""
+    """Cohort and slot of a participant, which never change once they are final.
+
+    In a round that a registrar seats they are final when it has, and the order of joining before.
+    """
 
     participant: str
     cohort: int
     slot: int
     credential_digest: bytes = field(repr=False)
+    is_final: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +228,13 @@ class ParticipantRepository(Repository):
             raise ProblemError(ProblemType.WRONG_STATE, f"the study is {row.state}")
         if not row.has_round:
             raise not_found("round")
-        parameters = {"of_study": study, "in_round": number, "size": row.terms["cohort_size"]}
+        terms = Terms.model_validate(row.terms)
+        size = terms.max_devices if terms.is_seated else terms.cohort_size
+        parameters = {"of_study": study, "in_round": number, "size": size}
         open_cohorts = query.where(CohortRow.deadline > self.database.now_column())
         # If a cohort fills while PostgreSQL waits for its lock, PostgreSQL returns no row although
         # the next cohort is open: then try again.
-        for _ in range(int(row.terms["cohorts"])):
+        for _ in range(terms.cohorts):
             cohort = session.scalar(open_cohorts.with_for_update(), parameters)
             if cohort is not None:
                 return cohort
@@ -239,11 +246,12 @@ class ParticipantRepository(Repository):
     def slot(self, session: Session, participant: str) -> ParticipantSlot:
         """Return the cohort and the slot of `participant`."""
         columns = (ParticipantRow.cohort, ParticipantRow.slot, ParticipantRow.credential_digest)
-        query = select(*columns).where(ParticipantRow.id == participant)
-        row = session.execute(query).one_or_none()
+        query = select(*columns, CohortRow.phase).where(ParticipantRow.id == participant)
+        row = session.execute(query.join(CohortRow)).one_or_none()
         if row is None:
             raise not_found("participant")
-        return ParticipantSlot(participant, *row)
+        is_final = row.phase not in (Phase.ENROLLING, Phase.SEATING)
+        return ParticipantSlot(participant, row.cohort, row.slot, row.credential_digest, is_final)
 
     @read_transaction
     def status(self, session: Session, cohort: int) -> CohortStatus:

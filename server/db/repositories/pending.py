@@ -15,6 +15,7 @@ from protocol.api.messages import Timeouts
 from protocol.api.phases import MESSAGE_KIND, Phase, PhaseStatus
 from protocol.study import Terms
 from secagg.parameters import Assumptions
+from secagg.seating import cohort_sizes
 from server.db.schema import PENDING_PHASES, CohortRow, MessageRow, StudyRow
 
 
@@ -30,6 +31,12 @@ class PendingCohort:
     enrolled: int
     assumptions: Assumptions
     timeouts: Timeouts
+    cohorts: int = 1  # into which a registrar divides the joiners
+
+    @property
+    def sum_sizes(self) -> tuple[int, ...]:
+        """Return the numbers of participants that its sums would have with the present joiners."""
+        return tuple(dict.fromkeys(cohort_sizes(self.enrolled, self.cohorts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,11 @@ def _pending_cohort(
     patience = limits.idle
     if row.phase is Phase.ENROLLING:
         received, expected, quorum = row.enrolled, rules.cohort_size, rules.minimum
+        if rules.is_seated:
+            expected, quorum = rules.max_devices, rules.cohorts * rules.minimum
         patience = limits.enrolling  # silence does not end it, because a larger cohort hides better
+    elif row.phase is Phase.SEATING:
+        expected = quorum = 1  # the registrar's answer, which moves the cohort itself
     elif row.phase is Phase.REPORTING:
         received, expected, quorum = row.enrolled, rules.max_devices, rules.minimum
         patience = limits.reporting  # devices report when they can
@@ -93,8 +104,10 @@ def _pending_cohort(
             last_received=last or datetime.fromisoformat(row.history[-1]["entered"]),
             deadline=row.deadline,
             idle=timedelta(seconds=patience),
+            is_seated=rules.is_seated,
         ),
         enrolled=row.enrolled,
         assumptions=rules.assumptions,
         timeouts=limits,
+        cohorts=rules.cohorts if rules.is_seated else 1,
     )

@@ -80,9 +80,10 @@ class RoundRepository(Repository):
         row = find_study(session, study)
         if row.state in ("finished", "stopped"):
             raise ProblemError(ProblemType.WRONG_STATE, f"the study is {row.state}")
-        size, cohorts = row.terms["cohort_size"], row.terms["cohorts"]
+        terms = Terms.model_validate(row.terms)
+        size = terms.max_devices if terms.is_seated else terms.cohort_size
         enrolling = and_(CohortRow.phase == Phase.ENROLLING, CohortRow.enrolled < size)
-        reporting = and_(CohortRow.phase == Phase.REPORTING, CohortRow.enrolled < size * cohorts)
+        reporting = and_(CohortRow.phase == Phase.REPORTING, CohortRow.enrolled < terms.max_devices)
         has_open_cohort = exists().where(
             CohortRow.study == study,
             CohortRow.round == RoundRow.number,

@@ -19,7 +19,8 @@ from server.db.schema import CohortRow, MessageRow, RoundRow
 def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) -> None:
     """Insert the round of `plan`, with cohorts that enroll from `now`.
 
-    A round of reports has one cohort, which receives all of them.
+    A round of reports has one cohort, which receives all of them. A round that a registrar seats
+    has one cohort until it does, which enrols the joiners of all.
     """
     is_sum = plan.mechanism in SUM_MECHANISMS
     phase = Phase.ENROLLING if is_sum else Phase.REPORTING
@@ -42,7 +43,7 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
         "poisoned": False,
         "history": [_phase_record(phase, now)],
     }
-    count = study.terms.cohorts if is_sum else 1
+    count = study.terms.cohorts if is_sum and not study.terms.is_seated else 1
     session.execute(insert(CohortRow), [cohort | {"number": number} for number in range(count)])
     facts = {"round": plan.round, "sampling_threshold": plan.t}
     record_event(session, study.id, EventKind.ROUND_OPENED, now, **facts)
@@ -95,5 +96,7 @@ def count_received(session: Session, row: CohortRow) -> int:
     """Return the final number of messages in the present phase of a locked cohort."""
     if row.phase in (Phase.ENROLLING, Phase.REPORTING):
         return row.enrolled
+    if row.phase is Phase.SEATING:
+        return 0  # the registrar's answer ends the phase
     of_phase = (MessageRow.cohort == row.id, MessageRow.kind == MESSAGE_KIND[row.phase])
     return session.scalar(select(func.count()).select_from(MessageRow).where(*of_phase)) or 0

@@ -150,6 +150,13 @@ def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
         AdviceLine("Shares needed", number(parameters.threshold), "to remove the device's mask"),
         AdviceLine("Sum is exact up to", number(max_dropouts), "dropouts in a cohort"),
         AdviceLine(
+            "Colluders tolerated",
+            number(terms.max_colluders),
+            f"of {number(terms.cohorts * terms.minimum)} or more devices of a round"
+            if terms.is_seated
+            else "in the whole study: the server chooses the members of a cohort",
+        ),
+        AdviceLine(
             "A lying device can spoil",
             f"1 of {number(terms.cohorts)} {'cohort' if terms.cohorts == 1 else 'cohorts'}",
             "in one round, then its identity has no slot again"

@@ -39,6 +39,15 @@ def test_the_server_is_trusted_only_by_option() -> None:
     assert document["seconds_of_one"]["verify"] > 0
 
 
+def test_cohorts_that_a_registrar_seats_tolerate_a_fraction_of_the_round() -> None:
+    asked = ["params", "--clients", "1000", "--cohorts", "100", "--json", "-"]
+    for options, colluders in (([], 4_279), (["--no-registrar"], 100), (["--cohorts", "1"], 100)):
+        document = json.loads(RUN.invoke(app, [*asked, *options]).stdout)
+        assert document["colluders"] == colluders
+    shown = " ".join(RUN.invoke(app, asked[:-2]).stdout.split())
+    assert "colluders 4,279 of the 100,000 devices of a round, divided at random" in shown
+
+
 @pytest.mark.parametrize("clients", [4, 1000])
 @pytest.mark.parametrize("mode", ["active", "semi-honest"])
 def test_the_table_has_values_and_reasons_in_eighty_columns(clients: int, mode: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from client.device.device import DeviceStep
 from client.device.driver import EndState
+from client.device.policy import Policy
 from client.fleet.config import (
     FleetConfig,
     FleetProgress,
@@ -19,7 +20,9 @@ from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
 from protocol.api.phases import Phase
+from secagg.keys import Identity
 from secagg.parameters import Mode
+from tests.client.conftest import create
 from tests.support.policies import trusting_policy
 
 HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(30)]
@@ -75,6 +78,20 @@ async def test_a_fleet_waits_for_the_next_round(connect: ClientFactory, study: S
     late.next_round = AsyncMock(side_effect=[view, None])  # type: ignore[method-assign]
     assert [each async for each in late.run()] == []
     assert late.next_round.await_args_list == [call(0), call(1)]
+
+
+async def test_a_fleet_with_the_key_of_its_registrar_seats_its_rounds(
+    connect: ClientFactory, registrar: Identity
+) -> None:
+    study = await create(connect, registrar=registrar.public.hex(), cohorts=2, minimum=7)
+    policy = Policy(min_cohort=5, registrar=registrar.public)
+    fleet_config = config(devices=15, dropout=0, registrar=registrar, policy=policy)
+    played = await play(connect, study, fleet_config)
+    for each in played:
+        assert [cohort.enrolled for cohort in each.view.cohorts] == [8, 7]
+        for cohort in each.view.cohorts:
+            assert len(each.results_in_sum(cohort)) == cohort.enrolled
+    assert len(played) == 2
 
 
 @pytest.mark.parametrize("devices", [10, 1000])

@@ -69,8 +69,18 @@ def test_the_phases_are_a_line_that_ends_in_a_sum(mode: Mode) -> None:
     assert line == [*PARTICIPANT_PHASES[mode], Phase.SUMMED]
 
 
+def test_a_round_that_a_registrar_seats_waits_for_it_after_enrolling() -> None:
+    enrolling = replace(MASKING, phase=Phase.ENROLLING, received=10, is_seated=True)
+    assert settle(enrolling, NOON) is Phase.SEATING
+    assert settle(replace(enrolling, is_seated=False), NOON) is Phase.SHARING
+    seating = replace(enrolling, phase=Phase.SEATING, received=0, expected=1, quorum=1)
+    assert settle(seating, NOON - TICK) is Phase.SEATING
+    assert settle(seating, NOON) is Phase.FAILED
+    assert seating.next_phase is Phase.SHARING
+
+
 def test_an_active_server_alone_has_its_survivors_confirmed() -> None:
-    others = (Phase.REPORTING, Phase.SUMMED, Phase.FAILED)
+    others = (Phase.SEATING, Phase.REPORTING, Phase.SUMMED, Phase.FAILED)
     assert list(PARTICIPANT_PHASES["active"]) == [phase for phase in Phase if phase not in others]
     assert set(PARTICIPANT_PHASES["active"]) - set(PARTICIPANT_PHASES["semi-honest"]) == {
         Phase.CONFIRMING

@@ -10,7 +10,7 @@ down_revision = None
 
 _UTC = sa.DateTime(timezone=True)
 _PHASE = sa.Enum(
-    *("enrolling", "sharing", "masking", "confirming", "unmasking"),
+    *("enrolling", "seating", "sharing", "masking", "confirming", "unmasking"),
     *("reporting", "summed", "failed"),
     name="phase",
     native_enum=False,
@@ -84,6 +84,7 @@ def _create_cohorts() -> None:
         sa.Column("poisoned", sa.Boolean(), nullable=False),
         sa.Column("history", sa.JSON(), nullable=False),
         sa.Column("sum", sa.LargeBinary(), nullable=True),
+        sa.Column("seating", sa.LargeBinary(), nullable=True),
         sa.ForeignKeyConstraint(["study", "round"], ["rounds.study", "rounds.number"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("study", "round", "number"),

@@ -1,0 +1,243 @@
+"""Registrar that seats rounds: draws which joiners share a cohort, and signs each cohort.
+
+    async with http_client(url) as http:
+        await Registrar(identity, DrawRecord(path)).serve(Transport(http), api_key)
+
+A server that could repeat a draw would repeat it until its colluders surround a device. So a plan
+has one list of joiners and one draw, and an identity is drawn at most `Plan.max_draws` times in its
+study, under any plans that the server makes. The record is durable before anything is signed. The
+same request has the same answer, so a registrar or a service that was killed goes on.
+"""
+
+import asyncio
+import sqlite3
+from array import array
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Final, TypeAlias
+from urllib.parse import quote
+
+import httpx
+
+from client.device.device import parse_document
+from client.errors import ForbiddenError, NotAuthorisedError, ServiceError
+from client.transport import Transport
+from protocol.api.messages import PendingSeating, SeatingPage, SeatingView
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from secagg.errors import UnsafeRequestError
+from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity
+from secagg.seating import split_identities
+
+POLL_SECONDS: Final = 1.0
+MAX_JOINERS: Final = 2**22  # 400 MB of identities and enrolments
+_ROW_BYTES: Final = KEY_BYTES + SIGNATURE_BYTES
+_SCHEMA: Final = """
+PRAGMA synchronous = FULL;
+CREATE TABLE IF NOT EXISTS draws (plan BLOB PRIMARY KEY, joiners BLOB, seats BLOB);
+CREATE TABLE IF NOT EXISTS seated (identity BLOB PRIMARY KEY, times INTEGER) WITHOUT ROWID;
+"""
+_COUNT_DRAW: Final = (
+    "INSERT INTO seated VALUES (?, 1) "
+    "ON CONFLICT (identity) DO UPDATE SET times = times + 1 WHERE times < ?"
+)
+
+
+class SeatingRefusedError(ValueError):
+    """The registrar does not seat this round; the message states the reason."""
+
+
+class DrawRecord:
+    """Durable record of draws, in a SQLite file; without a `path` it ends with the process.
+
+    Raises:
+        sqlite3.Error: if the file cannot be used.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._connection = sqlite3.connect(
+            path or ":memory:", isolation_level=None, check_same_thread=False
+        )
+        self._connection.executescript(_SCHEMA)
+
+    def draw(
+        self, plan_digest: bytes, identities: Sequence[bytes], max_draws: int, rng: Random
+    ) -> list[int]:
+        """Return the numbers of `identities` in a random order, the same one for the same plan.
+
+        Raises:
+            SeatingRefusedError: if the plan was drawn for others, or one of the identities has been
+                drawn `max_draws` times.
+        """
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")  # another process may have the same file
+        try:
+            seats = self._seats(plan_digest, identities, max_draws, rng)
+            execute("COMMIT")
+        except BaseException:
+            execute("ROLLBACK")
+            raise
+        return seats
+
+    def _seats(
+        self, plan_digest: bytes, identities: Sequence[bytes], max_draws: int, rng: Random
+    ) -> list[int]:
+        joiners = sha256(b"".join(identities)).digest()
+        query = "SELECT joiners, seats FROM draws WHERE plan = ?"
+        known = self._connection.execute(query, (plan_digest,)).fetchone()
+        if known is None:
+            seats = self._new_draw(identities, max_draws, rng)
+            row = (plan_digest, joiners, array("Q", seats).tobytes())
+            self._connection.execute("INSERT INTO draws VALUES (?, ?, ?)", row)
+            return seats
+        if known[0] != joiners:
+            raise SeatingRefusedError("other joiners were seated for the same plan before")
+        return array("Q", known[1]).tolist()
+
+    def _new_draw(self, identities: Sequence[bytes], max_draws: int, rng: Random) -> list[int]:
+        rows = ((identity, max_draws) for identity in identities)
+        counted = self._connection.executemany(_COUNT_DRAW, rows).rowcount
+        if counted < len(identities):
+            raise SeatingRefusedError(
+                f"{len(identities) - counted} of {len(identities)} devices were seated {max_draws} "
+                "times in this study before"
+            )
+        seats = list(range(len(identities)))
+        rng.shuffle(seats)
+        return seats
+
+
+SeatingReporter: TypeAlias = Callable[[PendingSeating, str], None]  # "" or the reason of a refusal
+
+
+@dataclass
+class Registrar:
+    """The registrar of `identity`; `rng` must be the system's randomness outside of tests."""
+
+    identity: Identity
+    draws: DrawRecord
+    rng: Random = field(default_factory=SystemRandom)
+    _refused: set[tuple[str, int]] = field(default_factory=set, init=False)
+
+    async def serve(
+        self,
+        transport: Transport,
+        api_key: str | None = None,
+        report: SeatingReporter = lambda _round, _refusal: None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        """Seat all rounds that name this registrar, until cancelled.
+
+        `report` receives each round that was seated, or refused with the reason. A service that is
+        out of reach or refuses a request is asked again.
+
+        Raises:
+            NotAuthorisedError, ForbiddenError: if the API key does not have the scope `seat`.
+        """
+        while True:
+            try:
+                await self.seat_pending(transport, api_key, report)
+            except (NotAuthorisedError, ForbiddenError):
+                raise
+            except (ServiceError, UnsafeRequestError, httpx.TransportError):
+                pass  # of a round that is over, or a service that will be back
+            await asyncio.sleep(poll_seconds)
+
+    async def seat_pending(
+        self,
+        transport: Transport,
+        api_key: str | None = None,
+        report: SeatingReporter = lambda _round, _refusal: None,
+    ) -> None:
+        """Seat the rounds that wait now; report each, and each refused round once."""
+        path = f"/registrars/{self.identity.public.hex()}/seatings"
+        answer = await transport.send("GET", path, ticket=api_key)
+        page = parse_document(SeatingPage, answer.content)
+        for pending in page.rounds:
+            key = pending.study, pending.round
+            if key in self._refused:
+                continue
+            try:
+                await self._seat(transport, pending, api_key)
+            except SeatingRefusedError as refusal:
+                self._refused.add(key)
+                report(pending, str(refusal))
+            else:
+                report(pending, "")
+
+    async def _seat(
+        self, transport: Transport, pending: PendingSeating, api_key: str | None
+    ) -> None:
+        base = f"/studies/{quote(pending.study, safe='')}/rounds/{pending.round}"
+        answer = await transport.send("GET", f"{base}/seating", ticket=api_key)
+        view = parse_document(SeatingView, answer.content)
+        self._check_plan(view.plan, pending, view.joiners)
+        rows: list[bytes] = []
+        while len(rows) < view.joiners:
+            answer = await transport.send(
+                "GET", f"{base}/joiners", params={"after": len(rows)}, ticket=api_key
+            )
+            rows += _split_rows(answer.content)
+        if len(rows) > view.joiners:
+            raise SeatingRefusedError(f"{view.joiners} joined, and {len(rows)} are shown")
+        body = await asyncio.to_thread(self._sign_seats, view.plan, rows)
+        await transport.send("PUT", f"{base}/seating", content=body, ticket=api_key)
+
+    def _check_plan(self, plan: AnyPlan, pending: PendingSeating, joiners: int) -> None:
+        terms = plan.terms
+        if (plan.study, plan.round) != (pending.study, pending.round):
+            raise SeatingRefusedError("the service shows the plan of another round")
+        if terms.registrar != self.identity.public.hex() or not terms.is_seated:
+            raise SeatingRefusedError("the plan does not ask this registrar for seats")
+        fewest, most = terms.cohorts * terms.minimum, min(terms.max_devices, MAX_JOINERS)
+        if plan.mechanism not in SUM_MECHANISMS or not fewest <= joiners <= most:
+            raise SeatingRefusedError(f"{joiners} joined, and a round has {fewest} to {most}")
+
+    def _sign_seats(self, plan: AnyPlan, rows: Sequence[bytes]) -> bytes:
+        """Return signatures of all cohorts, and the number of the joiner in each seat."""
+        number_of = {row[:KEY_BYTES]: number for number, row in enumerate(rows)}
+        registry = plan.registry
+        assert registry is not None  # `_check_plan`
+        if len(number_of) < len(rows):
+            raise SeatingRefusedError("a device would have two seats")
+        for row in rows:
+            if not registry.admits(row[:KEY_BYTES], row[KEY_BYTES:]):
+                raise SeatingRefusedError("a joiner was never enrolled by this registrar")
+        # By identity, so that the order in which the server shows them makes no other draw.
+        joiners = sorted(number_of)
+        seats = self.draws.draw(plan.digest(), joiners, plan.max_draws, self.rng)
+        seated = [joiners[seat] for seat in seats]
+        seated_round = plan.seated_round(len(rows))
+        signatures = [
+            seated_round.sign(self.identity, cohort, identities).signature
+            for cohort, identities in enumerate(split_identities(seated, plan.terms.cohorts))
+        ]
+        numbers = (number_of[identity].to_bytes(4, "big") for identity in seated)
+        return b"".join([*signatures, *numbers])
+
+
+def _split_rows(body: bytes) -> list[bytes]:
+    if not body or len(body) % _ROW_BYTES:
+        raise SeatingRefusedError(f"joiners take {_ROW_BYTES} bytes each, got {len(body)}")
+    return [body[start : start + _ROW_BYTES] for start in range(0, len(body), _ROW_BYTES)]
+
+
+@asynccontextmanager
+async def seating_rounds(
+    connect: Callable[[], httpx.AsyncClient], registrar: Registrar, api_key: str | None = None
+) -> AsyncIterator[None]:
+    """Seat the rounds of `registrar` in the background, for programs that are it themselves."""
+
+    async def serve() -> None:
+        async with connect() as http:
+            await registrar.serve(Transport(http), api_key, poll_seconds=POLL_SECONDS / 5)
+
+    task = asyncio.create_task(serve())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

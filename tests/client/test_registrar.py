@@ -1,0 +1,199 @@
+"""A registrar that seats rounds at a service that asks for more than it should."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from client.registrar import DrawRecord, Registrar, SeatingRefusedError
+from client.transport import Transport
+from protocol.api.messages import PendingSeating, SeatingPage, SeatingView
+from secagg.keys import Identity
+from secagg.seating import MAX_DRAWS
+from tests.client.cohort import view_of
+from tests.client.device.test_participation import EVERY_ROUND_QUESTION
+from tests.client.mock_transport import MockTransport
+
+REGISTRAR, SERVER = Identity.of(bytes(range(32))), Identity.of(bytes(range(1, 33)))
+JOINERS = [Identity.of(number.to_bytes(32, "big")).public for number in range(1, 21)]
+TERMS = {"cohorts": 2, "minimum": 8, "cohort_size": 10, "registrar": REGISTRAR.public.hex()}
+DRAW_AND_DIE = """
+import os, signal, sys
+from pathlib import Path
+from random import Random
+from client.registrar import DrawRecord
+seats = DrawRecord(Path(sys.argv[1])).draw(b"plan 3", [b"a", b"b", b"c"], 3, Random(3))
+print(seats, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@dataclass
+class Service:
+    """A service with one round that waits for its seats; `received` has the body of each PUT."""
+
+    view: SeatingView
+    rows: Sequence[bytes]
+    received: list[bytes] = field(default_factory=list)
+
+    def client(self) -> httpx.AsyncClient:
+        transport = MockTransport(self._answer)
+        return httpx.AsyncClient(transport=transport, base_url="http://service/v1")
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        name = request.url.path.rsplit("/", 1)[-1]
+        if request.method == "PUT":
+            self.received.append(request.content)
+            return httpx.Response(204)
+        if name == "joiners":
+            after = int(request.url.params["after"])
+            return httpx.Response(200, content=b"".join(self.rows[after : after + 7]))
+        pending = PendingSeating(
+            study="study-1", round=1, joiners=20, deadline="2030-01-01T00:00:00Z"
+        )
+        document = SeatingPage(rounds=(pending,)) if name == "seatings" else self.view
+        return httpx.Response(200, content=document.model_dump_json())
+
+
+def service(number: int = 1, **terms: object) -> Service:
+    plan = view_of(number, **(TERMS | terms)).plan
+    assert plan.registry is not None
+    signed = [REGISTRAR.sign(plan.registry.enrolment_statement(joiner)) for joiner in JOINERS]
+    rows = [joiner + signature for joiner, signature in zip(JOINERS, signed, strict=True)]
+    return Service(SeatingView(plan=plan, joiners=len(rows)), rows)
+
+
+async def asked(at: Service, registrar: Registrar | None = None) -> list[str]:
+    """Let the registrar look once; return its refusals, "" for a seated round."""
+    refusals: list[str] = []
+    registrar = registrar or Registrar(REGISTRAR, DrawRecord(), Random(1))
+    async with at.client() as http:
+        transport = Transport(http, patience=1)
+        await registrar.seat_pending(transport, None, lambda _round, text: refusals.append(text))
+    return refusals
+
+
+def cohorts_of(at: Service) -> list[list[bytes]]:
+    """Return the identities of both cohorts in the last seats, whose signatures are checked."""
+    body = at.received[-1]
+    numbers = [int.from_bytes(body[i : i + 4], "big") for i in range(128, len(body), 4)]
+    identities = [at.rows[number][:32] for number in numbers]
+    parts = [identities[:10], identities[10:]]
+    seated_round = at.view.plan.seated_round(20)
+    for cohort, part in enumerate(parts):
+        signed = seated_round.sign(REGISTRAR, cohort, b"".join(part))
+        assert signed.signature == body[64 * cohort : 64 * cohort + 64]
+    return parts
+
+
+async def test_every_joiner_has_a_seat_by_the_randomness_of_the_registrar() -> None:
+    first, second = service(), service()
+    for at, seed in ((first, 1), (second, 2)):
+        assert await asked(at, Registrar(REGISTRAR, DrawRecord(), Random(seed))) == [""]
+        parts = cohorts_of(at)
+        assert sorted(parts[0] + parts[1]) == sorted(JOINERS)
+    assert cohorts_of(first) != cohorts_of(second)
+
+
+async def test_the_same_question_has_the_same_answer_in_any_order_of_joiners() -> None:
+    registrar, at = Registrar(REGISTRAR, DrawRecord(), Random(1)), service()
+    assert await asked(at, registrar) == [""]
+    before = cohorts_of(at)
+    at.rows = at.rows[::-1]
+    assert await asked(at, registrar) == [""]
+    assert cohorts_of(at) == before
+
+
+def other_list(at: Service) -> None:
+    at.rows, at.view = at.rows[1:], at.view.model_copy(update={"joiners": 19})
+
+
+async def test_a_server_that_drops_a_joiner_gets_no_other_draw_for_the_plan() -> None:
+    registrar, at = Registrar(REGISTRAR, DrawRecord(), Random(1)), service()
+    assert await asked(at, registrar) == [""]
+    other_list(at)
+    assert await asked(at, registrar) == ["other joiners were seated for the same plan before"]
+    assert len(at.received) == 1
+    assert await asked(at, registrar) == []  # a refusal is reported once
+
+
+def changed_plan(**changes: object) -> Callable[[Service], None]:
+    def change(at: Service) -> None:
+        at.view = at.view.model_copy(update={"plan": view_of(**changes).plan})  # type: ignore[arg-type]
+
+    return change
+
+
+def changed_rows(change: Callable[[list[bytes]], object]) -> Callable[[Service], None]:
+    def apply(at: Service) -> None:
+        rows = list(at.rows)
+        change(rows)
+        at.rows = rows
+
+    return apply
+
+
+def few(at: Service) -> None:
+    at.rows, at.view = at.rows[:15], at.view.model_copy(update={"joiners": 15})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda at: setattr(at, "rows", [*at.rows, *at.rows[:1]]), "20 joined, and 21 are shown"),
+        (few, "15 joined, and a round has 16 to 20"),
+        (changed_plan(number=2, **TERMS), "the plan of another round"),
+        (changed_plan(study="other", **TERMS), "the plan of another round"),
+        (changed_plan(**TERMS | {"cohorts": 1}), "does not ask this registrar"),
+        (changed_plan(**TERMS | {"registrar": SERVER.public.hex()}), "does not ask this registrar"),
+        (changed_rows(lambda rows: rows.__setitem__(0, rows[1])), "two seats"),
+        (changed_rows(lambda rows: rows.__setitem__(0, SERVER.public + rows[0][32:])), "enrolled"),
+        (changed_rows(lambda rows: rows.__setitem__(0, rows[0][1:])), "96 bytes each"),
+        (changed_rows(lambda rows: rows.__delitem__(slice(7, None))), "96 bytes each, got 0"),
+    ],
+)
+async def test_a_registrar_refuses_rounds_that_would_not_protect_their_devices(
+    change: Callable[[Service], None], reason: str
+) -> None:
+    at = service()
+    change(at)
+    (refusal,) = await asked(at)
+    assert reason in refusal
+    assert at.received == []
+
+
+def test_a_fourth_draw_of_a_device_is_refused_under_any_plan() -> None:
+    record, rng = DrawRecord(), Random(1)
+    for number in range(MAX_DRAWS):
+        record.draw(b"plan %d" % number, JOINERS, MAX_DRAWS, rng)
+    with pytest.raises(SeatingRefusedError, match="20 of 20 devices were seated 3 times"):
+        record.draw(b"plan 3", JOINERS, MAX_DRAWS, rng)
+    others = [bytes(32), *JOINERS[1:]]
+    with pytest.raises(SeatingRefusedError, match="19 of 20"):
+        record.draw(b"plan 4", others, MAX_DRAWS, rng)
+    record.draw(b"plan 5", others[:1], MAX_DRAWS, rng)  # a refused draw counts for nobody
+    assert sorted(record.draw(b"plan 6", JOINERS, MAX_DRAWS + 5, rng)) == list(range(20))
+
+
+def test_draws_count_after_kill_9(tmp_path: Path) -> None:
+    path, abc = tmp_path / "registrar.key.draws", [b"a", b"b", b"c"]
+    DrawRecord(path).draw(b"plan 1", abc, MAX_DRAWS, Random(1))
+    DrawRecord(path).draw(b"plan 2", abc, MAX_DRAWS, Random(2))
+    killed = subprocess.run(
+        [sys.executable, "-c", DRAW_AND_DIE, str(path)], capture_output=True, text=True, check=False
+    )
+    record = DrawRecord(path)
+    assert str(record.draw(b"plan 3", abc, MAX_DRAWS, Random(9))) == killed.stdout.strip()
+    with pytest.raises(SeatingRefusedError, match="3 times"):
+        record.draw(b"plan 4", abc, MAX_DRAWS, Random(4))
+
+
+def test_a_study_that_asks_every_round_has_a_draw_more_for_each() -> None:
+    plan = service().view.plan
+    assert (plan.max_draws, plan.rounds) == (MAX_DRAWS, 9)
+    assert view_of(question=EVERY_ROUND_QUESTION).plan.max_draws == MAX_DRAWS + 9

@@ -1,0 +1,207 @@
+"""Rounds that a registrar seats: from joining over the seats to the sum of each cohort."""
+
+from collections.abc import Sequence
+
+import httpx
+import numpy as np
+import pytest
+
+from client.registrar import DrawRecord, Registrar
+from client.transport import Transport
+from protocol.api.messages import RoundView
+from secagg.keys import Identity
+from server.principals import Permission
+from tests.server.conftest import Serve
+from tests.server.credentials import keyed
+from tests.server.device import Device
+from tests.server.harness import STEPS, Served, together
+from tests.server.test_invited import WORDS
+
+REGISTRAR = Identity.of(bytes(range(32)))
+TERMS = {"cohort_size": 5, "minimum": 4, "cohorts": 2, "corrupt": 0, "dropout": 0}
+SEATED = TERMS | {"registrar": REGISTRAR.public.hex()}
+
+
+async def seat(served: Served, registrar: Registrar | None = None, **headers: str) -> list[str]:
+    """Let the registrar seat the rounds that wait; return the refusals, "" for a seated round."""
+    reports: list[str] = []
+    transport = httpx.ASGITransport(served.app)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://test/v1", headers=headers
+    ) as http:
+        registrar = registrar or Registrar(REGISTRAR, DrawRecord())
+        await registrar.seat_pending(
+            Transport(http, 5), report=lambda _round, refusal: reports.append(refusal)
+        )
+    return reports
+
+
+async def joined(served: Served, count: int = 9, **changes: object) -> tuple[str, list[Device]]:
+    """Let devices join a seated study until its enrolling is over."""
+    study = await served.create(terms=SEATED, **changes)
+    devices = await served.join(study, count, registrar=REGISTRAR)
+    await served.pass_phase(study)
+    return study, devices
+
+
+async def check_sums(served: Served, study: str, devices: Sequence[Device]) -> RoundView:
+    """Let the devices finish the round, and check the sum of each cohort."""
+    await together(devices, *STEPS)
+    view = await served.until_closed(study)
+    assert (view.state, view.participants) == ("decoded", len(devices))
+    for cohort in view.cohorts:
+        members = [device for device in devices if device.seat.cohort == cohort.number]
+        assert {device.seat.slot for device in members} == set(range(cohort.enrolled))
+        total = members[0].ring.zero()
+        for member in members:
+            member.ring.add(total, member.vector)
+        path = f"/v1/studies/{study}/rounds/1/cohorts/{cohort.number}/sum"
+        assert (await served.client.get(path)).content == members[0].ring.pack(total)
+    return view
+
+
+async def test_joiners_wait_for_the_registrar_and_take_its_seats(each_served: Served) -> None:
+    study, devices = await joined(each_served)
+    assert {(device.seat.cohort, device.seat.slot) for device in devices} == {(None, None)}
+    (lobby,) = (await each_served.show_round(study)).cohorts
+    assert (lobby.phase, lobby.enrolled) == ("seating", 9)
+    waiting = await devices[0].get("roster", wait=0)
+    assert (waiting.status_code, waiting.json()["phase"]) == (202, "seating")
+    again = await devices[0].apply(study, 1)
+    assert (again.status_code, again.json()["slot"]) == (200, None)
+    assert await seat(each_served) == [""]
+    view = await each_served.show_round(study)
+    assert [(each.phase, each.enrolled) for each in view.cohorts] == [
+        ("sharing", 5),
+        ("sharing", 4),
+    ]
+    view = await check_sums(each_served, study, devices)
+    for cohort in view.cohorts:
+        records = [(each.phase, each.received) for each in cohort.history[:3]]
+        n = cohort.enrolled
+        assert records == [("enrolling", n), ("seating", n), ("sharing", n)]
+    assert await seat(each_served) == []
+
+
+async def test_a_full_round_is_seated_at_once_and_takes_nobody_else(served: Served) -> None:
+    study = await served.create(terms=SEATED)
+    devices = await served.join(study, 10, registrar=REGISTRAR)
+    late = Device(served.client, "late", {"ab": 1}, registrar=REGISTRAR)
+    late.view = devices[0].view
+    assert (await late.apply(study, 1)).json()["type"].endswith("no-round")
+    await served.until_phase(study, "seating")
+
+
+async def test_a_server_that_restarts_while_it_waits_for_seats_goes_on(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url) as before:
+        study, devices = await joined(before)
+    async with serve(sqlite_url) as after:
+        assert await seat(after) == [""]
+    async with serve(sqlite_url) as last:
+        for device in devices:
+            device.client = last.client
+        await check_sums(last, study, devices)
+
+
+async def test_a_round_fails_if_nobody_seats_it_in_time(served: Served) -> None:
+    study, devices = await joined(served)
+    assert await served.pass_phase(study) == "failed"
+    (lobby,) = (await served.until_closed(study)).cohorts
+    assert "blindtally seat" in str(lobby.failure)
+    assert (await devices[0].get("roster")).status_code == 410
+
+
+async def test_a_round_with_fewer_than_all_cohorts_need_is_not_run(served: Served) -> None:
+    study = await served.create(terms=SEATED)
+    await served.join(study, 7, registrar=REGISTRAR)
+    assert await served.pass_phase(study) == "failed"
+    (lobby,) = (await served.until_closed(study)).cohorts
+    assert lobby.failure == "7 of 10 enrolled in time, where 8 are needed"
+
+
+def seats(devices: Sequence[Device], signer: Identity = REGISTRAR) -> bytes:
+    """Return seats in the order of joining."""
+    seated_round = devices[0].view.plan.seated_round(len(devices))
+    identities = [device.identity.public for device in devices]
+    parts = (b"".join(identities[:5]), b"".join(identities[5:]))
+    signatures = [seated_round.sign(signer, i, part).signature for i, part in enumerate(parts)]
+    return b"".join(signatures) + np.arange(len(devices), dtype=">u4").tobytes()
+
+
+async def put_seats(served: Served, study: str, body: bytes) -> httpx.Response:
+    octets = {"Content-Type": "application/octet-stream"}
+    path = f"/v1/studies/{study}/rounds/1/seating"
+    return await served.client.put(path, content=body, headers=octets)
+
+
+async def test_seats_that_the_registrar_did_not_sign_change_nothing(served: Served) -> None:
+    study, devices = await joined(served)
+    good = seats(devices)
+    numbers = np.frombuffer(good, ">u4", offset=128).copy()
+    swapped, repeated = numbers.copy(), numbers.copy()
+    swapped[[0, 8]], repeated[0] = swapped[[8, 0]], 8
+    for body, fault in (
+        (good[:-1], "164 bytes expected"),
+        (good + b"\0", "164 bytes expected"),
+        (seats(devices, Identity.of(bytes(32))), "did not sign"),
+        (good[64:128] + good[:64] + good[128:], "did not sign"),
+        (good[:128] + swapped.tobytes(), "did not sign"),
+        (good[:128] + repeated.tobytes(), "one seat"),
+        (good[:128] + (numbers + 1).astype(">u4").tobytes(), "one seat"),
+    ):
+        answer = await put_seats(served, study, body)
+        assert (answer.status_code, fault in answer.text) == (422, True), answer.text
+    assert (await served.show_round(study)).cohorts[0].phase == "seating"
+    assert (await put_seats(served, study, good)).status_code == 204
+    assert (await put_seats(served, study, good)).status_code == 204  # changes nothing
+    other = seats([devices[8], *devices[1:8], devices[0]])
+    assert (await put_seats(served, study, other)).json()["type"].endswith("wrong-phase")
+    for device in devices:
+        await device.share()
+    assert [device.seat.cohort for device in devices] == [0] * 5 + [1] * 4
+
+
+async def test_only_rounds_that_wait_for_seats_show_their_joiners(served: Served) -> None:
+    unseated = await served.create(terms=TERMS)
+    early = await served.create(terms=SEATED)
+    for study, status in ((unseated, 404), ("unknown", 404), (early, 409)):
+        for name in ("seating", "joiners"):
+            path = f"/v1/studies/{study}/rounds/1/{name}"
+            assert (await served.client.get(path)).status_code == status
+    assert await seat(served) == []
+    malformed = await served.client.get("/v1/registrars/abc/seatings")
+    assert malformed.status_code == 422
+
+
+async def test_a_closed_service_shows_joiners_to_registrars_only(closed: Served) -> None:
+    """No other scope, and no device, may read who joined a round."""
+    others = await keyed(closed, Permission.READ, Permission.WRITE, Permission.OPERATE)
+    study = "abc"
+    paths = [f"/v1/registrars/{REGISTRAR.public.hex()}/seatings"]
+    paths += [f"/v1/studies/{study}/rounds/1/{name}" for name in ("seating", "joiners")]
+    for path in paths:
+        assert (await closed.client.get(path)).status_code == 401
+        assert (await closed.client.get(path, headers=others)).status_code == 403
+    assert (await put_seats(closed, study, b"")).status_code == 401
+    assert await seat(closed, **await keyed(closed, Permission.SEAT)) == []
+
+
+async def test_devices_that_join_by_a_coin_are_seated_and_not_counted_in_public(
+    served: Served,
+) -> None:
+    study, devices = await joined(served, question=WORDS | {"join_probability": 0.6})
+    assert await seat(served) == [""]
+    await together(devices, "share")
+    for cohort in (await served.show_round(study)).cohorts:
+        assert (cohort.enrolled, {each.received for each in cohort.history}) == (0, {0})
+
+
+async def test_the_joiners_of_a_large_round_come_in_pages(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.api.seatings.JOINERS_PER_PAGE", 4)
+    _, devices = await joined(served)
+    assert await seat(served) == [""]
+    await together(devices, "share")
