@@ -248,7 +248,8 @@ class _DeviceRun:
             ticket = await self._ensure_enrolled(transport, None)
         identity = self.device_state.identity(self.url, None if is_report else study)
         enrolment = b""
-        if plan.registry is not None and self.enrolment_signer is not None:
+        is_of_study = plan.study == study  # the policy refuses any other plan
+        if plan.registry is not None and self.enrolment_signer is not None and is_of_study:
             enrolment = await self.enrolment_signer(plan.registry, identity.public)
         rng = self.device_state.clipping_generator(self.url, study)
         contribution = make_contribution(plan.question, self.histogram, rng)

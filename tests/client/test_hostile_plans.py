@@ -19,7 +19,9 @@ from client.device.take_part import take_part
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.study import Terms
+from protocol.study import Terms, enrolment_scope
+from secagg.keys import Identity
+from secagg.session import Registry
 from tests.client.mock_transport import MockTransport
 from tests.support.policies import trusting_policy
 from tests.support.views import round_document
@@ -81,12 +83,8 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_plan_is_refused_and_costs_next_to_nothing(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes, reason = HOSTILE[name]
-    plan = json.loads(json.dumps(PLAN)) | changes
+def show(plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let a service show `plan`; return the list of the methods of all requests to it."""
     body = json.dumps(round_document(plan, number=plan["round"])).encode()
     methods: list[str] = []
 
@@ -98,6 +96,16 @@ async def test_a_hostile_plan_is_refused_and_costs_next_to_nothing(
         "client.device.take_part.http_client",
         lambda url: httpx.AsyncClient(transport=MockTransport(answer), base_url=url),
     )
+    return methods
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_plan_is_refused_and_costs_next_to_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, reason = HOSTILE[name]
+    plan = json.loads(json.dumps(PLAN)) | changes
+    methods = show(plan, monkeypatch)
     state = DeviceState.in_memory()
     tracemalloc.start()
     (outcome,) = await take_part(
@@ -111,3 +119,26 @@ async def test_a_hostile_plan_is_refused_and_costs_next_to_nothing(
     assert isinstance(state.journal, MemoryJournal)
     assert state.journal.entries == ()
     assert peak < MAX_BYTES
+
+
+async def test_the_registrar_is_not_asked_to_enrol_a_device_for_another_study(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bytes] = []
+
+    async def sign(registry: Registry, _identity: bytes) -> bytes:
+        asked.append(registry.scope)
+        return bytes(64)
+
+    registrar = Identity.of(bytes(range(32))).public
+    for study, scopes in ((STUDY, [enrolment_scope(STUDY)]), ("other", [])):
+        asked.clear()
+        show(PLAN | {"study": study} | terms(registrar=registrar.hex()), monkeypatch)
+        (outcome,) = await take_part(
+            "http://service",
+            ["x"],
+            study=STUDY,
+            device_state=DeviceState.in_memory(),
+            enrolment_signer=sign,
+        )
+        assert (outcome.state, asked) == (EndState.DECLINED, scopes)
