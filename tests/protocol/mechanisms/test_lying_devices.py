@@ -31,6 +31,7 @@ from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.forecast import record_round
 from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.privacy.release import Release
 from protocol.study import EMPTY_STATE, Terms
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
@@ -315,10 +316,12 @@ def test_junk_of_one_device_does_not_make_the_cohorts_of_others_unreadable(quest
 
 def test_noise_gives_no_candidate_a_larger_count_than_there_are_devices() -> None:
     """Two rounds of 40 devices that all hold one item, and noise of 9 in its cells."""
-    asked = ASKED | {"words": 60, "mechanism": "count-sketch", "rows": 3, "epsilon": 8.0}
-    question = FrequencySketchQuestion(**asked | {"threshold": 30})
+    asked = ASKED | {"words": 60, "mechanism": "count-sketch", "rows": 3, "threshold": 30}
+    exact, question = (FrequencySketchQuestion(**asked, epsilon=each) for each in (None, 8.0))
     mechanism, state = SUM_MECHANISMS["count-sketch"], EMPTY_STATE
-    plan = mechanism.first_plan(question, TERMS, "liars", 2, Random(1))
+    plan = mechanism.first_plan(exact, TERMS, "liars", 2, Random(1))
+    release = Release(probability=1, threshold=1, variance=9.0)
+    plan = plan.model_copy(update={"question": question, "release": release})
     noisy = mechanism.encode_sum(plan, [{"ab": 1}] * 49, seeded(1))
     for number in (1, 2):
         assert mechanism.fault(plan, noisy, 40) is None
