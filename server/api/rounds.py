@@ -47,7 +47,10 @@ async def page(
 async def open_round(
     study: StudyId, service: ServiceDep, after: After = 0, wait: WaitSeconds = 0
 ) -> RoundView:
-    """Return the round that is open to devices and comes after round `after`."""
+    """Return the round that is open to devices and comes after round `after`.
+
+    Its cohorts name no survivors and nobody who is blamed.
+    """
     view = await service.notifier.wait_for(
         study_channel(study), lambda: service.store.rounds.find_open(study, after), wait
     )

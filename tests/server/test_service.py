@@ -3,7 +3,7 @@
 import asyncio
 from random import Random
 
-from protocol.api.messages import RoundPage, SlotAssignment
+from protocol.api.messages import RoundPage, RoundView, SlotAssignment
 from protocol.api.phases import Phase
 from tests.server.conftest import Serve
 from tests.server.device import KINDS, Device
@@ -112,11 +112,22 @@ async def test_a_study_of_several_rounds_adds_up_what_they_estimate(served: Serv
     assert len({view.plan.seed for view in rounds}) == 3
 
 
+def _survivors(view: RoundView) -> list[tuple[int, ...]]:
+    return [cohort.survivors for cohort in view.cohorts]
+
+
 async def test_cohorts_of_a_round_add_up_without_failed_ones(served: Served) -> None:
     terms = {"cohort_size": 5, "minimum": 3, "cohorts": 3, "corrupt": 0, "dropout": 0}
     study = await served.create(terms=terms)
     devices = await served.join(study, 10)
     await together(devices, *STEPS)
+    for _ in range(1_000):
+        sizes = [len(survivors) for survivors in _survivors(await served.show_round(study))]
+        if sizes == [5, 5, 0]:
+            break
+        await asyncio.sleep(0.01)
+    assert sizes == [5, 5, 0]
+    assert _survivors(await served.open_round(study)) == [(), (), ()]  # devices need no list
     served.clock.advance(601)  # nobody came to the third cohort
     view = await served.until_closed(study)
     assert [cohort.phase for cohort in view.cohorts] == ["summed", "summed", "failed"]

@@ -76,7 +76,11 @@ class RoundRepository(Repository):
 
     @read_transaction
     def find_open(self, session: Session, study: str, after: int) -> RoundView | None:
-        """Return the next round that takes devices, if any; raises ProblemError after the end."""
+        """Return the next round that takes devices, if any, without its cohorts' survivors.
+
+        Devices read the plan only, and refuse a list of a million survivors. Raises ProblemError
+        after the end.
+        """
         row = find_study(session, study)
         if row.state in ("finished", "stopped"):
             raise ProblemError(ProblemType.WRONG_STATE, f"the study is {row.state}")
@@ -92,7 +96,12 @@ class RoundRepository(Repository):
         )
         running = (RoundRow.study == study, RoundRow.number > after, RoundRow.state == "running")
         open_round = session.scalar(select(RoundRow).where(*running, has_open_cohort))
-        return None if open_round is None else _round_views(session, [open_round])[0]
+        if open_round is None:
+            return None
+        (view,) = _round_views(session, [open_round])
+        changes: dict[str, object] = {"survivors": (), "blamed": {}}
+        cohorts = tuple(cohort.model_copy(update=changes) for cohort in view.cohorts)
+        return view.model_copy(update={"cohorts": cohorts})
 
     @read_transaction
     def ready_to_close(self, session: Session) -> Sequence[tuple[str, int]]:
