@@ -43,13 +43,14 @@ def spends_exact_study(
     exact = _latest_times(each for each in recent if each.is_exact)
     if (service, plan.study) in exact:
         return True
-    rho = rho_of(plan)
+    rho, epsilon = rho_of(plan), math.inf
     if rho is not None:
         hidden = math.fsum(each.rho or 0.0 for each in recent if not each.is_exact)
-        if epsilon_of_rho(hidden + rho, policy.max_delta) <= policy.max_epsilon:
-            return False
+        epsilon = epsilon_of_rho(hidden + rho, policy.max_delta)
+    if rho is not None and epsilon <= policy.max_epsilon:
+        return False
     if len(exact) >= policy.max_exact_studies:
-        raise _refusal(policy, exact, now)
+        raise _refusal(policy, exact, epsilon, now)
     return True
 
 
@@ -62,9 +63,13 @@ def _latest_times(vectors: Iterable[JournalEntry]) -> dict[_StudyKey, float]:
     return times
 
 
-def _refusal(policy: Policy, exact: Mapping[_StudyKey, float], now: float) -> PolicyError:
-    """Return the refusal of another exact study after the studies `exact`."""
+def _refusal(
+    policy: Policy, exact: Mapping[_StudyKey, float], epsilon: float, now: float
+) -> PolicyError:
+    """Return the refusal after the studies `exact`; `epsilon` is infinite without noise."""
     limit, reason = policy.max_exact_studies, "asks for an exact sum"
+    if epsilon < math.inf:
+        reason = f"asks for a sum with too little noise (epsilon {epsilon:.3g} in all)"
     if limit > 0:
         service, study = last = sorted(exact, key=lambda key: exact[key])[-limit]
         place = f"study {study} of {service}" if service else f"study {study}"

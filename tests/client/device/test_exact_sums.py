@@ -122,6 +122,8 @@ def test_a_device_may_refuse_all_exact_sums() -> None:
         == "the server asks for an exact sum (max_exact_studies)"
     )
     assert not spends_exact_study(none, trie_plan(11), SERVICE_URL, [], NOW)
+    careless = replace(none, max_epsilon=math.inf)  # even then a sum without noise is exact
+    refusal(exact_plan(), policy=careless)
     for_ever = replace(POLICY, exact_period_days=math.inf)
     refusal(exact_plan(), given_to(time=0), policy=for_ever)
 
@@ -147,7 +149,8 @@ def test_a_sketch_with_noise_spends_no_exact_study() -> None:
 def test_noise_too_small_to_hide_anything_makes_an_exact_sum() -> None:
     """A server that asks for noise of a tiny variance could otherwise ask any number of times."""
     assert spends_exact_study(POLICY, trie_plan(2**-20), SERVICE_URL, [], NOW)
-    refusal(trie_plan(2**-20), given_to())
+    error = refusal(trie_plan(2**-20), given_to())
+    assert "a sum with too little noise (epsilon 5.29e+05 in all) of the items" in str(error)
 
 
 def test_the_noise_of_many_studies_averages_out() -> None:

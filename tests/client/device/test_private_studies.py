@@ -1,4 +1,4 @@
-"""Studies that ask the same devices in every round, hidden by noise or by coins, through ASGI."""
+"""Studies whose devices are hidden by noise or by coins, through ASGI."""
 
 import json
 import re
@@ -16,6 +16,7 @@ from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyRequest, StudyView, Timeouts
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
+from protocol.mechanisms.registry import AnyQuestion, parse_question
 from protocol.privacy.ledger import Statement
 from protocol.study import Terms
 from tests.support.policies import trusting_policy
@@ -31,11 +32,21 @@ async def create(
 ) -> StudyView:
     asked = {"threshold": 4, "contribution": 1, "domain": DOMAIN, "words": 400}
     question = TrieHhQuestion.model_validate(asked | {"epsilon": 8, "delta": 1e-3} | own)
+    return await create_study(connect, question, 4, terms, enrolling)
+
+
+async def create_study(
+    connect: ClientFactory,
+    question: AnyQuestion,
+    rounds: int,
+    terms: Terms = TERMS,
+    enrolling: float = 600,
+) -> StudyView:
     request = StudyRequest(
         name="words",
         question=question,
         terms=terms,
-        rounds=4,
+        rounds=rounds,
         timeouts=Timeouts(enrolling=enrolling, idle=0.4),
         start=True,
     )
@@ -85,6 +96,20 @@ async def test_a_study_with_noise_and_losses_finds_what_many_hold(connect: Clien
     epsilons = (await epsilons_of(connect, study)).values()
     # The budget was reserved for four rounds; three were opened.
     assert all(epsilon is not None and 6 < epsilon < 7.9 for epsilon in epsilons)
+
+
+async def test_a_sketch_with_noise_counts_and_spends_no_exact_study(connect: ClientFactory) -> None:
+    """Noise has a deviation below 3, and 28 devices hold an item: 1 run in 10^5 fails."""
+    asked = {"mechanism": "count-sketch", "threshold": 15, "contribution": 1, "rows": 1}
+    question = parse_question(asked | {"domain": DOMAIN, "words": 400, "epsilon": 2})
+    study = await create_study(connect, question, rounds=1)
+    policy = trusting_policy(min_cohort=10, max_exact_studies=0)
+    config = FleetConfig(devices=32, dropout=0.1, seed=3, policy=policy)
+    fleet = Fleet(connect, study, [{"cab": 1}] * 32, config)
+    assert [each.view.state async for each in fleet.run()] == ["decoded"]
+    heavy_hitters = await heavy_hitters_of(connect, study)
+    assert [each["item"] for each in heavy_hitters] == ["cab"]
+    assert (await epsilons_of(connect, study))["server"] == pytest.approx(2, rel=0.01)
 
 
 async def test_a_sampled_study_shows_no_sum_and_promises_nothing(connect: ClientFactory) -> None:
