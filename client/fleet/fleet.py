@@ -27,6 +27,7 @@ from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
 from client.registrar import DrawRecord, Registrar, seating_rounds
 from protocol.api.messages import RoundView, StudyView
 
+_MAX_ROUND_BYTES: Final = 2**24  # of a view: the survivors of a round of a million devices
 _CLOSING_POLL_SECONDS: Final = 0.1  # between two requests for a round that will end soon
 _PROGRESS_POLL_SECONDS: Final = 1.0  # between two requests for a round that shards run
 
@@ -188,5 +189,7 @@ class Fleet:
     async def _fetch_round(self, number: int) -> RoundView:
         async with self._devices.transport() as transport:
             path = f"/studies/{self.study.id}/rounds/{number}"
-            answer = await transport.send("GET", path, ticket=self.config.api_key)
+            answer = await transport.send(
+                "GET", path, ticket=self.config.api_key, max_bytes=_MAX_ROUND_BYTES
+            )
         return RoundView.model_validate_json(answer.content)
