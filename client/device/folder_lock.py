@@ -42,6 +42,11 @@ class FolderRecord:
     machine: str = ""  # a keyed hash of the machine's id, empty if that is unknown
     folder: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse a record that cannot be compared; raises TypeError."""
+        if not all(type(number) is int for number in (self.generation, self.journal_bytes)):
+            raise TypeError("a generation and a length are integers")
+
 
 @contextmanager
 def locked_folder(folder: Path, secret: bytes) -> Iterator[None]:
@@ -53,41 +58,40 @@ def locked_folder(folder: Path, secret: bytes) -> Iterator[None]:
     """
     device = hmac.digest(secret, b"device", "sha256").hex()[:32]
     with ExitStack() as stack:
-        paths = [folder / "lock", user_cache_path("blindtally") / "devices" / device]
-        with suppress(OSError):  # a user without a home: only the folder has a record
-            paths[1].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files = [_open_locked(path, stack) for path in paths if path.parent.is_dir()]
-        records = [_read(file, path) for file, path in zip(files, paths, strict=False)]
-        record = _next_record(folder, secret, records)
+        files: dict[Path, int] = {}
+        users = user_cache_path("blindtally") / "devices" / device
         try:
-            for file in files:
+            files[folder / "lock"] = _open_locked(folder / "lock", stack)
+            with suppress(OSError):  # a user without such a folder: only the device's has a record
+                users.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                files[users] = _open_locked(users, stack)
+            record = _next_record(folder, secret, [_read(path, files[path]) for path in files])
+            for file in files.values():
                 _write(file, record)
                 sync_folder(folder)  # before the other record: the file `lock` may be new
         except OSError as error:
             raise JournalError(f"{folder}: {error.strerror}") from None
         yield
         with suppress(OSError):  # the next start accepts the record of this one as well
-            for file in files:
+            for file in files.values():
                 _write(file, _with_journal(record, folder))
 
 
 def _open_locked(path: Path, stack: ExitStack) -> int:
     import fcntl  # noqa: PLC0415 - exists on POSIX only, and devices in memory work without
 
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    stack.callback(os.close, file)  # which releases the lock
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        stack.callback(os.close, file)  # which releases the lock
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise JournalError(
             f"{path} is locked: this device runs already; several devices need a folder each"
         ) from None
-    except OSError as error:
-        raise JournalError(f"{path}: {error.strerror}") from None
     return file
 
 
-def _read(file: int, path: Path) -> FolderRecord:
+def _read(path: Path, file: int) -> FolderRecord:
     line = os.pread(file, _MAX_RECORD_BYTES, 0).split(b"\n")[0].strip(b"\0")
     if not line:  # new, or the machine stopped before the first record was on the disk
         return FolderRecord()

@@ -116,8 +116,13 @@ def test_a_folder_of_another_machine_is_refused_until_a_person_decides(
     run(folder)
 
 
-def test_a_user_without_a_cache_folder_has_the_record_of_the_folder(folder: Path) -> None:
-    folder.with_name("cache").write_text("a file")
+@pytest.mark.parametrize("unusable", ["cache", "cache/blindtally/devices"])
+def test_a_user_without_a_cache_folder_has_the_record_of_the_folder(
+    folder: Path, unusable: str
+) -> None:
+    path = folder.parent / unusable
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("a file")
     run(folder, "s1")
     with DeviceState.on_disk(folder).running(), pytest.raises(JournalError, match="runs already"):
         run(folder)
@@ -166,7 +171,9 @@ def test_a_record_that_never_reached_the_disk_is_none(folder: Path, content: byt
     run(folder)
 
 
-@pytest.mark.parametrize("content", [b"{}x", b"7", b'{"generation": 1, "more": 2}'])
+@pytest.mark.parametrize(
+    "content", [b"{}x", b"7", b'{"generation": 1, "more": 2}', b'{"generation": "1"}']
+)
 def test_another_programs_file_is_refused(folder: Path, content: bytes) -> None:
     DeviceState.on_disk(folder)
     (folder / "lock").write_bytes(content)
