@@ -29,7 +29,7 @@ import simpy
 from benchmarks.rows import BenchmarkRow, argument_parser, report
 from secagg.parameters import Assumptions, Parameters, choose_parameters
 
-PHASES = ("sharing", "masking", "confirming", "unmasking")  # after enrolling
+PHASES = ("sharing", "checking", "masking", "confirming", "unmasking")  # after enrolling
 TARGET_UTILISATION = 0.6  # of the servers, at the daily peak: above it, queues grow
 _SIMULATED_SECONDS = 400.0  # many times the time to an answer
 PEAK_TO_MEAN_RATIO = 3  # of a day's arrivals
@@ -40,12 +40,12 @@ class UnitCosts:
     """Measured costs: CPU seconds, and bytes.
 
     November 2026, two cores that others used, too: `benchmarks.service` with PostgreSQL, 200 and
-    1,000 devices, 10,000 and 100,000 words (a request 4 ms, joining 6; nine requests in four
+    1,000 devices, 10,000 and 100,000 words (a request 4 ms, joining 6; twelve requests in five
     phases); `secure_sums/floors.py` times 1.3, the ratio that `benchmarks.secagg` measures.
     """
 
     join: float = 6e-3  # a server's CPU for a device that enrols
-    message: float = 9e-3  # and for each later phase: a question, its answer, a small message
+    message: float = 9.6e-3  # and for each later phase: a question, its answer, a small message
     message_member: float = 0.0  # and per device in the cohort: 200 and 1,000 do not differ
     byte: float = 3e-9  # a server's CPU per byte that a device sends
     database: float = 9e-3  # PostgreSQL's CPU per device
@@ -55,7 +55,7 @@ class UnitCosts:
     key_agreement: float = 5e-5  # to agree on a key with a neighbour of a dropout
     holder_bytes: float = 217.0  # that a device sends for each of its holders, in all messages
     download_bytes_per_member: float = 296.0  # and receives for each device in its cohort
-    download_bytes_per_holder: float = 104.0  # and for each dealer whose shares it holds
+    download_bytes_per_holder: float = 234.0  # and for each dealer whose shares it holds (counted)
 
 
 MEASURED_COSTS = UnitCosts()

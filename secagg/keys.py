@@ -3,7 +3,7 @@
     signatures  Ed25519; a statement names its subject, the sum and the slot that signs
     agreement   X25519; an agreed secret is used only to derive keys
     derivation  one step of SHA-256 over the secret, the purpose, sender, receiver and a label
-                of the sum (which covers plan, cohort and roster, and once known the graph)
+                of the sum (which covers plan, cohort and roster, and for masks the graph)
     pads        a derived key, XORed onto the one share that it is for; it names the sum, the
                 sender, the receiver and the purpose, so no share can be reflected or moved
     streams     AES-128-CTR keystream, from which masks are drawn

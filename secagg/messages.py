@@ -1,300 +1,247 @@
-"""Messages of participants: encrypted shares, masked inputs and revealed shares; their bytes.
+"""Messages of participants, and their bytes.
 
-An *encrypted share* is a commitment to one share (32), for the server, and the ciphertext for the
-holder (33): the share under a pad that dealer and holder agree on and that is used for this share
-only. A dealer's encrypted shares stand in the order of the shares: number 1 is its own, which it
-keeps, number 2 its first holder's, and so on.
-
-    KeyShares        graph nonce (32), an encrypted share for each holder, signature (64)
-    SeedShares       commitments to the seed (32) and to the own share of it (32), an encrypted
-                     share for each holder that shared
-    MaskedInput      seed shares, packed vector, signature (64)
-    ReceivedShares   for each dealer in rising order: slot (u32), its encrypted share for a holder
-    confirmations    for each survivor that confirmed, in rising order: slot (u32),
-                     signature (64)
+    KeyShares        graph nonce (32), commitments to the seed (32) and to the own share of it
+                     (32), a share pair for each holder, signature (64)
+    Complaints       for each dealer complained about, in rising order: slot (u32), signature
+                     (64); signature of all (64)
+    signatures       for each participant in rising order: slot (u32), signature (64)
+    Answers          for each holder that complained, in rising order: slot (u32), its shares of
+                     the mask key and of the seed (33 each); signature (64)
+    MaskedInput      packed vector, signature (64)
+    SignedInputs     for each dealer in rising order: slot (u32), SHA-256 of its packed vector
+                     (32), signature (64)
     UnmaskingShares  for each dealer in rising order: slot (u32), kind (u8), share (33);
                      signature (64)
 
-Encrypted shares stay in the bytes they travel in. A server forwards to a thousand holders the
-shares of a hundred dealers each: as objects these would take three times the memory, and be read
-from scattered places.
-
-Shares have the full entropy of the field. A digest therefore commits to a share and reveals
-nothing of it, and without the pad nobody can distinguish the digests of two shares. So the
-commitment also authenticates the ciphertext: docs/threat-model.md, "Why a pad will do". The pad
-covers all bytes except the first, which is 0 except with probability 2^-247.
-
-Source: [SEC1, section 3.8], whose XOR encryption has a tag where this has the commitment.
+`secagg.shares` has the share pairs.
 """
 
 import struct
-from collections.abc import Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secagg.keys import SIGNATURE_BYTES, Identity
-from secagg.roster import (
-    DIGEST_BYTES,
-    GRAPH_NONCE_BYTES,
-    PackedSequence,
-    ShareCommitment,
-    records_by_slot,
-)
+from secagg.roster import DIGEST_BYTES, GRAPH_NONCE_BYTES, ShareCommitment, records_by_slot
 from secagg.shamir import SHARE_BYTES, is_share
+from secagg.shares import SHARE_PAIR_BYTES, SharePair, share_pairs_bytes, unpack_share_pairs
 
-CIPHERTEXT_BYTES = SHARE_BYTES
-ENCRYPTED_SHARE_BYTES = DIGEST_BYTES + CIPHERTEXT_BYTES
-RECEIVED_SHARE_DTYPE = np.dtype(
-    [("dealer", ">u4"), ("commitment", f"V{DIGEST_BYTES}"), ("ciphertext", f"V{CIPHERTEXT_BYTES}")]
+_SIGNATURE_DTYPE = np.dtype([("slot", ">u4"), ("signature", f"V{SIGNATURE_BYTES}")])
+SIGNATURE_RECORD_BYTES = _SIGNATURE_DTYPE.itemsize
+_SIGNED_INPUT_DTYPE = np.dtype(
+    [("slot", ">u4"), ("digest", f"V{DIGEST_BYTES}"), ("signature", f"V{SIGNATURE_BYTES}")]
 )
-_CONFIRMATION_DTYPE = np.dtype([("slot", ">u4"), ("signature", f"V{SIGNATURE_BYTES}")])
+_ANSWER_DTYPE = np.dtype(
+    [("holder", ">u4"), ("key", f"V{SHARE_BYTES}"), ("seed", f"V{SHARE_BYTES}")]
+)
 _REVEALED_SHARE = struct.Struct(f">IB{SHARE_BYTES}s")
 REVEALED_SHARE_BYTES = _REVEALED_SHARE.size
 REVEALED_SHARE_DTYPE = np.dtype(  # the same bytes
     [("dealer", ">u4"), ("kind", "u1"), ("share", f"V{SHARE_BYTES}")]
 )
-SEED_SHARE, KEY_SHARE, NO_SHARE = range(3)  # kinds of revealed shares
-
-
-def commit_seed(seed: bytes) -> bytes:
-    """Return the 32 bytes that commit a participant to `seed` and reveal nothing of it."""
-    return sha256(b"blindtally seed v1\0" + seed).digest()
-
-
-def commit_share(share: bytes) -> bytes:
-    """Return the 32 bytes that commit a dealer to `share` and reveal nothing of it."""
-    return sha256(b"blindtally share v1\0" + share).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class EncryptedShare:
-    """One share for one holder: the commitment to it and its ciphertext."""
-
-    commitment: bytes
-    ciphertext: bytes
-
-    def pack(self) -> bytes:
-        return self.commitment + self.ciphertext
-
-    @classmethod
-    def unpack(cls, body: bytes) -> "EncryptedShare":
-        """Return the encrypted share in `body`.
-
-        Raises:
-            ValueError: if `body` does not have `ENCRYPTED_SHARE_BYTES` bytes.
-        """
-        if len(body) != ENCRYPTED_SHARE_BYTES:
-            size = ENCRYPTED_SHARE_BYTES
-            raise ValueError(f"an encrypted share has {size} bytes, got {len(body)}")
-        return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES:])
-
-
-def unpack_encrypted_shares(body: bytes | memoryview) -> PackedSequence[EncryptedShare]:
-    """Return a dealer's encrypted shares, which are not copied.
-
-    Raises:
-        ValueError: if the size of `body` is not a multiple of an encrypted share's.
-    """
-    return PackedSequence(body, ENCRYPTED_SHARE_BYTES, EncryptedShare.unpack, "encrypted shares")
-
-
-def encrypted_shares_bytes(shares: Sequence[EncryptedShare]) -> bytes | memoryview:
-    """Return the bytes of a dealer's encrypted shares."""
-    if isinstance(shares, PackedSequence):
-        return shares.body
-    return b"".join(share.pack() for share in shares)
-
-
-class ReceivedShares(Mapping[int, EncryptedShare]):
-    """The encrypted shares for one holder, by dealer, packed in `records`."""
-
-    def __init__(self, records: NDArray[np.void]) -> None:
-        self.records = records
-
-    @classmethod
-    def unpack(cls, body: bytes) -> "ReceivedShares":
-        """Return the received shares in `body`.
-
-        Raises:
-            ValueError: if the size is not a multiple of a record's, or slots do not strictly rise.
-        """
-        return cls(records_by_slot(body, RECEIVED_SHARE_DTYPE, "dealer", "encrypted shares"))
-
-    def pack(self) -> bytes:
-        return self.records.tobytes()
-
-    @property
-    def digest(self) -> bytes:
-        return sha256(self.pack()).digest()
-
-    @property
-    def dealers(self) -> list[int]:
-        """Return the dealers, in rising order."""
-        dealers: list[int] = self.records["dealer"].tolist()
-        return dealers
-
-    def commitment(self, dealer: int) -> bytes | None:
-        """Return the commitment to the share of `dealer`; None if there is no such share."""
-        index = int(np.searchsorted(self.records["dealer"], dealer))
-        if index == len(self) or self.records["dealer"][index] != dealer:
-            return None
-        commitment: bytes = self.records["commitment"][index].tobytes()
-        return commitment
-
-    @cached_property
-    def _by_dealer(self) -> dict[int, EncryptedShare]:
-        commitments, ciphertexts = self.records["commitment"], self.records["ciphertext"]
-        shares = map(EncryptedShare, commitments.tolist(), ciphertexts.tolist())
-        return dict(zip(self.dealers, shares, strict=True))
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.dealers)
-
-    def __getitem__(self, dealer: int) -> EncryptedShare:
-        return self._by_dealer[dealer]
-
-    def keys(self) -> KeysView[int]:
-        """Return the dealers, without making their encrypted shares."""
-        return dict.fromkeys(self.dealers).keys()
-
-
-def received_shares_bytes(shares: Mapping[int, EncryptedShare]) -> bytes:
-    """Return the bytes of the encrypted shares for one holder."""
-    if isinstance(shares, ReceivedShares):
-        return shares.pack()
-    return b"".join(dealer.to_bytes(4, "big") + shares[dealer].pack() for dealer in sorted(shares))
+SEED_SHARE, KEY_SHARE = range(2)  # kinds of revealed shares
 
 
 @dataclass(frozen=True, slots=True)
 class KeyShares:
-    """A dealer's graph nonce, and encrypted shares of its mask key for its holders."""
+    """A dealer's graph nonce, and encrypted shares of its mask key and its seed for its holders.
+
+    It commits to its seed, and to its own share of its seed, which it keeps.
+    """
 
     graph_nonce: bytes
-    encrypted_shares: Sequence[EncryptedShare]
+    seed_commitment: bytes
+    own_share_commitment: bytes
+    share_pairs: Sequence[SharePair]
     signature: bytes = b""
 
     @staticmethod
     def nbytes(holders: int) -> int:
         """Return the size of the message for this number of holders."""
-        return GRAPH_NONCE_BYTES + holders * ENCRYPTED_SHARE_BYTES + SIGNATURE_BYTES
+        start = GRAPH_NONCE_BYTES + 2 * DIGEST_BYTES
+        return start + holders * SHARE_PAIR_BYTES + SIGNATURE_BYTES
 
     @property
     def share_commitment(self) -> ShareCommitment:
         """Return the commitment to this message that all participants receive."""
-        digest = sha256(encrypted_shares_bytes(self.encrypted_shares)).digest()
-        return ShareCommitment(self.graph_nonce, digest)
+        digest = sha256(self.seed_commitment + self.own_share_commitment)
+        digest.update(share_pairs_bytes(self.share_pairs))
+        return ShareCommitment(self.graph_nonce, digest.digest())
 
     def pack(self) -> bytes:
         """Return the bytes of the message."""
-        encrypted_shares = encrypted_shares_bytes(self.encrypted_shares)
-        return b"".join((self.graph_nonce, encrypted_shares, self.signature))
+        commitments = self.graph_nonce, self.seed_commitment, self.own_share_commitment
+        return b"".join((*commitments, share_pairs_bytes(self.share_pairs), self.signature))
 
     @classmethod
     def unpack(cls, body: bytes) -> "KeyShares":
         """Return the message in `body`.
 
         Raises:
-            ValueError: if the size of `body` fits no number of encrypted shares.
+            ValueError: if the size of `body` fits no number of share pairs.
         """
-        if len(body) < GRAPH_NONCE_BYTES + SIGNATURE_BYTES:
-            raise ValueError("too short for a graph nonce and a signature")
-        shares = unpack_encrypted_shares(memoryview(body)[GRAPH_NONCE_BYTES:-SIGNATURE_BYTES])
-        return cls(body[:GRAPH_NONCE_BYTES], shares, body[-SIGNATURE_BYTES:])
+        if len(body) < cls.nbytes(0):
+            raise ValueError("too short for a graph nonce, two commitments and a signature")
+        nonce, seed, own = (body[start : start + DIGEST_BYTES] for start in (0, 32, 64))
+        pairs = unpack_share_pairs(memoryview(body)[3 * DIGEST_BYTES : -SIGNATURE_BYTES])
+        return cls(nonce, seed, own, pairs, body[-SIGNATURE_BYTES:])
 
 
-@dataclass(frozen=True, slots=True)
-class SeedShares:
-    """Commitments to a seed and to the dealer's own share of it; encrypted shares for holders."""
-
-    seed_commitment: bytes
-    own_share_commitment: bytes
-    encrypted_shares: Sequence[EncryptedShare]
-
-    @staticmethod
-    def nbytes(holders: int) -> int:
-        """Return the size of the message for this number of holders."""
-        return 2 * DIGEST_BYTES + holders * ENCRYPTED_SHARE_BYTES
-
-    def pack(self) -> bytes:
-        """Return the bytes of the message."""
-        commitments = (self.seed_commitment, self.own_share_commitment)
-        return b"".join((*commitments, encrypted_shares_bytes(self.encrypted_shares)))
-
-    @classmethod
-    def unpack(cls, body: bytes) -> "SeedShares":
-        """Return the message in `body`.
-
-        Raises:
-            ValueError: if the size of `body` fits no number of encrypted shares.
-        """
-        if len(body) < 2 * DIGEST_BYTES:
-            raise ValueError("too short for two commitments")
-        shares = unpack_encrypted_shares(memoryview(body)[2 * DIGEST_BYTES :])
-        return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES : 2 * DIGEST_BYTES], shares)
-
-
-@dataclass(frozen=True, slots=True)
-class MaskedInput:
-    """A masked vector, packed, and shares of the seed that its own mask is expanded from."""
-
-    seed_shares: SeedShares
-    vector: bytes | memoryview = field(repr=False)
-    signature: bytes
-
-    def signed_bytes(self) -> bytes:
-        """Return the bytes under the signature."""
-        return self.seed_shares.pack() + self.vector
-
-    def pack(self) -> bytes:
-        """Return the bytes of the message."""
-        return b"".join((self.seed_shares.pack(), self.vector, self.signature))  # copied once
-
-    @classmethod
-    def unpack(cls, body: bytes, vector_bytes: int) -> "MaskedInput":
-        """Return the message in `body`, with a vector of `vector_bytes` that is not copied.
-
-        Raises:
-            ValueError: if `body` is too short, or its size fits no number of encrypted shares.
-        """
-        start = len(body) - SIGNATURE_BYTES - vector_bytes
-        seed_shares = SeedShares.unpack(body[: max(start, 0)])
-        vector = memoryview(body).toreadonly()[start:-SIGNATURE_BYTES]
-        return cls(seed_shares, vector, body[-SIGNATURE_BYTES:])
-
-
-def pack_confirmations(signatures: Mapping[int, bytes]) -> bytes:
-    """Return the bytes of signatures over the survivors, by slot."""
+def pack_signatures(signatures: Mapping[int, bytes]) -> bytes:
+    """Return the bytes of signatures by slot: confirmations, or complaints about one dealer."""
     return b"".join(slot.to_bytes(4, "big") + signatures[slot] for slot in sorted(signatures))
 
 
-def unpack_confirmations(body: bytes) -> dict[int, bytes]:
-    """Return the signatures over the survivors in `body`, by slot.
+def unpack_signatures(body: bytes) -> dict[int, bytes]:
+    """Return the signatures in `body`, by slot.
 
     Raises:
         ValueError: if the size is not a multiple of a record's, or slots do not strictly rise.
     """
-    records = records_by_slot(body, _CONFIRMATION_DTYPE, "slot", "confirmations")
+    records = records_by_slot(body, _SIGNATURE_DTYPE, "slot", "signatures")
     return dict(zip(records["slot"].tolist(), records["signature"].tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Complaints:
+    """A holder's signature of each share pair that it cannot use, by dealer; usually none.
+
+    `signature` covers these and all share pairs that the holder received.
+    """
+
+    signatures: Mapping[int, bytes]
+    signature: bytes = b""
+
+    @staticmethod
+    def nbytes(dealers: int) -> int:
+        """Return the size of the message about this number of dealers."""
+        return dealers * SIGNATURE_RECORD_BYTES + SIGNATURE_BYTES
+
+    def signed_bytes(self) -> bytes:
+        """Return the bytes of the records, which the signature covers."""
+        return pack_signatures(self.signatures)
+
+    def pack(self) -> bytes:
+        """Return the bytes of the message."""
+        return self.signed_bytes() + self.signature
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "Complaints":
+        """Return the message in `body`.
+
+        Raises:
+            ValueError: if the size fits no number of records, or dealers do not strictly rise.
+        """
+        if len(body) < SIGNATURE_BYTES:
+            raise ValueError("too short for a signature")
+        return cls(unpack_signatures(body[:-SIGNATURE_BYTES]), body[-SIGNATURE_BYTES:])
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The shares of a dealer's mask key and of its seed for the holders that complained."""
+
+    key_shares: Mapping[int, bytes] = field(repr=False)
+    seed_shares: Mapping[int, bytes] = field(repr=False)
+    signature: bytes = b""
+
+    @staticmethod
+    def nbytes(holders: int) -> int:
+        """Return the size of the message for this number of holders."""
+        return holders * _ANSWER_DTYPE.itemsize + SIGNATURE_BYTES
+
+    def signed_bytes(self) -> bytes:
+        """Return the bytes of the records, which the signature covers."""
+        keys, seeds = self.key_shares, self.seed_shares
+        return b"".join(slot.to_bytes(4, "big") + keys[slot] + seeds[slot] for slot in sorted(keys))
+
+    def pack(self) -> bytes:
+        """Return the bytes of the message."""
+        return self.signed_bytes() + self.signature
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "Answers":
+        """Return the message in `body`.
+
+        Raises:
+            ValueError: if the size fits no number of records, or holders do not strictly rise.
+        """
+        if len(body) < SIGNATURE_BYTES:
+            raise ValueError("too short for a signature")
+        records = records_by_slot(body[:-SIGNATURE_BYTES], _ANSWER_DTYPE, "holder", "answers")
+        keys, seeds = (
+            dict(zip(records["holder"].tolist(), records[name].tolist(), strict=True))
+            for name in ("key", "seed")
+        )
+        return cls(keys, seeds, body[-SIGNATURE_BYTES:])
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedInput:
+    """A masked vector, packed, and its sender's signature under its transcript."""
+
+    vector: bytes | memoryview = field(repr=False)
+    signature: bytes
+
+    @property
+    def signed_input(self) -> "SignedInput":
+        """Return the part of the message that the sender's holders receive."""
+        return SignedInput(sha256(self.vector).digest(), self.signature)
+
+    def pack(self) -> bytes:
+        """Return the bytes of the message."""
+        return b"".join((self.vector, self.signature))  # copied once
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "MaskedInput":
+        """Return the message in `body`, with a vector that is not copied.
+
+        Raises:
+            ValueError: if `body` is too short.
+        """
+        if len(body) < SIGNATURE_BYTES:
+            raise ValueError("too short for a signature")
+        vector = memoryview(body).toreadonly()[:-SIGNATURE_BYTES]
+        return cls(vector, body[-SIGNATURE_BYTES:])
+
+
+class SignedInput(NamedTuple):
+    """The SHA-256 of a masked vector, and its sender's signature: it shows their transcript."""
+
+    digest: bytes
+    signature: bytes
+
+
+def pack_signed_inputs(signed: Mapping[int, SignedInput]) -> bytes:
+    """Return the bytes of signed inputs, by slot."""
+    return b"".join(slot.to_bytes(4, "big") + b"".join(signed[slot]) for slot in sorted(signed))
+
+
+def unpack_signed_inputs(body: bytes) -> dict[int, SignedInput]:
+    """Return the signed inputs in `body`, by slot.
+
+    Raises:
+        ValueError: if the size is not a multiple of a record's, or slots do not strictly rise.
+    """
+    records = records_by_slot(body, _SIGNED_INPUT_DTYPE, "slot", "signed inputs")
+    signed = map(SignedInput, records["digest"].tolist(), records["signature"].tolist())
+    return dict(zip(records["slot"].tolist(), signed, strict=True))
 
 
 @dataclass(frozen=True)
 class UnmaskingShares:
     """Shares that a holder reveals to the server, by dealer: of the seed or the mask key.
 
-    There is never a share of both for one dealer. `invalid_dealers` are the dealers whose
-    encrypted share does not match its commitment.
+    There is never a share of both for one dealer.
     """
 
     seed_shares: Mapping[int, bytes] = field(repr=False)  # of survivors
     key_shares: Mapping[int, bytes] = field(repr=False)  # of dealers that dropped out
-    invalid_dealers: frozenset[int] = frozenset()
     signature: bytes = b""
 
     @staticmethod
@@ -310,7 +257,6 @@ class UnmaskingShares:
     def _records(self) -> bytes:
         records = [(dealer, SEED_SHARE, share) for dealer, share in self.seed_shares.items()]
         records += [(dealer, KEY_SHARE, share) for dealer, share in self.key_shares.items()]
-        records += [(dealer, NO_SHARE, bytes(SHARE_BYTES)) for dealer in self.invalid_dealers]
         return b"".join(_REVEALED_SHARE.pack(*record) for record in sorted(records))
 
     @property
@@ -348,16 +294,11 @@ class UnmaskingShares:
             raise ValueError("too short for a signature")
         record_bytes = body[:-SIGNATURE_BYTES]
         records = records_by_slot(record_bytes, REVEALED_SHARE_DTYPE, "dealer", "shares")
-        max_kind = records["kind"].max(initial=SEED_SHARE)
-        if max_kind > NO_SHARE:
-            raise ValueError("a share's kind is 0, 1 or 2")
-        invalid = records[records["kind"] == NO_SHARE] if max_kind == NO_SHARE else records[:0]
-        if any(map(any, invalid["share"].tolist())):
-            raise ValueError("an invalid share is reported with zeros")
+        if records["kind"].max(initial=SEED_SHARE) > KEY_SHARE:
+            raise ValueError("a share's kind is 0 or 1")
         message = cls(
             _SharesOfKind(records, SEED_SHARE),
             _SharesOfKind(records, KEY_SHARE),
-            frozenset(invalid["dealer"].tolist()),
             body[-SIGNATURE_BYTES:],
         )
         vars(message)["_records"] = record_bytes  # records in rising order have one form only

@@ -1,49 +1,55 @@
 """A participant in a secure sum: a chain of states, each with one step.
 
-    join -> Joined.share -> Shared.mask -> Masked.confirm -> Confirmed.unmask
+    join -> Joined.share -> Shared.check -> Checked.mask -> Masked.confirm -> Confirmed.unmask
 
 Participant u agrees on a mask with each neighbour v, draws its own seed b, and sends
 
     y_u = x_u + mask(b_u) + sum over v > u of mask(u, v) - sum over v < u of mask(u, v)
 
 so that in the sum over all participants the pairwise masks cancel. Before that, u shares its mask
-key among its holders; with y_u it shares b_u. With both secrets the server could read a vector. A
-participant therefore reveals only one of them, once, and in the `active` mode only after it has
-verified that a quorum signed the same set of survivors.
+key and b_u among its holders. Each holder checks its shares, and complains about dealers whose
+shares it cannot use. Such a dealer answers with these shares, or is left out. With both secrets of
+u the server could read a vector. A participant therefore reveals only one of them, once, and in the
+`active` mode only after it has verified that a quorum signed the same set of survivors, and that u
+masked its vector under the same transcript.
 
 A state is spent by its step: a second call raises `OutOfPhaseError`. If the network lost the
 answer to a message, the caller repeats the bytes, not the step.
 
-Source: [Bonawitz17, figure 4] on a graph of randomly selected holders [Bell20, section 4]. Sharing
-b together with the vector, spot checks and the commitments to shares are additions of blindtally.
+Source: [Bonawitz17, figure 4] on a graph of randomly selected holders [Bell20, section 4].
+Complaints, spot checks and the commitments to shares are additions of blindtally.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
 from secagg.errors import OutOfPhaseError, UnsafeRequestError
-from secagg.keys import KEY_BYTES, SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed, statement
+from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed
 from secagg.messages import (
-    ENCRYPTED_SHARE_BYTES,
-    EncryptedShare,
+    Answers,
+    Complaints,
     KeyShares,
     MaskedInput,
-    ReceivedShares,
-    SeedShares,
+    SignedInput,
     UnmaskingShares,
-    commit_seed,
-    commit_share,
-    received_shares_bytes,
-    unpack_encrypted_shares,
 )
 from secagg.ring import MaskApplier, Ring, Vector
-from secagg.roster import DIGEST_BYTES, GRAPH_NONCE_BYTES, PackedSequence, RosterEntry
+from secagg.roster import GRAPH_NONCE_BYTES, RosterEntry
 from secagg.session import Session, Transcript, advertisement_statement
-from secagg.shamir import SHARE_BYTES, is_share, split
+from secagg.shamir import split
+from secagg.shares import (
+    ReceivedShares,
+    SharePair,
+    commit_seed,
+    commit_share,
+    decrypt_shares,
+    encrypt_shares,
+    received_shares_bytes,
+    unpack_share_pairs,
+)
 
 
 @dataclass(slots=True)
@@ -64,42 +70,6 @@ def _check_quorum(session: Session, count: int, smallest: int) -> None:
             f"named only {count} of {session.n} participants, "
             f"fewer than the quorum of {session.quorum}"
         )
-
-
-def encrypt_shares(
-    shares: Sequence[bytes], pads: Sequence[bytes]
-) -> PackedSequence[EncryptedShare]:
-    """Return the encrypted shares of `shares`, each under its own pad of 32 bytes.
-
-    A pad must be used once.
-    """
-    rows = np.empty((len(shares), ENCRYPTED_SHARE_BYTES), np.uint8)
-    rows[:, :DIGEST_BYTES] = _byte_rows([commit_share(share) for share in shares], DIGEST_BYTES)
-    rows[:, DIGEST_BYTES:] = _xor_pads(_byte_rows(shares, SHARE_BYTES), pads)
-    return unpack_encrypted_shares(rows.tobytes())
-
-
-def decrypt_shares(received: ReceivedShares, pads: Sequence[bytes]) -> list[bytes | None]:
-    """Return each received share; None if it does not match its commitment."""
-    ciphertexts = np.ascontiguousarray(received.records["ciphertext"]).view(np.uint8)
-    plain = _xor_pads(ciphertexts.reshape(-1, SHARE_BYTES), pads)
-    shares: list[bytes] = plain.view(f"V{SHARE_BYTES}").ravel().tolist()
-    expected = received.records["commitment"].tolist()
-    return [
-        share if commit_share(share) == commitment and is_share(share) else None
-        for share, commitment in zip(shares, expected, strict=True)
-    ]
-
-
-def _xor_pads(shares: NDArray[np.uint8], pads: Sequence[bytes]) -> NDArray[np.uint8]:
-    """Return `shares` with their pads XORed onto all bytes except the first."""
-    covered = shares.copy()
-    covered[:, SHARE_BYTES - KEY_BYTES :] ^= _byte_rows(pads, KEY_BYTES)
-    return covered
-
-
-def _byte_rows(items: Sequence[bytes], size: int) -> NDArray[np.uint8]:
-    return np.frombuffer(b"".join(items), np.uint8).reshape(-1, size)
 
 
 def join(identity: Identity, rng: Random) -> "Joined":
@@ -125,7 +95,7 @@ class Joined(_SingleStepState):
         return self.identity.sign(advertisement_statement(plan_digest, self.public_keys))
 
     def share(self, slot: int, session: Session, rng: Random) -> tuple["Shared", KeyShares]:
-        """Return the next state, and encrypted shares of the mask key for the holders.
+        """Return the next state, and encrypted shares of the mask key and a seed for the holders.
 
         Raises:
             UnsafeRequestError: if another participant has `slot` in the roster, an identity or a
@@ -150,39 +120,141 @@ class Joined(_SingleStepState):
                     raise UnsafeRequestError(
                         f"showed participant {holder} with keys not its own, or not enrolled"
                     )
-        shares = split(self.mask_pair.secret, len(holders) + 1, session.parameters.threshold, rng)
-        secrets = {
-            holder: self.encryption_pair.agree(session.roster.encryption_key(holder))
-            for holder in holders
-        }
-        pads = [
-            session.key_share_purpose(slot, holder).derive(secret)
-            for holder, secret in secrets.items()
-        ]
-        encrypted_shares = encrypt_shares(shares[1:], pads)
-        commitment = KeyShares(graph_nonce, encrypted_shares).share_commitment.signed_bytes()
-        signature = self.identity.sign(statement("key shares", session.label, slot, commitment))
-        key_shares = KeyShares(graph_nonce, encrypted_shares, signature)
-        return Shared(slot, session, self, key_shares, secrets), key_shares
+        dealt = self._make_shares(slot, session, graph_nonce, holders, rng)
+        return Shared(slot, session, self, holders, dealt), dealt.key_shares
+
+    def _make_shares(
+        self,
+        slot: int,
+        session: Session,
+        graph_nonce: bytes,
+        holders: tuple[int, ...],
+        rng: Random,
+    ) -> "DealtShares":
+        """Return shares of the mask key and of a fresh seed for `holders`, and their message."""
+        seed = rng.randbytes(SEED_BYTES)
+        count, threshold = len(holders) + 1, session.parameters.threshold
+        key_shares = split(self.mask_pair.secret, count, threshold, rng)[1:]
+        own_share, *seed_shares = split(seed, count, threshold, rng)
+        key_pads, seed_pads = list[bytes](), list[bytes]()
+        for holder in holders:
+            secret = self.encryption_pair.agree(session.roster.encryption_key(holder))
+            key_pads.append(session.key_share_purpose(slot, holder).derive(secret))
+            seed_pads.append(session.seed_share_purpose(slot, holder).derive(secret))
+        rows = encrypt_shares(key_shares, key_pads), encrypt_shares(seed_shares, seed_pads)
+        pairs = unpack_share_pairs(np.hstack(rows).tobytes())
+        commitments = commit_seed(seed), commit_share(own_share)
+        message = KeyShares(graph_nonce, *commitments, pairs)
+        signed = session.key_shares_statement(slot, message.share_commitment)
+        message = replace(message, signature=self.identity.sign(signed))
+        return DealtShares(message, seed, own_share, key_shares, seed_shares)
 
     def _is_mine(self, entry: RosterEntry) -> bool:
         return (entry.identity, entry.keys) == (self.identity.public, self.public_keys)
 
 
+@dataclass(frozen=True, slots=True)
+class DealtShares:
+    """The shares that a participant made, in the order of its holders, and their message."""
+
+    key_shares: KeyShares
+    seed: bytes = field(repr=False)
+    own_share: bytes = field(repr=False)  # of the seed
+    of_key: list[bytes] = field(repr=False)
+    of_seed: list[bytes] = field(repr=False)
+
+
 @dataclass(slots=True)
 class Shared(_SingleStepState):
-    """A participant that has shared its mask key and waits for the share commitments."""
+    """A participant that has shared its secrets and waits for the shares of others."""
 
     slot: int
     session: Session
     joined: Joined
-    key_shares: KeyShares
-    agreed_secrets: dict[int, bytes] = field(repr=False)  # with each holder, to derive pads
+    holders: tuple[int, ...]
+    dealt: DealtShares
+
+    def check(self, shares: Mapping[int, SharePair]) -> tuple["Checked", Complaints]:
+        """Return the next state, and complaints about the dealers whose shares are not valid.
+
+        `shares` are the share pairs for this holder, by dealer. A pair is valid if both shares are
+        field elements that match their commitments.
+
+        Raises:
+            UnsafeRequestError: if a dealer is this participant, or not in the cohort.
+        """
+        slot, session = self.slot, self.session
+        if not shares.keys() <= set(range(session.n)) - {slot}:
+            raise UnsafeRequestError("forwarded a share of a participant that sent me none")
+        self._mark_done()
+        received = ReceivedShares.unpack(received_shares_bytes(shares))
+        dealers, pair = received.dealers, self.joined.encryption_pair
+        secrets = [pair.agree(session.roster.encryption_key(dealer)) for dealer in dealers]
+        decrypted = (
+            decrypt_shares(
+                received.records[name],
+                [
+                    purpose(dealer, slot).derive(secret)
+                    for dealer, secret in zip(dealers, secrets, strict=True)
+                ],
+            )
+            for name, purpose in (
+                ("key", session.key_share_purpose),
+                ("seed", session.seed_share_purpose),
+            )
+        )
+        keys, seeds, signatures = dict[int, bytes](), dict[int, bytes](), dict[int, bytes]()
+        for dealer, key, seed in zip(dealers, *decrypted, strict=True):
+            if key is not None and seed is not None:
+                keys[dealer], seeds[dealer] = key, seed
+            else:
+                complaint = session.complaint_statement(slot, dealer, received[dealer].pack())
+                signatures[dealer] = self.joined.identity.sign(complaint)
+        complaints = Complaints(signatures)
+        signed = session.complaints_statement(slot, received.digest, complaints.signed_bytes())
+        complaints = replace(complaints, signature=self.joined.identity.sign(signed))
+        return Checked(self, keys, seeds), complaints
+
+
+@dataclass(slots=True)
+class Checked(_SingleStepState):
+    """A participant that has checked its shares and waits for the share commitments."""
+
+    shared: Shared
+    key_shares: dict[int, bytes] = field(repr=False)  # valid shares of others, by dealer
+    seed_shares: dict[int, bytes] = field(repr=False)
+
+    def answer(self, complaints: Mapping[int, bytes]) -> Answers:
+        """Return the shares of the holders that complained about this participant.
+
+        `complaints` are their signatures. A holder that complains about a pair that this
+        participant sent is corrupt, so that its shares are no secret of the server.
+
+        Raises:
+            UnsafeRequestError: if a participant is not one of its holders, or did not complain
+                about the pair that this participant sent to it.
+            OutOfPhaseError: if this participant has masked its vector.
+        """
+        if self._is_done:
+            raise OutOfPhaseError("answers are sent before the masked input")
+        shared, keys, seeds = self.shared, dict[int, bytes](), dict[int, bytes]()
+        for holder, signature in complaints.items():
+            if holder not in shared.holders:
+                raise UnsafeRequestError(f"showed a complaint of {holder}, which is not a holder")
+            index = shared.holders.index(holder)
+            pair = shared.dealt.key_shares.share_pairs[index].pack()
+            complaint = shared.session.complaint_statement(holder, shared.slot, pair)
+            if not is_signed(shared.session.roster.identity(holder), complaint, signature):
+                raise UnsafeRequestError(f"showed a complaint that participant {holder} never made")
+            keys[holder], seeds[holder] = shared.dealt.of_key[index], shared.dealt.of_seed[index]
+        answers = Answers(keys, seeds)
+        signed = shared.session.answers_statement(shared.slot, answers.signed_bytes())
+        return replace(answers, signature=shared.joined.identity.sign(signed))
 
     def mask(
-        self, transcript: Transcript, ring: Ring, vector: Vector, rng: Random
+        self, transcript: Transcript, ring: Ring, vector: Vector
     ) -> tuple["Masked", MaskedInput]:
-        """Return the next state, and `vector` masked, with shares of the seed.
+        """Return the next state, and `vector` masked.
 
         `vector` itself does not change.
 
@@ -192,65 +264,42 @@ class Shared(_SingleStepState):
                 were sent, or has fewer dealers than the quorum, or too few of its holders.
         """
         ring.check(vector)
-        holders = self._check_transcript(transcript)
+        self._check_transcript(transcript)
         self._mark_done()
-        seed = rng.randbytes(SEED_BYTES)
+        slot, session, joined = self.shared.slot, self.shared.session, self.shared.joined
         masked = tuple(lane.copy() for lane in vector)
         applier = MaskApplier(ring)
-        applier.add_mask(masked, transcript.self_mask_purpose(self.slot).keystream(seed))
-        for other in transcript.neighbours(self.slot):
-            secret = self.joined.mask_pair.agree(self.session.roster.mask_key(other))
-            stream = transcript.pairwise_mask_purpose(self.slot, other).keystream(secret)
-            (applier.add_mask if self.slot < other else applier.subtract_mask)(masked, stream)
-        seed_shares, own_share = self._share_seed(transcript, holders, seed, rng)
-        packed = ring.pack(masked)
-        signed = statement("masked input", transcript.label, self.slot, seed_shares.pack(), packed)
-        masked_input = MaskedInput(seed_shares, packed, self.joined.identity.sign(signed))
-        state = Masked(self.slot, transcript, self.joined, self.agreed_secrets, own_share)
-        return state, masked_input
+        own_stream = transcript.self_mask_purpose(slot).keystream(self.shared.dealt.seed)
+        applier.add_mask(masked, own_stream)
+        for other in transcript.neighbours(slot):
+            secret = joined.mask_pair.agree(session.roster.mask_key(other))
+            stream = transcript.pairwise_mask_purpose(slot, other).keystream(secret)
+            (applier.add_mask if slot < other else applier.subtract_mask)(masked, stream)
+        masked_input = MaskedInput(ring.pack(masked), b"")
+        signed = transcript.masked_input_statement(slot, masked_input.signed_input.digest)
+        masked_input = replace(masked_input, signature=joined.identity.sign(signed))
+        return Masked(self, transcript), masked_input
 
-    def _check_transcript(self, transcript: Transcript) -> list[int]:
-        """Return the participant's holders that shared."""
-        commitments = transcript.share_commitments
-        commitment = commitments.get(self.slot)
-        if transcript.session is not self.session or commitment is None:
+    def _check_transcript(self, transcript: Transcript) -> None:
+        shared, commitments = self.shared, transcript.share_commitments
+        commitment = commitments.get(shared.slot)
+        if transcript.session is not shared.session or commitment is None:
             raise UnsafeRequestError("requested a vector but left out what I shared")
-        if commitment.signed_bytes() != self.key_shares.share_commitment.signed_bytes():
+        if commitment.signed_bytes() != shared.dealt.key_shares.share_commitment.signed_bytes():
             raise UnsafeRequestError("forwarded other shares than I sent")
-        _check_quorum(self.session, len(commitments), self.session.quorum)
-        holders = [holder for holder in self.agreed_secrets if holder in commitments]
-        threshold = self.session.parameters.threshold
-        if len(holders) + 1 < threshold:
-            raise UnsafeRequestError(
-                f"named only {len(holders)} of my holders with threshold {threshold}"
-            )
-        return holders
-
-    def _share_seed(
-        self, transcript: Transcript, holders: Collection[int], seed: bytes, rng: Random
-    ) -> tuple[SeedShares, bytes]:
-        """Return shares of `seed` for `holders`, and the participant's own share."""
-        threshold = self.session.parameters.threshold
-        shares = split(seed, len(self.agreed_secrets) + 1, threshold, rng)
-        share_of = dict(zip(self.agreed_secrets, shares[1:], strict=True))
-        pads = [
-            transcript.seed_share_purpose(self.slot, holder).derive(self.agreed_secrets[holder])
-            for holder in holders
-        ]
-        encrypted_shares = encrypt_shares([share_of[holder] for holder in holders], pads)
-        commitments = commit_seed(seed), commit_share(shares[0])
-        return SeedShares(*commitments, encrypted_shares), shares[0]
+        _check_quorum(shared.session, len(commitments), shared.session.quorum)
+        count = sum(holder in commitments for holder in shared.holders)
+        threshold = shared.session.parameters.threshold
+        if count + 1 < threshold:
+            raise UnsafeRequestError(f"named only {count} of my holders with threshold {threshold}")
 
 
 @dataclass(slots=True)
 class Masked(_SingleStepState):
     """A participant that has sent its masked input and waits for the survivors."""
 
-    slot: int
+    checked: Checked
     transcript: Transcript
-    joined: Joined
-    agreed_secrets: dict[int, bytes] = field(repr=False)
-    own_share: bytes = field(repr=False)  # of its seed
 
     def confirm(self, survivors: Collection[int]) -> tuple["Confirmed", bytes]:
         """Return the next state, and the signature over the set of survivors.
@@ -263,22 +312,22 @@ class Masked(_SingleStepState):
             OutOfPhaseError: if this is the second request.
         """
         survivor_set = frozenset(survivors)
-        session = self.transcript.session
+        session, shared = self.transcript.session, self.checked.shared
         if len(survivor_set) < len(survivors):
             raise UnsafeRequestError("named a survivor twice")
         if not survivor_set <= self.transcript.share_commitments.keys():
             raise UnsafeRequestError("named a survivor that did not share")
-        if self.slot not in survivor_set:
+        if shared.slot not in survivor_set:
             raise UnsafeRequestError("requested shares but left my vector out")
         _check_quorum(session, len(survivor_set), max(session.quorum, 2))
-        holders = survivor_set.intersection(self.agreed_secrets)
+        holders = survivor_set.intersection(shared.holders)
         if len(holders) + 1 < session.parameters.threshold:
             raise UnsafeRequestError(
                 f"named only {len(holders)} of my holders: too few to unmask me"
             )
         self._mark_done()
-        confirmation = self.transcript.confirmation_statement(self.slot, survivor_set)
-        return Confirmed(self, survivor_set), self.joined.identity.sign(confirmation)
+        confirmation = self.transcript.confirmation_statement(shared.slot, survivor_set)
+        return Confirmed(self, survivor_set), shared.joined.identity.sign(confirmation)
 
 
 @dataclass(slots=True)
@@ -289,44 +338,36 @@ class Confirmed(_SingleStepState):
     survivors: frozenset[int]
 
     def unmask(
-        self, confirmations: Mapping[int, bytes], shares: Mapping[int, EncryptedShare], rng: Random
+        self, confirmations: Mapping[int, bytes], signed: Mapping[int, SignedInput], rng: Random
     ) -> UnmaskingShares:
-        """Return one decrypted share for each dealer: of its seed if it survived.
+        """Return one share for each dealer: of its seed if it survived, else of its mask key.
 
-        `confirmations` are the signatures over the survivors, by slot; `shares` are the encrypted
-        shares for this holder by dealer: of seeds for survivors, of mask keys for dropouts. A
-        dealer whose share does not match its commitment is reported as invalid. The
-        `semi-honest` mode does not use the confirmations.
+        `confirmations` are the signatures over the survivors, and `signed` the signed inputs of the
+        survivors whose shares this participant holds, by slot. The `semi-honest` mode does not use
+        them.
 
         Raises:
-            UnsafeRequestError: if a dealer did not share, or (`active`) fewer than a quorum
-                confirmed, or a spot-checked signature is false.
+            UnsafeRequestError: (`active`) if fewer than a quorum confirmed, a spot-checked
+                signature is false, or a survivor whose share this participant holds did not mask
+                its vector under this transcript.
             OutOfPhaseError: if this is the second request, after an answer or after a refusal of
                 signatures.
         """
-        slot, transcript = self.masked.slot, self.masked.transcript
-        if slot in shares or not shares.keys() <= transcript.share_commitments.keys():
-            raise UnsafeRequestError("forwarded a share of a participant that sent me none")
-        received = ReceivedShares.unpack(received_shares_bytes(shares))
+        checked, transcript = self.masked.checked, self.masked.transcript
         self._mark_done()  # a second request after a refusal would draw other spot checks
+        dealers = checked.seed_shares.keys() & transcript.share_commitments.keys()
         if transcript.session.assumptions.is_active:
             self._spot_check_signatures(confirmations, rng)
-        dealers = received.dealers
-        decrypted = decrypt_shares(received, [self._pad(dealer) for dealer in dealers])
-        seeds, keys, invalid = {slot: self.masked.own_share}, dict[int, bytes](), set[int]()
-        for dealer, share in zip(dealers, decrypted, strict=True):
-            if share is None:
-                invalid.add(dealer)
-            else:
-                (seeds if dealer in self.survivors else keys)[dealer] = share
-        message = UnmaskingShares(seeds, keys, frozenset(invalid))
-        signed = transcript.unmasking_statement(
-            slot, self.survivors, received.digest, message.signed_bytes()
-        )
-        return message.signed(self.masked.joined.identity, signed)
+            self._check_transcript_of(dealers & self.survivors, signed)
+        slot, dealt = checked.shared.slot, checked.shared.dealt
+        seeds = {dealer: checked.seed_shares[dealer] for dealer in dealers & self.survivors}
+        keys = {dealer: checked.key_shares[dealer] for dealer in dealers - self.survivors}
+        message = UnmaskingShares(seeds | {slot: dealt.own_share}, keys)
+        statement = transcript.unmasking_statement(slot, self.survivors, message.signed_bytes())
+        return message.signed(checked.shared.joined.identity, statement)
 
     def _spot_check_signatures(self, confirmations: Mapping[int, bytes], rng: Random) -> None:
-        session = self.masked.transcript.session
+        session, slot = self.masked.transcript.session, self.masked.checked.shared.slot
         if not confirmations.keys() <= self.survivors:
             raise UnsafeRequestError("showed the signature of a participant that did not survive")
         if len(confirmations) < max(session.quorum, 2):
@@ -334,19 +375,24 @@ class Confirmed(_SingleStepState):
                 f"showed {len(confirmations)} signatures over the survivors, "
                 f"fewer than the quorum of {session.quorum}"
             )
-        others = sorted(confirmations.keys() - {self.masked.slot})
-        for slot in rng.sample(others, min(session.parameters.spot_checks, len(others))):
-            confirmation = self.masked.transcript.confirmation_statement(slot, self.survivors)
-            if not is_signed(session.roster.identity(slot), confirmation, confirmations[slot]):
-                raise UnsafeRequestError(f"showed survivors that participant {slot} did not sign")
+        others = sorted(confirmations.keys() - {slot})
+        for other in rng.sample(others, min(session.parameters.spot_checks, len(others))):
+            confirmation = self.masked.transcript.confirmation_statement(other, self.survivors)
+            if not is_signed(session.roster.identity(other), confirmation, confirmations[other]):
+                raise UnsafeRequestError(f"showed survivors that participant {other} did not sign")
 
-    def _pad(self, dealer: int) -> bytes:
-        """Return the pad on the share of the one secret of `dealer` that may be revealed."""
-        masked, transcript = self.masked, self.masked.transcript
-        secret = masked.agreed_secrets.get(dealer)
-        if secret is None:
-            public = transcript.session.roster.encryption_key(dealer)
-            secret = masked.joined.encryption_pair.agree(public)
-        if dealer in self.survivors:
-            return transcript.seed_share_purpose(dealer, masked.slot).derive(secret)
-        return transcript.session.key_share_purpose(dealer, masked.slot).derive(secret)
+    def _check_transcript_of(
+        self, dealers: Collection[int], signed: Mapping[int, SignedInput]
+    ) -> None:
+        """Check that `dealers` masked under this transcript, before their seeds are revealed.
+
+        With a seed the server removes the mask of a vector that was masked under any transcript.
+        """
+        transcript = self.masked.transcript
+        for dealer in dealers:
+            digest, signature = signed.get(dealer, (b"", b""))
+            statement = transcript.masked_input_statement(dealer, digest)
+            if not is_signed(transcript.session.roster.identity(dealer), statement, signature):
+                raise UnsafeRequestError(
+                    f"named survivor {dealer}, which masked nothing under my share commitments"
+                )

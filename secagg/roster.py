@@ -192,7 +192,7 @@ def roster_bytes(roster: Iterable[RosterEntry]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ShareCommitment:
-    """A dealer's commitment to its key shares: its graph nonce and the SHA-256 of all of them.
+    """A dealer's commitment to its key shares: its graph nonce and the SHA-256 of the rest.
 
     The commitment to a single share is `EncryptedShare.commitment`.
 

@@ -1,12 +1,12 @@
 """The public facts of one secure sum, the labels that bind every key to them, and its graph.
 
-    plan, roster                   -> Session, its label: keys for shares of mask keys
-    the session, share commitments -> Transcript, its label: masks, and keys for shares of seeds
+    plan, roster                   -> Session, its label: keys for shares
+    the session, share commitments -> Transcript, its label: masks, and later signatures
 
 A label is the digest of all facts on which participants must agree at that point. A participant
-that received an inconsistent plan, roster or list of share commitments has another label: its keys
-agree with no other participant's, its encrypted shares cannot be decrypted, and the masks of its
-vector do not cancel.
+that received an inconsistent plan or roster has another label: its encrypted shares cannot be
+decrypted. With an inconsistent list of share commitments its masks cancel with no other
+participant's, and no honest holder reveals a share of its seed.
 
 The graph has the holders of shares, and the neighbours that share masks. Each participant selects
 its holders at random among all others, after the roster is fixed: it draws a *graph nonce*, and its
@@ -40,7 +40,7 @@ from secagg.keys import (
     statement_of_digest,
 )
 from secagg.parameters import Assumptions, Parameters, choose_parameters
-from secagg.roster import DIGEST_BYTES, Roster, ShareCommitments
+from secagg.roster import DIGEST_BYTES, Roster, ShareCommitment, ShareCommitments
 
 _STREAM_KEY_BYTES = 16
 _BLOCK_WORDS = 4  # 32-bit words
@@ -244,10 +244,34 @@ class Session:
         """Return the purpose of the pad on a share of the mask key of `dealer`."""
         return Purpose(self.label, "key share", dealer, holder)
 
+    def seed_share_purpose(self, dealer: int, holder: int) -> Purpose:
+        """Return the purpose of the pad on a share of the seed of `dealer`."""
+        return Purpose(self.label, "seed share", dealer, holder)
+
+    def key_shares_statement(self, dealer: int, commitment: ShareCommitment) -> bytes:
+        """Return the statement that `dealer` signs over its key shares."""
+        return statement("key shares", self.label, dealer, commitment.signed_bytes())
+
+    def complaint_statement(self, holder: int, dealer: int, pair: bytes) -> bytes:
+        """Return the statement that `holder` signs to complain about the share pair of `dealer`.
+
+        An honest dealer signs no pair that an honest holder with the same label cannot use, and
+        answers no complaint about another pair than it sent. So no such pair is ever answered.
+        """
+        return statement("complaint", self.label, holder, dealer.to_bytes(4, "big"), pair)
+
+    def complaints_statement(self, holder: int, received_digest: bytes, records: bytes) -> bytes:
+        """Return the statement that `holder` signs over all share pairs and its complaints."""
+        return statement("complaints", self.label, holder, received_digest, records)
+
+    def answers_statement(self, dealer: int, records: bytes) -> bytes:
+        """Return the statement that `dealer` signs over its answers to complaints."""
+        return statement("answers", self.label, dealer, records)
+
 
 @dataclass(frozen=True, eq=False)
 class Transcript:
-    """A session once the mask keys are shared: its dealers, and the graph of their masks.
+    """A session once the secrets are shared: its dealers, and the graph of their masks.
 
     Raises:
         ValueError: if a dealer is not in the cohort.
@@ -281,29 +305,25 @@ class Transcript:
         return self.session.neighbour_selection.all_holders(self.share_commitments.graph_nonces)
 
     @cached_property
-    def holder_has_shared(self) -> NDArray[np.bool_]:
-        """Return, for each of `selected_holders`, whether it is a dealer too.
-
-        Only these receive a share of a seed.
-        """
-        has_shared = np.zeros(self.session.n, np.bool_)
-        has_shared[self.dealers] = True
-        flags: NDArray[np.bool_] = has_shared[self.selected_holders]
-        return flags
-
-    @cached_property
-    def sharing_holder_counts(self) -> dict[int, int]:
-        """Return the number of holders that are dealers too, for each dealer."""
-        counts = self.holder_has_shared.sum(axis=1).tolist()
-        return dict(zip(self.dealers.tolist(), counts, strict=True))
-
-    @cached_property
     def _row_of(self) -> dict[int, int]:
         return {slot: row for row, slot in enumerate(self.dealers.tolist())}
 
     def holders(self, slot: int) -> tuple[int, ...]:
         """Return the k holders of dealer `slot`, in the order of their shares."""
         return tuple(self.selected_holders[self._row_of[slot]].tolist())
+
+    @cached_property
+    def dealers_of(self) -> dict[int, frozenset[int]]:
+        """Return, for each dealer as a holder, the dealers whose shares it holds."""
+        dealers = np.repeat(self.dealers, self.selected_holders.shape[1])
+        holders = self.selected_holders.ravel()
+        order = np.argsort(holders, kind="stable")
+        bounds = np.searchsorted(holders[order], [self.dealers, self.dealers + 1]).T.tolist()
+        sorted_dealers = dealers[order]
+        return {
+            holder: frozenset(sorted_dealers[start:end].tolist())
+            for holder, (start, end) in zip(self.dealers.tolist(), bounds, strict=True)
+        }
 
     def neighbours(self, slot: int) -> frozenset[int]:
         """Return the neighbours of dealer `slot`; from `graph`, if that is known."""
@@ -331,24 +351,22 @@ class Transcript:
         """Return the purpose of the mask that `slot` expands from its own seed."""
         return Purpose(self.label, "self", slot, slot)
 
-    def seed_share_purpose(self, dealer: int, holder: int) -> Purpose:
-        """Return the purpose of the pad on a share of the seed of `dealer`."""
-        return Purpose(self.label, "seed share", dealer, holder)
+    def masked_input_statement(self, slot: int, vector_digest: bytes) -> bytes:
+        """Return the statement that `slot` signs over the SHA-256 of its packed vector."""
+        return statement_of_digest("masked input", self.label, slot, vector_digest)
 
     def confirmation_statement(self, slot: int, survivors: frozenset[int]) -> bytes:
         """Return the statement that `slot` signs to confirm exactly these survivors."""
         return statement_of_digest("survivors", self.label, slot, self._survivors_digest(survivors))
 
-    def unmasking_statement(
-        self, slot: int, survivors: frozenset[int], received_digest: bytes, records: bytes
-    ) -> bytes:
+    def unmasking_statement(self, slot: int, survivors: frozenset[int], records: bytes) -> bytes:
         """Return the statement that `slot` signs over the records of its unmasking shares.
 
-        It covers the survivors and the digest of the received shares, because the records follow
-        from both: a participant that received others than the server sent is not at fault.
+        It covers the survivors, because the records follow from them: a participant to which
+        others were named is not at fault.
         """
         digest = self._survivors_digest(survivors)
-        return statement("unmasking shares", self.label, slot, digest, received_digest, records)
+        return statement("unmasking shares", self.label, slot, digest, records)
 
     def _survivors_digest(self, survivors: frozenset[int]) -> bytes:
         last, digest = self._last_survivors

@@ -13,15 +13,13 @@ A secret counts as recovered only if it matches its commitment (a mask key: its 
 shares give another secret, all its shares are compared with the dealer's commitments: a holder
 whose share differs is blamed, and its share is left out. If the remaining shares do not give the
 committed secret either, the dealer is blamed, and the secret is corrected or the cohort fails; the
-sum is never wrong. A dealer is blamed too if at least `threshold` holders report its shares as
-invalid, since an honest dealer has fewer corrupt holders.
+sum is never wrong. The share of a holder that complained about its dealer is the dealer's answer.
 
 Source: [Bonawitz17, figure 4, round 4]. Commitments and corrections are additions of blindtally.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -30,19 +28,15 @@ from numpy.typing import NDArray
 from secagg.aggregator import UnmaskingRequest
 from secagg.errors import RecoveryError
 from secagg.keys import KeyPair
-from secagg.messages import (
-    NO_SHARE,
-    REVEALED_SHARE_DTYPE,
-    UnmaskingShares,
-    commit_seed,
-    commit_share,
-)
+from secagg.messages import REVEALED_SHARE_DTYPE, Answers, KeyShares, UnmaskingShares
 from secagg.ring import MaskApplier, Ring, Vector
 from secagg.shamir import SHARE_BYTES, correct_errors, recover, recover_many
+from secagg.shares import commit_seed, commit_share
 
-FALSE_DEALER = "sent shares that cannot be decrypted, or not of the secret that it committed to"
+FALSE_DEALER = "sent shares that are not of the secret that it committed to"
 FALSE_HOLDER = "revealed a share that differs from the one sent to it"
 _SEARCH_BATCH = 1024  # secrets whose shares are located together
+_NO_KIND = 255  # of the record that ends a search
 _RECOVERY_BATCH = 2**13  # shares recovered together: about 2 MB, which stay in the cache
 
 
@@ -70,7 +64,7 @@ class RecoveredSecrets:
         )
         self._search_keys[:-1] += records["dealer"]
         self._shares = records["share"]
-        self._kinds = np.append(records["kind"], np.uint8(NO_SHARE))
+        self._kinds = np.append(records["kind"], np.uint8(_NO_KIND))
         self._secrets = dict(self._recover())
 
     def secret(self, dealer: int) -> bytes | None:
@@ -93,7 +87,7 @@ class RecoveredSecrets:
             dealers = all_dealers[start : start + _SEARCH_BATCH]
             holders = np.column_stack([dealers, all_holders[start : start + _SEARCH_BATCH]])
             places, exists = self._locate(dealers, holders[:, :t])
-            if not exists.all():  # a holder dropped out, or reported an invalid share
+            if not exists.all():  # a holder dropped out
                 places, exists = self._locate(dealers, holders)
             counts = exists.cumsum(axis=1, dtype=np.int32)
             enough = counts[:, -1] >= t
@@ -126,6 +120,33 @@ class RecoveredSecrets:
 
 
 @dataclass(frozen=True, slots=True)
+class SumMessages:
+    """The messages that a sum is unmasked with, each checked when it arrived.
+
+    Key shares and answers are by dealer, unmasking shares by holder.
+    """
+
+    key_shares: Mapping[int, KeyShares]
+    unmasking_shares: Mapping[int, UnmaskingShares]
+    answers: Mapping[int, Answers] = field(default_factory=dict)
+
+    def revealed(self, request: UnmaskingRequest) -> Mapping[int, UnmaskingShares]:
+        """Return the requested shares by holder: revealed by itself, or answered by the dealer."""
+        revealed = dict(self.unmasking_shares)
+        for dealer in self.answers.keys() & request.transcript.share_commitments.keys():
+            answers, survived = self.answers[dealer], dealer in request.survivors
+            for holder in answers.key_shares:
+                message = revealed.get(holder, UnmaskingShares({}, {}))
+                seeds, keys = dict(message.seed_shares), dict(message.key_shares)
+                if survived:
+                    seeds[dealer] = answers.seed_shares[holder]
+                else:
+                    keys[dealer] = answers.key_shares[holder]
+                revealed[holder] = UnmaskingShares(seeds, keys)
+        return revealed
+
+
+@dataclass(frozen=True, slots=True)
 class UnmaskedSum:
     """The sum of the survivors' vectors, and the participants blamed: what each did, by slot."""
 
@@ -136,13 +157,12 @@ class UnmaskedSum:
 def unmask(
     request: UnmaskingRequest,
     ring: Ring,
-    messages: Mapping[int, UnmaskingShares],
+    messages: SumMessages,
     masked_sum: Vector,
 ) -> UnmaskedSum:
     """Return the sum of the survivors' vectors, given the sum of their masked vectors.
 
-    `messages` are by holder, each checked by `check_unmasking_shares`. It runs in one thread: two
-    threads that share the interpreter took a third longer.
+    It runs in one thread: two threads that share the interpreter took a third longer.
 
     Raises:
         RecoveryError: if a secret that the sum needs cannot be recovered. It is the error of the
@@ -176,7 +196,7 @@ class Unmasking:
         self,
         request: UnmaskingRequest,
         ring: Ring,
-        messages: Mapping[int, UnmaskingShares],
+        messages: SumMessages,
         masked_sum: Vector,
     ) -> None:
         self.total = tuple(lane.copy() for lane in masked_sum)
@@ -184,10 +204,8 @@ class Unmasking:
         self.has_failed = False  # then secrets are not corrected, only false shares detected
         self._request = request
         self._mask_applier = MaskApplier(ring)
-        self._recovered = RecoveredSecrets(request, messages)
-        self._complaints = Counter(
-            dealer for message in messages.values() for dealer in message.invalid_dealers
-        )
+        self._key_shares = messages.key_shares
+        self._recovered = RecoveredSecrets(request, messages.revealed(request))
 
     def remove_self_mask(self, slot: int) -> None:
         """Subtract the mask that a survivor expanded from its seed.
@@ -195,7 +213,7 @@ class Unmasking:
         Raises:
             RecoveryError: if the seed cannot be recovered.
         """
-        commitment = self._request.seed_commitments[slot]
+        commitment = self._key_shares[slot].seed_commitment
         seed = self._recover(slot, lambda seed: commit_seed(seed) == commitment)
         stream = self._request.transcript.self_mask_purpose(slot).keystream(seed)
         self._mask_applier.subtract_mask(self.total, stream)
@@ -225,8 +243,6 @@ class Unmasking:
             return secret
         threshold, shares = self._recovered.threshold, self._valid_shares(dealer)
         if len(shares) < threshold:
-            if self._complaints[dealer] >= threshold:  # more than its corrupt holders
-                self.blamed[dealer] = FALSE_DEALER
             what = f"{len(shares)} shares of the {threshold} needed"
             raise RecoveryError(dealer, what, self.blamed)
         secret = recover(dict(islice(shares.items(), threshold)))
@@ -241,12 +257,20 @@ class Unmasking:
 
     def _valid_shares(self, dealer: int) -> dict[int, bytes]:
         """Return the revealed shares of `dealer` that match their commitments; blame the others."""
-        commitments = self._request.commitments(dealer)
+        key_shares, survived = self._key_shares[dealer], dealer in self._request.survivors
         slots = (dealer, *self._request.transcript.holders(dealer))
         valid = {}
         for number, share in self._recovered.shares(dealer).items():
-            if commit_share(share) == commitments[number]:
+            if commit_share(share) == _commitment(key_shares, number, survived=survived):
                 valid[number] = share
             else:
                 self.blamed[slots[number - 1]] = FALSE_HOLDER
         return valid
+
+
+def _commitment(key_shares: KeyShares, number: int, *, survived: bool) -> bytes:
+    """Return the commitment to share `number` of the secret of a dealer that is requested."""
+    if number == 1:
+        return key_shares.own_share_commitment
+    pair = key_shares.share_pairs[number - 2]
+    return pair.seed.commitment if survived else pair.key.commitment

@@ -23,7 +23,7 @@ from protocol.mechanisms.registry import (
 )
 from protocol.study import Terms
 from secagg.keys import SIGNATURE_BYTES
-from secagg.messages import SeedShares, UnmaskingShares
+from secagg.messages import KeyShares, UnmaskingShares
 from secagg.parameters import MAX_HOLDERS
 from server.errors import FieldError, malformed_fields
 
@@ -120,11 +120,11 @@ def _limit_errors(plan: AnyPlan, limits: DeviceLimits) -> Iterator[FieldError]:
 
 
 def _largest_upload(plan: AnyPlan) -> int:
-    """Return the size of the largest upload: masked input with seed shares, shares, or report."""
+    """Return the size of the largest upload: masked input, shares, or report."""
     if plan.mechanism in REPORT_MECHANISMS:
         nbytes: int = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
         return packed_report_bytes(nbytes, plan.registry is not None)
     size = plan.terms.cohort_size
-    seed_shares = SeedShares.nbytes(min(size - 1, MAX_HOLDERS)) + SIGNATURE_BYTES
+    key_shares = KeyShares.nbytes(min(size - 1, MAX_HOLDERS))
     vector: int = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes
-    return max(vector + seed_shares, UnmaskingShares.nbytes(size))
+    return max(vector + SIGNATURE_BYTES, key_shares, UnmaskingShares.nbytes(size))

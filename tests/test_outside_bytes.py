@@ -31,18 +31,16 @@ from protocol.mechanisms.registry import (
 from protocol.oracles.hsu2012.bit_fields import BitFields
 from protocol.study import EMPTY_STATE
 from secagg.messages import (
-    CIPHERTEXT_BYTES,
-    EncryptedShare,
+    Answers,
+    Complaints,
     KeyShares,
     MaskedInput,
-    ReceivedShares,
-    SeedShares,
+    SignedInput,
     UnmaskingShares,
-    encrypted_shares_bytes,
-    pack_confirmations,
-    received_shares_bytes,
-    unpack_confirmations,
-    unpack_encrypted_shares,
+    pack_signatures,
+    pack_signed_inputs,
+    unpack_signatures,
+    unpack_signed_inputs,
 )
 from secagg.ring import Lane, Ring
 from secagg.roster import (
@@ -54,6 +52,15 @@ from secagg.roster import (
     share_commitments_bytes,
 )
 from secagg.shamir import SHARE_BYTES
+from secagg.shares import (
+    CIPHERTEXT_BYTES,
+    EncryptedShare,
+    ReceivedShares,
+    SharePair,
+    received_shares_bytes,
+    share_pairs_bytes,
+    unpack_share_pairs,
+)
 from server.api.answers import _cursor, _parse_cursor
 from server.api.dependencies import _credential_digest
 from server.db.database import parse_url
@@ -65,10 +72,9 @@ from tests.protocol import test_report_laws as report_laws
 ROOT = Path(__file__).parents[1]
 KEY = b"\x09" + bytes(30) + b"\1"  # of no low order
 ENCRYPTED_SHARE = EncryptedShare(bytes(32), bytes(CIPHERTEXT_BYTES))
-SEED_SHARES = SeedShares(bytes(32), bytes(32), (ENCRYPTED_SHARE,) * 2)
-UNMASKING_SHARES = UnmaskingShares(
-    {1: bytes(SHARE_BYTES)}, {2: bytes(SHARE_BYTES)}, frozenset({3}), bytes(64)
-)
+SHARE_PAIR = SharePair(ENCRYPTED_SHARE, ENCRYPTED_SHARE)
+UNMASKING_SHARES = UnmaskingShares({1: bytes(SHARE_BYTES)}, {2: bytes(SHARE_BYTES)}, bytes(64))
+ANSWERED = dict.fromkeys((2, 9), bytes(SHARE_BYTES))
 RING = Ring((Lane(2**7, 9), Lane(251, 5), Lane(2**32, 3)))
 FIELDS = BitFields((5, 7, 2), 3)
 ENTRY = b"".join([KEY[:5] + bytes([n]) + KEY[6:] for n in range(3)]) + bytes(64)
@@ -90,29 +96,38 @@ def _rows(body: bytes) -> np.ndarray[Any, Any]:
 
 
 DECODERS = {
-    "secagg.messages.EncryptedShare.unpack": Decoder(
+    "secagg.shares.EncryptedShare.unpack": Decoder(
         ENCRYPTED_SHARE.pack(), EncryptedShare.unpack, EncryptedShare.pack
     ),
-    "secagg.messages.unpack_encrypted_shares": Decoder(
-        ENCRYPTED_SHARE.pack() * 2, unpack_encrypted_shares, encrypted_shares_bytes
+    "secagg.shares.SharePair.unpack": Decoder(SHARE_PAIR.pack(), SharePair.unpack, SharePair.pack),
+    "secagg.shares.unpack_share_pairs": Decoder(
+        SHARE_PAIR.pack() * 2, unpack_share_pairs, share_pairs_bytes
     ),
-    "secagg.messages.ReceivedShares.unpack": Decoder(
-        received_shares_bytes({1: ENCRYPTED_SHARE, 5: ENCRYPTED_SHARE}),
+    "secagg.shares.ReceivedShares.unpack": Decoder(
+        received_shares_bytes({1: SHARE_PAIR, 5: SHARE_PAIR}),
         ReceivedShares.unpack,
         ReceivedShares.pack,
     ),
     "secagg.messages.KeyShares.unpack": Decoder(
-        KeyShares(bytes(32), (ENCRYPTED_SHARE,) * 2, bytes(64)).pack(),
+        KeyShares(bytes(32), bytes(32), bytes(32), (SHARE_PAIR,) * 2, bytes(64)).pack(),
         KeyShares.unpack,
         KeyShares.pack,
     ),
-    "secagg.messages.SeedShares.unpack": Decoder(
-        SEED_SHARES.pack(), SeedShares.unpack, SeedShares.pack
+    "secagg.messages.Complaints.unpack": Decoder(
+        Complaints({1: bytes(64), 3: bytes(64)}, bytes(64)).pack(),
+        Complaints.unpack,
+        Complaints.pack,
+    ),
+    "secagg.messages.Answers.unpack": Decoder(
+        Answers(ANSWERED, ANSWERED, bytes(64)).pack(), Answers.unpack, Answers.pack
     ),
     "secagg.messages.MaskedInput.unpack": Decoder(
-        MaskedInput(SEED_SHARES, bytes(40), bytes(64)).pack(),
-        lambda body: MaskedInput.unpack(body, 40),
-        MaskedInput.pack,
+        MaskedInput(bytes(40), bytes(64)).pack(), MaskedInput.unpack, MaskedInput.pack
+    ),
+    "secagg.messages.unpack_signed_inputs": Decoder(
+        pack_signed_inputs(dict.fromkeys((1, 3), SignedInput(bytes(32), bytes(64)))),
+        unpack_signed_inputs,
+        pack_signed_inputs,
     ),
     "secagg.messages.UnmaskingShares.unpack": Decoder(
         UNMASKING_SHARES.pack(), UnmaskingShares.unpack, UnmaskingShares.pack
@@ -130,8 +145,8 @@ DECODERS = {
         ShareCommitments.unpack,
         share_commitments_bytes,
     ),
-    "secagg.messages.unpack_confirmations": Decoder(
-        pack_confirmations({1: bytes(64), 3: bytes(64)}), unpack_confirmations, pack_confirmations
+    "secagg.messages.unpack_signatures": Decoder(
+        pack_signatures({1: bytes(64), 3: bytes(64)}), unpack_signatures, pack_signatures
     ),
     "protocol.api.signed_report.SignedReport.unpack": Decoder(
         bytes(packed_report_bytes(7, True)),

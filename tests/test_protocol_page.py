@@ -19,17 +19,18 @@ from protocol.mechanisms.tracked.string_fetching import StringPiece
 from protocol.study import Terms
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
 from secagg.messages import (
-    ENCRYPTED_SHARE_BYTES,
-    EncryptedShare,
+    Answers,
+    Complaints,
     KeyShares,
-    SeedShares,
+    SignedInput,
     UnmaskingShares,
-    pack_confirmations,
-    received_shares_bytes,
+    pack_signatures,
+    pack_signed_inputs,
 )
 from secagg.ring import Lane
 from secagg.roster import RosterEntry, ShareCommitment, roster_bytes, share_commitments_bytes
 from secagg.seating import CohortSeating
+from secagg.shares import ENCRYPTED_SHARE_BYTES, SHARE_PAIR_BYTES, SharePair, received_shares_bytes
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
@@ -66,28 +67,34 @@ def test_every_statement_of_the_page_is_signed_somewhere_and_the_other_way_round
     assert '"blindtally v1 "` ‖ name ‖ `"\\0"` ‖ L ‖ u32(slot) ‖ H(payload)' in PAGE
 
 
-def shares(count: int) -> dict[int, EncryptedShare]:
-    return dict.fromkeys(range(count), EncryptedShare(bytes(32), bytes(33)))
+def pairs(count: int) -> dict[int, SharePair]:
+    return dict.fromkeys(range(count), SharePair.unpack(bytes(SHARE_PAIR_BYTES)))
+
+
+def signatures(count: int) -> bytes:
+    return pack_signatures(dict.fromkeys(range(count), bytes(64)))
 
 
 def commitments(count: int) -> dict[int, ShareCommitment]:
     return dict.fromkeys(range(count), ShareCommitment(bytes(32), bytes(32)))
 
 
+SIGNED_INPUT = SignedInput(bytes(32), bytes(64))
 SIZES: dict[str, tuple[str, Callable[[int], int]]] = {
-    "key-shares": ("96 + 65 k", KeyShares.nbytes),
-    "masked-input": (
-        "128 + 65 k′ + Σ ⌈length · b / 8⌉",
-        lambda count: SeedShares.nbytes(count) + SIGNATURE_BYTES,
-    ),
+    "key-shares": ("160 + 130 k", KeyShares.nbytes),
+    "complaints (sent)": ("64 + 68 k′", Complaints.nbytes),
+    "answers": ("64 + 70 k′", Answers.nbytes),
+    "masked-input": ("64 + Σ ⌈length · b / 8⌉", lambda _: SIGNATURE_BYTES),
     "confirmation": ("64", lambda _: SIGNATURE_BYTES),
     "unmasking-shares": ("64 + 38 k″", UnmaskingShares.nbytes),
+    "encrypted-shares": ("134 k″", lambda count: len(received_shares_bytes(pairs(count)))),
+    "complaints (received)": ("68 k′", lambda count: len(signatures(count))),
     "share-commitments": ("68 n′", lambda n: len(share_commitments_bytes(commitments(n)))),
-    "confirmations": (
-        "68 n″",
-        lambda n: len(pack_confirmations(dict.fromkeys(range(n), bytes(64)))),
+    "confirmations": ("68 n″", lambda count: len(signatures(count))),
+    "signed-inputs": (
+        "100 k″",
+        lambda count: len(pack_signed_inputs(dict.fromkeys(range(count), SIGNED_INPUT))),
     ),
-    "encrypted-shares": ("69 k‴", lambda count: len(received_shares_bytes(shares(count)))),
 }
 
 

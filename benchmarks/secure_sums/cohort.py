@@ -9,11 +9,10 @@ from random import Random, SystemRandom
 
 import numpy as np
 
-from benchmarks.rows import BenchmarkRow, cpu_seconds
+from benchmarks.rows import BenchmarkRow
 from benchmarks.secure_sums.floors import Floors, device_floor, sealing_floor
 from benchmarks.secure_sums.sampled import FLOOR_BURSTS, SampledServer
 from benchmarks.secure_sums.work import (
-    CpuWork,
     Stopwatch,
     checking_work,
     confirm_again,
@@ -24,27 +23,22 @@ from benchmarks.secure_sums.work import (
 )
 from secagg.aggregator import (
     UnmaskingRequest,
+    check_complaints,
     check_confirmation,
     check_key_shares,
     check_masked_input,
     check_unmasking_shares,
-    collect_masked_inputs,
+    route_shares,
 )
 from secagg.keys import SIGNATURE_BYTES
-from secagg.messages import (
-    KeyShares,
-    MaskedInput,
-    ReceivedShares,
-    SeedShares,
-    UnmaskingShares,
-    received_shares_bytes,
-)
+from secagg.messages import Complaints, KeyShares, MaskedInput, SignedInput, UnmaskingShares
 from secagg.parameters import Mode
-from secagg.participant import Confirmed, Masked, Shared
+from secagg.participant import Checked, Confirmed, Masked, Shared
 from secagg.ring import Lane, Ring, Vector
 from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
 from secagg.session import Session, Transcript
-from secagg.unmasking import unmask
+from secagg.shares import ReceivedShares
+from secagg.unmasking import SumMessages, unmask
 
 DROPOUT_SHARES = (0.0, 0.1, 0.2)
 MIN_SAMPLED_CLIENTS = 10_000  # in larger cohorts the server's work is sampled
@@ -65,8 +59,9 @@ class CohortBenchmark:
     watch: Stopwatch = field(default_factory=Stopwatch)
     rng: Random = field(default_factory=SystemRandom)
     key_shares: dict[int, KeyShares] = field(default_factory=dict)
-    seed_shares: dict[int, SeedShares] = field(default_factory=dict)
+    signed_inputs: dict[int, SignedInput] = field(default_factory=dict)
     shared: dict[int, Shared] = field(default_factory=dict)
+    checked: dict[int, Checked] = field(default_factory=dict)
     masked: dict[int, Masked] = field(default_factory=dict)
     sums: dict[int, Vector] = field(default_factory=dict)  # of masked vectors, by slot modulo 10
     key_shares_bytes: int = 0
@@ -90,12 +85,12 @@ class CohortBenchmark:
         if self.n >= MIN_SAMPLED_CLIENTS:
             server = SampledServer(self.n, self.ring, self.mode, self.name, self.progress)
             return server.rows(self.floors, DROPOUT_SHARES)
-        transcript = self._share()
+        transcript = self._check(self._share())
         self._mask(transcript)
         rows = [row for share in DROPOUT_SHARES for row in self._server_rows(transcript, share)]
         return [*self._client_rows(transcript), *rows]
 
-    def _share(self) -> Transcript:
+    def _share(self) -> Session:
         joined, session = join_cohort(self.n, self.mode, self.rng, self.watch)
         roster = roster_bytes(session.roster)
         for slots in self._blocks(range(self.n)):
@@ -112,6 +107,24 @@ class CohortBenchmark:
                 for slot, body in bodies.items():
                     self.key_shares[slot] = KeyShares.unpack(body)
                     check_key_shares(session, slot, self.key_shares[slot])
+        return session
+
+    def _check(self, session: Session) -> Transcript:
+        with self.watch.time("key shares"):
+            received = route_shares(session, self.key_shares)
+        for slots in self._blocks(range(self.n)):
+            bodies = {}
+            for slot in slots:
+                packed = received[slot].pack()
+                with self.watch.time("check"):
+                    self.checked[slot], complaints = self.shared[slot].check(
+                        ReceivedShares.unpack(packed)
+                    )
+                    bodies[slot] = complaints.pack()
+                self.progress()
+            with self.watch.time("key shares"):
+                for slot, body in bodies.items():
+                    check_complaints(session, slot, received[slot], Complaints.unpack(body))
         commitments = {slot: shares.share_commitment for slot, shares in self.key_shares.items()}
         return Transcript(session, ShareCommitments.of(commitments))
 
@@ -122,19 +135,19 @@ class CohortBenchmark:
         for slots in self._blocks(range(self.n)):
             bodies = {}
             for slot in slots:
-                state = self.shared[slot]
+                state = self.checked[slot]
                 with self.watch.time("mask"):
-                    own = Transcript(state.session, ShareCommitments.unpack(commitments))
-                    self.masked[slot], upload = state.mask(own, self.ring, vector, self.rng)
+                    own = Transcript(transcript.session, ShareCommitments.unpack(commitments))
+                    self.masked[slot], upload = state.mask(own, self.ring, vector)
                     bodies[slot] = upload.pack()
                 self.masked[slot].transcript = transcript  # the same facts, held once
                 self.progress()
             with self.watch.time("upload"):
                 for slot, body in bodies.items():
-                    upload = MaskedInput.unpack(body, self.ring.nbytes)
+                    upload = MaskedInput.unpack(body)
                     check_masked_input(transcript, slot, upload)
                     self.ring.add_packed(self.sums[slot % 10], upload.vector)
-                    self.seed_shares[slot] = upload.seed_shares
+                    self.signed_inputs[slot] = upload.signed_input
             self.upload_bytes = max(map(len, bodies.values()))
             self.key_shares_bytes = max(len(self.key_shares[slot].pack()) for slot in bodies)
 
@@ -143,33 +156,30 @@ class CohortBenchmark:
         total = self.ring.zero()
         for place in range(round(dropout * 10), 10):
             self.ring.add(total, self.sums[place])
-        seeds = {slot: shares for slot, shares in self.seed_shares.items() if slot not in dropouts}
-        # The first time may be the first use of memory, which is slow in a virtual machine.
-        request = collect_masked_inputs(transcript, self.key_shares, seeds)
-        collecting = CpuWork(
-            cpu_seconds(lambda: collect_masked_inputs(transcript, self.key_shares, seeds)), 0.0
-        )
+        survivors = frozenset(range(self.n)) - dropouts
+        request = UnmaskingRequest(transcript, survivors)
         unmasking_shares = self._collect_unmasking_shares(request, dropout)
+        messages = SumMessages(self.key_shares, unmasking_shares)
         floors = Floors(self.words)
         floors.measure(FLOOR_BURSTS)
         spent, repetitions = 0.0, 0
         while spent < MIN_UNMASKING_SECONDS and repetitions < MAX_UNMASKINGS:
             start = time.process_time()
-            unmasked = unmask(request, self.ring, unmasking_shares, total).total
+            unmasked = unmask(request, self.ring, messages, total).total
             spent, repetitions = spent + time.process_time() - start, repetitions + 1
             floors.measure(FLOOR_BURSTS)
-        if not np.array_equal(unmasked[0], np.arange(self.words, dtype=np.uint32) * len(seeds)):
+        if not np.array_equal(unmasked[0], np.arange(self.words, dtype=np.uint32) * len(survivors)):
             raise SystemExit(f"{self.name}: the sum is wrong")
         pairs = sum(len(request.survivors & transcript.graph[slot]) for slot in dropouts)
-        unmasking = unmasking_work(floors, spent / repetitions, len(seeds), pairs)
+        unmasking = unmasking_work(floors, spent / repetitions, len(survivors), pairs)
         each = {name: self.watch.seconds[name] / self.n for name in ("key shares", "upload")}
-        each["last"] = self.watch.seconds[f"last {dropout}"] / len(seeds)
+        each["last"] = self.watch.seconds[f"last {dropout}"] / len(survivors)
         checking = checking_work(self.floors, each, self.n, dropout, self.mode)
         case = f"{self.name}, {dropout:.0%} dropouts"
         yield checking.row(f"check and add uploads, {case}")
         holders = transcript.session.parameters.holders
-        hashes = shares_floor(self.floors, self.n, len(seeds), holders, self.ring.nbytes)
-        yield from sum_rows(case, checking + collecting, unmasking, len(seeds) + pairs, hashes)
+        hashes = shares_floor(self.floors, self.n, holders, self.ring.nbytes)
+        yield from sum_rows(case, checking, unmasking, len(survivors) + pairs, hashes)
 
     def _collect_unmasking_shares(
         self, request: UnmaskingRequest, dropout: float
@@ -189,10 +199,9 @@ class CohortBenchmark:
         for slots in self._blocks(survivors):
             bodies = {}
             for slot in slots:
-                packed = received_shares_bytes(request.received_shares[slot])
                 with self.watch.time(f"reveal {dropout}"):
-                    received = ReceivedShares.unpack(packed)
-                    bodies[slot] = confirmed[slot].unmask(signatures, received, self.rng).pack()
+                    message = confirmed[slot].unmask(signatures, self.signed_inputs, self.rng)
+                    bodies[slot] = message.pack()
             with self.watch.time(f"last {dropout}"):
                 for slot, body in bodies.items():
                     unmasking_shares[slot] = UnmaskingShares.unpack(body)
@@ -214,7 +223,7 @@ class CohortBenchmark:
 
     def _client_rows(self, transcript: Transcript) -> list[BenchmarkRow]:
         spent, p = self.watch.seconds, transcript.session.parameters
-        phases = {"join": "join", "share": "share", "mask": "mask"}
+        phases = {"join": "join", "share": "share", "check": "check", "mask": "mask"}
         phases |= {"confirm": "confirm 0.0", "reveal": "reveal 0.0"}
         each = {phase: spent[name] / self.n * 1e3 for phase, name in phases.items()}
         rows = [
@@ -223,17 +232,17 @@ class CohortBenchmark:
         neighbours = sum(len(transcript.graph[slot]) for slot in range(self.n)) / self.n
         sealing = 2 * p.holders - (p.holders**2 / (self.n - 1))  # its holders, and its dealers
         agreements = 2 + neighbours + sealing
-        verifications = p.holders + p.spot_checks if self.is_active else 0
+        verifications = 2 * p.holders + p.spot_checks if self.is_active else 0
         floor = 1e3 * device_floor(self.floors, neighbours, sealing, verifications)
         total = sum(each.values())
         counts = f"{neighbours + 1:.0f} masks, {agreements:.0f} agreements"
         name = f"client: all, {self.name}, {counts}, {verifications} verifications"
         rows.append(BenchmarkRow(name, total, "ms", floor))
         floor += 1e3 * sealing_floor(self.floors, p.holders)
-        name = f"client: all, {self.name}, {3 * p.holders} envelopes too"
+        name = f"client: all, {self.name}, {4 * p.holders} envelopes too"
         rows.append(BenchmarkRow(name, total, "ms", floor))
         packed, upload = self.ring.nbytes, self.upload_bytes
         rows.append(BenchmarkRow(f"client: upload, {self.name}", upload, "B", packed))
-        everything = upload + self.key_shares_bytes + self.unmasking_bytes + SIGNATURE_BYTES
+        everything = upload + self.key_shares_bytes + self.unmasking_bytes + 2 * SIGNATURE_BYTES
         rows.append(BenchmarkRow(f"client: all messages, {self.name}", everything, "B", packed))
         return rows

@@ -64,9 +64,9 @@ def device_floor(floors: Floors, neighbours: float, sealing: float, verification
 def sealing_floor(floors: Floors, holders: int) -> float:
     """Return the seconds of a device's other work: its vector's hash to sign, and envelopes.
 
-    There are three sets of envelopes: of the mask key, of the seed, and those it decrypts.
+    There are four sets of envelopes: of the mask key and of the seed, made and decrypted.
     """
-    return floors["hash"] + 3 * holders * floors["envelope"]
+    return floors["hash"] + 4 * holders * floors["envelope"]
 
 
 def _primitives(words: int) -> dict[str, Callable[[], object]]:

@@ -19,10 +19,11 @@ import httpx
 from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from secagg.keys import Identity
-from secagg.messages import ReceivedShares, unpack_confirmations
-from secagg.participant import Confirmed, Joined, Masked, Shared, join
+from secagg.messages import unpack_signatures, unpack_signed_inputs
+from secagg.participant import Checked, Confirmed, Joined, Masked, Shared, join
 from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
+from secagg.shares import ReceivedShares
 
 THREADS = 16  # connections at a time
 _DEVICES_PER_CHUNK = 200  # devices whose bodies are held: 80 MB of vectors
@@ -86,6 +87,7 @@ class LoadDevice:
     rng: Random
     seat: SlotAssignment = field(init=False)
     shared: Shared = field(init=False)
+    checked: Checked = field(init=False)
     masked: Masked = field(init=False)
     confirmed: Confirmed = field(init=False)
 
@@ -139,6 +141,7 @@ class LoadRound:
         with ThreadPoolExecutor(THREADS) as self._threads:
             self._join(study, view)
             self._share(view)
+            self._check()
             self._mask(view)
             is_active = view.plan.terms.assumptions.is_active
             self._confirm(is_active)
@@ -204,6 +207,18 @@ class LoadRound:
                 uploads.append((device, shares.pack()))
             self._put("key-shares", uploads)
 
+    def _check(self) -> None:
+        self._wait("encrypted-shares")  # so that the server routes them once
+        for chunk in self._chunks():
+            uploads = []
+            for device, body in zip(chunk, self._get("encrypted-shares", chunk), strict=True):
+                device.checked, complaints = device.shared.check(ReceivedShares.unpack(body))
+                uploads.append((device, complaints.pack()))
+            self._put("complaints", uploads)
+        self._wait("complaints")
+        for chunk in self._chunks():
+            self._get("complaints", chunk)  # there are none
+
     def _mask(self, view: RoundView) -> None:
         ring = SUM_MECHANISMS[view.plan.mechanism].ring(view.plan)
         sessions = {device.seat.cohort: device.shared.session for device in self._loaders}
@@ -217,7 +232,7 @@ class LoadRound:
                 vector = ring.zero()
                 vector[0][device.index] = 1
                 transcript = transcripts[device.seat.cohort]
-                device.masked, upload = device.shared.mask(transcript, ring, vector, self.rng)
+                device.masked, upload = device.checked.mask(transcript, ring, vector)
                 uploads.append((device, upload.pack()))
             self._put("masked-input", uploads)
 
@@ -234,14 +249,14 @@ class LoadRound:
 
     def _unmask(self, is_active: bool) -> None:
         bodies = self._get_from_all("confirmations") if is_active else {}
-        confirmations = {cohort: unpack_confirmations(body) for cohort, body in bodies.items()}
-        self._wait("encrypted-shares")  # so that the server packs them once
+        confirmations = {cohort: unpack_signatures(body) for cohort, body in bodies.items()}
         for chunk in self._chunks():
             uploads = []
-            for device, body in zip(chunk, self._get("encrypted-shares", chunk), strict=True):
+            inputs = self._get("signed-inputs", chunk) if is_active else [b""] * len(chunk)
+            for device, body in zip(chunk, inputs, strict=True):
                 signatures = confirmations.get(device.seat.cohort, {})
-                received = ReceivedShares.unpack(body)
-                unmasking_shares = device.confirmed.unmask(signatures, received, self.rng)
+                signed = unpack_signed_inputs(body)
+                unmasking_shares = device.confirmed.unmask(signatures, signed, self.rng)
                 uploads.append((device, unmasking_shares.pack()))
             self._put("unmasking-shares", uploads)
 

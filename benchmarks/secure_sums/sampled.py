@@ -24,33 +24,22 @@ from benchmarks.secure_sums.work import (
 )
 from secagg.aggregator import (
     UnmaskingRequest,
+    check_complaints,
     check_confirmation,
     check_key_shares,
     check_masked_input,
     check_unmasking_shares,
-    collect_masked_inputs,
+    route_shares,
 )
-from secagg.messages import (
-    CIPHERTEXT_BYTES,
-    ENCRYPTED_SHARE_BYTES,
-    EncryptedShare,
-    KeyShares,
-    MaskedInput,
-    ReceivedShares,
-    SeedShares,
-    UnmaskingShares,
-    commit_seed,
-    commit_share,
-    received_shares_bytes,
-    unpack_encrypted_shares,
-)
+from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
 from secagg.parameters import Mode
-from secagg.participant import Joined, Masked, Shared
+from secagg.participant import Checked, Joined, Masked
 from secagg.ring import Ring
 from secagg.roster import ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shamir import SHARE_BYTES, split
-from secagg.unmasking import Unmasking
+from secagg.shares import SHARE_PAIR_BYTES, commit_seed, unpack_share_pairs
+from secagg.unmasking import SumMessages, Unmasking
 
 FLOOR_BURSTS = 10  # before and after the work
 CHECKED_PARTICIPANTS = 300  # participants whose messages are checked
@@ -74,8 +63,8 @@ class SampledServer:
     def rows(self, floors: Floors, dropout_shares: tuple[float, ...]) -> list[BenchmarkRow]:
         """Return the rows for each share of dropouts."""
         self.joined, session = join_cohort(self.n, self.mode, self.rng, self.watch)
-        shared, transcript = self._share(session)
-        masked = self._mask(shared, transcript)
+        checked, transcript = self._share(session)
+        masked = self._mask(checked, transcript)
         once = self.watch.seconds["once"]
         rows = list[BenchmarkRow]()
         for dropout in dropout_shares:
@@ -88,32 +77,38 @@ class SampledServer:
             }
             checking = checking_work(floors, each, self.n, dropout, self.mode)
             checking += CpuWork(self.watch.seconds["once"], 0)
-            checking += self._collecting_work(transcript, dropout)
-            survivors, holders = self.n * (1 - dropout), session.parameters.holders
-            hashes = shares_floor(floors, self.n, survivors, holders, self.ring.nbytes)
+            checking += self._routing_work(session)
+            holders = session.parameters.holders
+            hashes = shares_floor(floors, self.n, holders, self.ring.nbytes)
             case = f"{self.name}, {dropout:.0%} dropouts"
             rows += sum_rows(case, checking, unmasking, masks, hashes)
             self.progress()
         return rows
 
-    def _share(self, session: Session) -> tuple[dict[int, Shared], Transcript]:
+    def _share(self, session: Session) -> tuple[dict[int, Checked], Transcript]:
         commitments = {
             slot: ShareCommitment(self.rng.randbytes(32), bytes(32)) for slot in range(self.n)
         }
-        shared, bodies = {}, {}
+        shared, bodies, key_shares = {}, {}, {}
         # The first slots drop out, the last survive.
         for slot in range(self.n - CHECKED_PARTICIPANTS, self.n):
-            shared[slot], key_shares = self.joined[slot].share(slot, session, self.rng)
-            bodies[slot], commitments[slot] = key_shares.pack(), key_shares.share_commitment
+            shared[slot], key_shares[slot] = self.joined[slot].share(slot, session, self.rng)
+            bodies[slot] = key_shares[slot].pack()
+            commitments[slot] = key_shares[slot].share_commitment
         for slot, body in bodies.items():
             with self.watch.time("key shares"):
                 check_key_shares(session, slot, KeyShares.unpack(body))
-        return shared, Transcript(session, ShareCommitments.of(commitments))
+        checked = {}
+        for slot, received in route_shares(session, key_shares).items():
+            checked[slot], complaints = shared[slot].check(received)
+            with self.watch.time("key shares"):
+                check_complaints(session, slot, received, complaints)
+        return checked, Transcript(session, ShareCommitments.of(commitments))
 
-    def _mask(self, shared: dict[int, Shared], transcript: Transcript) -> dict[int, Masked]:
+    def _mask(self, checked: dict[int, Checked], transcript: Transcript) -> dict[int, Masked]:
         masked, bodies, total = {}, {}, self.ring.zero()
-        for slot, state in shared.items():
-            masked[slot], upload = state.mask(transcript, self.ring, self.ring.zero(), self.rng)
+        for slot, state in checked.items():
+            masked[slot], upload = state.mask(transcript, self.ring, self.ring.zero())
             bodies[slot] = upload.pack()
         # A copy whose neighbour selection is not computed yet.
         transcript = Transcript(transcript.session, transcript.share_commitments)
@@ -122,7 +117,7 @@ class SampledServer:
             assert transcript.label
         for slot, body in bodies.items():
             with self.watch.time("upload"):
-                upload = MaskedInput.unpack(body, self.ring.nbytes)
+                upload = MaskedInput.unpack(body)
                 check_masked_input(transcript, slot, upload)
                 self.ring.add_packed(total, upload.vector)
         return masked
@@ -132,30 +127,19 @@ class SampledServer:
     ) -> None:
         """Time the checks of the last messages; the shares of other dealers are random."""
         survivors = frozenset(range(round(dropout * self.n), self.n))
-        signatures, bodies, received, own = {}, {}, {}, {}
+        signatures, bodies = {}, {}
+        request = UnmaskingRequest(transcript, survivors)
         for slot, state in masked.items():
             signatures[slot] = confirm_again(state, transcript, survivors)[1]
-            dealers = transcript.dealers[(transcript.selected_holders == slot).any(axis=1)]
             shares = {
                 dealer: bytes(1) + self.rng.randbytes(SHARE_BYTES - 1)
-                for dealer in dealers.tolist()
+                for dealer in (*request.dealers_of(slot), slot)
             }
-            encrypted = {
-                dealer: EncryptedShare(commit_share(share), bytes(CIPHERTEXT_BYTES))
-                for dealer, share in shares.items()
-            }
-            received[slot] = ReceivedShares.unpack(received_shares_bytes(encrypted))
-            own[slot] = commit_share(state.own_share)
-            shares[slot] = state.own_share
             seeds = {dealer: share for dealer, share in shares.items() if dealer in survivors}
             keys = {dealer: share for dealer, share in shares.items() if dealer not in survivors}
-            unmasking_shares = UnmaskingShares(seeds, keys)
-            statement = transcript.unmasking_statement(
-                slot, survivors, received[slot].digest, unmasking_shares.signed_bytes()
-            )
-            bodies[slot] = unmasking_shares.signed(state.joined.identity, statement).pack()
-        seed_commitments = dict.fromkeys(survivors, bytes(32))
-        request = UnmaskingRequest(transcript, seed_commitments, own, received)
+            message = UnmaskingShares(seeds, keys)
+            statement = transcript.unmasking_statement(slot, survivors, message.signed_bytes())
+            bodies[slot] = message.signed(self.joined[slot].identity, statement).pack()
         with self.watch.time("once"):
             assert request.survivors.isdisjoint(request.dropouts)
             assert len(request.requested_kinds) == self.n
@@ -167,21 +151,19 @@ class SampledServer:
             with self.watch.time("last"):
                 check_unmasking_shares(request, slot, UnmaskingShares.unpack(body))
 
-    def _collecting_work(self, transcript: Transcript, dropout: float) -> CpuWork:
-        """Time the selection of the shares to reveal; their contents are random."""
-        nbytes = transcript.session.parameters.holders * ENCRYPTED_SHARE_BYTES
-        dropouts = round(dropout * self.n)
-        encrypted = {
-            slot: unpack_encrypted_shares(self.rng.randbytes(nbytes)) for slot in range(self.n)
-        }
-        keys = {slot: KeyShares(bytes(32), encrypted[slot]) for slot in range(dropouts)}
-        seeds = {
-            slot: SeedShares(bytes(32), bytes(32), encrypted[slot])
-            for slot in range(dropouts, self.n)
+    def _routing_work(self, session: Session) -> CpuWork:
+        """Time the routing of all share pairs to their holders; their contents are random."""
+        nbytes = session.parameters.holders * SHARE_PAIR_BYTES
+        zeros = bytes(32)
+        key_shares = {
+            slot: KeyShares(
+                self.rng.randbytes(32), zeros, zeros, unpack_share_pairs(self.rng.randbytes(nbytes))
+            )
+            for slot in range(self.n)
         }
         # The first time may be the first use of memory, which is slow in a virtual machine.
-        collect_masked_inputs(transcript, keys, seeds)
-        return CpuWork(cpu_seconds(lambda: collect_masked_inputs(transcript, keys, seeds)), 0)
+        route_shares(session, key_shares)
+        return CpuWork(cpu_seconds(lambda: route_shares(session, key_shares)), 0)
 
     def _unmask(
         self, transcript: Transcript, dropout: float, floors: Floors
@@ -196,13 +178,18 @@ class SampledServer:
         secrets = {slot: self.joined[slot].mask_pair.secret for slot in sampled_dropouts}
         secrets |= {slot: seeds[slot] for slot in sampled_survivors}
         unmasking_shares = self._sampled_unmasking_shares(transcript, secrets, dropouts)
-        committed = {slot: commit_seed(seed) for slot, seed in seeds.items()}
-        request = UnmaskingRequest(transcript, committed, {}, {})
+        zeros, no_pairs = bytes(32), unpack_share_pairs(b"")
+        key_shares = {
+            slot: KeyShares(zeros, commit_seed(seed), zeros, no_pairs)
+            for slot, seed in seeds.items()
+        }
+        request = UnmaskingRequest(transcript, frozenset(seeds))
+        messages = SumMessages(key_shares, unmasking_shares)
         floors.measure(FLOOR_BURSTS)
         start = time.process_time()
         if dropouts:
             assert transcript.graph  # once for all, as are the secrets; masks are per participant
-        unmasking = Unmasking(request, self.ring, unmasking_shares, self.ring.zero())
+        unmasking = Unmasking(request, self.ring, messages, self.ring.zero())
         once = time.process_time()
         for slot in sampled_dropouts:
             unmasking.remove_pairwise_masks(slot)

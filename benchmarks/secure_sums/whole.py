@@ -6,7 +6,7 @@ The floor, measured in the same run (`floors.py`), per device:
 
     device's    a keystream per neighbour and one for its own mask, agreements with neighbours,
                 holders and dealers, checks of the signatures of holders and of spot checks, its
-                vector hashed, three times k envelopes
+                vector hashed, four times k envelopes
     server's    three checks of its signature (one if semi-honest), and one of its key shares, its
                 vector hashed and added, its own mask removed, its shares hashed
 
@@ -90,7 +90,7 @@ def primitive_seconds(case: SecureSumCase, floors: Floors) -> float:
     device = device_floor(floors, neighbours, holders, p.holders + p.spot_checks)
     device += sealing_floor(floors, p.holders)
     server = 4 * floors["verification"] + floors["arrival"] + floors["mask"]
-    return device + server + shares_floor(floors, n, n, p.holders, case.ring.nbytes) / n
+    return device + server + shares_floor(floors, n, p.holders, case.ring.nbytes) / n
 
 
 def time_cohorts(case: SecureSumCase, executor: RoundExecutor, cohorts: int) -> tuple[float, float]:

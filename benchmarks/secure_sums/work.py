@@ -9,11 +9,11 @@ from time import process_time
 from benchmarks.rows import BenchmarkRow
 from benchmarks.secure_sums.floors import Floors
 from secagg.keys import Identity
-from secagg.messages import ENCRYPTED_SHARE_BYTES
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import Confirmed, Joined, Masked, join
 from secagg.roster import Roster, RosterEntry
 from secagg.session import Session, Transcript
+from secagg.shares import SHARE_PAIR_BYTES
 
 
 @dataclass(slots=True)
@@ -65,8 +65,7 @@ def confirm_again(
     state: Masked, transcript: Transcript, survivors: Collection[int]
 ) -> tuple[Confirmed, bytes]:
     """Confirm `survivors` with a copy of `state`, which may confirm other survivors later."""
-    copy = Masked(state.slot, transcript, state.joined, state.agreed_secrets, state.own_share)
-    return copy.confirm(survivors)
+    return Masked(state.checked, transcript).confirm(survivors)
 
 
 def checking_work(
@@ -74,23 +73,22 @@ def checking_work(
 ) -> CpuWork:
     """Return the work of checking the messages of `n` participants, of which survivors upload.
 
-    `each` has the seconds for a participant's key shares, its upload, and its last messages.
+    `each` has the seconds for a participant's key shares and complaints, its upload, and its last
+    messages.
     """
     survivors = n * (1 - dropout)
     spent = n * each["key shares"] + survivors * (each["upload"] + each["last"])
     signed = 3 if mode == "active" else 2  # the upload, the confirmation, the unmasking shares
-    verified = n + survivors * signed
+    verified = 2 * n + survivors * signed  # of all: key shares and complaints
     return CpuWork(spent, verified * floors["verification"] + survivors * floors["arrival"])
 
 
-def shares_floor(
-    floors: Floors, n: int, survivors: float, holders: int, vector_bytes: int
-) -> float:
-    """Return the seconds of hashing all encrypted shares, which other floors leave out.
+def shares_floor(floors: Floors, n: int, holders: int, vector_bytes: int) -> float:
+    """Return the seconds of hashing all share pairs, which other floors leave out.
 
-    Each of `n` shares its mask key; each survivor shares its seed, and signs its received shares.
+    Each of `n` signs those that it sends, and those that it receives.
     """
-    return (n + 2 * survivors) * floors["hash"] / vector_bytes * holders * ENCRYPTED_SHARE_BYTES
+    return 2 * n * floors["hash"] / vector_bytes * holders * SHARE_PAIR_BYTES
 
 
 def unmasking_work(floors: Floors, seconds: float, survivors: int, pairs: int) -> CpuWork:

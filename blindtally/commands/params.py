@@ -126,15 +126,17 @@ def as_json(cost: SumCost, units: OperationSeconds, words: int, cohorts: int = 1
 # Name and note of each message in the table.
 _MESSAGES: Final = {
     "join": ("join", "identity and keys, as JSON"),
-    "shares": ("key shares", "of its mask key, an encrypted one for each holder"),
-    "deal": ("seed shares", "of its seed, encrypted; sent with the masked input"),
+    "shares": ("key shares", "of its mask key and a seed, encrypted for each holder"),
+    "complaints": ("complaints", "about shares that it cannot use; here none"),
+    "input": ("masked input", "its signature; the vector comes on top"),
     "confirmation": ("confirmation", "its signature under the list of survivors"),
     "reveal": ("unmasking", "a share per dealer, and its own"),
     "roster": ("roster", "identity and keys of all participants"),
+    "received": ("received", "the shares that it holds, still encrypted"),
     "sharers": ("sharers", "participants that shared, with their commitments"),
     "survivors": ("survivors", "participants in the sum, as JSON"),
     "confirmations": ("confirmations", "signatures of all survivors under that list"),
-    "parcels": ("received", "the shares that it holds, still encrypted"),
+    "inputs": ("signed inputs", "signatures of the vectors whose shares it holds"),
 }
 TableRow: TypeAlias = tuple[str, str, str]
 

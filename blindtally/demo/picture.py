@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MAX_SHOWN_ITEMS: Final = 15  # heavy hitters
 _TEXT_COLOUR, _GRID_COLOUR = "#1f2933", "#cbd2d9"
 _ESTIMATE_COLOUR, _TRUTH_COLOUR, _CAPACITY_COLOUR = "#2364aa", "#f26419", "#8795a1"
-_PHASE_COLOURS = ("#bcd4e6", "#7fb2d6", "#3f88c5", "#8795a1", "#1c4e80")
+_PHASE_COLOURS = ("#bcd4e6", "#7fb2d6", "#56b4a0", "#3f88c5", "#8795a1", "#1c4e80")
 _STYLE: dict[Any, Any] = {
     "axes.edgecolor": _GRID_COLOUR,
     "axes.labelcolor": _TEXT_COLOUR,

@@ -26,16 +26,14 @@ from secagg.keys import (
     is_signed,
 )
 from secagg.messages import (
-    CIPHERTEXT_BYTES,
-    EncryptedShare,
+    Complaints,
     KeyShares,
-    SeedShares,
+    SignedInput,
     UnmaskingShares,
-    pack_confirmations,
-    received_shares_bytes,
+    pack_signatures,
+    pack_signed_inputs,
 )
 from secagg.parameters import Assumptions, Parameters
-from secagg.participant import encrypt_shares
 from secagg.ring import Lane, MaskApplier, Ring
 from secagg.roster import (
     DIGEST_BYTES,
@@ -48,6 +46,12 @@ from secagg.roster import (
 )
 from secagg.session import NeighbourSelection
 from secagg.shamir import SHARE_BYTES, recover_many, split
+from secagg.shares import (
+    SHARE_PAIR_BYTES,
+    SharePair,
+    encrypt_shares,
+    received_shares_bytes,
+)
 
 _SAMPLE_PARTICIPANTS: Final = 1_000  # with which the cost of one participant is measured
 _MAX_MEASURED_HOLDERS: Final = 300  # above this, the time of sharing is extrapolated
@@ -90,7 +94,7 @@ class SumCost:
 
     @property
     def message_count(self) -> int:
-        return len(self.upload_bytes)  # seed shares and vector are one message
+        return len(self.upload_bytes)
 
     @property
     def upload_bytes(self) -> dict[str, int]:
@@ -107,7 +111,8 @@ class SumCost:
         sizes = {
             "join": len(join.model_dump_json()),
             "shares": KeyShares.nbytes(self.parameters.holders),
-            "deal": SeedShares.nbytes(self.parameters.holders) + SIGNATURE_BYTES,
+            "complaints": Complaints.nbytes(0),
+            "input": SIGNATURE_BYTES,
         }
         if self.assumptions.is_active:
             sizes["confirmation"] = SIGNATURE_BYTES
@@ -116,15 +121,18 @@ class SumCost:
     @property
     def download_bytes(self) -> dict[str, int]:
         n, entry = self.parameters.n, _sample_roster_entry(0, enrolled=self.has_registrar)
+        pair, k = SharePair.unpack(bytes(SHARE_PAIR_BYTES)), self.parameters.holders
         sizes = {
             "roster": n * len(roster_bytes([entry])),
+            "received": k * len(received_shares_bytes({0: pair})),
             "sharers": n * len(share_commitments_bytes({0: _sample_commitment(0)})),
             "survivors": len(Survivors(survivors=tuple(range(n))).model_dump_json()),
         }
         if self.assumptions.is_active:
-            sizes["confirmations"] = n * len(pack_confirmations({0: bytes(SIGNATURE_BYTES)}))
-        share = EncryptedShare(bytes(DIGEST_BYTES), bytes(CIPHERTEXT_BYTES))
-        return sizes | {"parcels": self.parameters.holders * len(received_shares_bytes({0: share}))}
+            signed = SignedInput(bytes(DIGEST_BYTES), bytes(SIGNATURE_BYTES))
+            sizes["confirmations"] = n * len(pack_signatures({0: bytes(SIGNATURE_BYTES)}))
+            sizes["inputs"] = k * len(pack_signed_inputs({0: signed}))
+        return sizes
 
     @cached_property
     def mean_neighbours(self) -> float:
@@ -137,7 +145,8 @@ class SumCost:
         """Return the number of signatures that a device checks."""
         if not self.assumptions.is_active:
             return 0
-        return self.parameters.holders * (1 + self.has_registrar) + self.parameters.spot_checks
+        # Of its holders, and of the dealers whose shares it holds: k on average.
+        return self.parameters.holders * (2 + self.has_registrar) + self.parameters.spot_checks
 
     def device_seconds(self, units: OperationSeconds, words: int) -> dict[str, float]:
         """Return the seconds of a device, by kind of work."""
@@ -149,7 +158,7 @@ class SumCost:
             "masks": (self.mean_neighbours + 1) * (units.stream + words * units.word),
             "signatures": self.checked_signatures * units.verify + self.message_count * units.sign,
             "keys": 2 * units.pair + (k + self.mean_neighbours + dealers) * units.agree,
-            "shares": 2 * units.split + 3 * k * units.envelope + k * units.share,
+            "shares": 2 * units.split + 4 * k * units.envelope + k * units.share,
             "the others": self.parameters.n * units.other,
         }
 
@@ -158,10 +167,10 @@ class SumCost:
     ) -> dict[str, float]:
         """Return the seconds of the server, by kind of work.
 
-        The devices drop out after sharing and before masking, which costs the most.
+        The devices drop out after checking and before masking, which costs the most.
         """
         n, kept = self.parameters.n, self.parameters.n - dropouts
-        messages = 2 * n + (3 if self.assumptions.is_active else 2) * kept
+        messages = 3 * n + (3 if self.assumptions.is_active else 2) * kept
         pairs = dropouts * self.mean_neighbours * kept / n
         return {
             "masks": (kept + pairs) * (units.stream + words * units.word),

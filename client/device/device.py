@@ -36,6 +36,7 @@ class DeviceStep(StrEnum):
 
     JOINED = "joined"
     SHARED = "shared"
+    CHECKED = "checked"
     MASKED = "masked"
     CONFIRMED = "confirmed"
     UNMASKED = "unmasked"
@@ -45,6 +46,7 @@ class DeviceStep(StrEnum):
 STEP_OF_PHASE: Final = {  # the step that a phase waits for
     Phase.ENROLLING: DeviceStep.JOINED,
     Phase.SHARING: DeviceStep.SHARED,
+    Phase.CHECKING: DeviceStep.CHECKED,
     Phase.MASKING: DeviceStep.MASKED,
     Phase.CONFIRMING: DeviceStep.CONFIRMED,
     Phase.UNMASKING: DeviceStep.UNMASKED,

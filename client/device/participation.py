@@ -2,8 +2,8 @@
 
 A secure sum takes the states of `secagg.participant`, driven over HTTP:
 
-    join -> [roster] share -> [share commitments] mask -> [survivors] confirm
-         -> [confirmations, encrypted shares] unmask
+    join -> [roster] share -> [encrypted shares] check -> [complaints, share commitments] mask
+         -> [survivors] confirm -> [confirmations, signed inputs] unmask
 
 The brackets show what the device waits for before a step. Each step is computed once, and its bytes
 are sent until they arrive. A message that may be sent in one version only is in the device's
@@ -35,19 +35,21 @@ from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import (
-    ENCRYPTED_SHARE_BYTES,
+    Answers,
+    Complaints,
     KeyShares,
     MaskedInput,
-    ReceivedShares,
     UnmaskingShares,
-    unpack_confirmations,
+    unpack_signatures,
+    unpack_signed_inputs,
 )
 from secagg.parameters import choose_parameters
-from secagg.participant import Confirmed, Joined, Masked, Shared, join
+from secagg.participant import Checked, Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring
 from secagg.roster import DIGEST_BYTES, GRAPH_NONCE_BYTES, Roster, ShareCommitments
 from secagg.seating import CohortSeating
 from secagg.session import Session, Transcript
+from secagg.shares import SHARE_PAIR_BYTES, ReceivedShares
 
 # A step that expands this many bytes of masks takes about 10 ms, and runs in a thread.
 THREAD_WORK_BYTES: Final = 4 * 2**20
@@ -58,7 +60,9 @@ MAX_ROW_BYTES: Final = {  # of one participant, in each document about a cohort
     "share-commitments": GRAPH_NONCE_BYTES + DIGEST_BYTES + 4,
     "survivors": len("100000, "),
     "confirmations": SIGNATURE_BYTES + 4,
-    "encrypted-shares": ENCRYPTED_SHARE_BYTES + 4,
+    "encrypted-shares": SHARE_PAIR_BYTES + 4,
+    "complaints": SIGNATURE_BYTES + 4,
+    "signed-inputs": DIGEST_BYTES + SIGNATURE_BYTES + 4,
 }
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,7 +106,10 @@ class SumParticipation(RoundParticipation):
         yield DeviceStep.JOINED
         shared = await self._share(joined, assignment)
         yield DeviceStep.SHARED
-        masked = await self._mask(shared)
+        checked = await self._check(shared)
+        yield DeviceStep.CHECKED
+        await self._answer(checked)
+        masked = await self._mask(checked)
         yield DeviceStep.MASKED
         confirmed = await self._confirm(masked)
         if self._is_active:
@@ -194,17 +201,41 @@ class SumParticipation(RoundParticipation):
             session = Session(plan.digest(), cohort, roster, assumptions, registry)
         return joined.share(slot, session, self.secrets)
 
-    async def _mask(self, shared: Shared) -> Masked:
+    async def _check(self, shared: Shared) -> Checked:
+        encrypted_shares = await self._fetch("encrypted-shares")
+        checked, complaints = await self._run_step(self._check_shares, shared, encrypted_shares)
+        await self._send(MessageKind.COMPLAINTS, complaints.pack())
+        return checked
+
+    def _check_shares(self, shared: Shared, body: bytes) -> tuple[Checked, Complaints]:
+        with refusing_malformed():
+            received_shares = ReceivedShares.unpack(body)
+        return shared.check(received_shares)
+
+    async def _answer(self, checked: Checked) -> None:
+        """Answer the complaints about this device; usually there are none."""
+        body = await self._fetch("complaints")
+        if body:
+            answers = await self._run_step(self._answer_complaints, checked, body)
+            await self._send(MessageKind.ANSWERS, answers.pack())
+
+    def _answer_complaints(self, checked: Checked, body: bytes) -> Answers:
+        with refusing_malformed():
+            complaints = unpack_signatures(body)
+        return checked.answer(complaints)
+
+    async def _mask(self, checked: Checked) -> Masked:
         share_commitments = await self._fetch("share-commitments")
-        masked, masked_input = await self._run_step(self._mask_vector, shared, share_commitments)
+        masked, masked_input = await self._run_step(self._mask_vector, checked, share_commitments)
         await self._send_once(MessageKind.MASKED_INPUT, masked_input.pack())
         return masked
 
-    def _mask_vector(self, shared: Shared, body: bytes) -> tuple[Masked, MaskedInput]:
+    def _mask_vector(self, checked: Checked, body: bytes) -> tuple[Masked, MaskedInput]:
+        session = checked.shared.session
         with refusing_malformed():
-            transcript = Transcript(shared.session, ShareCommitments.unpack(body))
-        vector = encode(self._plan, self.device.contribution, shared.session.n, self.chance)
-        masked, masked_input = shared.mask(transcript, self._ring, vector, self.secrets)
+            transcript = Transcript(session, ShareCommitments.unpack(body))
+        vector = encode(self._plan, self.device.contribution, session.n, self.chance)
+        masked, masked_input = checked.mask(transcript, self._ring, vector)
         self.vector = vector
         return masked, masked_input
 
@@ -218,19 +249,19 @@ class SumParticipation(RoundParticipation):
 
     async def _unmask(self, confirmed: Confirmed) -> None:
         confirmations = await self._fetch("confirmations") if self._is_active else b""
-        encrypted_shares = await self._fetch("encrypted-shares")
+        signed_inputs = await self._fetch("signed-inputs") if self._is_active else b""
         unmasking_shares = await self._run_step(
-            self._reveal_shares, confirmed, confirmations, encrypted_shares
+            self._reveal_shares, confirmed, confirmations, signed_inputs
         )
         await self._send_once(MessageKind.UNMASKING_SHARES, unmasking_shares.pack())
 
     def _reveal_shares(
-        self, confirmed: Confirmed, signatures: bytes, encrypted_shares: bytes
+        self, confirmed: Confirmed, signatures: bytes, inputs: bytes
     ) -> UnmaskingShares:
         with refusing_malformed():
-            confirmations = unpack_confirmations(signatures)
-            received_shares = ReceivedShares.unpack(encrypted_shares)
-        return confirmed.unmask(confirmations, received_shares, self.secrets)
+            confirmations = unpack_signatures(signatures)
+            signed_inputs = unpack_signed_inputs(inputs)
+        return confirmed.unmask(confirmations, signed_inputs, self.secrets)
 
     async def _run_step(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a step, which runs in a thread if it takes long."""

@@ -23,7 +23,7 @@ from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from secagg.errors import UnsafeRequestError
 from secagg.keys import SIGNATURE_BYTES, Identity
-from secagg.messages import KeyShares, SeedShares
+from secagg.messages import KeyShares
 from secagg.parameters import Mode, choose_parameters
 from secagg.seating import MAX_DRAWS, CohortSeating, seating_fault
 
@@ -68,7 +68,7 @@ class Policy:
         modes: the modes of rounds in which the device takes part. By default it does not trust
             the server to follow the protocol.
         max_upload_bytes: bytes that the device sends in one round before the survivors are known:
-            its key shares and seed shares, and its vector, or its report. A vector has at most one
+            its key shares and its vector, or its report. A vector has at most one
             element for every two of them.
         max_sharings: how often the device shares keys in one study without sending a vector. Each
             time gives an attacker who wants certain holders, or a cohort of colluders, another
@@ -340,4 +340,4 @@ def upload_bytes(plan: AnyPlan) -> int:
         return packed_report_bytes(nbytes, plan.registry is not None)
     holders = choose_parameters(plan.terms.cohort_size, plan.terms.assumptions).holders
     vector: int = SUM_MECHANISMS[plan.question.mechanism].ring(plan).nbytes
-    return KeyShares.nbytes(holders) + SeedShares.nbytes(holders) + vector + SIGNATURE_BYTES
+    return KeyShares.nbytes(holders) + vector + SIGNATURE_BYTES

@@ -76,6 +76,8 @@ class Timeouts(PublicModel):
     enrolling: Seconds = 600
     seating: Seconds = 300
     sharing: Seconds = 60
+    checking: Seconds = 60
+    answering: Seconds = 60
     masking: Seconds = 60
     confirming: Seconds = 60
     unmasking: Seconds = 60

@@ -1,11 +1,13 @@
 """Phases of one cohort, and the rule that ends them.
 
-    enrolling [-> seating] -> sharing -> masking -> confirming -> unmasking -> summed, or failed
-    reporting -> summed, or failed
+    enrolling [-> seating] -> sharing -> checking -> masking -> confirming -> unmasking -> summed
+    reporting -> summed
 
-In a round that a registrar seats, one cohort collects the joiners of all cohorts; seating waits for
-the registrar, which divides them (`secagg.seating`). Only a sum that must be safe from an active
-server has a confirming phase. A round of reports, which are private by themselves, has one phase.
+Each phase may also end in failed. In a round that a registrar seats, one cohort collects the
+joiners of all cohorts; seating waits for the registrar, which divides them (`secagg.seating`). If a
+device complains about its shares while checking, the dealers of these have an answering phase
+before masking. Only a sum that must be safe from an active server has a confirming phase. A round
+of reports, which are private by themselves, has one phase.
 
 A phase ends when all expected messages have arrived, or at its deadline. Then the cohort
 continues if a quorum arrived, and fails otherwise. After a quorum the phase also ends when no
@@ -28,6 +30,8 @@ class Phase(StrEnum):
     ENROLLING = "enrolling"
     SEATING = "seating"
     SHARING = "sharing"
+    CHECKING = "checking"
+    ANSWERING = "answering"
     MASKING = "masking"
     CONFIRMING = "confirming"
     UNMASKING = "unmasking"
@@ -44,8 +48,10 @@ class MessageKind(StrEnum):
     """Kinds of messages of a device, as in paths, database rows and journals."""
 
     KEY_SHARES = "key-shares"
+    COMPLAINTS = "complaints"
+    ANSWERS = "answers"
     MASKED_INPUT = "masked-input"
-    SEED_SHARES = "seed-shares"  # a part of the masked input, which the server stores separately
+    INPUT_SIGNATURE = "input-signature"  # of the masked input: the server stores it separately
     CONFIRMATION = "confirmation"
     UNMASKING_SHARES = "unmasking-shares"
     REPORT = "report"
@@ -54,6 +60,8 @@ class MessageKind(StrEnum):
 
 MESSAGE_KIND: Final = {  # the message of each phase; enrolling has the participants
     Phase.SHARING: MessageKind.KEY_SHARES,
+    Phase.CHECKING: MessageKind.COMPLAINTS,
+    Phase.ANSWERING: MessageKind.ANSWERS,
     Phase.MASKING: MessageKind.MASKED_INPUT,
     Phase.CONFIRMING: MessageKind.CONFIRMATION,
     Phase.UNMASKING: MessageKind.UNMASKING_SHARES,
@@ -61,22 +69,25 @@ MESSAGE_KIND: Final = {  # the message of each phase; enrolling has the particip
 
 
 _ACTIVE_PHASES = tuple(
-    p for p in Phase if not p.is_over and p not in (Phase.SEATING, Phase.REPORTING)
+    p for p in Phase if not p.is_over and p not in (Phase.SEATING, Phase.ANSWERING, Phase.REPORTING)
 )
-PARTICIPANT_PHASES: Final[Mapping[Mode, tuple[Phase, ...]]] = {  # in order, by mode of the cohort
+# In order, by mode of the cohort, of one without complaints that no registrar seats.
+PARTICIPANT_PHASES: Final[Mapping[Mode, tuple[Phase, ...]]] = {
     "active": _ACTIVE_PHASES,
     "semi-honest": tuple(phase for phase in _ACTIVE_PHASES if phase is not Phase.CONFIRMING),
 }
 
 
 def next_phase(phase: Phase, mode: Mode, *, is_seated: bool = False) -> Phase:
-    """Return the phase that follows `phase`, which is not over."""
+    """Return the phase that follows `phase`, which is not over; of checking without complaints."""
     if phase is Phase.REPORTING:
         return Phase.SUMMED
     if phase is Phase.ENROLLING and is_seated:
         return Phase.SEATING
     if phase is Phase.SEATING:
         return Phase.SHARING
+    if phase is Phase.ANSWERING:
+        return Phase.MASKING
     following = (*PARTICIPANT_PHASES[mode], Phase.SUMMED)
     return following[following.index(phase) + 1]
 

@@ -31,7 +31,9 @@ from secagg.ring import Ring, Vector
 from secagg.run import Attendance, run_secure_sum
 
 CHUNK_DEVICES: Final = 2**18
-PHASES = PARTICIPANT_PHASES["active"]
+# The phases in which simulated devices drop out. One that drops out while checking its shares costs
+# a sum no more than one that drops out while sharing.
+PHASES = tuple(phase for phase in PARTICIPANT_PHASES["active"] if phase is not Phase.CHECKING)
 NO_DROPOUT = len(PHASES)  # the index of a device that stays to the end
 PHASES_BEFORE_INPUT = (Phase.ENROLLING, Phase.SHARING, Phase.MASKING)  # later dropouts count
 _ENROLLING = PHASES.index(Phase.ENROLLING)
@@ -69,7 +71,7 @@ def chunk_generator(seed: int | Sequence[int], chunk: int) -> np.random.Generato
 
 @dataclass(frozen=True, slots=True)
 class RandomDropout:
-    """Dropouts with probability `dropout` per device, equally likely in each phase of `mode`."""
+    """Dropouts with probability `dropout` per device, equally likely in `PHASES` of `mode`."""
 
     dropout: float
     mode: Mode
@@ -79,9 +81,8 @@ class RandomDropout:
         """Return the draws for a chunk."""
         if not self.dropout:
             return lambda count: np.full(count, NO_DROPOUT, np.int8)
-        phases = np.array(
-            [PHASES.index(phase) for phase in PARTICIPANT_PHASES[self.mode]] + [NO_DROPOUT], np.int8
-        )
+        possible = [PHASES.index(p) for p in PARTICIPANT_PHASES[self.mode] if p in PHASES]
+        phases = np.array([*possible, NO_DROPOUT], np.int8)
         rng, last = chunk_generator(self.seed, chunk), len(phases) - 1
 
         def draw(count: int) -> NDArray[np.int8]:

@@ -2,13 +2,15 @@
 
     enrolling    POST participants         (and seating, by a registrar: `seatings.py`)
     sharing      GET roster             -> PUT key-shares
+    checking     GET encrypted-shares   -> PUT complaints
+    answering    GET complaints         -> PUT answers, if there are any
     masking      GET share-commitments  -> PUT masked-input
     confirming   GET survivors          -> PUT confirmation
     unmasking    GET confirmations,
-                 GET encrypted-shares   -> PUT unmasking-shares
+                 GET signed-inputs      -> PUT unmasking-shares
 
 This module has the join and the documents; `uploads.py` has the messages. A study in the
-semi-honest mode has no confirming phase and no confirmations.
+semi-honest mode has no confirming phase, no confirmations and no signed inputs.
 """
 
 from functools import partial
@@ -17,9 +19,10 @@ from typing import Any
 from fastapi import APIRouter, Depends, Response
 
 from protocol.api.messages import JoinRequest, Pending, ProblemType, SlotAssignment, Survivors
-from protocol.api.phases import MESSAGE_KIND, PARTICIPANT_PHASES, Phase
+from protocol.api.phases import MESSAGE_KIND, Phase
+from secagg.aggregator import complaints_by_dealer
 from secagg.keys import PublicKeys, is_signed
-from secagg.messages import pack_confirmations
+from secagg.messages import pack_signatures, pack_signed_inputs
 from secagg.roster import RosterEntry
 from secagg.session import advertisement_statement
 from server.api.common import (
@@ -42,7 +45,7 @@ from server.api.dependencies import (
     wait_for_end_of,
 )
 from server.db.repositories.participants import JoiningDevice, ParticipantSlot
-from server.errors import ProblemError, malformed, out_of_phase
+from server.errors import ProblemError, dropped_out, malformed, out_of_phase
 from server.http.limits import OCTET_STREAM
 from server.principals import Permission
 from server.service import Service, ServiceDep
@@ -110,10 +113,18 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     return assignment
 
 
-async def _phase_before_unmasking(service: Service, participant: ParticipantSlot) -> Phase:
-    """Return confirming, or masking if the study has no confirming phase."""
+async def _wait_for_confirmations(
+    service: Service, participant: ParticipantSlot, resource: str, wait: float
+) -> Response | None:
+    """Return a response if the confirmations are pending; None once they are there."""
+    phase = await wait_for_end_of(service, participant, resource, Phase.CONFIRMING, wait)
+    if isinstance(phase, Response):
+        return phase
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
-    return PARTICIPANT_PHASES[cohort.session.assumptions.mode][-2]
+    if not cohort.session.assumptions.is_active:
+        raise out_of_phase("a confirmation", Phase.CONFIRMING, phase)
+    await require_message(service, participant, phase, MESSAGE_KIND[Phase.CONFIRMING])
+    return None
 
 
 def _octets(body: bytes) -> Response:
@@ -134,17 +145,46 @@ async def get_roster(participant: SlotDep, service: ServiceDep, wait: WaitSecond
     return _octets(await service.cohort_cache.roster(participant.cohort))
 
 
+@_get_octets("/participants/{participant}/encrypted-shares")
+async def get_encrypted_shares(
+    participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
+) -> Response:
+    """Return the share pairs for this participant, by dealer."""
+    phase = await wait_for_end_of(service, participant, "the encrypted shares", Phase.SHARING, wait)
+    if isinstance(phase, Response):
+        return phase
+    await require_message(service, participant, phase, MESSAGE_KIND[Phase.SHARING])
+    received = await service.cohort_cache.received_shares(participant.cohort)
+    return _octets(received[participant.slot].pack())
+
+
+@_get_octets("/participants/{participant}/complaints")
+async def get_complaints(
+    participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
+) -> Response:
+    """Return the signatures of the holders that complain about this participant, by slot."""
+    phase = await wait_for_end_of(service, participant, "the complaints", Phase.CHECKING, wait)
+    if isinstance(phase, Response):
+        return phase
+    await require_message(service, participant, phase, MESSAGE_KIND[Phase.CHECKING])
+    complaints = complaints_by_dealer(await service.cohort_cache.complaints(participant.cohort))
+    return _octets(pack_signatures(complaints.get(participant.slot, {})))
+
+
 @_get_octets("/participants/{participant}/share-commitments")
 async def get_share_commitments(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
-    """Return the graph nonces and share digests of the participants that shared, by slot."""
-    phase = await wait_for_end_of(
-        service, participant, "the share commitments", Phase.SHARING, wait
-    )
+    """Return the graph nonces and share digests of the dealers that are not left out, by slot."""
+    resource = "the share commitments"
+    phase = await wait_for_end_of(service, participant, resource, Phase.CHECKING, wait)
+    if phase is Phase.ANSWERING:
+        phase = await wait_for_end_of(service, participant, resource, Phase.ANSWERING, wait)
     if isinstance(phase, Response):
         return phase
-    await require_message(service, participant, phase, MESSAGE_KIND[Phase.SHARING])
+    transcript = await service.cohort_cache.transcript(participant.cohort)
+    if participant.slot not in transcript.share_commitments:
+        raise dropped_out(phase)
     return _octets(await service.cohort_cache.share_commitments(participant.cohort))
 
 
@@ -168,24 +208,21 @@ async def get_confirmations(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
     """Return the signatures of the list of survivors, by slot."""
-    phase = await wait_for_end_of(service, participant, "the confirmations", Phase.CONFIRMING, wait)
-    if isinstance(phase, Response):
-        return phase
-    if await _phase_before_unmasking(service, participant) is not Phase.CONFIRMING:
-        raise out_of_phase("a confirmation", Phase.CONFIRMING, phase)
-    await require_message(service, participant, phase, MESSAGE_KIND[Phase.CONFIRMING])
-    return _octets(pack_confirmations(await service.cohort_cache.confirmations(participant.cohort)))
+    pending = await _wait_for_confirmations(service, participant, "the confirmations", wait)
+    if pending is not None:
+        return pending
+    return _octets(pack_signatures(await service.cohort_cache.confirmations(participant.cohort)))
 
 
-@_get_octets("/participants/{participant}/encrypted-shares")
-async def get_encrypted_shares(
+@_get_octets("/participants/{participant}/signed-inputs")
+async def get_signed_inputs(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
-    """Return the shares for this participant: of survivors' seeds and of dropouts' mask keys."""
-    last_phase = await _phase_before_unmasking(service, participant)
-    phase = await wait_for_end_of(service, participant, "the encrypted shares", last_phase, wait)
-    if isinstance(phase, Response):
-        return phase
-    await require_message(service, participant, phase, MESSAGE_KIND[last_phase])
-    unmasking = await service.cohort_cache.unmasking_request(participant.cohort)
-    return _octets(unmasking.received_shares[participant.slot].pack())
+    """Return the signatures of the vectors of the survivors whose shares this participant holds."""
+    pending = await _wait_for_confirmations(service, participant, "the signed inputs", wait)
+    if pending is not None:
+        return pending
+    request = await service.cohort_cache.unmasking_request(participant.cohort)
+    signed = await service.cohort_cache.signed_inputs(participant.cohort)
+    dealers = request.dealers_of(participant.slot) & request.survivors
+    return _octets(pack_signed_inputs({dealer: signed[dealer] for dealer in dealers}))

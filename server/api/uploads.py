@@ -1,4 +1,4 @@
-"""Uploads of a device after it has joined: key shares, masked input, confirmation, unmasking.
+"""Uploads of a device after it has joined, from key shares to unmasking shares.
 
 A body of the wrong size is refused before it is read. A body is checked during its phase. Later,
 only the repetition of an accepted body is accepted, even if the cohort has failed or is summed.
@@ -13,13 +13,16 @@ from fastapi import APIRouter, Request
 
 from protocol.api.phases import MESSAGE_KIND, PARTICIPANT_PHASES, MessageKind, Phase
 from secagg.aggregator import (
+    check_answers,
+    check_complaints,
     check_confirmation,
     check_key_shares,
     check_masked_input,
     check_unmasking_shares,
+    complaints_by_dealer,
 )
 from secagg.keys import SIGNATURE_BYTES
-from secagg.messages import KeyShares, MaskedInput, SeedShares, UnmaskingShares
+from secagg.messages import Answers, Complaints, KeyShares, MaskedInput, UnmaskingShares
 from secagg.session import Transcript
 from server.api.common import OCTET_STREAM_BODY, problem_responses
 from server.api.dependencies import PHASE_ORDER, SlotDep, as_malformed, require_message
@@ -40,7 +43,7 @@ _upload = partial(
 
 @_upload("/key-shares")
 async def put_key_shares(participant: SlotDep, request: Request, service: ServiceDep) -> None:
-    """Share the mask key among this participant's holders."""
+    """Share the mask key and a seed among this participant's holders."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
     size = KeyShares.nbytes(cohort.session.parameters.holders)
     body = await read_body(request, size, size)
@@ -53,16 +56,50 @@ async def put_key_shares(participant: SlotDep, request: Request, service: Servic
     await _accept(service, participant, cohort, Phase.SHARING, check, bodies)
 
 
+@_upload("/complaints")
+async def put_complaints(participant: SlotDep, request: Request, service: ServiceDep) -> None:
+    """Complain about dealers whose shares this participant cannot use; usually about none."""
+    cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
+    body = await read_body(request, Complaints.nbytes(0), Complaints.nbytes(cohort.session.n - 1))
+
+    async def check() -> None:
+        received = await service.cohort_cache.received_shares(participant.cohort)
+        with as_malformed():
+            message = Complaints.unpack(body)
+            slot = participant.slot
+            check_complaints(cohort.session, slot, received[slot], message)
+
+    bodies = {MessageKind.COMPLAINTS: body}
+    await _accept(service, participant, cohort, Phase.CHECKING, check, bodies)
+
+
+@_upload("/answers")
+async def put_answers(participant: SlotDep, request: Request, service: ServiceDep) -> None:
+    """Answer the complaints about this participant with its holders' shares."""
+    cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
+    max_size = Answers.nbytes(cohort.session.parameters.holders)
+    body = await read_body(request, Answers.nbytes(1), max_size)
+
+    async def check() -> None:
+        slot, messages = participant.slot, service.store.messages
+        complaints = complaints_by_dealer(await service.cohort_cache.complaints(participant.cohort))
+        sent = await messages.body(participant.cohort, MessageKind.KEY_SHARES, slot)
+        with as_malformed():
+            answers, key_shares = Answers.unpack(body), KeyShares.unpack(sent or b"")
+            check_answers(cohort.session, slot, key_shares, complaints.get(slot, {}), answers)
+
+    bodies = {MessageKind.ANSWERS: body}
+    await _accept(service, participant, cohort, Phase.ANSWERING, check, bodies)
+
+
 @_upload("/masked-input")
 async def put_masked_input(participant: SlotDep, request: Request, service: ServiceDep) -> None:
-    """Send the masked vector, and share the seed of the mask among the holders."""
+    """Send the masked vector."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
-    vector_bytes = cohort.ring.nbytes
-    min_size = SeedShares.nbytes(0) + vector_bytes + SIGNATURE_BYTES
-    max_size = SeedShares.nbytes(cohort.session.parameters.holders) + vector_bytes + SIGNATURE_BYTES
-    body = await read_body(request, min_size, max_size)
+    size = cohort.ring.nbytes + SIGNATURE_BYTES
+    body = await read_body(request, size, size)
     with as_malformed():
-        masked_input = MaskedInput.unpack(body, vector_bytes)
+        masked_input = MaskedInput.unpack(body)
 
     def check_input(transcript: Transcript) -> None:
         check_masked_input(transcript, participant.slot, masked_input)
@@ -75,7 +112,7 @@ async def put_masked_input(participant: SlotDep, request: Request, service: Serv
 
     bodies = {
         MessageKind.MASKED_INPUT: masked_input.vector,
-        MessageKind.SEED_SHARES: masked_input.seed_shares.pack() + masked_input.signature,
+        MessageKind.INPUT_SIGNATURE: b"".join(masked_input.signed_input),
     }
     await _accept(service, participant, cohort, Phase.MASKING, check, bodies)
 
@@ -136,7 +173,8 @@ async def _accept(
             refuses the message.
     """
     phases = PARTICIPANT_PHASES[cohort.session.assumptions.mode]
-    previous = MESSAGE_KIND.get(phases[phases.index(phase) - 1]) if phase in phases else None
+    before = Phase.MASKING if phase is Phase.ANSWERING else phase  # both follow on checking
+    previous = MESSAGE_KIND.get(phases[phases.index(before) - 1]) if before in phases else None
 
     async def check_in_phase() -> None:
         if previous is not None:

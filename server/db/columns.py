@@ -62,5 +62,6 @@ class Base(DeclarativeBase):
         dict[str, Any]: JSON(),
         list[dict[str, Any]]: JSON(),
         list[str]: JSON(),
+        list[int]: JSON(),
         Phase: _PHASE_TYPE,
     }

@@ -89,7 +89,8 @@ class CohortRow(Base):
     """One secure sum of a round. `phase` only moves forward, so it is its own version.
 
     `history` is a list of phase records, the last of them open. `seating` is the registrar's word
-    on a cohort that it seated, as it precedes the roster. A cohort is `poisoned` if no honest
+    on a cohort that it seated, as it precedes the roster. `accused` are the slots of the
+    participants with complaints about their shares. A cohort is `poisoned` if no honest
     vectors have its sum, or if its sum was excluded from the answer. All other facts of the sum
     (parameters, roster, graph) follow from the plan and the messages.
     """
@@ -111,6 +112,7 @@ class CohortRow(Base):
     failure: Mapped[str | None] = mapped_column(Text)
     poisoned: Mapped[bool]
     history: Mapped[list[dict[str, Any]]]
+    accused: Mapped[list[int]]
     sum: Mapped[bytes | None] = mapped_column(deferred=True)
     seating: Mapped[bytes | None]
 

@@ -12,7 +12,7 @@ from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.study import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
-from secagg.messages import KeyShares, SeedShares, UnmaskingShares
+from secagg.messages import Complaints, KeyShares, UnmaskingShares
 from server.api.common import RoundNumber, StudyId
 from server.pages.history import HistoriesDep
 from server.pages.page_router import page_router
@@ -24,7 +24,8 @@ router = page_router(Permission.READ)
 _ACTION_OF_PHASE: Final = {
     Phase.ENROLLING: "joined and sent keys",
     Phase.SEATING: "were seated by the registrar",
-    Phase.SHARING: "shared their mask key",
+    Phase.SHARING: "shared their mask key and a seed",
+    Phase.CHECKING: "checked the shares that they hold",
     Phase.MASKING: "sent their masked table",
     Phase.CONFIRMING: "signed the list of survivors",
     Phase.UNMASKING: "revealed the shares that open the sum",
@@ -32,7 +33,8 @@ _ACTION_OF_PHASE: Final = {
 }
 _DROPOUT_OF_PHASE: Final = {
     Phase.SHARING: "joined and did not share in time",
-    Phase.MASKING: "shared and sent no table in time",
+    Phase.CHECKING: "shared and checked no shares in time",
+    Phase.MASKING: "checked and sent no table in time, or were left out for unusable shares",
     Phase.CONFIRMING: "did not confirm in time",
     Phase.UNMASKING: "confirmed and revealed no shares in time",
 }
@@ -172,9 +174,9 @@ def _dropouts(phases: tuple[PhaseProgress, ...]) -> Iterator[PhaseDropouts]:
 def _sent_bytes(cohort: CohortView, nbytes: int) -> Iterator[tuple[str, int]]:
     """Yield the largest size of each message of a device, as far as its holders are known."""
     yield "keys and signature", 3 * KEY_BYTES + SIGNATURE_BYTES
-    yield "masked table", nbytes
+    yield "masked table", nbytes + SIGNATURE_BYTES
     if cohort.holders:
-        yield "shares of the mask key", KeyShares.nbytes(cohort.holders)
-        yield "shares of the seed", SeedShares.nbytes(cohort.holders) + SIGNATURE_BYTES
+        yield "shares of the mask key and of a seed", KeyShares.nbytes(cohort.holders)
+        yield "complaints about shares, none", Complaints.nbytes(0)
         yield "signature of the survivors", SIGNATURE_BYTES
         yield "revealed shares of others, about", UnmaskingShares.nbytes(cohort.holders)

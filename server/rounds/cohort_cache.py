@@ -14,16 +14,23 @@ from cachetools import LRUCache
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import AnyPlan
 from secagg.aggregator import UnmaskingRequest
-from secagg.roster import roster_bytes, share_commitments_bytes
+from secagg.messages import Complaints, SignedInput
+from secagg.roster import DIGEST_BYTES, roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
+from secagg.shares import ReceivedShares
 from server.db.repositories.participants import ParticipantSlot
 from server.db.store import Store
-from server.rounds.decoding import read_transcript, read_unmasking_request
+from server.rounds.decoding import (
+    read_complaints,
+    read_received_shares,
+    read_transcript,
+    read_unmasking_request,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
 _MAX_CACHED_PARTICIPANTS = 50_000  # 400 bytes each for a roster, and the same for a transcript
-_MAX_CACHED_SHARE_BYTES = 200 * 2**20  # 10 MB for 1,000 participants with 116 holders each
+_MAX_CACHED_SHARE_BYTES = 200 * 2**20  # 16 MB for 1,000 participants with 116 holders each
 
 
 class AsyncCache(Generic[K, V]):
@@ -72,6 +79,19 @@ class CohortCache:
         self.enrolled_cohort = AsyncCache(
             messages.enrolled_cohort, _MAX_CACHED_PARTICIPANTS, lambda cohort: cohort.session.n
         )
+        self.dealers: AsyncCache[int, frozenset[int]] = AsyncCache(
+            lambda cohort: messages.senders(cohort, MessageKind.KEY_SHARES),
+            _MAX_CACHED_PARTICIPANTS,
+            len,
+        )
+        self.received_shares = AsyncCache(
+            self._received_shares,
+            _MAX_CACHED_SHARE_BYTES,
+            lambda by_holder: sum(received.records.nbytes for received in by_holder.values()),
+        )
+        self.complaints: AsyncCache[int, dict[int, Complaints]] = AsyncCache(
+            lambda cohort: read_complaints(messages, cohort), _MAX_CACHED_PARTICIPANTS, len
+        )
         self.transcript = AsyncCache(
             self._transcript,
             _MAX_CACHED_PARTICIPANTS,
@@ -83,8 +103,11 @@ class CohortCache:
             len,
         )
         self.confirmations = AsyncCache(self._confirmations, _MAX_CACHED_PARTICIPANTS, len)
+        self.signed_inputs = AsyncCache(self._signed_inputs, _MAX_CACHED_PARTICIPANTS, len)
         self.unmasking_request = AsyncCache(
-            self._unmasking_request, _MAX_CACHED_SHARE_BYTES, lambda request: request.nbytes
+            self._unmasking_request,
+            _MAX_CACHED_PARTICIPANTS,
+            lambda request: len(request.transcript.share_commitments),
         )
         # Packed, so that all participants get the same bytes.
         self.roster = AsyncCache(self._roster, _MAX_CACHED_PARTICIPANTS * 100, len)
@@ -103,7 +126,9 @@ class CohortCache:
     async def senders(self, cohort: int, kind: MessageKind) -> Collection[int]:
         """Return the slots that sent a message of `kind`, whose phase is closed."""
         if kind == MessageKind.KEY_SHARES:
-            return (await self.transcript(cohort)).share_commitments.keys()
+            return await self.dealers(cohort)
+        if kind == MessageKind.COMPLAINTS:
+            return (await self.complaints(cohort)).keys()
         if kind == MessageKind.MASKED_INPUT:
             return await self.survivors(cohort)
         return (await self.confirmations(cohort)).keys()
@@ -119,6 +144,18 @@ class CohortCache:
 
     async def _unmasking_request(self, cohort: int) -> UnmaskingRequest:
         return await read_unmasking_request(self._messages, cohort, await self.transcript(cohort))
+
+    async def _received_shares(self, cohort: int) -> dict[int, ReceivedShares]:
+        session = (await self.enrolled_cohort(cohort)).session
+        return await read_received_shares(self._messages, cohort, session)
+
+    async def _signed_inputs(self, cohort: int) -> dict[int, SignedInput]:
+        signed: dict[int, SignedInput] = {}
+        async for batch in self._messages.bodies(cohort, MessageKind.INPUT_SIGNATURE):
+            signed |= {
+                slot: SignedInput(body[:DIGEST_BYTES], body[DIGEST_BYTES:]) for slot, body in batch
+            }
+        return signed
 
     async def _confirmations(self, cohort: int) -> dict[int, bytes]:
         signatures: dict[int, bytes] = {}

@@ -20,13 +20,13 @@ from protocol.mechanism import Answer, CohortSum
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from protocol.report_mechanism import ReportAggregate
 from protocol.study import StudyState
-from secagg.aggregator import UnmaskingRequest, collect_masked_inputs
-from secagg.keys import SIGNATURE_BYTES
-from secagg.messages import KeyShares, SeedShares, UnmaskingShares
+from secagg.aggregator import UnmaskingRequest, complaints_by_dealer, route_shares
+from secagg.messages import Answers, Complaints, KeyShares, UnmaskingShares
 from secagg.ring import Ring, Vector
 from secagg.roster import ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
-from secagg.unmasking import UnmaskedSum, unmask
+from secagg.shares import ReceivedShares
+from secagg.unmasking import SumMessages, UnmaskedSum, unmask
 from server.db.repositories.messages import MessageRepository
 from server.db.repositories.reports import ReportRepository
 from server.db.repositories.rounds import ClosedRound
@@ -34,7 +34,6 @@ from server.db.store import Store
 
 T = TypeVar("T")
 Batch: TypeAlias = list[tuple[int, bytes]]  # slots and bodies
-_MAX_LOGGED_PAIRS = 20  # invalid shares in one log line
 _log = structlog.get_logger(__name__)
 
 
@@ -58,14 +57,45 @@ class UnmaskedCohort:
     blamed: Mapping[int, str]
 
 
+async def read_received_shares(
+    messages: MessageRepository, number: int, session: Session
+) -> dict[int, ReceivedShares]:
+    """Return the share pairs for each participant of cohort `number` that shared."""
+    key_shares = await _read(messages, number, MessageKind.KEY_SHARES, KeyShares.unpack)
+    return await asyncio.to_thread(route_shares, session, key_shares)
+
+
+async def read_complaints(messages: MessageRepository, number: int) -> dict[int, Complaints]:
+    """Return the complaints in cohort `number` by holder; most have none."""
+    return await _read(messages, number, MessageKind.COMPLAINTS, Complaints.unpack)
+
+
 async def read_transcript(messages: MessageRepository, number: int, session: Session) -> Transcript:
-    """Return the transcript of cohort `number`, from the key shares of its participants."""
+    """Return the transcript of cohort `number`: the dealers that checked their shares.
+
+    An accused dealer without an answer is left out. Stored answers are valid.
+    """
+    complaints = await read_complaints(messages, number)
+    accused = complaints_by_dealer(complaints).keys()
+    answered = await messages.senders(number, MessageKind.ANSWERS) if accused else frozenset()
+    dealers = complaints.keys() - (accused - answered)
     commitments: dict[int, ShareCommitment] = {}
     async for batch in messages.bodies(number, MessageKind.KEY_SHARES):
         commitments |= await asyncio.to_thread(
             _unpack_each, lambda body: KeyShares.unpack(body).share_commitment, batch
         )
-    return Transcript(session, ShareCommitments.of(commitments))
+    kept = {slot: commitments[slot] for slot in dealers}
+    return Transcript(session, ShareCommitments.of(kept))
+
+
+async def _read(
+    messages: MessageRepository, number: int, kind: MessageKind, unpack: Callable[[bytes], T]
+) -> dict[int, T]:
+    """Return all messages of a kind by slot."""
+    result: dict[int, T] = {}
+    async for batch in messages.bodies(number, kind):
+        result |= await asyncio.to_thread(_unpack_each, unpack, batch)
+    return result
 
 
 def _unpack_each(unpack: Callable[[bytes], T], batch: Batch) -> dict[int, T]:
@@ -76,24 +106,10 @@ async def read_unmasking_request(
     messages: MessageRepository, number: int, transcript: Transcript
 ) -> UnmaskingRequest:
     """Return the shares of cohort `number` that the survivors must reveal."""
-    seeds: dict[int, bytes] = {}
-    async for batch in messages.bodies(number, MessageKind.SEED_SHARES):
-        seeds |= dict(batch)
-    keys: dict[int, bytes] = {}
-    if len(seeds) < len(transcript.share_commitments):
-        async for batch in messages.bodies(number, MessageKind.KEY_SHARES):
-            keys |= {slot: body for slot, body in batch if slot not in seeds}
-    return await asyncio.to_thread(_collect_masked_inputs, transcript, keys, seeds)
-
-
-def _collect_masked_inputs(
-    transcript: Transcript, keys: Mapping[int, bytes], seeds: Mapping[int, bytes]
-) -> UnmaskingRequest:
-    return collect_masked_inputs(
-        transcript,
-        {slot: KeyShares.unpack(body) for slot, body in keys.items()},
-        {slot: SeedShares.unpack(body[:-SIGNATURE_BYTES]) for slot, body in seeds.items()},
-    )
+    survivors = await messages.senders(number, MessageKind.MASKED_INPUT)
+    complaints = await read_complaints(messages, number)
+    accused = {slot: message.signatures.keys() for slot, message in complaints.items()}
+    return UnmaskingRequest(transcript, survivors, accused)
 
 
 async def sum_masked_inputs(messages: MessageRepository, cohort: int, ring: Ring) -> Vector:
@@ -119,12 +135,13 @@ async def unmask_cohort(messages: MessageRepository, cohort: int) -> UnmaskedCoh
     enrolled = await messages.enrolled_cohort(cohort)
     transcript = await read_transcript(messages, cohort, enrolled.session)
     request = await read_unmasking_request(messages, cohort, transcript)
-    revealed: dict[int, UnmaskingShares] = {}
-    async for batch in messages.bodies(cohort, MessageKind.UNMASKING_SHARES):
-        revealed |= await asyncio.to_thread(_unpack_each, UnmaskingShares.unpack, batch)
-    _log_undecryptable_shares(cohort, revealed)
+    read = SumMessages(
+        await _read(messages, cohort, MessageKind.KEY_SHARES, KeyShares.unpack),
+        await _read(messages, cohort, MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),
+        await _read(messages, cohort, MessageKind.ANSWERS, Answers.unpack),
+    )
     masked = await sum_masked_inputs(messages, cohort, enrolled.ring)
-    unmasked = await asyncio.to_thread(unmask, request, enrolled.ring, revealed, masked)
+    unmasked = await asyncio.to_thread(unmask, request, enrolled.ring, read, masked)
     packed = await asyncio.to_thread(_check_sum, enrolled.plan, unmasked, len(request.survivors))
     return UnmaskedCohort(packed, unmasked.blamed)
 
@@ -136,19 +153,6 @@ def _check_sum(plan: AnyPlan, unmasked: UnmaskedSum, participants: int) -> bytes
     if fault is not None:
         raise PoisonedSumError(fault, unmasked.blamed)
     return mechanism.ring(plan).pack(unmasked.total)
-
-
-def _log_undecryptable_shares(cohort: int, revealed: dict[int, UnmaskingShares]) -> None:
-    pairs = sorted(
-        (dealer, holder) for holder, shares in revealed.items() for dealer in shares.invalid_dealers
-    )
-    if pairs:
-        _log.warning(
-            "shares could not be decrypted",
-            cohort_id=cohort,
-            pairs=len(pairs),
-            dealers_holders=pairs[:_MAX_LOGGED_PAIRS],
-        )
 
 
 async def decode_round(store: Store, study: str, plan: AnyPlan, state: StudyState) -> ClosedRound:

@@ -23,6 +23,7 @@ from opentelemetry.trace import NoOpTracer, Tracer
 
 from protocol.api.events import FailureCause
 from protocol.api.phases import Phase, PhaseStatus, settle
+from secagg.aggregator import complaints_by_dealer
 from secagg.errors import InfeasibleError
 from secagg.parameters import choose_parameters
 from server.db.channels import cohort_channel, study_channel
@@ -32,6 +33,7 @@ from server.db.repositories.pending import PendingCohort, PendingSnapshot
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT
 from server.notify.notifier import Notifier
+from server.rounds.decoding import read_complaints
 from server.rounds.heartbeat import Heartbeat
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
 from server.settings import Settings
@@ -41,6 +43,8 @@ _log = structlog.get_logger(__name__)
 _ACTION_OF_PHASE = {
     Phase.ENROLLING: "enrolled",
     Phase.SHARING: "shared their secrets",
+    Phase.CHECKING: "checked their shares",
+    Phase.ANSWERING: "answered complaints",
     Phase.MASKING: "sent their vectors",
     Phase.CONFIRMING: "confirmed the survivors",
     Phase.UNMASKING: "gave their shares",
@@ -51,6 +55,7 @@ _NOT_SEATED_REASON = (
     "`blindtally seat` with its key and the URL of this service"
 )
 _MAX_CONCURRENT_JOBS = 2
+_MAX_LOGGED_PAIRS = 20  # complaints in one log line
 
 
 @dataclass
@@ -231,6 +236,8 @@ class Orchestrator:
             await self._fail(cohort, FailureCause.TOO_FEW, reason, status.received)
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(cohort)
+        elif phase is Phase.CHECKING:
+            await self._close_checking(cohort)
         elif phase is Phase.UNMASKING:
             self._start_job(sum_job(cohort.id), self._jobs.sum_cohort, cohort)
         else:
@@ -254,6 +261,22 @@ class Orchestrator:
             return
         moved = await self.store.cohorts.close_enrolling(cohort)
         self._after_move(cohort, cohort.phase_status.next_phase, moved)
+
+    async def _close_checking(self, cohort: PendingCohort) -> None:
+        """Let the accused dealers answer; if a message arrives meanwhile, the next poll repeats."""
+        complaints = complaints_by_dealer(await read_complaints(self.store.messages, cohort.id))
+        moved = await self.store.cohorts.close_checking(cohort, sorted(complaints))
+        if complaints and moved:
+            pairs = sorted(
+                (dealer, holder) for dealer in complaints for holder in complaints[dealer]
+            )
+            _log.warning(
+                "complaints about shares",
+                pairs=len(pairs),
+                dealers_holders=pairs[:_MAX_LOGGED_PAIRS],
+                **log_fields(cohort),
+            )
+        self._after_move(cohort, Phase.ANSWERING if complaints else Phase.MASKING, moved)
 
     async def _fail(
         self, cohort: PendingCohort, cause: FailureCause, reason: str, received: int | None = None

@@ -82,7 +82,7 @@ def test_a_trusted_server_has_no_survivors_confirmed(tmp_path: Path) -> None:
     assert list(results["rounds"][0]["seconds"]) == list(PARTICIPANT_PHASES["semi-honest"])
     assert "confirming" not in run.stderr
     assert "F1" in run.stderr
-    assert re.search(r"enrolling +sharing +masking +unmasking\n1 +\d+, \d", run.stderr)
+    assert re.search(r"enrolling +sharing +checking +masking +unmasking\n1 +\d+, \d", run.stderr)
 
 
 @pytest.mark.parametrize(

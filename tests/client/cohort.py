@@ -20,19 +20,22 @@ from protocol.randomness import seeded_words
 from protocol.study import Terms
 from secagg.aggregator import (
     UnmaskingRequest,
+    check_complaints,
     check_confirmation,
     check_unmasking_shares,
-    collect_masked_inputs,
+    complaints_by_dealer,
+    route_shares,
 )
 from secagg.keys import Identity, PublicKeys, is_signed
 from secagg.messages import (
+    Complaints,
     KeyShares,
     MaskedInput,
     UnmaskingShares,
-    pack_confirmations,
-    received_shares_bytes,
+    pack_signatures,
+    pack_signed_inputs,
 )
-from secagg.participant import Confirmed, Joined, Masked, Shared, join
+from secagg.participant import Checked, Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 from secagg.roster import (
     Roster,
@@ -42,7 +45,7 @@ from secagg.roster import (
     share_commitments_bytes,
 )
 from secagg.session import Session, Transcript, advertisement_statement
-from secagg.unmasking import unmask
+from secagg.unmasking import SumMessages, unmask
 from tests.client.mock_transport import MockTransport
 from tests.support.views import round_document
 
@@ -138,26 +141,37 @@ class Service:
     def roster(self) -> bytes:
         return roster_bytes(self.session.roster)
 
-    def share_commitments(self) -> bytes:
-        """Let the others share; return the share commitments."""
+    def encrypted_shares(self) -> bytes:
+        """Let the others share; return the share pairs for the device."""
         self.key_shares = {0: KeyShares.unpack(self.received["key-shares"])}
         self.shared: dict[int, Shared] = {}
         for slot, other in enumerate(self.others, start=1):
             self.shared[slot], self.key_shares[slot] = other.share(slot, self.session, self.rng)
+        self.routed = route_shares(self.session, self.key_shares)
+        return self.routed[0].pack()
+
+    def complaints(self) -> bytes:
+        """Let the others check; return the complaints about the device."""
+        all_complaints = {0: Complaints.unpack(self.received["complaints"])}
+        check_complaints(self.session, 0, self.routed[0], all_complaints[0])
+        self.checked: dict[int, Checked] = {}
+        for slot, state in self.shared.items():
+            self.checked[slot], all_complaints[slot] = state.check(self.routed[slot])
+        return pack_signatures(complaints_by_dealer(all_complaints).get(0, {}))
+
+    def share_commitments(self) -> bytes:
         commitments = {slot: message.share_commitment for slot, message in self.key_shares.items()}
         self.transcript = Transcript(self.session, ShareCommitments.of(commitments))
         return share_commitments_bytes(self.transcript.share_commitments)
 
     def survivors(self) -> bytes:
         """Let the others mask; return the survivors."""
-        self.masked_inputs = {
-            0: MaskedInput.unpack(self.received["masked-input"], self.ring.nbytes)
-        }
+        self.masked_inputs = {0: MaskedInput.unpack(self.received["masked-input"])}
         self.masked: dict[int, Masked] = {}
-        for slot in self.shared.keys() - set(self.dropouts):
+        for slot in self.checked.keys() - set(self.dropouts):
             vector = self.vector(slot)
-            self.masked[slot], self.masked_inputs[slot] = self.shared[slot].mask(
-                self.transcript, self.ring, vector, self.rng
+            self.masked[slot], self.masked_inputs[slot] = self.checked[slot].mask(
+                self.transcript, self.ring, vector
             )
         return Survivors(survivors=tuple(sorted(self.masked_inputs))).model_dump_json().encode()
 
@@ -166,7 +180,7 @@ class Service:
         self._confirm()
         signature = self.received["confirmation"]
         check_confirmation(self.transcript, 0, self.request.survivors, signature)
-        return pack_confirmations(self.signatures | {0: signature})
+        return pack_signatures(self.signatures | {0: signature})
 
     def _confirm(self) -> None:
         self.confirmed: dict[int, Confirmed] = {}
@@ -177,11 +191,12 @@ class Service:
     @property
     def request(self) -> UnmaskingRequest:
         """Return the unmasking request for the masked inputs that arrived."""
-        seed_shares = {slot: each.seed_shares for slot, each in self.masked_inputs.items()}
-        return collect_masked_inputs(self.transcript, self.key_shares, seed_shares)
+        return UnmaskingRequest(self.transcript, frozenset(self.masked_inputs))
 
-    def encrypted_shares(self) -> bytes:
-        return received_shares_bytes(self.request.received_shares[0])
+    def signed_inputs(self) -> bytes:
+        request = self.request
+        dealers = request.dealers_of(0) & request.survivors
+        return pack_signed_inputs({slot: self.masked_inputs[slot].signed_input for slot in dealers})
 
     def total(self) -> Vector:
         """Let the others reveal; return the sum."""
@@ -194,11 +209,12 @@ class Service:
         )
         check_unmasking_shares(request, 0, messages[0])
         for slot, state in self.confirmed.items():
-            messages[slot] = state.unmask(signatures, request.received_shares[slot], self.rng)
+            signed = {d: each.signed_input for d, each in self.masked_inputs.items()}
+            messages[slot] = state.unmask(signatures, signed, self.rng)
         total = self.ring.zero()
         for masked_input in self.masked_inputs.values():
             self.ring.add(total, self.ring.unpack(masked_input.vector))
-        return unmask(request, self.ring, messages, total).total
+        return unmask(request, self.ring, SumMessages(self.key_shares, messages), total).total
 
     def check_total(self, own: Vector) -> None:
         """Check that the sum is that of the device's `own` vector and of the other survivors."""

@@ -25,7 +25,9 @@ REQUEST = StudyRequest(
     ),
     terms=Terms(cohort_size=DEVICES, minimum=8, corrupt=0.1, dropout=0.3),
     rounds=2,
-    timeouts=Timeouts(enrolling=10, sharing=5, masking=5, confirming=5, unmasking=3, idle=0.3),
+    timeouts=Timeouts(
+        enrolling=10, sharing=5, checking=5, masking=5, confirming=5, unmasking=3, idle=0.3
+    ),
     start=True,
 )
 

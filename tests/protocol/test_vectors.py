@@ -14,28 +14,33 @@ from protocol.report_mechanism import REPORTS_SCOPE
 from protocol.study import enrolment_scope
 from secagg.keys import Identity
 from secagg.messages import (
-    EncryptedShare,
-    ReceivedShares,
-    pack_confirmations,
-    received_shares_bytes,
-    unpack_confirmations,
+    SignedInput,
+    pack_signatures,
+    pack_signed_inputs,
+    unpack_signatures,
+    unpack_signed_inputs,
 )
 from secagg.roster import ShareCommitment, ShareCommitments, share_commitments_bytes
+from secagg.shares import ReceivedShares, SharePair, received_shares_bytes
 from tests.vectors import generate
 
 PLANS = json.loads((Path(generate.__file__).parent / "plans.json").read_text())
 UNPACK: dict[str, Any] = {
     "share-commitments": ShareCommitments,
-    "confirmations": unpack_confirmations,
+    "confirmations": unpack_signatures,
     "encrypted-shares": ReceivedShares.unpack,
+    "signed-inputs": unpack_signed_inputs,
 }
 PACK: dict[str, Any] = {
     "share-commitments": lambda records: share_commitments_bytes(
         {s: ShareCommitment(b[:32], b[32:]) for s, b in records.items()}
     ),
-    "confirmations": pack_confirmations,
+    "confirmations": pack_signatures,
     "encrypted-shares": lambda records: received_shares_bytes(
-        {s: EncryptedShare.unpack(b) for s, b in records.items()}
+        {s: SharePair.unpack(b) for s, b in records.items()}
+    ),
+    "signed-inputs": lambda records: pack_signed_inputs(
+        {s: SignedInput(b[:32], b[32:]) for s, b in records.items()}
     ),
 }
 unhex = bytes.fromhex
@@ -76,15 +81,22 @@ def test_downloads_of_a_device(case: dict[str, Any]) -> None:
     )
 
 
-def raw(record: bytes | ShareCommitment | EncryptedShare) -> bytes:
+def raw(record: bytes | ShareCommitment | SharePair | SignedInput) -> bytes:
     if isinstance(record, bytes):
         return record
+    if isinstance(record, SignedInput):
+        return b"".join(record)
     return record.signed_bytes() if isinstance(record, ShareCommitment) else record.pack()
 
 
 @each("no_downloads")
 def test_malformed_downloads_are_refused(case: dict[str, str]) -> None:
-    what = case["kind"].replace("-", " ")
+    what = {
+        "share-commitments": "share commitments",
+        "confirmations": "signatures",
+        "encrypted-shares": "share pairs",
+        "signed-inputs": "signed inputs",
+    }[case["kind"]]
     with pytest.raises(ValueError, match=rf"not a multiple|slots of {what} must strictly rise"):
         UNPACK[case["kind"]](unhex(case["packed"]))
 

@@ -1,6 +1,6 @@
 """A cohort in memory: the tests forward the messages of the protocol by hand."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -11,12 +11,21 @@ from secagg import aggregator, unmasking
 from secagg.aggregator import UnmaskingRequest
 from secagg.errors import RecoveryError
 from secagg.keys import Identity
-from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
+from secagg.messages import (
+    Answers,
+    Complaints,
+    KeyShares,
+    MaskedInput,
+    SignedInput,
+    UnmaskingShares,
+)
 from secagg.parameters import Assumptions
-from secagg.participant import Confirmed, Joined, Masked, Shared, join
+from secagg.participant import Checked, Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Lane, Ring, Vector
 from secagg.roster import Roster, RosterEntry, ShareCommitments
 from secagg.session import Registry, Session, Transcript
+from secagg.shares import ReceivedShares
+from secagg.unmasking import SumMessages
 
 RING = Ring((Lane(2**13, 9), Lane(131071, 5), Lane(2**32, 2), Lane(2**61 - 1, 3)))
 ASSUMPTIONS = Assumptions(corrupt=0.1, dropout=0.2)
@@ -55,6 +64,9 @@ class Group:
     rng: Random
     shared: dict[int, Shared] = field(default_factory=dict)
     key_shares: dict[int, KeyShares] = field(default_factory=dict)
+    checked: dict[int, Checked] = field(default_factory=dict)
+    complaints: dict[int, Complaints] = field(default_factory=dict)
+    answers: dict[int, Answers] = field(default_factory=dict)
     masked: dict[int, Masked] = field(default_factory=dict)
     masked_inputs: dict[int, MaskedInput] = field(default_factory=dict)
     confirmed: dict[int, Confirmed] = field(default_factory=dict)
@@ -76,18 +88,63 @@ class Group:
         return self.transcript
 
     @property
+    def received(self) -> dict[int, ReceivedShares]:
+        """Return the share pairs for each participant that shared."""
+        return aggregator.route_shares(self.session, self.key_shares)
+
+    def check(self, slots: Collection[int] | None = None) -> Transcript:
+        """Let `slots` (all that shared) check their shares; return the transcript."""
+        received = self.received
+        for slot in sorted(self.shared if slots is None else slots):
+            self.checked[slot], self.complaints[slot] = self.shared[slot].check(received[slot])
+            aggregator.check_complaints(self.session, slot, received[slot], self.complaints[slot])
+        return self.transcript
+
+    @property
+    def complaints_by_dealer(self) -> dict[int, dict[int, bytes]]:
+        """Return the complaints by dealer and then holder."""
+        return aggregator.complaints_by_dealer(self.complaints)
+
+    def answer(self, slots: Collection[int] | None = None) -> Transcript:
+        """Let `slots` (all with complaints about them) answer; return the transcript."""
+        complaints = self.complaints_by_dealer
+        for slot in sorted(complaints if slots is None else slots):
+            self.answers[slot] = self.checked[slot].answer(complaints[slot])
+            self.check_answers(slot)
+        return self.transcript
+
+    def check_answers(self, slot: int) -> None:
+        """Check the answers of `slot` as the server does."""
+        aggregator.check_answers(
+            self.session,
+            slot,
+            self.key_shares[slot],
+            self.complaints_by_dealer[slot],
+            self.answers[slot],
+        )
+
+    @property
     def transcript(self) -> Transcript:
-        """Return the transcript of the participants that shared."""
-        messages = self.key_shares.items()
-        commitments = {slot: message.share_commitment for slot, message in messages}
+        """Return the transcript of the participants that shared, and checked if any has.
+
+        Dealers without an answer to the complaints about them are left out.
+        """
+        dealers = self.checked.keys() or self.key_shares.keys()
+        dealers = dealers - (self.complaints_by_dealer.keys() - self.answers.keys())
+        commitments = {slot: self.key_shares[slot].share_commitment for slot in dealers}
         return Transcript(self.session, ShareCommitments.of(commitments))
 
     def mask(self, slots: Collection[int] | None = None) -> UnmaskingRequest:
-        """Let `slots` (all that shared) mask; return the request to unmask."""
+        """Let `slots` (all that are not left out) mask; return the request to unmask.
+
+        If no participant has checked its shares, all of them check them first.
+        """
+        if not self.checked:
+            self.check()
         transcript = self.transcript
-        for slot in sorted(self.shared if slots is None else slots):
-            self.masked[slot], self.masked_inputs[slot] = self.shared[slot].mask(
-                transcript, RING, self.vector(slot), self.rng
+        for slot in sorted(transcript.share_commitments if slots is None else slots):
+            self.masked[slot], self.masked_inputs[slot] = self.checked[slot].mask(
+                transcript, RING, self.vector(slot)
             )
             aggregator.check_masked_input(transcript, slot, self.masked_inputs[slot])
         return self.request
@@ -95,8 +152,13 @@ class Group:
     @property
     def request(self) -> UnmaskingRequest:
         """Return the request that follows from the messages so far."""
-        seeds = {slot: upload.seed_shares for slot, upload in self.masked_inputs.items()}
-        return aggregator.collect_masked_inputs(self.transcript, self.key_shares, seeds)
+        complaints = {slot: message.signatures for slot, message in self.complaints.items()}
+        return UnmaskingRequest(self.transcript, frozenset(self.masked_inputs), complaints)
+
+    @property
+    def signed_inputs(self) -> dict[int, SignedInput]:
+        """Return the signatures of the masked inputs."""
+        return {slot: message.signed_input for slot, message in self.masked_inputs.items()}
 
     def confirm(self, slots: Collection[int] | None = None) -> None:
         """Let `slots` (all that masked) sign the survivors."""
@@ -111,7 +173,7 @@ class Group:
         request = self.request
         for slot in sorted(self.confirmed if slots is None else slots):
             self.unmasking_shares[slot] = self.confirmed[slot].unmask(
-                self.confirmations, request.received_shares[slot], self.rng
+                self.confirmations, self.signed_inputs, self.rng
             )
             aggregator.check_unmasking_shares(request, slot, self.unmasking_shares[slot])
 
@@ -124,20 +186,27 @@ class Group:
 
     def unmask(self) -> Vector:
         """Return the sum of the survivors, from the revealed shares."""
-        return unmasking.unmask(self.request, RING, self.unmasking_shares, self.masked_sum()).total
+        return unmasking.unmask(self.request, RING, self.messages(), self.masked_sum()).total
+
+    def messages(self, revealed: Mapping[int, UnmaskingShares] | None = None) -> SumMessages:
+        """Return the messages that the sum is unmasked with; `revealed` replaces those revealed."""
+        shares = self.unmasking_shares if revealed is None else revealed
+        return SumMessages(self.key_shares, shares, self.answers)
 
     def total(
         self,
         sharing: Collection[int],
+        checking: Collection[int],
         masking: Collection[int],
         confirming: Collection[int],
         unmasking: Collection[int],
     ) -> Vector | None:
         """Run the whole sum with the slots that take part in each phase; None if it fails."""
         quorum = self.session.quorum
-        stages = (self.share, self.mask, self.confirm, self.reveal)
+        stages = (self.share, self.check, self.mask, self.confirm, self.reveal)
         slots: frozenset[int] = self.all_slots
-        for stage, present in zip(stages, (sharing, masking, confirming, unmasking), strict=True):
+        attendance = (sharing, checking, masking, confirming, unmasking)
+        for stage, present in zip(stages, attendance, strict=True):
             slots = slots.intersection(present)
             if len(slots) < quorum:
                 return None

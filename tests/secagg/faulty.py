@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from secagg.keys import KeyPair, Purpose
-from secagg.messages import EncryptedShare, MaskedInput, UnmaskingShares
+from secagg.messages import MaskedInput, UnmaskingShares
 from secagg.ring import MaskApplier, Vector
 from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
+from secagg.shares import EncryptedShare
 from tests.secagg.conftest import RING, Group
 from tests.secagg.lying import unseal
 from tests.vectors.reference import recover
@@ -38,26 +39,17 @@ class MaliciousServer:
         """Keep a share of a mask key that the server received otherwise."""
         self._keys.setdefault(dealer, {})[holder] = key_share
 
-    def decrypt_shares_of(
-        self, dealer: int, transcript: Transcript, masked_input: MaskedInput
-    ) -> None:
+    def decrypt_shares_of(self, dealer: int) -> None:
         """Let the corrupt holders of `dealer` decrypt its shares of both secrets."""
-        key_shares, holders = self.group.key_shares[dealer], transcript.holders(dealer)
-        for holder, encrypted in zip(holders, key_shares.encrypted_shares, strict=True):
+        session, message = self.group.session, self.group.key_shares[dealer]
+        holders = session.neighbour_selection.holders(dealer, message.graph_nonce)
+        for holder, pair in zip(holders, message.share_pairs, strict=True):
             if holder in self.corrupt:
-                share = self._open(
-                    dealer, holder, encrypted, transcript.session.key_share_purpose(dealer, holder)
-                )
-                self.keep(dealer, holder, key_share=share)
-        sharing_holders = [holder for holder in holders if holder in transcript.share_commitments]
-        for holder, encrypted in zip(
-            sharing_holders, masked_input.seed_shares.encrypted_shares, strict=True
-        ):
-            if holder in self.corrupt:
-                share = self._open(
-                    dealer, holder, encrypted, transcript.seed_share_purpose(dealer, holder)
-                )
-                self._seeds.setdefault(dealer, {})[holder] = share
+                purpose = session.key_share_purpose(dealer, holder)
+                self.keep(dealer, holder, key_share=self._open(dealer, holder, pair.key, purpose))
+                purpose = session.seed_share_purpose(dealer, holder)
+                seed_share = self._open(dealer, holder, pair.seed, purpose)
+                self._seeds.setdefault(dealer, {})[holder] = seed_share
 
     def _open(self, dealer: int, holder: int, encrypted: EncryptedShare, purpose: Purpose) -> bytes:
         share = unseal(self.group.agree(holder, dealer), purpose, encrypted)

@@ -8,17 +8,17 @@ from dataclasses import replace
 from hashlib import sha256
 
 from secagg import aggregator, unmasking
-from secagg.keys import Purpose, statement
-from secagg.messages import (
+from secagg.keys import Purpose
+from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
+from secagg.shamir import SHARE_BYTES, P
+from secagg.shares import (
     EncryptedShare,
-    KeyShares,
-    MaskedInput,
     ReceivedShares,
-    UnmaskingShares,
+    SharePair,
+    decrypt_shares,
+    encrypt_shares,
     received_shares_bytes,
 )
-from secagg.participant import decrypt_shares, encrypt_shares
-from secagg.shamir import SHARE_BYTES, P
 from secagg.unmasking import UnmaskedSum
 from tests.secagg.conftest import RING, Group, same
 
@@ -30,11 +30,6 @@ def false(share: bytes) -> bytes:
     return ((int.from_bytes(share, "big") + step) % P).to_bytes(SHARE_BYTES, "big")
 
 
-def sign(group: Group, slot: int, name: str, label: bytes, payload: bytes) -> bytes:
-    """Return the signature of `slot` over any payload."""
-    return group.identities[slot].sign(statement(name, label, slot, payload))
-
-
 def key_purpose(group: Group, slot: int, holder: int) -> Purpose:
     """Return the purpose of the pad on a share of a mask key."""
     return group.session.key_share_purpose(slot, holder)
@@ -42,101 +37,110 @@ def key_purpose(group: Group, slot: int, holder: int) -> Purpose:
 
 def seed_purpose(group: Group, slot: int, holder: int) -> Purpose:
     """Return the purpose of the pad on a share of a seed."""
-    return group.transcript.seed_share_purpose(slot, holder)
+    return group.session.seed_share_purpose(slot, holder)
 
 
 def seal(secret: bytes, purpose: Purpose, share: bytes) -> EncryptedShare:
     """Return the encrypted share of `share`."""
-    (encrypted,) = encrypt_shares([share], [purpose.derive(secret)])
-    return encrypted
+    return EncryptedShare.unpack(encrypt_shares([share], [purpose.derive(secret)]).tobytes())
 
 
 def unseal(secret: bytes, purpose: Purpose, encrypted: EncryptedShare) -> bytes | None:
     """Return the decrypted share, or None if it does not match its commitment."""
-    received = ReceivedShares.unpack(received_shares_bytes({0: encrypted}))
-    (share,) = decrypt_shares(received, [purpose.derive(secret)])
+    pair = SharePair(encrypted, encrypted)
+    received = ReceivedShares.unpack(received_shares_bytes({0: pair}))
+    (share,) = decrypt_shares(received.records["key"], [purpose.derive(secret)])
     return share
 
 
 def sealed(group: Group, slot: int, holder: int, share: bytes, purpose: Purpose) -> EncryptedShare:
     """Return any share correctly encrypted, from `slot` to `holder`."""
-    return seal(group.shared[slot].agreed_secrets[holder], purpose, share)
+    return seal(group.agree(slot, holder), purpose, share)
 
 
-def opened(
-    group: Group, slot: int, holder: int, encrypted: EncryptedShare, purpose: Purpose
-) -> bytes:
-    """Return the share that `slot` encrypted for `holder`."""
-    share = unseal(group.shared[slot].agreed_secrets[holder], purpose, encrypted)
-    assert share is not None
-    return share
-
-
-def encrypted_key_shares(group: Group, slot: int) -> dict[int, EncryptedShare]:
-    """Return the encrypted shares of the mask key of `slot`, by holder."""
-    return dict(
-        zip(group.shared[slot].agreed_secrets, group.key_shares[slot].encrypted_shares, strict=True)
-    )
-
-
-def encrypted_seed_shares(group: Group, slot: int) -> dict[int, EncryptedShare]:
-    """Return the encrypted shares of the seed of `slot`, by holder."""
-    holders = [holder for holder in group.shared[slot].agreed_secrets if holder in group.key_shares]
-    return dict(zip(holders, group.masked_inputs[slot].seed_shares.encrypted_shares, strict=True))
+def share_pairs(group: Group, slot: int) -> dict[int, SharePair]:
+    """Return the share pairs of `slot`, by holder."""
+    return dict(zip(group.shared[slot].holders, group.key_shares[slot].share_pairs, strict=True))
 
 
 def key_shares(group: Group, slot: int) -> dict[int, bytes]:
     """Return the shares of the mask key of `slot`, by holder."""
-    return {
-        holder: opened(group, slot, holder, encrypted, key_purpose(group, slot, holder))
-        for holder, encrypted in encrypted_key_shares(group, slot).items()
-    }
+    state = group.shared[slot]
+    return dict(zip(state.holders, state.dealt.of_key, strict=True))
 
 
 def seed_shares(group: Group, slot: int) -> dict[int, bytes]:
     """Return the shares of the seed of `slot`, by holder."""
-    return {
-        holder: opened(group, slot, holder, encrypted, seed_purpose(group, slot, holder))
-        for holder, encrypted in encrypted_seed_shares(group, slot).items()
-    }
+    state = group.shared[slot]
+    return dict(zip(state.holders, state.dealt.of_seed, strict=True))
 
 
-def replace_key_shares(group: Group, slot: int, changed: Mapping[int, EncryptedShare]) -> None:
-    """Replace some encrypted shares of the mask key of `slot`, before any participant masks."""
-    encrypted = {**encrypted_key_shares(group, slot), **changed}
-    message = KeyShares(group.key_shares[slot].graph_nonce, tuple(encrypted.values()))
-    commitment = message.share_commitment.signed_bytes()
-    signature = sign(group, slot, "key shares", group.session.label, commitment)
-    message = replace(message, signature=signature)
-    group.key_shares[slot] = group.shared[slot].key_shares = message
-
-
-def replace_masked_input(
-    group: Group,
-    slot: int,
-    changed: Mapping[int, EncryptedShare] | None = None,
-    *,
-    vector: bytes | None = None,
-    **commitments: bytes,
+def replace_key_shares(
+    group: Group, slot: int, changed: Mapping[int, SharePair] | None = None, **commitments: bytes
 ) -> None:
-    """Replace parts of the masked input of `slot`; parts that are not given stay."""
-    honest = group.masked_inputs[slot]
-    encrypted = {**encrypted_seed_shares(group, slot), **(changed or {})}
-    seed_shares = replace(
-        honest.seed_shares, encrypted_shares=tuple(encrypted.values()), **commitments
-    )
-    message = MaskedInput(seed_shares, honest.vector if vector is None else vector, b"")
-    label = group.transcript.label
-    signature = sign(group, slot, "masked input", label, message.signed_bytes())
-    group.masked_inputs[slot] = replace(message, signature=signature)
+    """Replace some share pairs and commitments of `slot`, before any participant checks them."""
+    pairs = {**share_pairs(group, slot), **(changed or {})}
+    message = replace(group.key_shares[slot], share_pairs=tuple(pairs.values()), **commitments)
+    set_key_shares(group, slot, message)
+
+
+def set_key_shares(group: Group, slot: int, message: KeyShares) -> None:
+    """Replace the key shares of `slot` by `message`, with its signature."""
+    signed = group.session.key_shares_statement(slot, message.share_commitment)
+    message = replace(message, signature=group.identities[slot].sign(signed))
+    state = group.shared[slot]
+    group.key_shares[slot] = message
+    state.dealt = replace(state.dealt, key_shares=message)
+
+
+def send_shares(
+    group: Group, slot: int, which: str, shares: Mapping[int, bytes], **commitments: bytes
+) -> None:
+    """Replace shares of a secret of `slot`, by holder, which it encrypts correctly."""
+    purpose = key_purpose if which == "key" else seed_purpose
+    pairs = share_pairs(group, slot)
+    changed = {
+        holder: replace(
+            pairs[holder],
+            **{which: sealed(group, slot, holder, share, purpose(group, slot, holder))},
+        )
+        for holder, share in shares.items()
+    }
+    replace_key_shares(group, slot, changed, **commitments)
+
+
+def spoiled(group: Group, slot: int, holder: int, which: str) -> SharePair:
+    """Return a pair of `slot` for `holder` that it cannot use; `which` is key, seed or both."""
+    garbage = EncryptedShare(bytes(32), bytes(33))
+    pair = share_pairs(group, slot)[holder]
+    names = ("key", "seed") if which == "both" else (which,)
+    return replace(pair, **dict.fromkeys(names, garbage))
+
+
+def replace_vector(group: Group, slot: int, vector: bytes) -> None:
+    """Replace the masked vector of `slot`, with its signature."""
+    message = MaskedInput(vector, b"")
+    signed = group.transcript.masked_input_statement(slot, message.signed_input.digest)
+    group.masked_inputs[slot] = replace(message, signature=group.identities[slot].sign(signed))
+
+
+def complain(group: Group, holder: int, dealers: Collection[int]) -> None:
+    """Replace the complaints of `holder` by false ones about `dealers`, with its signatures."""
+    received, identity, session = group.received[holder], group.identities[holder], group.session
+    signatures = {
+        dealer: identity.sign(session.complaint_statement(holder, dealer, received[dealer].pack()))
+        for dealer in dealers
+    }
+    complaints = replace(group.complaints[holder], signatures=signatures)
+    signed = session.complaints_statement(holder, received.digest, complaints.signed_bytes())
+    group.complaints[holder] = replace(complaints, signature=identity.sign(signed))
+    aggregator.check_complaints(session, holder, received, group.complaints[holder])
 
 
 def reveal(group: Group, slot: int, instead: UnmaskingShares) -> UnmaskingShares:
     """Return the false answer `instead`, signed by `slot`."""
-    request = group.request
-    received_digest = request.received_shares[slot].digest
-    signed = request.transcript.unmasking_statement(
-        slot, request.survivors, received_digest, instead.signed_bytes()
+    signed = group.transcript.unmasking_statement(
+        slot, group.request.survivors, instead.signed_bytes()
     )
     return instead.signed(group.identities[slot], signed)
 
@@ -146,7 +150,7 @@ def unmask(group: Group, messages: Mapping[int, UnmaskingShares]) -> UnmaskedSum
     request = group.request
     for slot, message in messages.items():
         aggregator.check_unmasking_shares(request, slot, message)
-    return unmasking.unmask(request, RING, messages, group.masked_sum())
+    return unmasking.unmask(request, RING, group.messages(messages), group.masked_sum())
 
 
 def finish(
@@ -156,12 +160,15 @@ def finish(
 ) -> UnmaskedSum:
     """Check the messages of `group` and unmask; `change` replaces the shares that a slot reveals.
 
-    If no participant has masked, all except `dropouts` mask first.
+    If no participant has masked, all check their shares, and all except `dropouts` and those left
+    out mask first.
     """
     for slot, key_shares in group.key_shares.items():
         aggregator.check_key_shares(group.session, slot, key_shares)
     if not group.masked_inputs:
-        group.mask(group.shared.keys() - set(dropouts))
+        if not group.checked:
+            group.check()
+        group.mask(group.transcript.share_commitments.keys() - set(dropouts))
     for slot, masked_input in group.masked_inputs.items():
         aggregator.check_masked_input(group.transcript, slot, masked_input)
     group.confirm()

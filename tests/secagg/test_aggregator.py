@@ -8,10 +8,11 @@ import pytest
 
 from secagg import aggregator
 from secagg.errors import FaultyParticipantError
-from secagg.messages import KeyShares, MaskedInput, ReceivedShares, UnmaskingShares
+from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
 from secagg.shamir import SHARE_BYTES, P
+from secagg.shares import ReceivedShares
 from tests.secagg import lying
-from tests.secagg.conftest import RING, Group, assemble
+from tests.secagg.conftest import Group, assemble
 
 N = 15
 DROPOUT = 3  # shares, and drops out before it masks
@@ -49,65 +50,59 @@ def test_a_message_that_was_altered_after_signing_is_a_fault(group: Group, place
     key_shares = KeyShares.unpack(altered(group.key_shares[0].pack()))
     check, match = aggregator.check_key_shares, "did not sign"
     assert_fault(0, match, check, group.session, 0, key_shares)
-    masked_input = MaskedInput.unpack(altered(group.masked_inputs[0].pack()), RING.nbytes)
+    masked_input = MaskedInput.unpack(altered(group.masked_inputs[0].pack()))
     assert_fault(0, match, aggregator.check_masked_input, group.transcript, 0, masked_input)
     if place in (32, 64, -1):  # within a share or the signature
         message = UnmaskingShares.unpack(altered(group.unmasking_shares[0].pack()))
         assert_fault(0, match, aggregator.check_unmasking_shares, group.request, 0, message)
 
 
-# The requested shares
+# The forwarded and the requested shares
 
 
-def test_no_holder_receives_shares_of_both_secrets_of_a_dealer(group: Group) -> None:
-    request, transcript = group.request, group.transcript
-    assert request.survivors == SURVIVORS
-    assert request.dropouts == {DROPOUT}
-    for holder, received in request.received_shares.items():
+def test_each_holder_receives_the_pairs_that_are_for_it(group: Group) -> None:
+    transcript = group.transcript
+    for holder, received in group.received.items():
         assert received.keys() == {o for o in ALL_SLOTS if holder in transcript.holders(o)}
-        for dealer, encrypted in received.items():
-            message = (
-                group.key_shares[dealer]
-                if dealer == DROPOUT
-                else group.masked_inputs[dealer].seed_shares
-            )
-            assert encrypted in message.encrypted_shares
-        assert ReceivedShares.unpack(received.pack()) == received  # in the order of holders
-    assert request.own_share_commitments == {
-        slot: message.seed_shares.own_share_commitment
-        for slot, message in group.masked_inputs.items()
-    }
+        for dealer, pair in received.items():
+            index = transcript.holders(dealer).index(holder)
+            assert pair == group.key_shares[dealer].share_pairs[index]
+        assert ReceivedShares.unpack(received.pack()) == received
+        assert received.keys() == group.request.dealers_of(holder)
 
 
 def test_a_participant_that_did_not_share_receives_no_shares() -> None:
     group = assemble(N)
     group.share(ALL_SLOTS - {7})
     request = group.mask(ALL_SLOTS - {7, 8})
-    assert request.dropouts == {8}
-    assert 7 not in request.received_shares
-    assert 7 not in request.own_share_commitments
-    assert all(7 not in received for received in request.received_shares.values())
-    holders = {holder for holder, received in request.received_shares.items() if 8 in received}
-    assert holders == set(group.transcript.holders(8)) - {7}
+    assert (request.survivors, request.dropouts) == (ALL_SLOTS - {7, 8}, {8})
+    assert 7 not in group.received
+    assert all(7 not in received for received in group.received.values())
 
 
-def test_missing_key_shares_of_a_dropout_are_the_callers_mistake(group: Group) -> None:
-    seeds = {slot: message.seed_shares for slot, message in group.masked_inputs.items()}
-    keys = dict(group.key_shares)
-    needed = {DROPOUT: keys.pop(DROPOUT)}
-    with pytest.raises(ValueError, match=f"key shares of participant {DROPOUT} are missing"):
-        aggregator.collect_masked_inputs(group.transcript, keys, seeds)
-    aggregator.collect_masked_inputs(group.transcript, needed, seeds)
+def test_shares_of_a_participant_that_did_not_check_are_not_requested() -> None:
+    group = assemble(N)
+    group.share()
+    group.check(ALL_SLOTS - {7})
+    request = group.mask()
+    assert 7 not in request.survivors | request.dropouts
+    assert 7 not in request.transcript.dealers_of
+    assert all(7 not in request.dealers_of(holder) for holder in request.survivors)
 
 
-def test_one_share_too_many_does_not_make_up_for_one_too_few(group: Group) -> None:
+def test_survivors_that_did_not_share_are_the_callers_mistake(group: Group) -> None:
+    with pytest.raises(ValueError, match=f"survivor {N} did not share"):
+        replace(group.request, survivors=ALL_SLOTS | {N})
+
+
+def test_one_pair_too_many_does_not_make_up_for_one_too_few(group: Group) -> None:
     """Otherwise the shares of all dealers between the two would go to wrong holders."""
-    seeds = {slot: message.seed_shares for slot, message in group.masked_inputs.items()}
-    more, fewer = seeds[0], seeds[1]
-    seeds[0] = replace(more, encrypted_shares=(*more.encrypted_shares, fewer.encrypted_shares[0]))
-    seeds[1] = replace(fewer, encrypted_shares=fewer.encrypted_shares[1:])
-    with pytest.raises(ValueError, match="participant 0 did not send one encrypted share to each"):
-        aggregator.collect_masked_inputs(group.transcript, group.key_shares, seeds)
+    changed = dict(group.key_shares)
+    more, fewer = changed[0], changed[1]
+    changed[0] = replace(more, share_pairs=(*more.share_pairs, fewer.share_pairs[0]))
+    changed[1] = replace(fewer, share_pairs=fewer.share_pairs[1:])
+    with pytest.raises(ValueError, match="participant 0 did not send one share pair to each"):
+        aggregator.route_shares(group.session, changed)
 
 
 # Unmasking shares
@@ -172,10 +167,6 @@ WRONG_ANSWERS: dict[str, tuple[str, Callable[[UnmaskingShares, int], UnmaskingSh
         f"wrong secret of participant {DROPOUT}",
         lambda message, _: renamed(message, DROPOUT),
     ),
-    "a report of an unknown dealer": (
-        f"share of participant {N}, which sent it none",
-        lambda message, _: replace(message, invalid_dealers=frozenset({N})),
-    ),
     "no share of a dropout": (
         f"did not reveal the share of {DROPOUT}",
         lambda message, _: replace(message, key_shares={}),
@@ -214,12 +205,3 @@ def test_unmasking_shares_of_a_participant_that_did_not_survive_are_a_fault(
 ) -> None:
     check_message = partial(aggregator.check_unmasking_shares, group.request, slot)
     assert_fault(slot, "is not a survivor", check_message, group.unmasking_shares[0])
-
-
-def test_a_report_of_an_invalid_dealer_makes_no_objects_of_the_kept_shares(group: Group) -> None:
-    """Otherwise one malicious dealer makes the memory of a cohort four times as large."""
-    slot, request = holder_of(group, 0), group.request
-    message = without_seed(group.unmasking_shares[slot], 0)
-    report = lying.reveal(group, slot, replace(message, invalid_dealers=frozenset({0})))
-    aggregator.check_unmasking_shares(request, slot, report)
-    assert vars(request.received_shares[slot]).keys() == {"records"}

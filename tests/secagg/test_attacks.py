@@ -15,10 +15,11 @@ import pytest
 from secagg import aggregator
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
 from secagg.keys import Identity, PublicKeys
-from secagg.messages import EncryptedShare, MaskedInput
+from secagg.messages import MaskedInput, SignedInput
 from secagg.participant import Joined, join
 from secagg.roster import ShareCommitments
 from secagg.session import Session, Transcript
+from tests.secagg import lying
 from tests.secagg.conftest import RING, Group, assemble, same
 from tests.secagg.faulty import MaliciousServer, collude, with_commitment, with_entry, without
 from tests.secagg.lying import unseal
@@ -38,7 +39,7 @@ def test_a_server_with_both_secrets_would_read_the_vector(group: Group) -> None:
     group.mask()
     server = collude(group, VICTIM)
     upload = group.masked_inputs[VICTIM]
-    server.decrypt_shares_of(VICTIM, transcript, upload)
+    server.decrypt_shares_of(VICTIM)
     assert server.vector(VICTIM, transcript, upload) is None
     group.confirm()
     group.reveal()
@@ -47,9 +48,7 @@ def test_a_server_with_both_secrets_would_read_the_vector(group: Group) -> None:
     assert server.seed(VICTIM) is not None
     assert server.vector(VICTIM, transcript, upload) is None
     for holder in honest_holders(group, server)[:3]:
-        encrypted = group.key_shares[VICTIM].encrypted_shares[
-            transcript.holders(VICTIM).index(holder)
-        ]
+        encrypted = lying.share_pairs(group, VICTIM)[holder].key
         purpose = transcript.session.key_share_purpose(VICTIM, holder)
         share = unseal(group.agree(holder, VICTIM), purpose, encrypted)
         assert share is not None
@@ -78,17 +77,16 @@ def test_shares_under_another_roster_cannot_be_decrypted(
     true = group.share(ALL_SLOTS - {VICTIM})
     commitments = {**true.share_commitments, VICTIM: key_shares.share_commitment}
     shown = Transcript(session, ShareCommitments.of(commitments))
-    _, upload = state.mask(shown, RING, RING.zero(), group.rng)
-    group.key_shares[VICTIM] = key_shares
-    for encrypted_shares, purpose in (
-        (key_shares.encrypted_shares, group.session.key_share_purpose),
-        (upload.seed_shares.encrypted_shares, group.transcript.seed_share_purpose),
-    ):
-        for holder, encrypted in zip(shown.holders(VICTIM), encrypted_shares, strict=True):
-            secret = group.joined[holder].encryption_pair.agree(
-                session.roster[VICTIM].keys.encryption
-            )
+    checked, _ = state.check({})
+    _, upload = checked.mask(shown, RING, RING.zero())
+    for holder, pair in zip(shown.holders(VICTIM), key_shares.share_pairs, strict=True):
+        secret = group.joined[holder].encryption_pair.agree(session.roster[VICTIM].keys.encryption)
+        for encrypted, purpose in (
+            (pair.key, group.session.key_share_purpose),
+            (pair.seed, group.session.seed_share_purpose),
+        ):
             assert unseal(secret, purpose(VICTIM, holder), encrypted) is None
+    group.key_shares[VICTIM] = key_shares
     with pytest.raises(FaultyParticipantError, match="did not sign"):
         aggregator.check_key_shares(group.session, VICTIM, key_shares)
     with pytest.raises(FaultyParticipantError, match="did not sign"):
@@ -178,7 +176,7 @@ def test_shares_of_another_sum_cannot_be_decrypted(group: Group, other: dict[str
     transcript, later = group.share(), replace(group.session, **other)
     holder = transcript.holders(VICTIM)[0]
     secret = group.agree(holder, VICTIM)
-    encrypted = group.key_shares[VICTIM].encrypted_shares[0]
+    encrypted = group.key_shares[VICTIM].share_pairs[0].key
     assert (
         unseal(secret, transcript.session.key_share_purpose(VICTIM, holder), encrypted) is not None
     )
@@ -224,45 +222,63 @@ def test_holders_are_not_known_before_their_participant_shares(group: Group) -> 
 # Two lists of share commitments
 
 
-def continue_with_the_others(
-    group: Group, server: MaliciousServer, shown: Transcript, upload: MaskedInput
-) -> None:
-    """Treat the victim with its false transcript as a survivor; receive the others' shares."""
-    transcript = group.transcript
-    sharing_holders = [
-        holder for holder in transcript.holders(VICTIM) if holder in shown.share_commitments
-    ]
-    sent = dict(zip(sharing_holders, upload.seed_shares.encrypted_shares, strict=True))
-    nothing = EncryptedShare(bytes(32), bytes(33))
-    encrypted_shares = tuple(sent.get(holder, nothing) for holder in transcript.holders(VICTIM))
-    group.mask(ALL_SLOTS - {VICTIM})
-    group.masked_inputs[VICTIM] = replace(
-        upload, seed_shares=replace(upload.seed_shares, encrypted_shares=encrypted_shares)
-    )
-    group.confirm(ALL_SLOTS - {VICTIM})
-    group.reveal(ALL_SLOTS - {VICTIM})
-    for slot, reveal in group.unmasking_shares.items():
-        server.receive(slot, reveal)
-    assert {
-        h for h, reveal in group.unmasking_shares.items() if VICTIM in reveal.invalid_dealers
-    } == {holder for holder in transcript.holders(VICTIM) if holder in group.unmasking_shares}
+def continue_with_the_others(group: Group, server: MaliciousServer, upload: MaskedInput) -> None:
+    """Treat the victim with its false transcript as a survivor; receive the others' shares.
 
-
-def test_seed_shares_for_a_shortened_list_of_dealers_cannot_be_decrypted(group: Group) -> None:
-    """Guards: the transcript in the label of seed shares (`Transcript.seed_share_purpose`).
-
-    The victim has as few honest holders as a quorum allows. The others receive the true list and
-    treat it as a survivor, so they would reveal the shares of its seed that they can decrypt.
+    Its honest holders refuse to reveal its seed. The others do not notice.
     """
-    transcript = group.share()
+    transcript = group.transcript
+    group.mask(ALL_SLOTS - {VICTIM})
+    group.masked_inputs[VICTIM] = upload
+    group.confirm(ALL_SLOTS - {VICTIM})
+    for slot, state in group.confirmed.items():
+        if slot in transcript.holders(VICTIM):
+            with pytest.raises(UnsafeRequestError, match=f"named survivor {VICTIM}"):
+                state.unmask(group.confirmations, group.signed_inputs, group.rng)
+        else:
+            message = state.unmask(group.confirmations, group.signed_inputs, group.rng)
+            server.receive(slot, message)
+
+
+def mask_victim(group: Group, shown: Transcript) -> MaskedInput:
+    _, upload = group.checked[VICTIM].mask(shown, RING, group.vector(VICTIM))
+    return upload
+
+
+def test_a_shorter_list_of_dealers_does_not_open_a_seed(group: Group) -> None:
+    """Guards: `Confirmed._check_transcript_of`: the victim signed under another transcript.
+
+    It receives a list in which the number of its honest holders that a quorum allows is missing: it
+    does not mask with them. The others receive the true list and treat it as a survivor, so they
+    would reveal their shares of its seed. The rest of its neighbours are named as dropouts.
+    """
+    group.share()
+    transcript = group.check()
     server = collude(group, VICTIM)
+    server.decrypt_shares_of(VICTIM)
     hidden = honest_holders(group, server)[: group.session.n - group.session.quorum]
     shown = without(transcript, hidden)
-    _, upload = group.shared[VICTIM].mask(shown, RING, group.vector(VICTIM), group.rng)
-    server.decrypt_shares_of(VICTIM, shown, upload)
-    continue_with_the_others(group, server, shown, upload)
+    upload = mask_victim(group, shown)
+    continue_with_the_others(group, server, upload)
     assert server.seed(VICTIM) is None
     assert server.vector(VICTIM, shown, upload) is None
+
+
+@pytest.mark.parametrize("forged", ["none", "empty", "of another survivor"])
+def test_a_signature_of_a_transcript_cannot_be_forged(group: Group, forged: str) -> None:
+    """Guards: `Confirmed._check_transcript_of`."""
+    group.share()
+    group.check()
+    group.mask()
+    group.confirm()
+    holder = group.transcript.holders(VICTIM)[0]
+    shown = dict(group.signed_inputs)
+    if forged == "none":
+        del shown[VICTIM]
+    else:
+        shown[VICTIM] = shown[5] if forged != "empty" else SignedInput(bytes(32), bytes(64))
+    with pytest.raises(UnsafeRequestError, match=f"named survivor {VICTIM}"):
+        group.confirmed[holder].unmask(group.confirmations, shown, group.rng)
 
 
 @pytest.mark.parametrize("is_holder", [True, False])
@@ -272,7 +288,8 @@ def test_a_victim_with_an_edge_hidden_from_it_stays_masked(group: Group, is_hold
     The victim receives a false graph nonce of a participant that selected it, with which that
     participant did not, so that the victim leaves out a mask; or of one of the victim's holders.
     """
-    transcript, chance = group.share(), Random(3)
+    group.share()
+    transcript, chance = group.check(), Random(3)
     server = collude(group, VICTIM)
     selecting = next(
         slot
@@ -285,14 +302,14 @@ def test_a_victim_with_an_edge_hidden_from_it_stays_masked(group: Group, is_hold
         for other in [with_commitment(transcript, selecting, graph_nonce=chance.randbytes(32))]
         if VICTIM not in other.holders(selecting)
     )
-    _, upload = group.shared[VICTIM].mask(shown, RING, RING.zero(), group.rng)
-    continue_with_the_others(group, server, shown, upload)
+    continue_with_the_others(group, server, mask_victim(group, shown))
     assert server.seed(VICTIM) is None
 
 
 def test_a_victim_with_key_shares_hidden_from_it_stays_masked(group: Group) -> None:
     """Guards: digests of key shares in `Transcript.label`."""
-    transcript = group.share()
+    group.share()
+    transcript = group.check()
     server = collude(group, VICTIM)
     other = next(
         slot
@@ -300,8 +317,7 @@ def test_a_victim_with_key_shares_hidden_from_it_stays_masked(group: Group) -> N
         if slot not in {VICTIM, *transcript.holders(VICTIM)}
     )
     shown = with_commitment(transcript, other, shares_digest=bytes(32))
-    _, upload = group.shared[VICTIM].mask(shown, RING, RING.zero(), group.rng)
-    continue_with_the_others(group, server, shown, upload)
+    continue_with_the_others(group, server, mask_victim(group, shown))
     assert server.seed(VICTIM) is None
 
 
@@ -330,7 +346,7 @@ def test_a_vector_that_the_server_withholds_keeps_its_own_mask(group: Group) -> 
     group.mask()
     server = collude(group, VICTIM)
     upload = group.masked_inputs.pop(VICTIM)
-    server.decrypt_shares_of(VICTIM, transcript, upload)
+    server.decrypt_shares_of(VICTIM)
     group.confirm(ALL_SLOTS - {VICTIM})
     group.reveal(ALL_SLOTS - {VICTIM})
     for slot, reveal in group.unmasking_shares.items():

@@ -32,7 +32,7 @@ def masked(group: Group) -> Masked:
 @pytest.fixture
 def confirmed(group: Group, masked: Masked) -> Confirmed:
     group.confirm()
-    return group.confirmed[masked.slot]
+    return group.confirmed[masked.checked.shared.slot]
 
 
 def assert_refuses_to_share(group: Group, session: Session, match: str, slot: int = 0) -> None:
@@ -43,7 +43,7 @@ def assert_refuses_to_share(group: Group, session: Session, match: str, slot: in
 
 def assert_refuses_to_mask(group: Group, transcript: Transcript, match: str) -> None:
     with pytest.raises(UnsafeRequestError, match=match) as caught:
-        group.shared[0].mask(transcript, RING, RING.zero(), group.rng)
+        group.checked[0].mask(transcript, RING, RING.zero())
     assert caught.value.participant == SERVER
 
 
@@ -73,36 +73,57 @@ def test_a_refusal_of_a_roster_does_not_spend_the_state(group: Group) -> None:
     group.share()
 
 
-# Shared: the transcript
+# Shared: the share pairs
+
+
+@pytest.mark.parametrize("dealer", [0, N, 2**32 - 1])
+def test_shares_of_a_participant_that_sends_me_none_are_refused(group: Group, dealer: int) -> None:
+    group.share()
+    pairs = {**group.received[0], dealer: group.received[0][group.received[0].dealers[0]]}
+    with pytest.raises(UnsafeRequestError, match="that sent me none"):
+        group.shared[0].check(pairs)
+    group.check()
+
+
+def test_a_participant_that_receives_no_shares_has_nothing_to_complain_about(group: Group) -> None:
+    group.share()
+    _, complaints = group.shared[0].check({})
+    assert not complaints.signatures
+
+
+# Checked: the transcript
 
 
 def test_a_transcript_of_another_session_is_refused(group: Group) -> None:
-    commitments = group.share().share_commitments
+    group.share()
+    commitments = group.check().share_commitments
     other = Transcript(replace(group.session), commitments)
     assert_refuses_to_mask(group, other, "left out what I shared")
 
 
 def test_fewer_holders_than_a_threshold_are_refused_and_a_threshold_suffices() -> None:
     group = assemble(18, SPARSE_ASSUMPTIONS)
-    transcript = group.share()
+    group.share()
+    transcript = group.check()
     count = group.session.n - group.session.quorum
     holders = transcript.holders(0)
     assert count == len(holders) - 1
     refused, enough = without(transcript, holders[:count]), without(transcript, holders[1:count])
     assert_refuses_to_mask(group, refused, "named only 1 of my holders with threshold 3")
-    state, upload = group.shared[0].mask(enough, RING, RING.zero(), group.rng)
-    assert len(upload.seed_shares.encrypted_shares) == 2
+    state, _ = group.checked[0].mask(enough, RING, RING.zero())
     assert state.transcript is enough
 
 
 def test_a_vector_of_another_ring_is_a_callers_mistake(group: Group) -> None:
-    transcript = group.share()
+    group.share()
+    transcript = group.check()
     with pytest.raises(ValueError, match="lanes expected"):
-        group.shared[0].mask(transcript, RING, (np.zeros(5, np.uint32),), group.rng)
+        group.checked[0].mask(transcript, RING, (np.zeros(5, np.uint32),))
 
 
 def test_a_refusal_of_a_transcript_does_not_spend_the_state(group: Group) -> None:
-    transcript = group.share()
+    group.share()
+    transcript = group.check()
     assert_refuses_to_mask(
         group, with_commitment(transcript, 0, shares_digest=bytes(32)), "other shares"
     )
@@ -110,8 +131,9 @@ def test_a_refusal_of_a_transcript_does_not_spend_the_state(group: Group) -> Non
 
 
 def test_masking_does_not_change_the_vector(group: Group) -> None:
-    transcript, vector = group.share(), RING.zero()
-    _, upload = group.shared[0].mask(transcript, RING, vector, group.rng)
+    group.share()
+    transcript, vector = group.check(), RING.zero()
+    _, upload = group.checked[0].mask(transcript, RING, vector)
     assert not any(lane.any() for lane in vector)
     assert all(lane.any() for lane in RING.unpack(upload.vector))
 
@@ -147,7 +169,8 @@ def test_a_refusal_of_survivors_does_not_spend_the_state(masked: Masked) -> None
 
 
 def test_a_quorum_of_signatures_suffices(group: Group, confirmed: Confirmed) -> None:
-    confirmed.unmask(dict(list(group.confirmations.items())[:10]), {}, group.rng)
+    confirmations = dict(list(group.confirmations.items())[:10])
+    confirmed.unmask(confirmations, group.signed_inputs, group.rng)
 
 
 def test_the_signature_of_a_dropout_is_refused(group: Group) -> None:
@@ -156,11 +179,11 @@ def test_the_signature_of_a_dropout_is_refused(group: Group) -> None:
     group.confirm()
     more = {**group.confirmations, 3: bytes(64)}
     with pytest.raises(UnsafeRequestError, match="did not survive"):
-        group.confirmed[0].unmask(more, {}, group.rng)
+        group.confirmed[0].unmask(more, group.signed_inputs, group.rng)
 
 
 def test_the_own_signature_counts_and_is_not_checked(group: Group, confirmed: Confirmed) -> None:
-    confirmed.unmask({**group.confirmations, 0: b""}, {}, group.rng)
+    confirmed.unmask({**group.confirmations, 0: b""}, group.signed_inputs, group.rng)
 
 
 def test_a_server_that_showed_forged_signatures_has_no_second_try(
@@ -169,22 +192,23 @@ def test_a_server_that_showed_forged_signatures_has_no_second_try(
     # A second request would draw other spot checks, until one misses all forged signatures.
     forged = {**group.confirmations, **{slot: bytes(64) for slot in range(1, 6)}}
     with pytest.raises(UnsafeRequestError, match="did not sign"):
-        confirmed.unmask(forged, {}, group.rng)
+        confirmed.unmask(forged, group.signed_inputs, group.rng)
     for again in (forged, group.confirmations):
         with pytest.raises(OutOfPhaseError, match="Confirmed"):
-            confirmed.unmask(again, {}, group.rng)
+            confirmed.unmask(again, group.signed_inputs, group.rng)
 
 
-def test_all_secrets_differ(group: Group, confirmed: Confirmed) -> None:
-    group.reveal(ALL_SLOTS - {0})
+def test_all_secrets_differ(group: Group) -> None:
+    group.share()
     secrets = {
         pair.secret
         for joined in group.joined
         for pair in (joined.mask_pair, joined.encryption_pair)
     }
-    secrets |= {state.own_share for state in group.masked.values()} | {confirmed.masked.own_share}
-    secrets |= {message.graph_nonce for message in group.key_shares.values()}
-    assert len(secrets) == 4 * N
+    for state in group.shared.values():
+        secrets |= {state.dealt.seed, state.dealt.own_share, state.dealt.key_shares.graph_nonce}
+        secrets |= {*state.dealt.of_key, *state.dealt.of_seed}
+    assert len(secrets) == (5 + 2 * group.session.parameters.holders) * N
 
 
 # All states
@@ -195,16 +219,20 @@ def test_each_step_is_taken_once(group: Group) -> None:
     group.mask()
     group.confirm()
     group.reveal()
-    joined, shared, masked = group.joined[0], group.shared[0], group.masked[0]
+    joined, shared, checked = group.joined[0], group.shared[0], group.checked[0]
     with pytest.raises(OutOfPhaseError, match="Joined"):
         joined.share(0, group.session, group.rng)
     with pytest.raises(OutOfPhaseError, match="Shared"):
-        shared.mask(transcript, RING, RING.zero(), group.rng)
+        shared.check(group.received[0])
+    with pytest.raises(OutOfPhaseError, match="Checked"):
+        checked.mask(transcript, RING, RING.zero())
+    with pytest.raises(OutOfPhaseError, match="before the masked input"):
+        checked.answer({})
     for survivors in (ALL_SLOTS, ALL_SLOTS - {3}):
         with pytest.raises(OutOfPhaseError, match="Masked"):
-            masked.confirm(survivors)
+            group.masked[0].confirm(survivors)
     with pytest.raises(OutOfPhaseError, match="Confirmed"):
-        group.confirmed[0].unmask(group.confirmations, {}, group.rng)
+        group.confirmed[0].unmask(group.confirmations, group.signed_inputs, group.rng)
 
 
 def test_in_the_semi_honest_mode_no_signature_is_checked() -> None:
@@ -214,4 +242,4 @@ def test_in_the_semi_honest_mode_no_signature_is_checked() -> None:
     group.share()
     group.mask()
     state, _ = group.masked[0].confirm(ALL_SLOTS)
-    assert state.unmask({}, {}, group.rng).seed_shares.keys() == {0}
+    assert state.unmask({}, {}, group.rng).seed_shares.keys() == {0, *group.received[0]}

@@ -66,8 +66,7 @@ def test_secrets_do_not_depend_on_the_batch_size(
 
 
 def test_shares_of_the_other_secret_are_not_used(group: Group) -> None:
-    commitments = {**group.request.seed_commitments, DROPOUT: bytes(32)}
-    request = replace(group.request, seed_commitments=commitments)
+    request = replace(group.request, survivors=group.request.survivors | {DROPOUT})
     given = RecoveredSecrets(request, group.unmasking_shares)
     assert given.secret(DROPOUT) is None
     assert not given.shares(DROPOUT)

@@ -31,8 +31,10 @@ def secrets(group: Group) -> set[bytes]:
         for pair in (joined.mask_pair, joined.encryption_pair)
     }
     for state in group.shared.values():
-        secrets |= set(state.agreed_secrets.values())
-    secrets |= {state.own_share for state in group.masked.values()}
+        secrets |= {state.dealt.seed, state.dealt.own_share}
+        secrets |= set(state.dealt.of_key) | set(state.dealt.of_seed)
+    for checked in group.checked.values():
+        secrets |= set(checked.key_shares.values()) | set(checked.seed_shares.values())
     for reveal in group.unmasking_shares.values():
         secrets |= set(reveal.seed_shares.values()) | set(reveal.key_shares.values())
     return secrets
@@ -53,7 +55,7 @@ def assert_quiet(group: Group, shown: Iterable[object]) -> None:
 
 def test_states_messages_and_requests_show_no_secret_and_no_vector(group: Group) -> None:
     assert_quiet(group, [*group.joined, *group.identities])
-    by_slot = (group.shared, group.masked, group.confirmed)
+    by_slot = (group.shared, group.checked, group.complaints, group.masked, group.confirmed)
     by_slot += (group.key_shares, group.masked_inputs, group.unmasking_shares)
     assert_quiet(group, [value for values in by_slot for value in values.values()])
     assert_quiet(group, [group.request, group.transcript, group.session])
@@ -64,6 +66,7 @@ def test_states_messages_and_requests_show_no_secret_and_no_vector(group: Group)
 
 def test_messages_carry_no_secret_unencrypted(group: Group) -> None:
     bodies = [message.pack() for message in group.key_shares.values()]
+    bodies += [message.pack() for message in group.complaints.values()]
     bodies += [message.pack() for message in group.masked_inputs.values()]
     for secret in secrets(group):
         assert not any(secret in body for body in bodies)
@@ -81,10 +84,11 @@ def test_errors_show_no_secret() -> None:
     attempt(lambda: group.joined[0].share(1, group.session, group.rng))
     transcript = group.share()
     attempt(lambda: group.joined[0].share(0, group.session, group.rng))
-    attempt(
-        lambda: group.shared[0].mask(without(transcript, range(N)), RING, RING.zero(), group.rng)
-    )
-    attempt(lambda: group.shared[0].mask(transcript, RING, (), group.rng))
+    attempt(lambda: group.shared[0].check({**group.received[1]}))
+    group.check()
+    attempt(lambda: group.checked[0].answer({1: bytes(64)}))
+    attempt(lambda: group.checked[0].mask(without(transcript, range(N)), RING, RING.zero()))
+    attempt(lambda: group.checked[0].mask(transcript, RING, ()))
     group.mask()
     attempt(lambda: group.masked[0].confirm([]))
     group.confirm()

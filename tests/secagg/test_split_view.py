@@ -3,21 +3,21 @@
 Slot 0 is the victim. `Guards:` names the check without which a test fails.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from secagg.errors import RecoveryError, UnsafeRequestError
-from secagg.messages import EncryptedShare, UnmaskingShares
+from secagg.messages import UnmaskingShares
 from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, join
 from secagg.ring import MaskApplier
 from secagg.roster import Roster
+from secagg.shares import SharePair
 from secagg.unmasking import Unmasking
 from tests.secagg import faulty
 from tests.secagg.conftest import RING, Group, assemble, same
-from tests.secagg.lying import encrypted_key_shares, encrypted_seed_shares
+from tests.secagg.lying import share_pairs
 
 N = 30  # 14 holders each, threshold 6; 3 corrupt, 6 dropouts, quorum 24, 23 spot checks
 VICTIM = 0
@@ -39,7 +39,7 @@ def group() -> Group:
 def collude(group: Group) -> faulty.MaliciousServer:
     """Return a server whose colluders have decrypted their shares of the victim's secrets."""
     server = faulty.collude(group, VICTIM)
-    server.decrypt_shares_of(VICTIM, group.transcript, group.masked_inputs[VICTIM])
+    server.decrypt_shares_of(VICTIM)
     return server
 
 
@@ -69,7 +69,6 @@ def test_two_sets_of_survivors_do_not_both_have_a_quorum(group: Group, fill: str
     sets = ((frozenset(honest[:14]), ALL_SLOTS), (frozenset(honest[14:]), SLOTS_WITHOUT_VICTIM))
     confirmations = [confirmed(group, slots, survivors) for slots, survivors in sets]
     all_signatures = {**confirmations[0][1], **confirmations[1][1]}
-    seed_shares = encrypted_seed_shares(group, VICTIM)
     refused = 0
     for (states, signatures), (_, survivors) in zip(confirmations, sets, strict=True):
         shown = {**signatures, **server.sign(group.transcript, survivors)}
@@ -80,9 +79,8 @@ def test_two_sets_of_survivors_do_not_both_have_a_quorum(group: Group, fill: str
                 "of another slot": next(iter(signatures.values())),
             }[fill]
         for slot, state in states.items():
-            received = {VICTIM: seed_shares[slot]} if slot in seed_shares else {}
             with pytest.raises(UnsafeRequestError, match="did not sign"):
-                server.receive(slot, state.unmask(shown, received, group.rng))
+                server.receive(slot, state.unmask(shown, group.signed_inputs, group.rng))
             refused += 1
     assert refused == len(honest)
     assert server.seed(VICTIM) is None
@@ -111,7 +109,7 @@ def test_signatures_of_an_earlier_sum_are_refused() -> None:
     states, signatures = confirmed(second, ALL_SLOTS, ALL_SLOTS)
     shown = {**first.confirmations, VICTIM: signatures[VICTIM]}
     with pytest.raises(UnsafeRequestError, match="did not sign"):
-        states[VICTIM].unmask(shown, {}, second.rng)
+        states[VICTIM].unmask(shown, second.signed_inputs, second.rng)
 
 
 def test_signatures_under_another_transcript_are_refused(group: Group) -> None:
@@ -120,26 +118,25 @@ def test_signatures_under_another_transcript_are_refused(group: Group) -> None:
     _, signatures = confirmed(group, survivors, survivors)
     other = replace(group.masked[VICTIM], transcript=faulty.without(group.transcript, [29]))
     with pytest.raises(UnsafeRequestError, match="did not sign"):
-        other.confirm(survivors)[0].unmask(signatures, {}, group.rng)
+        other.confirm(survivors)[0].unmask(signatures, group.signed_inputs, group.rng)
 
 
 # Both secrets of one dealer
 
 
 def request_shares(
-    group: Group, survivors: frozenset[int], encrypted: Mapping[int, EncryptedShare]
+    group: Group, survivors: frozenset[int]
 ) -> tuple[faulty.MaliciousServer, set[int]]:
-    """Let all confirm `survivors` and decrypt shares of the victim, given by holder.
+    """Let all confirm `survivors` and reveal; return the server with their shares.
 
-    Return the server with the revealed shares, and the honest holders that revealed one.
+    Return also the honest holders that revealed a share of the victim.
     """
     server = collude(group)
     states, signatures = confirmed(group, survivors - server.corrupt, survivors)
     shown = {**signatures, **server.sign(group.transcript, survivors)}
     revealing = set()
     for slot, state in states.items():
-        received = {VICTIM: encrypted[slot]} if slot in encrypted else {}
-        message = state.unmask(shown, received, group.rng)
+        message = state.unmask(shown, group.signed_inputs, group.rng)
         server.receive(slot, message)
         if slot != VICTIM and VICTIM in {**message.seed_shares, **message.key_shares}:
             revealing.add(slot)
@@ -150,59 +147,37 @@ def assert_hidden(group: Group, server: faulty.MaliciousServer) -> None:
     assert server.vector(VICTIM, group.transcript, group.masked_inputs[VICTIM]) is None
 
 
-def test_a_mask_key_is_not_revealed_instead_of_a_seed(group: Group) -> None:
-    """Guards: survivors' shares are decrypted as seed shares only, in `Confirmed._pad`."""
-    server, revealing = request_shares(group, ALL_SLOTS, encrypted_key_shares(group, VICTIM))
-    assert not revealing
-    assert_hidden(group, server)
+@pytest.mark.parametrize("survivors", [ALL_SLOTS, SLOTS_WITHOUT_VICTIM], ids=["seed", "mask key"])
+def test_one_secret_of_a_dealer_is_revealed(group: Group, survivors: frozenset[int]) -> None:
+    """Guards: the one set of survivors, which chooses the secret in `Confirmed.unmask`.
 
-
-def test_a_seed_is_not_revealed_instead_of_a_mask_key(group: Group) -> None:
-    """Guards: shares of dropouts are decrypted as shares of mask keys only, in `_pad`."""
-    encrypted = encrypted_seed_shares(group, VICTIM)
-    server, revealing = request_shares(group, SLOTS_WITHOUT_VICTIM, encrypted)
-    assert not revealing
-    assert_hidden(group, server)
-
-
-def test_half_of_the_holders_do_not_reveal_the_other_secret(group: Group) -> None:
-    """Guards: as above: one set of survivors determines for all which secret is revealed."""
-    holders = group.transcript.holders(VICTIM)
-    keys = encrypted_key_shares(group, VICTIM)
-    seeds = {holder: encrypted_seed_shares(group, VICTIM)[holder] for holder in holders[1::2]}
-    server, revealing = request_shares(group, ALL_SLOTS, {**keys, **seeds})
-    assert revealing == seeds.keys() - server.corrupt
-    assert server.seed(VICTIM) is not None
+    A holder has shares of both secrets.
+    """
+    server, revealing = request_shares(group, survivors)
+    assert revealing == set(group.transcript.holders(VICTIM)) - server.corrupt
+    assert (server.seed(VICTIM) is not None) == (VICTIM in survivors)
+    assert (server.pair(VICTIM) is not None) == (VICTIM not in survivors)
     assert_hidden(group, server)
 
 
 # Encrypted shares for another sender, holder or purpose
 
 
-def test_my_own_share_reflected_to_me_cannot_be_decrypted(group: Group) -> None:
-    """Guards: sender and receiver in `Purpose.info`, in this order.
+def test_my_own_share_reflected_to_me_cannot_be_decrypted() -> None:
+    """Guards: sender and receiver in `Purpose.info`, in this order, and the two purposes.
 
-    The server names the allowed number of the victim's holders as dropouts, and sends the victim
-    its own shares as if these had sent them: it would reveal its own mask key.
+    The server sends the victim its own shares as if its holders had sent them: as a holder of
+    dropouts it would reveal its own mask key. Or it swaps the shares of the two secrets.
     """
-    dropouts = frozenset(group.transcript.holders(VICTIM)[3:9])
-    keys, seeds = encrypted_key_shares(group, VICTIM), encrypted_seed_shares(group, VICTIM)
-    reflected = {holder: keys[holder] for holder in dropouts}
-    survivors = ALL_SLOTS - dropouts
-    server = collude(group)
-    states, signatures = confirmed(group, survivors - server.corrupt, survivors)
-    shown = {**signatures, **server.sign(group.transcript, survivors)}
-    for slot, state in states.items():
-        received = {VICTIM: seeds[slot]} if slot in seeds else {}
-        message = state.unmask(shown, reflected if slot == VICTIM else received, group.rng)
-        server.receive(slot, message)
-        if slot != VICTIM:
-            continue
-        for holder, share in message.key_shares.items():
-            server.keep(VICTIM, holder, key_share=share)
-        assert message.invalid_dealers == dropouts
-    assert server.pair(VICTIM) is None
-    assert_hidden(group, server)
+    group = assemble(N)
+    group.share()
+    pairs = share_pairs(group, VICTIM)
+    state, complaints = group.shared[VICTIM].check(pairs)
+    assert (complaints.signatures.keys(), state.key_shares) == (pairs.keys(), {})
+    holder = group.transcript.holders(VICTIM)[0]
+    swapped = SharePair(pairs[holder].seed, pairs[holder].key)
+    state, complaints = group.shared[holder].check({VICTIM: swapped})
+    assert (complaints.signatures.keys(), state.seed_shares) == ({VICTIM}, {})
 
 
 # A device without neighbours
@@ -250,7 +225,7 @@ def test_a_device_whose_neighbours_are_all_named_as_dropouts_keeps_its_own_mask(
     server = collude(group)
     for slot, message in group.unmasking_shares.items():
         server.receive(slot, message)
-    own = UnmaskingShares({VICTIM: group.masked[VICTIM].own_share}, {})
+    own = UnmaskingShares({VICTIM: group.shared[VICTIM].dealt.own_share}, {})
     server.receive(VICTIM, own)  # even if it had confirmed
     assert all(server.pair(slot) is not None for slot in group.transcript.neighbours(VICTIM))
     assert server.seed(VICTIM) is None
@@ -271,7 +246,7 @@ def test_an_isolated_device_can_be_left_out_of_the_one_sum() -> None:
     survivors = continue_without(group, dropouts)
     transcript, keys = group.transcript, group.session.roster[VICTIM].keys
     del group.masked_inputs[VICTIM]
-    summing = Unmasking(group.request, RING, group.unmasking_shares, group.masked_sum())
+    summing = Unmasking(group.request, RING, group.messages(), group.masked_sum())
     for slot in survivors - {VICTIM}:
         summing.remove_self_mask(slot)
     for slot in dropouts:

@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from secagg import aggregator, unmasking
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, RecoveryError, UnsafeRequestError
-from secagg.keys import Purpose
-from secagg.messages import EncryptedShare, UnmaskingShares
+from secagg.messages import UnmaskingShares
 from secagg.parameters import Assumptions, Mode
 from secagg.participant import join
 from tests.examples import fewer
@@ -26,8 +25,7 @@ from tests.secagg import lying
 from tests.secagg.conftest import RING, Group, assemble, same
 from tests.secagg.faulty import with_commitment, with_entry, without
 
-PHASES = ("sharing", "masking", "confirming", "unmasking", "summing", "over")
-GARBAGE = EncryptedShare(bytes(32), bytes(33))
+PHASES = ("sharing", "checking", "masking", "confirming", "unmasking", "summing", "over")
 slots = st.integers(0, 11)
 few = st.lists(slots, max_size=4).map(lambda drawn: set(drawn[2:]))  # often empty
 several = st.sampled_from((1, 0, 0, 2, 9))
@@ -53,7 +51,7 @@ class _Sum(RuleBasedStateMachine):
         mode=st.sampled_from(["active", "active", "semi-honest"]),
         liars=st.sets(slots, max_size=2),
         lies=st.tuples(several, several),
-        how=st.sampled_from(["truly", "reporting", "silently", "falsely"]),
+        how=st.sampled_from(["truly", "complaining", "unanswering", "silently", "falsely"]),
         seed=st.integers(0, 2**32),
     )
     def gather(
@@ -72,7 +70,7 @@ class _Sum(RuleBasedStateMachine):
         self.liars = liars & self.group.all_slots
         self.gone: set[int] = set()  # dropped out, deceived, or refused for a lie
         self.given: dict[int, UnmaskingShares] = {}  # by holder, also to the active server
-        self.counts, self.how = lies, how  # of false and garbage shares; how liars reveal
+        self.counts, self.how = lies, how  # of false and garbage shares; how liars act later
         self.lied = False
 
     @property
@@ -85,7 +83,8 @@ class _Sum(RuleBasedStateMachine):
     def close_phase(self, dropouts: set[int]) -> None:
         """Close the phase, after all present participants have taken their step."""
         self.gone |= dropouts & self.group.all_slots
-        (self.share, self.mask, self.confirm, self.reveal, self.unmask)[self.phase]()
+        steps = self.share, self.check, self.mask, self.confirm, self.reveal, self.unmask
+        steps[self.phase]()
 
     def teardown(self) -> None:
         """Run the remaining phases."""
@@ -104,23 +103,20 @@ class _Sum(RuleBasedStateMachine):
         enough = len(received) >= max(self.group.session.quorum, 2)
         self.phase = self.phase + 1 if enough else PHASES.index("over")
 
-    def lies(
-        self,
-        liar: int,
-        shares: dict[int, bytes],
-        purpose: Callable[[Group, int, int], Purpose],
-    ) -> dict[int, EncryptedShare]:
-        """Return false shares for some of the liar's holders, and garbage for others."""
-        wrong = {}
-        for place, (holder, share) in enumerate(shares.items()):
-            if place < self.counts[0]:
-                sealing = purpose(self.group, liar, holder)
-                false = lying.false(share)
-                wrong[holder] = lying.sealed(self.group, liar, holder, false, sealing)
-            elif place < sum(self.counts):
-                wrong[holder] = GARBAGE
-        self.lied |= bool(wrong)
-        return wrong
+    def spoil(self, liar: int) -> None:
+        """Send false shares to some of the liar's holders, and garbage to others."""
+        group, (false, garbage) = self.group, self.counts
+        holders = group.shared[liar].holders
+        for which, shares in (
+            ("key", lying.key_shares(group, liar)),
+            ("seed", lying.seed_shares(group, liar)),
+        ):
+            chosen = {holder: lying.false(shares[holder]) for holder in holders[:false]}
+            lying.send_shares(group, liar, which, chosen)
+        spoiled = holders[false : false + garbage]
+        pairs = {holder: lying.spoiled(group, liar, holder, "both") for holder in spoiled}
+        lying.replace_key_shares(group, liar, pairs)
+        self.lied |= false > 0
 
     # Sharing
 
@@ -141,23 +137,54 @@ class _Sum(RuleBasedStateMachine):
         except UnsafeRequestError:
             assert not is_signed
             return
-        assert is_signed or other not in state.agreed_secrets or not session.assumptions.is_active
-        for holder, encrypted in zip(
-            state.agreed_secrets, key_shares.encrypted_shares, strict=True
-        ):
+        assert is_signed or other not in state.holders or not session.assumptions.is_active
+        for holder, pair in zip(state.holders, key_shares.share_pairs, strict=True):
             purpose = group.session.key_share_purpose(slot, holder)
-            assert lying.unseal(group.agree(holder, slot), purpose, encrypted) is None
+            assert lying.unseal(group.agree(holder, slot), purpose, pair.key) is None
         by_liar(slot, lambda: aggregator.check_key_shares(group.session, slot, key_shares))
 
     def share(self) -> None:
         for slot in self.here(self.group.all_slots):
             self.group.share([slot])
         for liar in self.liars & self.group.key_shares.keys():
-            shares = lying.key_shares(self.group, liar)
-            false = self.lies(liar, shares, lying.key_purpose)
-            lying.replace_key_shares(self.group, liar, false)
-        self.transcript = self.group.transcript
+            self.spoil(liar)
         self.close(self.group.key_shares)
+
+    # Checking
+
+    @during("checking")
+    @rule(slot=slots, dealer=slots)
+    def forward_another_pair(self, slot: int, dealer: int) -> None:
+        group = self.group
+        if slot not in self.here(group.shared) or dealer not in group.received[slot]:
+            return
+        received = {**group.received[slot], dealer: lying.spoiled(group, dealer, slot, "seed")}
+        _, complaints = group.shared[slot].check(received)
+        self.gone.add(slot)
+        if dealer not in self.liars:
+            assert dealer in complaints.signatures
+            by_liar(
+                slot,
+                lambda: aggregator.check_complaints(
+                    group.session, slot, group.received[slot], complaints
+                ),
+            )
+
+    def check(self) -> None:
+        group = self.group
+        group.check(self.here(group.shared))
+        if self.how == "complaining":
+            for liar in self.liars & group.checked.keys():
+                lying.complain(group, liar, group.received[liar].dealers)
+        accused = group.complaints_by_dealer.keys()
+        for dealer in accused:
+            if dealer in self.liars and (self.how == "unanswering" or self.counts[1]):
+                self.gone.add(dealer)
+            else:
+                group.answer([dealer])
+        self.transcript = group.transcript
+        assert group.checked.keys() - self.transcript.share_commitments <= self.liars
+        self.close(self.transcript.share_commitments)
 
     # Masking
 
@@ -165,7 +192,8 @@ class _Sum(RuleBasedStateMachine):
     @rule(slot=slots, other=slots, how=st.sampled_from(["hide", "graph_nonce", "shares_digest"]))
     def show_another_transcript(self, slot: int, other: int, how: str) -> None:
         group, chance = self.group, self.chance
-        if slot not in self.here(group.shared) or other not in self.transcript.share_commitments:
+        dealers = self.transcript.share_commitments
+        if slot not in self.here(group.checked) or other not in dealers:
             return
         shown = (
             without(self.transcript, [other])
@@ -173,7 +201,7 @@ class _Sum(RuleBasedStateMachine):
             else with_commitment(self.transcript, other, **{how: chance.randbytes(32)})
         )
         try:
-            _, upload = group.shared[slot].mask(shown, RING, group.vector(slot), group.rng)
+            _, upload = group.checked[slot].mask(shown, RING, group.vector(slot))
         except UnsafeRequestError:
             return
         assert slot != other
@@ -181,13 +209,8 @@ class _Sum(RuleBasedStateMachine):
         by_liar(slot, lambda: aggregator.check_masked_input(self.transcript, slot, upload))
 
     def mask(self) -> None:
-        for slot in self.here(self.group.shared):
+        for slot in self.here(self.transcript.share_commitments):
             self.group.mask([slot])
-        for liar in self.liars & self.group.masked_inputs.keys():
-            shares = lying.seed_shares(self.group, liar)
-            lying.replace_masked_input(
-                self.group, liar, self.lies(liar, shares, lying.seed_purpose)
-            )
         self.close(self.group.masked_inputs)
 
     # Confirming
@@ -201,7 +224,7 @@ class _Sum(RuleBasedStateMachine):
         try:
             state, signature = group.masked[slot].confirm(survivors)
         except UnsafeRequestError:
-            kept = len(survivors & group.masked[slot].agreed_secrets.keys()) + 1
+            kept = len(survivors.intersection(group.shared[slot].holders)) + 1
             assert (
                 slot in missing
                 or len(survivors) < max(group.session.quorum, 2)
@@ -213,7 +236,7 @@ class _Sum(RuleBasedStateMachine):
         by_liar(slot, lambda: aggregator.check_confirmation(self.transcript, slot, true, signature))
         if group.session.assumptions.is_active:
             with pytest.raises(UnsafeRequestError):
-                state.unmask(dict.fromkeys(survivors, bytes(64)), {}, group.rng)
+                state.unmask(dict.fromkeys(survivors, bytes(64)), group.signed_inputs, group.rng)
 
     def confirm(self) -> None:
         for slot in self.here(self.group.masked):
@@ -234,33 +257,35 @@ class _Sum(RuleBasedStateMachine):
             "strangers": {**group.confirmations, 99: bytes(64)},
         }[how]
         with pytest.raises(UnsafeRequestError):
-            group.confirmed[slot].unmask(shown, {}, group.rng)
+            group.confirmed[slot].unmask(shown, group.signed_inputs, group.rng)
         self.gone.add(slot)
 
     @during("unmasking")
-    @rule(slot=slots)
-    def request_the_other_secrets(self, slot: int) -> None:
-        group, holders = self.group, self.transcript.holders
-        if slot not in self.here(group.confirmed):
+    @rule(slot=slots, dealer=slots)
+    def show_no_signature_of_a_survivor(self, slot: int, dealer: int) -> None:
+        group = self.group
+        is_held = dealer in self.transcript.dealers_of.get(slot, ())
+        if slot not in self.here(group.confirmed) or not group.session.assumptions.is_active:
             return
-        swapped = {
-            dealer: group.key_shares[dealer].encrypted_shares[holders(dealer).index(slot)]
-            for dealer in group.masked_inputs
-            if slot in holders(dealer)
-        }
+        if not is_held or dealer not in group.checked[slot].seed_shares.keys() & group.masked:
+            return
+        shown = {**group.signed_inputs, dealer: group.signed_inputs[slot]}
+        with pytest.raises(UnsafeRequestError):
+            group.confirmed[slot].unmask(group.confirmations, shown, group.rng)
         self.gone.add(slot)
-        self.given[slot] = group.confirmed[slot].unmask(group.confirmations, swapped, group.rng)
-        assert self.given[slot].invalid_dealers == swapped.keys()
 
     def reveal(self) -> None:
         group, request = self.group, self.group.request
         for slot in self.here(group.confirmed):
-            received = request.received_shares[slot]
-            message = group.confirmed[slot].unmask(group.confirmations, received, group.rng)
+            message = group.confirmed[slot].unmask(
+                group.confirmations, group.signed_inputs, group.rng
+            )
             self.given[slot] = message
-            if slot in self.liars and self.how != "truly":
+            if slot in self.liars and self.how in {"silently", "falsely"}:
                 self.lied = True
                 message = self.falsified(slot, message)
+            if slot in self.liars and self.how == "complaining":
+                message = self.without_accused(slot, message)
             if self.how == "silently" and message.signed_bytes() != self.given[slot].signed_bytes():
                 by_liar(
                     slot, lambda s=slot, r=message: aggregator.check_unmasking_shares(request, s, r)
@@ -270,11 +295,16 @@ class _Sum(RuleBasedStateMachine):
                 group.unmasking_shares[slot] = message
         self.close(group.unmasking_shares)
 
+    def without_accused(self, slot: int, message: UnmaskingShares) -> UnmaskingShares:
+        """Return `message` without the shares of the dealers that `slot` complained about."""
+        kept = self.group.request.dealers_of(slot) | {slot}
+        seeds = {d: share for d, share in message.seed_shares.items() if d in kept}
+        keys = {d: share for d, share in message.key_shares.items() if d in kept}
+        return lying.reveal(self.group, slot, UnmaskingShares(seeds, keys))
+
     def falsified(self, slot: int, message: UnmaskingShares) -> UnmaskingShares:
         own = {slot: message.seed_shares[slot]}
-        others = frozenset({**message.seed_shares, **message.key_shares}) - {slot}
         instead = {
-            "reporting": UnmaskingShares(own, {}, others | message.invalid_dealers),
             "silently": UnmaskingShares(own, {}),
             "falsely": replace(
                 message, seed_shares={o: lying.false(s) for o, s in message.seed_shares.items()}
@@ -287,9 +317,7 @@ class _Sum(RuleBasedStateMachine):
     def unmask(self) -> None:
         group, self.phase = self.group, PHASES.index("over")
         try:
-            result = unmasking.unmask(
-                group.request, RING, group.unmasking_shares, group.masked_sum()
-            )
+            result = unmasking.unmask(group.request, RING, group.messages(), group.masked_sum())
         except RecoveryError as error:
             self.failed(error)
             return
@@ -313,13 +341,13 @@ class _Sum(RuleBasedStateMachine):
                 group.joined[slot].share(slot, group.session, group.rng)
         if slot in group.masked_inputs:
             with pytest.raises(OutOfPhaseError):
-                group.shared[slot].mask(self.transcript, RING, RING.zero(), group.rng)
+                group.checked[slot].mask(self.transcript, RING, RING.zero())
         if slot in group.confirmed:
             with pytest.raises(OutOfPhaseError):
                 group.masked[slot].confirm(true)
         if slot in self.given:
             with pytest.raises(OutOfPhaseError):
-                group.confirmed[slot].unmask(group.confirmations, {}, group.rng)
+                group.confirmed[slot].unmask(group.confirmations, group.signed_inputs, group.rng)
 
     @invariant()
     def no_dealer_has_both_secrets_revealed(self) -> None:

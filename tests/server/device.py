@@ -15,15 +15,16 @@ from protocol.mechanisms.registry import MECHANISMS
 from protocol.randomness import seeded_words
 from protocol.study import enrolment_scope
 from secagg.keys import Identity
-from secagg.messages import ReceivedShares, unpack_confirmations
-from secagg.participant import Confirmed, Joined, Masked, Shared, join
+from secagg.messages import SignedInput, unpack_signatures, unpack_signed_inputs
+from secagg.participant import Checked, Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 from secagg.roster import Roster, ShareCommitments
 from secagg.seating import CohortSeating
 from secagg.session import Registry, Session, Transcript
+from secagg.shares import ReceivedShares
 
-KINDS = ("key-shares", "masked-input", "confirmation", "unmasking-shares")
-_NAMES = dict(zip(KINDS, ("shares", "vector", "confirmation", "reveal"), strict=True))
+KINDS = ("key-shares", "complaints", "masked-input", "confirmation", "unmasking-shares")
+_NAMES = dict(zip(KINDS, ("shares", "complaints", "vector", "confirmation", "reveal"), strict=True))
 
 
 @dataclass
@@ -154,13 +155,25 @@ class Device:
         vector: Vector = MECHANISMS[plan.mechanism].encode(plan, self.histogram, chance)
         return vector
 
+    async def compute_complaints(self) -> bytes:
+        """Take the step after the encrypted shares; return the complaints."""
+        self.parcels = ReceivedShares.unpack(await self.read("encrypted-shares"))
+        self.checked: Checked
+        self.checked, complaints = self.shared.check(self.parcels)
+        return complaints.pack()
+
+    async def answer(self) -> None:
+        """Answer the complaints about this device, of which there are some."""
+        complaints = unpack_signatures(await self.read("complaints"))
+        await self.upload("answers", self.checked.answer(complaints).pack())
+
     async def compute_vector(self) -> bytes:
         """Take the step after the share commitments; return the masked input."""
         commitments = ShareCommitments.unpack(await self.read("share-commitments"))
         self.vector: Vector = self.encode()
         self.masked: Masked
         graph = Transcript(self.cohort, commitments)
-        self.masked, upload = self.shared.mask(graph, self.ring, self.vector, self.rng)
+        self.masked, upload = self.checked.mask(graph, self.ring, self.vector)
         return upload.pack()
 
     async def compute_confirmation(self) -> bytes:
@@ -173,12 +186,13 @@ class Device:
     async def compute_reveal(self) -> bytes:
         """Take the step after the confirmations; return the unmasking shares."""
         confirmations: dict[int, bytes] = {}
+        signed: dict[int, SignedInput] = {}
         if self.view.plan.terms.mode == "active":
-            confirmations = unpack_confirmations(await self.read("confirmations"))
+            confirmations = unpack_signatures(await self.read("confirmations"))
+            signed = unpack_signed_inputs(await self.read("signed-inputs"))
         else:
             await self.compute_confirmation()  # and keep it to myself
-        self.parcels = ReceivedShares.unpack(await self.read("encrypted-shares"))
-        return self.confirmed.unmask(confirmations, self.parcels, self.rng).pack()
+        return self.confirmed.unmask(confirmations, signed, self.rng).pack()
 
     async def take_step(self, kind: str) -> None:
         """Compute the message of this kind, record it and send it."""
@@ -187,6 +201,7 @@ class Device:
         await self.upload(kind, body)
 
     share = partialmethod(take_step, "key-shares")
+    check = partialmethod(take_step, "complaints")
     mask = partialmethod(take_step, "masked-input")
     confirm = partialmethod(take_step, "confirmation")
     reveal = partialmethod(take_step, "unmasking-shares")

@@ -183,7 +183,7 @@ def histogram_request(high: float = 1) -> dict[str, Any]:
     return {"question": question, "terms": terms}
 
 
-STEPS = ("share", "mask", "confirm", "reveal")
+STEPS = ("share", "check", "mask", "confirm", "reveal")
 
 
 async def together(devices: Sequence[Device], *steps: str) -> None:
@@ -196,13 +196,13 @@ async def play(
     served: Served,
     study: str,
     *,
-    lost: Sequence[Sequence[int]] = ((), (), (), ()),
+    lost: Sequence[Sequence[int]] = ((), (), (), (), ()),
     after: int = 0,
     count: int = 6,
 ) -> list[Device]:
     """Play a round; return the devices whose vectors are in its sum.
 
-    `lost` names, by slot, who leaves before sharing, masking, confirming and revealing.
+    `lost` names, by slot, who leaves before each of `STEPS`.
     """
     devices = await served.join(study, count, after)
     is_active = devices[0].view.plan.terms.mode == "active"

@@ -6,9 +6,10 @@ from dataclasses import replace
 from random import Random
 from unittest.mock import patch
 
-from secagg.keys import statement
-from secagg.messages import EncryptedShare, MaskedInput, SeedShares, UnmaskingShares
+from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
+from secagg.roster import DIGEST_BYTES
 from secagg.shamir import SHARE_BYTES, split
+from secagg.shares import CIPHERTEXT_BYTES
 from tests.server.device import Device
 
 Shares = Mapping[int, bytes]
@@ -28,33 +29,37 @@ def false_shares(*numbers: int) -> Iterator[None]:
         yield
 
 
-def signed_upload(device: Device, vector: bytes, seed_shares: SeedShares) -> bytes:
-    """Return the upload of `seed_shares` and `vector`, signed by the device."""
-    upload = MaskedInput(seed_shares, vector, b"")
-    slot, view = device.masked.slot, device.masked.transcript
-    signed = statement("masked input", view.label, slot, upload.signed_bytes())
+def with_vector(device: Device, vector: bytes) -> bytes:
+    """Return the masked input of `vector`, signed by the device."""
+    upload, transcript = MaskedInput(vector, b""), device.masked.transcript
+    signed = transcript.masked_input_statement(device.seat.slot, upload.signed_input.digest)
     return replace(upload, signature=device.identity.sign(signed)).pack()
 
 
-def with_vector(device: Device, body: bytes, vector: bytes) -> bytes:
-    """Return the upload in `body` with another vector."""
-    return signed_upload(device, vector, MaskedInput.unpack(body, device.ring.nbytes).seed_shares)
+def spoiled(device: Device, body: bytes, *numbers: int, committed: bool = False) -> bytes:
+    """Return the key shares in `body` with garbage for the holders of these indices.
 
-
-def with_envelope(device: Device, body: bytes, number: int, envelope: bytes) -> bytes:
-    """Return the upload in `body` with another envelope in the encrypted share of this index."""
-    upload = MaskedInput.unpack(body, device.ring.nbytes)
-    shares = list(upload.seed_shares.encrypted_shares)
-    shares[number] = EncryptedShare(shares[number].commitment, envelope)
-    seed_shares = replace(upload.seed_shares, encrypted_shares=tuple(shares))
-    return signed_upload(device, upload.vector, seed_shares)
+    `committed`: whether the commitments are those of the shares, so that the device can answer.
+    """
+    message = KeyShares.unpack(body)
+    pairs = list(message.share_pairs)
+    for number in numbers:
+        seed = replace(pairs[number].seed, ciphertext=bytes(CIPHERTEXT_BYTES))
+        if not committed:
+            seed = replace(seed, commitment=bytes(DIGEST_BYTES))
+        pairs[number] = replace(pairs[number], seed=seed)
+    message = replace(message, share_pairs=tuple(pairs))
+    signed = device.cohort.key_shares_statement(device.seat.slot, message.share_commitment)
+    message = replace(message, signature=device.identity.sign(signed))
+    device.shared.dealt = replace(device.shared.dealt, key_shares=message)
+    return message.pack()
 
 
 def signed_reveal(device: Device, reveal: UnmaskingShares) -> bytes:
     """Return `reveal`, signed by the device."""
-    state, received = device.confirmed, device.parcels.digest
+    state, slot = device.confirmed, device.seat.slot
     answer = state.masked.transcript.unmasking_statement(
-        state.masked.slot, state.survivors, received, reveal.signed_bytes()
+        slot, state.survivors, reveal.signed_bytes()
     )
     return reveal.signed(device.identity, answer).pack()
 

@@ -7,7 +7,7 @@ import httpx
 
 from protocol.api.messages import PROBLEM_TYPE_PREFIX
 from secagg.keys import SIGNATURE_BYTES
-from secagg.messages import KeyShares, SeedShares, UnmaskingShares
+from secagg.messages import Complaints, KeyShares, UnmaskingShares
 from tests.server.device import KINDS, Device
 from tests.server.harness import Served, together, until_summed
 
@@ -36,10 +36,10 @@ class Party:
     def sizes(self) -> dict[str, int]:
         """Return the size of each message of this cohort in bytes, at most."""
         holders = self.devices[0].cohort.parameters.holders
-        vector = SeedShares.nbytes(holders) + self.devices[0].ring.nbytes + SIGNATURE_BYTES
         sizes = (
             KeyShares.nbytes(holders),
-            vector,
+            Complaints.nbytes(0),
+            self.devices[0].ring.nbytes + SIGNATURE_BYTES,
             SIGNATURE_BYTES,
             UnmaskingShares.nbytes(holders),
         )
@@ -63,7 +63,7 @@ class Party:
         await together(here, step)
         await self.served.pass_phase(self.study)
         self.devices = here
-        if step in ("share", "mask"):
+        if step in ("share", "check", "mask"):
             self.counted = here
 
     async def end(self) -> None:

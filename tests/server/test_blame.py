@@ -8,12 +8,13 @@ import pytest
 import structlog
 
 from secagg.keys import Identity
-from secagg.messages import CIPHERTEXT_BYTES, UnmaskingShares
+from secagg.messages import UnmaskingShares, unpack_signatures
+from secagg.roster import ShareCommitments
 from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER
 from server.db.repositories.leases import sum_job
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, study_request, sum_of, together, until_summed
-from tests.server.lies import altered, false_shares, signed_reveal, with_envelope, with_vector
+from tests.server.lies import altered, false_shares, signed_reveal, spoiled, with_vector
 from tests.server.party import Party, gather_party, refused
 
 REGISTRAR = Identity.of(b"r" * 32)
@@ -29,17 +30,20 @@ async def bars(served: Served, study: str, liar: Device, what: str = FALSE_DEALE
     await served.join(study, 1, after=1)
 
 
-@pytest.mark.parametrize("step", ["share", "mask"])
-async def test_a_false_share_is_corrected_and_its_dealer_barred(served: Served, step: str) -> None:
+@pytest.mark.parametrize("survives", [False, True])
+async def test_a_false_share_is_corrected_and_its_dealer_barred(
+    served: Served, survives: bool
+) -> None:
     """A share of the mask key is needed if its dealer drops out, a share of the seed otherwise."""
     party = await gather_party(served, rounds=2)
     liar, *honest = party.devices
-    if step == "mask":
-        await party.go("share")
     with false_shares(2):
-        await getattr(liar, step)()
-    await together(honest, step)
-    if step == "share":
+        await liar.share()
+    await together(honest, "share")
+    await party.go("check")
+    if survives:
+        await party.go("mask")
+    else:
         await party.lose("mask", 0)
     await party.go("confirm", "reveal")
     await party.end()
@@ -52,11 +56,10 @@ async def test_many_false_shares_fail_their_cohort_and_no_other(served: Served) 
     study = await served.create(terms=TWO_COHORTS, rounds=2)
     devices = await served.join(study, 12)
     liar = devices[2]
-    await together(devices, "share")
     with false_shares(2, 3, 4):
-        await liar.mask()
-    await together([device for device in devices if device is not liar], "mask")
-    await together(devices, "confirm", "reveal")
+        await liar.share()
+    await together([device for device in devices if device is not liar], "share")
+    await together(devices, *STEPS[1:])
     view = await served.until_closed(study)
     failed, summed = view.cohorts
     assert (failed.phase, summed.phase) == ("failed", "summed")
@@ -74,7 +77,7 @@ async def test_many_false_shares_fail_their_cohort_and_no_other(served: Served) 
 
 async def test_a_holder_that_reveals_a_false_share_is_named_and_barred(served: Served) -> None:
     party = await gather_party(served, rounds=2)
-    await party.go("share", "mask", "confirm")
+    await party.go("share", "check", "mask", "confirm")
     liar, *honest = party.devices
     unmasking_shares = UnmaskingShares.unpack(await liar.compute_reveal())
     false = replace(unmasking_shares, seed_shares=altered(unmasking_shares.seed_shares, 0, flipped))
@@ -104,26 +107,72 @@ async def test_blame_is_shown_once_a_cohort_is_over_and_not_before(served: Serve
     assert (await served.until_closed(study)).cohorts[0].blamed == {4: FALSE_DEALER}
 
 
-async def test_shares_that_do_not_open_are_logged_without_any_secret(party: Party) -> None:
-    """The dealer commits to true shares, but seals something else for two of its holders."""
+async def spoil(party: Party, *, committed: bool) -> Device:
+    """Let a device send garbage to two of its holders, and all check; return it."""
     liar, *honest = party.devices
-    await party.go("share")
-    body = await liar.compute_vector()
-    for number in (0, 3):  # of holders 1 and 4
-        body = with_envelope(liar, body, number, bytes(CIPHERTEXT_BYTES))
-    assert (await liar.put("masked-input", body)).status_code == 204
-    await together(honest, "mask")
+    body = spoiled(liar, await liar.compute_shares(), 0, 3, committed=committed)  # holders 1 and 4
+    assert (await liar.put("key-shares", body)).status_code == 204
+    await together(honest, "share")
+    await party.go("check")
+    return liar
+
+
+async def test_a_dealer_of_shares_that_cannot_be_used_is_left_out(party: Party) -> None:
     with structlog.testing.capture_logs() as logs:
-        await party.go("confirm", "reveal")
-        await party.end()
-    (complaint,) = (entry for entry in logs if entry["event"] == "shares could not be decrypted")
-    assert complaint == {
-        "event": "shares could not be decrypted",
-        "log_level": "warning",
-        "cohort_id": 1,
-        "pairs": 2,
-        "dealers_holders": [(0, 1), (0, 4)],
-    }
+        liar = await spoil(party, committed=False)
+        await party.served.until_phase(party.study, "answering")
+    (complaint,) = (entry for entry in logs if entry["event"] == "complaints about shares")
+    assert (complaint["pairs"], complaint["dealers_holders"]) == (2, [(0, 1), (0, 4)])
+    answers = liar.checked.answer(unpack_signatures(await liar.read("complaints"))).pack()
+    detail = refused(await liar.put("answers", answers), 422, "malformed")
+    assert "committed to another share for 1" in detail
+    honest = party.devices[1]
+    assert (await honest.get("share-commitments", wait=0)).status_code == 202
+    assert await party.served.pass_phase(party.study) == "masking"
+    refused(await liar.get("share-commitments"), 410, "dropped-out")
+    commitments = ShareCommitments.unpack(await honest.read("share-commitments"))
+    assert list(commitments) == [1, 2, 3, 4, 5]
+    refused(await liar.put("masked-input", bytes(party.sizes()["masked-input"])), 422, "malformed")
+    party.counted = party.devices = party.devices[1:]
+    await party.go("mask")  # waits for nobody else
+    await party.go("confirm", "reveal")
+    await party.end()
+    (cohort,) = (await party.served.show_round(party.study)).cohorts
+    received = {record.phase: record.received for record in cohort.history}
+    assert (received["checking"], received["answering"], received["masking"]) == (6, 0, 5)
+
+
+async def test_a_dealer_that_answers_complaints_is_in_the_sum(party: Party) -> None:
+    liar = await spoil(party, committed=True)
+    await party.served.until_phase(party.study, "answering")
+    stranger = party.devices[1]
+    refused(await stranger.put("answers", bytes(134)), 422, "malformed")
+    await liar.answer()
+    await party.go("mask", "confirm", "reveal")
+    await party.end()
+    (cohort,) = (await party.served.show_round(party.study)).cohorts
+    assert [record.phase for record in cohort.history][2:5] == ["checking", "answering", "masking"]
+
+
+async def test_answers_are_accepted_in_their_phase_only(party: Party) -> None:
+    await party.go("share", "check")
+    await party.served.until_phase(party.study, "masking")
+    refused(await party.devices[0].put("answers", bytes(134)), 409, "wrong-phase")
+    await party.go("mask", "confirm", "reveal")
+    await party.end()
+
+
+async def test_too_few_dealers_that_are_not_left_out_fail_the_cohort(party: Party) -> None:
+    """Let three of six dealers not answer, where the quorum is 4."""
+    liars, honest = party.devices[:3], party.devices[3:]
+    for liar in liars:
+        body = spoiled(liar, await liar.compute_shares(), 0)
+        assert (await liar.put("key-shares", body)).status_code == 204
+    await together(honest, "share")
+    await party.go("check")
+    await party.served.until_phase(party.study, "answering")
+    assert await party.served.pass_phase(party.study) == "failed"
+    assert await party.fail() == "0 of 3 answered complaints in time, where 1 are needed"
 
 
 async def poison(device: Device, *, lawful: bool = False) -> None:
@@ -138,15 +187,15 @@ async def poison(device: Device, *, lawful: bool = False) -> None:
             array.reshape(3, -1)[:, :2] = [1, lane.q - 1]
         else:
             array[:] = chance.integers(0, lane.q, lane.length)
-    device.ring.add(garbage, device.ring.unpack(body[-64 - device.ring.nbytes : -64]))
-    forged = with_vector(device, body, device.ring.pack(garbage))
+    device.ring.add(garbage, device.ring.unpack(body[:-64]))
+    forged = with_vector(device, device.ring.pack(garbage))
     assert (await device.put("masked-input", forged)).status_code == 204
 
 
 async def test_a_poisoned_cohort_fails_and_the_others_are_decoded(served: Served) -> None:
     study = await served.create(terms=TWO_COHORTS, rounds=2)
     devices = await served.join(study, 12)
-    await together(devices, "share")
+    await together(devices, "share", "check")
     await asyncio.gather(poison(devices[7]), *(d.mask() for d in devices if d is not devices[7]))
     await together(devices, "confirm", "reveal")
     view = await served.until_closed(study)
@@ -169,7 +218,7 @@ async def test_a_device_that_sends_noise_spoils_one_round_of_its_study(served: S
     study = await served.create(terms=terms, rounds=2)
     devices = await served.join(study, 6, registrar=REGISTRAR)
     liar, honest, *others, dropped_out = devices
-    await together(devices, "share")
+    await together(devices, "share", "check")
     await asyncio.gather(poison(liar), honest.mask(), *(device.mask() for device in others))
     await served.pass_phase(study)
     await together(devices[:-1], "confirm", "reveal")
@@ -190,7 +239,7 @@ async def test_a_device_that_sends_noise_spoils_one_round_of_its_study(served: S
 async def test_a_cohort_whose_lawful_sum_cannot_be_decoded_is_left_out(served: Served) -> None:
     study = await served.create(terms=TWO_COHORTS, rounds=2)
     devices = await served.join(study, 12)
-    await together(devices, "share")
+    await together(devices, "share", "check")
     others = (device.mask() for device in devices if device is not devices[7])
     await asyncio.gather(poison(devices[7], lawful=True), *others)
     await together(devices, "confirm", "reveal")
@@ -211,11 +260,12 @@ async def test_a_cohort_whose_lawful_sum_cannot_be_decoded_is_left_out(served: S
 
 async def test_a_poisoned_cohort_names_the_dealers_of_false_shares_in_it(party: Party) -> None:
     liar, poisoner, *honest = party.devices
-    await party.go("share")
     with false_shares(3):
-        await liar.mask()
+        await liar.share()
+    await together([poisoner, *honest], "share")
+    await party.go("check")
     await poison(poisoner)
-    await together(honest, "mask")
+    await together([liar, *honest], "mask")
     await party.go("confirm", "reveal")
     assert "not a sum of honest vectors" in await party.fail()
     (cohort,) = (await party.served.show_round(party.study)).cohorts

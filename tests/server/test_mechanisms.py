@@ -11,7 +11,7 @@ async def test_strings_of_hashed_keys_are_fetched_through_the_service(served: Se
     asked = {"mechanism": "tracked", "threshold": 15, "contribution": 2, "domain": domain}
     study = await served.create(question=asked | {"words": 4000}, rounds=3)
     for number in (1, 2, 3):
-        await play(served, study, lost=((), (number,), (), ()), after=number - 1)
+        await play(served, study, lost=((), (), (number,), (), ()), after=number - 1)
         view = await served.until_closed(study, number)
         assert (view.state, view.participants) == ("decoded", 5)
     assert view.plan.mechanism == "tracked"

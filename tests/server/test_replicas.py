@@ -161,14 +161,14 @@ async def test_no_server_clock_counts(postgres_url: str, monkeypatch: pytest.Mon
     async with serving(app, Clock()) as served:
         study = await served.create()
         devices = await served.join(study, 6)
-        await together(devices, "share")
+        await together(devices, "share", "check")
         await together(devices[:5], "mask")
         await served.service.orchestrator.poll()
         await served.until_phase(study, "masking")
         look = await served.store.cohorts.snapshot()
         assert look.cohorts[0].phase_status.deadline - look.now < timedelta(seconds=61)
         await together(devices[5:], "mask")
-        await together(devices, *STEPS[2:])
+        await together(devices, *STEPS[3:])
         assert (await served.until_closed(study)).participants == 6
 
 

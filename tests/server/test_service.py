@@ -23,13 +23,14 @@ async def test_a_round_without_losses_is_exact_and_ends_the_study(each_served: S
 async def test_losses_in_every_phase_leave_an_exact_sum(each_served: Served) -> None:
     terms = {"cohort_size": 24, "minimum": 20, "corrupt": 0.1, "dropout": 0.3}
     study = await each_served.create(terms=terms)
-    lost = ((3, 4), (5, 6), (7,), (8, 9))
+    lost = ((3, 4), (5,), (6,), (7,), (8, 9))
     devices = await play(each_served, study, lost=lost, count=24)
     view = await until_summed(each_served, study, devices)
     received = {record.phase: record.received for record in view.cohorts[0].history}
     assert received == {
         Phase.ENROLLING: 24,
         Phase.SHARING: 22,
+        Phase.CHECKING: 21,
         Phase.MASKING: 20,
         Phase.CONFIRMING: 19,
         Phase.UNMASKING: 17,
@@ -62,10 +63,10 @@ async def test_a_service_restarted_in_the_middle_of_each_phase_goes_on_from_its_
 async def test_a_semi_honest_study_sums_exactly_and_nobody_confirms(served: Served) -> None:
     terms = study_request()["terms"] | {"mode": "semi-honest"}
     study = await served.create(terms=terms)
-    devices = await play(served, study, lost=((), (2,), (), (2,)))
+    devices = await play(served, study, lost=((), (), (2,), (), (2,)))
     view = await until_summed(served, study, devices)
     phases = [record.phase for record in view.cohorts[0].history]
-    assert phases == ["enrolling", "sharing", "masking", "unmasking", "summed"]
+    assert phases == ["enrolling", "sharing", "checking", "masking", "unmasking", "summed"]
 
 
 async def test_a_message_sent_twice_at_once_is_stored_once(each_served: Served) -> None:
@@ -149,7 +150,7 @@ async def test_a_round_without_survivors_fails_and_the_study_goes_on(served: Ser
 async def played_short(served: Served, study: str) -> list[Device]:
     """Play a round whose second half drops out before masking."""
     devices = await served.join(study, 6)
-    await together(devices, "share")
+    await together(devices, "share", "check")
     await together(devices[:3], "mask")
     assert await served.pass_phase(study) is Phase.FAILED
     return devices
@@ -175,7 +176,7 @@ async def test_a_device_that_dropped_out_before_its_vector_may_return_unlike_a_c
 ) -> None:
     party = await gather_party(served, rounds=2)
     dropped_out, counted, *_ = party.devices
-    await party.go("share")
+    await party.go("share", "check")
     await party.lose("mask", 0)
     await party.go("confirm", "reveal")
     await party.end()

@@ -98,20 +98,57 @@ class Sum:
     def encrypted_shares(self, slot: int, what: str) -> dict[int, bytes]:
         """Return the encrypted shares with shares of a secret, by holder."""
         name = "key share" if what == "mask" else "seed share"
-        label = self.label if what == "mask" else self.transcript
         return {
             holder: ref.encrypted_share(
-                self.agreed(slot, holder, "encryption"), label, ref.info(name, slot, holder), share
+                self.agreed(slot, holder, "encryption"),
+                self.label,
+                ref.info(name, slot, holder),
+                share,
             )
             for holder, share in zip(self.holders[slot], self.shares(slot, what)[1:], strict=True)
         }
 
+    def pairs(self, slot: int) -> dict[int, bytes]:
+        """Return the share pairs of `slot`, by holder: of its mask key, then of its seed."""
+        keys, seeds = (self.encrypted_shares(slot, what) for what in ("mask", "seed"))
+        return {holder: keys[holder] + seeds[holder] for holder in keys}
+
     def key_shares(self, slot: int) -> tuple[bytes, bytes, bytes]:
-        """Return graph nonce, encrypted shares joined and signature."""
+        """Return graph nonce, commitments and share pairs joined, and signature."""
         nonce = self.graph_nonce(slot)
-        encrypted_shares = b"".join(self.encrypted_shares(slot, "mask").values())
-        signed = self.sign(slot, "key shares", self.label, nonce + ref.digest(encrypted_shares))
-        return nonce, encrypted_shares, signed
+        own = ref.commit_share(self.shares(slot, "seed")[0])
+        commitments = ref.commit_seed(self.secret("seed", slot)) + own
+        rest = commitments + b"".join(self.pairs(slot).values())
+        signed = self.sign(slot, "key shares", self.label, nonce + ref.digest(rest))
+        return nonce, rest, signed
+
+    def received_shares(self, slot: int) -> dict[int, bytes]:
+        """Return the share pairs addressed to `slot`, by dealer."""
+        mine = [dealer for dealer in self.dealers if slot in self.holders[dealer]]
+        return {dealer: self.pairs(dealer)[slot] for dealer in mine}
+
+    def complaint(self, slot: int, dealer: int, pair: bytes) -> bytes:
+        """Return the signature of `slot` with which it complains about a pair of `dealer`."""
+        return self.sign(slot, "complaint", self.label, ref.u32(dealer) + pair)
+
+    def complaints(self, slot: int, dealers: Sequence[int] = ()) -> bytes:
+        """Return the complaints of `slot` about the pairs that these dealers sent to it."""
+        received = self.received_shares(slot)
+        records = b"".join(
+            ref.u32(dealer) + self.complaint(slot, dealer, received[dealer])
+            for dealer in sorted(dealers)
+        )
+        pairs = ref.digest(*(ref.u32(of) + pair for of, pair in sorted(received.items())))
+        return records + self.sign(slot, "complaints", self.label, pairs + records)
+
+    def answers(self, slot: int, holders: Sequence[int]) -> bytes:
+        """Return the answers of `slot` to the complaints of these holders."""
+        numbers = {holder: self.holders[slot].index(holder) + 1 for holder in sorted(holders)}
+        records = b"".join(
+            ref.u32(holder) + self.shares(slot, "mask")[number] + self.shares(slot, "seed")[number]
+            for holder, number in numbers.items()
+        )
+        return records + self.sign(slot, "answers", self.label, records)
 
     @cached_property
     def share_commitments(self) -> dict[int, tuple[bytes, bytes]]:
@@ -140,26 +177,19 @@ class Sum:
             result = ref.combine(result, ref.mask(key, LANES), LANES, 1 if slot < other else -1)
         return result
 
-    def seed_shares(self, slot: int) -> bytes:
-        """Return the commitments to seed and own share, and the seed shares."""
-        shares = self.encrypted_shares(slot, "seed")
-        sent = b"".join(share for holder, share in shares.items() if holder in self.dealers)
-        own = ref.commit_share(self.shares(slot, "seed")[0])
-        return ref.commit_seed(self.secret("seed", slot)) + own + sent
-
     def masked_input(self, slot: int) -> bytes:
-        payload = self.seed_shares(slot) + ref.pack(self.masked_vector(slot), LANES)
+        payload = ref.pack(self.masked_vector(slot), LANES)
         return payload + self.sign(slot, "masked input", self.transcript, payload)
+
+    def signed_inputs(self, slot: int) -> dict[int, bytes]:
+        """Return digest and signature of the vectors of survivors that `slot` holds shares of."""
+        held = [dealer for dealer in self.received_shares(slot) if dealer in self.survivors]
+        inputs = {dealer: self.masked_input(dealer) for dealer in held}
+        return {dealer: ref.digest(body[:-64]) + body[-64:] for dealer, body in inputs.items()}
 
     def confirmation(self, slot: int, survivors: Sequence[int] | None = None) -> bytes:
         listed = ref.u32(*sorted(self.survivors if survivors is None else survivors))
         return self.sign(slot, "survivors", self.transcript, listed)
-
-    def received_shares(self, slot: int) -> dict[int, bytes]:
-        """Return the encrypted shares addressed to `slot`, by dealer."""
-        what = {dealer: "seed" if dealer in self.survivors else "mask" for dealer in self.dealers}
-        mine = [dealer for dealer in self.dealers if slot in self.holders[dealer]]
-        return {dealer: self.encrypted_shares(dealer, what[dealer])[slot] for dealer in mine}
 
     def revealed(self, slot: int) -> dict[int, tuple[int, bytes]]:
         """Return the shares that `slot` reveals: kind and share by dealer."""
@@ -174,14 +204,12 @@ class Sum:
         self, slot: int, revealed: Mapping[int, tuple[int, bytes]] | None = None
     ) -> bytes:
         records = ref.records(self.revealed(slot) if revealed is None else revealed)
-        signed = self.answered_digests(slot) + records
+        signed = self.survivors_digest() + records
         return records + self.sign(slot, "unmasking shares", self.transcript, signed)
 
-    def answered_digests(self, slot: int, survivors: Sequence[int] | None = None) -> bytes:
-        """Return the digests of the survivors and of the encrypted shares addressed to `slot`."""
-        listed = ref.u32(*sorted(self.survivors if survivors is None else survivors))
-        received = sorted(self.received_shares(slot).items())
-        return ref.digest(listed) + ref.digest(*(ref.u32(of) + share for of, share in received))
+    def survivors_digest(self, survivors: Sequence[int] | None = None) -> bytes:
+        """Return the digest of the survivors."""
+        return ref.digest(ref.u32(*sorted(self.survivors if survivors is None else survivors)))
 
     def total(self) -> list[list[int]]:
         result = [[0] * length for _, length in LANES]
@@ -251,19 +279,35 @@ def shown(whole: Sum) -> dict[str, Any]:
         "label": whole.label.hex(),
         "holders": {str(slot): selected for slot, selected in whole.holders.items()},
         "key_shares": by_slot(key_shares),
+        "received_shares": {
+            str(slot): by_slot(whole.received_shares(slot)) for slot in whole.dealers
+        },
+        "complaints": by_slot({slot: whole.complaints(slot) for slot in whole.dealers}),
         "share_commitments": shown_commitments(whole.share_commitments),
         "transcript_label": whole.transcript.hex(),
         "neighbours": {str(slot): whole.neighbours(slot) for slot in whole.dealers},
         "masked_inputs": by_slot({slot: whole.masked_input(slot) for slot in whole.survivors}),
         "survivors": list(whole.survivors),
         "confirmations": by_slot({slot: whole.confirmation(slot) for slot in whole.survivors}),
-        "received_shares": {
-            str(slot): by_slot(whole.received_shares(slot)) for slot in whole.survivors
+        "signed_inputs": {
+            str(slot): by_slot(whole.signed_inputs(slot)) for slot in whole.survivors
         },
         "unmasking_shares": by_slot(
             {slot: whole.unmasking_shares(slot) for slot in whole.survivors}
         ),
         "total": whole.total(),
+        "false_complaints": false_complaints(whole),
+    }
+
+
+def false_complaints(whole: Sum) -> dict[str, Any]:
+    """Return complaints of two holders about a dealer, which are false, and its answers."""
+    dealer = whole.dealers[0]
+    holders = [holder for holder in whole.holders[dealer] if holder in whole.dealers][:2]
+    return {
+        "dealer": dealer,
+        "complaints": by_slot({slot: whole.complaints(slot, [dealer]) for slot in holders}),
+        "answers": whole.answers(dealer, holders).hex(),
     }
 
 

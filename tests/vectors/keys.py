@@ -154,6 +154,9 @@ def signatures() -> dict[str, Any]:
     secret, label = stream("identity"), stream("label")
     payloads = [
         ("key shares", b"payload"),
+        ("complaint", ref.u32(7) + bytes(130)),
+        ("complaints", bytes(32)),
+        ("answers", b"answers"),
         ("masked input", b""),
         ("survivors", ref.u32(0, 1, 4)),
         ("unmasking shares", b"x"),

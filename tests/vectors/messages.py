@@ -6,7 +6,7 @@ from tests.vectors import reference as ref
 from tests.vectors.reference import stream, u32
 
 SHARE = 33
-ENCRYPTED_SHARE = 65
+SHARE_PAIR = 130
 
 
 def labels() -> dict[str, Any]:
@@ -65,13 +65,15 @@ def record(dealer: int, kind: int, share: bytes = bytes(SHARE)) -> bytes:
 def messages() -> dict[str, Any]:
     """Return messages by their fields, and bodies that must be refused."""
     signature = stream("signature", 64)
-    encrypted_shares = [stream(f"encrypted share {number}", ENCRYPTED_SHARE) for number in range(3)]
-    joined = b"".join(encrypted_shares)
+    pairs = [stream(f"share pair {number}", SHARE_PAIR) for number in range(3)]
+    start, joined = stream("graph_nonce") + stream("commitments", 64), b"".join(pairs)
     vector = stream("vector", 10)
     seeds, keys = {1: stream("s1", SHARE), 300: stream("s300", SHARE)}, {7: stream("k7", SHARE)}
-    payload = (
-        record(1, 0, seeds[1]) + record(5, 2) + record(7, 1, keys[7]) + record(300, 0, seeds[300])
-    )
+    payload = record(1, 0, seeds[1]) + record(7, 1, keys[7]) + record(300, 0, seeds[300])
+    complaints = {2: stream("complaint 2", 64), 300: stream("complaint 300", 64)}
+    complaining = b"".join(u32(dealer) + complaints[dealer] for dealer in complaints)
+    answered = {3: stream("k3", SHARE) + stream("s3", SHARE), 9: bytes(2 * SHARE)}
+    answering = b"".join(u32(holder) + shares for holder, shares in answered.items())
 
     def no(*bodies: tuple[str, bytes]) -> list[dict[str, str]]:
         return [{"comment": why, "packed": body.hex()} for why, body in bodies]
@@ -79,61 +81,81 @@ def messages() -> dict[str, Any]:
     return {
         "key_shares": [
             {
-                "graph_nonce": stream("graph_nonce").hex(),
-                "encrypted_shares": [encrypted_share.hex() for encrypted_share in of],
+                "graph_nonce": start[:32].hex(),
+                "seed_commitment": start[32:64].hex(),
+                "own_share_commitment": start[64:].hex(),
+                "share_pairs": [pair.hex() for pair in of],
                 "signature": signature.hex(),
-                "packed": (stream("graph_nonce") + b"".join(of) + signature).hex(),
-                "digest": ref.digest(*of).hex(),
+                "packed": (start + b"".join(of) + signature).hex(),
+                "digest": ref.digest(start[32:], *of).hex(),
             }
-            for of in (encrypted_shares, encrypted_shares[:1], [])
+            for of in (pairs, pairs[:1], [])
+        ],
+        "complaints": [
+            {
+                "signatures": {str(dealer): body.hex() for dealer, body in of.items()},
+                "signature": signature.hex(),
+                "packed": (complaining[: 68 * len(of)] + signature).hex(),
+            }
+            for of in (complaints, {})
+        ],
+        "answers": [
+            {
+                "key_shares": {str(holder): body[:SHARE].hex() for holder, body in of.items()},
+                "seed_shares": {str(holder): body[SHARE:].hex() for holder, body in of.items()},
+                "signature": signature.hex(),
+                "packed": (answering[: 70 * len(of)] + signature).hex(),
+            }
+            for of in (answered, {})
         ],
         "masked_inputs": [
             {
-                "commitment": stream("commitment").hex(),
-                "own_share_commitment": stream("own_share_commitment").hex(),
-                "encrypted_shares": [encrypted_share.hex() for encrypted_share in of],
                 "vector": vector.hex(),
                 "signature": signature.hex(),
-                "packed": (
-                    stream("commitment")
-                    + stream("own_share_commitment")
-                    + b"".join(of)
-                    + vector
-                    + signature
-                ).hex(),
+                "packed": (vector + signature).hex(),
+                "digest": ref.digest(vector).hex(),
             }
-            for of in (encrypted_shares, [])
         ],
         "unmasking_shares": [
             {
                 "seed_shares": {str(dealer): share.hex() for dealer, share in seeds.items()},
                 "key_shares": {str(dealer): share.hex() for dealer, share in keys.items()},
-                "invalid_dealers": [5],
                 "signature": signature.hex(),
                 "packed": (payload + signature).hex(),
             },
             {
                 "seed_shares": {},
                 "key_shares": {},
-                "invalid_dealers": [],
                 "signature": signature.hex(),
                 "packed": signature.hex(),
             },
         ],
         "no_key_shares": no(
             ("nothing", b""),
-            ("shorter than graph nonce and signature", bytes(95)),
-            ("an encrypted share is a byte short", bytes(32) + joined[:-1] + signature),
-            ("an encrypted share is a byte long", bytes(32) + joined + b"\0" + signature),
+            ("shorter than graph nonce, commitments and signature", bytes(159)),
+            ("a share pair is a byte short", start + joined[:-1] + signature),
+            ("a share pair is a byte long", start + joined + b"\0" + signature),
+            ("half a share pair", start + joined[:-65] + signature),
+        ),
+        "no_complaints": no(
+            ("nothing", b""),
+            ("shorter than a signature", bytes(63)),
+            ("a record is a byte short", complaining[:-1] + signature),
+            ("a record is a byte long", complaining + b"\0" + signature),
+            ("a dealer twice", complaining[:68] * 2 + signature),
+            ("dealers fall", complaining[68:] + complaining[:68] + signature),
+        ),
+        "no_answers": no(
+            ("nothing", b""),
+            ("shorter than a signature", bytes(63)),
+            ("a record is a byte short", answering[:-1] + signature),
+            ("a share is missing", answering[:37] + signature),
+            ("a holder twice", answering[:70] * 2 + signature),
+            ("holders fall", answering[70:] + answering[:70] + signature),
         ),
         "no_masked_inputs": no(
             ("nothing", b""),
-            ("no seed shares", vector + signature),
-            ("one commitment only", bytes(32) + vector + signature),
-            ("an encrypted share is a byte short", bytes(64) + joined[:-1] + vector + signature),
-            ("the vector is a byte short", bytes(64) + joined + vector[:-1] + signature),
-            ("the vector is a byte long", bytes(64) + joined + vector + b"\0" + signature),
-            ("no signature", bytes(64) + joined + vector),
+            ("shorter than a signature", bytes(63)),
         ),
         "no_unmasking_shares": no(
             ("nothing", b""),
@@ -142,15 +164,7 @@ def messages() -> dict[str, Any]:
             ("a record is a byte long", payload + b"\0" + signature),
             ("a dealer twice, both secrets", record(4, 0) + record(4, 1) + signature),
             ("a dealer twice, one secret", record(4, 0) + record(4, 0) + signature),
-            (
-                "a dealer twice, revealed and reported as invalid",
-                record(4, 0) + record(4, 2) + signature,
-            ),
             ("dealers fall", record(5, 0) + record(4, 0) + signature),
-            ("there is no kind 3", record(4, 3) + signature),
-            (
-                "a report of an invalid share carries a share",
-                record(4, 2, stream("s1", SHARE)) + signature,
-            ),
+            ("there is no kind 2", record(4, 2) + signature),
         ),
     }

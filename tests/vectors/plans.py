@@ -57,7 +57,12 @@ def plans() -> dict[str, Any]:
     }
 
 
-_SIZES = {"share-commitments": 64, "confirmations": 64, "encrypted-shares": 65}
+_SIZES = {
+    "share-commitments": 64,
+    "confirmations": 64,
+    "encrypted-shares": 130,
+    "signed-inputs": 96,
+}
 
 
 def _digest(plan: dict[str, Any]) -> bytes:

@@ -139,72 +139,106 @@ def confirmations() -> list[dict[str, Any]]:
     ]
 
 
-def encrypted_shares() -> list[dict[str, Any]]:
-    """Return encrypted shares that participant 0 reports as invalid, with their dealer."""
+def signed_inputs() -> list[dict[str, Any]]:
+    """Return signed inputs for which participant 0 reveals no share; null is one left out."""
+    mine = SUM.signed_inputs(RECEIVER)
+    dealer, other = list(mine)[:2]
+    digest, signature = mine[dealer][:32], mine[dealer][32:]
+    under_session = SUM.sign(dealer, "masked input", SUM.label, b"")
+    cases: list[tuple[str, bytes | None]] = [
+        ("the survivor signed nothing", None),
+        ("its signature is missing", digest + bytes(64)),
+        ("it signed another vector", stream("digest") + signature),
+        ("another signed for it", mine[other]),
+        ("it signed under the cohort, not the transcript", ref.digest(b"") + under_session),
+    ]
+    return [
+        {"comment": why, "signed_inputs": {str(dealer): body and body.hex()}} for why, body in cases
+    ]
+
+
+def share_pairs() -> list[dict[str, Any]]:
+    """Return share pairs that participant 0 complains about, with their dealer."""
     mine = SUM.received_shares(RECEIVER)
     dealer = next(slot for slot in mine if slot in SUM.survivors and RECEIVER in SUM.holders[slot])
     friend = next(slot for slot in mine if slot in SUM.holders[RECEIVER] and slot in SUM.survivors)
     good, secret = mine[dealer], SUM.agreed(dealer, RECEIVER, "encryption")
-    info = ref.info("seed share", dealer, RECEIVER)
+    key, seed = good[:65], good[65:]
 
-    def encrypted(share: bytes) -> bytes:
-        return ref.encrypted_share(secret, SUM.transcript, info, share)
+    def encrypted(share: bytes, name: str) -> bytes:
+        info = ref.info(name, dealer, RECEIVER)
+        return ref.encrypted_share(secret, SUM.label, info, share)
 
     holder = next(h for h in SUM.holders[dealer] if h != RECEIVER)
+    outside = P.to_bytes(33, "big")
     cases = [
-        ("its ciphertext is garbage", dealer, good[:32] + bytes(33)),
-        ("its commitment is to another share", dealer, bytes(32) + good[32:]),
-        (
-            "its ciphertext holds a share of the mask key",
-            dealer,
-            SUM.encrypted_shares(dealer, "mask")[RECEIVER],
-        ),
-        ("it is for another holder", dealer, SUM.encrypted_shares(dealer, "seed")[holder]),
-        ("it is mine, reflected", friend, SUM.encrypted_shares(RECEIVER, "seed")[friend]),
-        (
-            "another dealer sent it",
-            dealer,
-            next(p for o, p in mine.items() if o not in (dealer, DROPOUT_SLOT)),
-        ),
-        ("its share is P", dealer, encrypted(P.to_bytes(33, "big"))),
+        ("the ciphertext of the key share is garbage", key[:32] + bytes(33) + seed),
+        ("the ciphertext of the seed share is garbage", key + seed[:32] + bytes(33)),
+        ("the key share is committed to another share", bytes(32) + good[32:]),
+        ("the seed share is committed to another share", key + bytes(32) + seed[32:]),
+        ("the two shares are exchanged", seed + key),
+        ("two shares of the seed", seed + seed),
+        ("it is for another holder", SUM.pairs(dealer)[holder]),
+        ("it is mine, reflected", SUM.pairs(RECEIVER)[friend]),
+        ("another dealer sent it", next(pair for of, pair in mine.items() if of != dealer)),
+        ("its key share is P", encrypted(outside, "key share") + seed),
+        ("its seed share is P", key + encrypted(outside, "seed share")),
+        ("it is of another cohort", NEXT_SESSION.pairs(dealer)[RECEIVER]),
     ]
-    if DROPOUT_SLOT in mine:
-        seed = SUM.encrypted_shares(DROPOUT_SLOT, "seed")[RECEIVER]
-        cases.append(
-            ("its dealer dropped out, but it holds a share of the seed", DROPOUT_SLOT, seed)
-        )
-    return [
-        {"comment": why, "dealer": of, "encrypted_share": encrypted_share.hex()}
-        for why, of, encrypted_share in cases
-    ]
+    return [{"comment": why, "dealer": dealer, "share_pair": pair.hex()} for why, pair in cases]
 
 
 def unknown_dealers() -> list[dict[str, Any]]:
-    """Return dealers whose encrypted shares participant 0 refuses as a whole."""
-    encrypted_share = SUM.received_shares(RECEIVER)[next(iter(SUM.received_shares(RECEIVER)))]
-    cases = [("me", RECEIVER), ("one who did not share", ENROLLED_ONLY), ("not in the cohort", 12)]
+    """Return dealers whose share pairs participant 0 refuses as a whole."""
+    pair = SUM.received_shares(RECEIVER)[next(iter(SUM.received_shares(RECEIVER)))]
+    cases = [("me", RECEIVER), ("not in the cohort", 12)]
+    return [{"comment": why, "dealer": of, "share_pair": pair.hex()} for why, of in cases]
+
+
+def complaints() -> list[dict[str, Any]]:
+    """Return complaints about participant 0 that it does not answer."""
+    holder, other = SUM.holders[RECEIVER][:2]
+    pair = SUM.pairs(RECEIVER)[holder]
+    cases = [
+        ("not signed", holder, bytes(64)),
+        ("another signed for it", holder, SUM.complaint(other, RECEIVER, pair)),
+        ("about another pair", holder, SUM.complaint(holder, RECEIVER, SUM.pairs(RECEIVER)[other])),
+        ("about another dealer", holder, SUM.complaint(holder, DEALER_SLOT, pair)),
+        ("in another cohort", holder, NEXT_SESSION.complaint(holder, RECEIVER, pair)),
+        ("of one that is not a holder", RECEIVER, SUM.complaint(RECEIVER, RECEIVER, pair)),
+    ]
     return [
-        {"comment": why, "dealer": of, "encrypted_share": encrypted_share.hex()}
-        for why, of in cases
+        {"comment": why, "holder": of, "signature": signature.hex()} for why, of, signature in cases
     ]
 
 
 def to_the_server() -> list[dict[str, Any]]:
     """Return messages that the server refuses, by step and slot."""
-    graph_nonce, encrypted, signature = SUM.key_shares(RECEIVER)
+    graph_nonce, sent, signature = SUM.key_shares(RECEIVER)
 
-    def key_shares(shares: bytes, label: bytes = SUM.label, slot: int = RECEIVER) -> bytes:
-        payload = graph_nonce + ref.digest(shares)
-        return graph_nonce + shares + SUM.sign(slot, "key shares", label, payload)
+    def key_shares(rest: bytes, label: bytes = SUM.label, slot: int = RECEIVER) -> bytes:
+        payload = graph_nonce + ref.digest(rest)
+        return graph_nonce + rest + SUM.sign(slot, "key shares", label, payload)
 
-    seed_shares, packed = SUM.seed_shares(RECEIVER), ref.pack(SUM.masked_vector(RECEIVER), LANES)
+    packed = ref.pack(SUM.masked_vector(RECEIVER), LANES)
 
-    def masked_input(shares: bytes, vector: bytes = packed, label: bytes = SUM.transcript) -> bytes:
-        payload = shares + vector
-        return payload + SUM.sign(RECEIVER, "masked input", label, payload)
+    def masked_input(vector: bytes = packed, label: bytes = SUM.transcript) -> bytes:
+        return vector + SUM.sign(RECEIVER, "masked input", label, vector)
 
+    mine = list(SUM.received_shares(RECEIVER))
+    records = ref.u32(mine[0]) + SUM.complaint(
+        RECEIVER, mine[0], SUM.received_shares(RECEIVER)[mine[1]]
+    )
+    pairs = ref.digest(
+        *(ref.u32(of) + pair for of, pair in sorted(SUM.received_shares(RECEIVER).items()))
+    )
+
+    def complaints(records: bytes, about: bytes = pairs, label: bytes = SUM.label) -> bytes:
+        return records + SUM.sign(RECEIVER, "complaints", label, about + records)
+
+    unknown = ref.u32(RECEIVER) + SUM.complaint(RECEIVER, RECEIVER, bytes(130))
     survivors_and_dropout = (*SUM.survivors, DROPOUT_SLOT)
-    revealed, digests = SUM.revealed(RECEIVER), SUM.answered_digests(RECEIVER)
+    revealed, digest = SUM.revealed(RECEIVER), SUM.survivors_digest()
     dealer = next(slot for slot in revealed if slot not in (RECEIVER, DROPOUT_SLOT))
     non_dealer = next(slot for slot in SUM.survivors if slot not in revealed)
     share = revealed[dealer][1]
@@ -219,35 +253,41 @@ def to_the_server() -> list[dict[str, Any]]:
         return SUM.unmasking_shares(RECEIVER, kept)
 
     def answer_signed(
-        slot: int = RECEIVER, label: bytes = SUM.transcript, about: bytes = digests
+        slot: int = RECEIVER, label: bytes = SUM.transcript, about: bytes = digest
     ) -> bytes:
         records = ref.records(revealed)
         return records + SUM.sign(slot, "unmasking shares", label, about + records)
 
-    changed_vector = seed_shares + bytes(len(packed)) + masked_input(seed_shares)[-64:]
-    large_element = masked_input(seed_shares, b"\0" * 5 + b"\xff\xff\xff\xff\x03" + b"\0" * 8)
-    padded = masked_input(seed_shares, packed[:4] + bytes([packed[4] | 0x80]) + packed[5:])
+    changed_vector = bytes(len(packed)) + masked_input()[-64:]
+    large_element = masked_input(b"\0" * 5 + b"\xff\xff\xff\xff\x03" + b"\0" * 8)
+    padded = masked_input(packed[:4] + bytes([packed[4] | 0x80]) + packed[5:])
     survivors = ref.u32(*SUM.survivors)
     under_cohort = SUM.sign(RECEIVER, "survivors", SUM.label, survivors)
     cases = {
         "key-shares": {
-            "an encrypted share fewer than holders": key_shares(encrypted[:-65]),
-            "an encrypted share more than holders": key_shares(encrypted + encrypted[:65]),
-            "signed before an encrypted share was changed": (
-                graph_nonce + encrypted[65:] + encrypted[:65] + signature
+            "a share pair fewer than holders": key_shares(sent[:-130]),
+            "a share pair more than holders": key_shares(sent + sent[-130:]),
+            "signed before a share pair was changed": (
+                graph_nonce + sent[:64] + sent[194:] + sent[64:194] + signature
             ),
-            "signed by another": key_shares(encrypted, slot=1),
-            "signed in another cohort": key_shares(encrypted, NEXT_SESSION.label),
-            "not signed": graph_nonce + encrypted + bytes(64),
+            "signed before a commitment was changed": (
+                graph_nonce + bytes(32) + sent[32:] + signature
+            ),
+            "signed by another": key_shares(sent, slot=1),
+            "signed in another cohort": key_shares(sent, NEXT_SESSION.label),
+            "not signed": graph_nonce + sent + bytes(64),
+        },
+        "complaints": {
+            "not signed": bytes(64),
+            "of another": SUM.complaints(1),
+            "in another cohort": complaints(b"", label=NEXT_SESSION.label),
+            "about other pairs than were sent": complaints(b"", about=bytes(32)),
+            "about the pair of another dealer": complaints(records),
+            "about a dealer that sent none": complaints(unknown),
+            "signed before a complaint was left out": SUM.complaints(RECEIVER, mine[:1])[-64:],
         },
         "masked-input": {
-            "an encrypted share fewer than holders that shared": masked_input(seed_shares[:-65]),
-            "an encrypted share more than holders that shared": (
-                masked_input(seed_shares + seed_shares[-65:])
-            ),
-            "signed under the cohort, not the transcript": (
-                masked_input(seed_shares, label=SUM.label)
-            ),
+            "signed under the cohort, not the transcript": masked_input(label=SUM.label),
             "signed before the vector was changed": changed_vector,
             "an element is not below its modulus": large_element,
             "padding is not zero": padded,
@@ -264,16 +304,10 @@ def to_the_server() -> list[dict[str, Any]]:
             "the seed of a dropout": answer(dropout=(0, share)),
             "a share is missing": answer_without(dealer),
             "a share of one that shared none": answer(non_dealer=(0, share)),
-            "a report of an invalid share by a participant that shared nothing": (
-                answer(non_dealer=(2, bytes(33)))
-            ),
             "signed by another": answer_signed(slot=1),
             "signed under the cohort, not the transcript": answer_signed(label=SUM.label),
-            "the answer to other encrypted shares than were sent": (
-                answer_signed(about=SUM.answered_digests(1))
-            ),
             "the answer for other survivors": (
-                answer_signed(about=SUM.answered_digests(RECEIVER, survivors_and_dropout))
+                answer_signed(about=SUM.survivors_digest(survivors_and_dropout))
             ),
         },
     }
@@ -290,7 +324,9 @@ def refusals() -> dict[str, Any]:
         "share_commitments": transcripts(),
         "survivors": survivors(),
         "confirmations": confirmations(),
-        "encrypted_shares": encrypted_shares(),
+        "signed_inputs": signed_inputs(),
+        "share_pairs": share_pairs(),
         "unknown_dealers": unknown_dealers(),
+        "complaints": complaints(),
         "to_the_server": to_the_server(),
     }

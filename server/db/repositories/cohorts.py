@@ -55,6 +55,16 @@ class CohortRepository(Repository):
         """
         return await self._change(due, to, self.database.monotonic_seconds())
 
+    async def close_checking(self, due: PendingCohort, accused: Sequence[int]) -> bool:
+        """Continue with answering by the `accused`, or with masking if there are none.
+
+        False if the cohort has changed since it was read as `due`: then complaints may have
+        arrived. Raises as `move`.
+        """
+        to = Phase.ANSWERING if accused else Phase.MASKING
+        decided, received = self.database.monotonic_seconds(), due.phase_status.received
+        return await self._change(due, to, decided, received, accused=list(accused))
+
     async def fail(
         self,
         due: PendingCohort,
@@ -75,6 +85,8 @@ class CohortRepository(Repository):
         decided: float = math.inf,
         received: int | None = None,
         failure: tuple[str | None, FailureCause | None] = (None, None),
+        *,
+        accused: list[int] | None = None,
     ) -> bool:
         """Move a cohort to `to`, if it and the number `received` are as when that was decided."""
         if self.database.monotonic_seconds() - decided > _MAX_DECISION_SECONDS:
@@ -86,6 +98,8 @@ class CohortRepository(Repository):
         row.failure, cause = failure
         duration = None if to.is_over else timedelta(seconds=getattr(due.timeouts, to.value))
         enter_phase(session, row, to, count, self.database.now(session), duration, cause=cause)
+        if accused is not None:
+            row.accused = accused
         return True
 
     @write_transaction

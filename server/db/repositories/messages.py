@@ -19,6 +19,8 @@ from server.db.serializers import has_enrolled
 from server.errors import ProblemError, cohort_failed, not_found
 
 _VECTORS_PER_BATCH = 16  # 6 MB of the usual 400 kB each
+_SHORT_PER_BATCH = 1_000  # about 100 bytes each, except those of malicious devices
+_SHORT_KINDS = (MessageKind.COMPLAINTS, MessageKind.CONFIRMATION, MessageKind.INPUT_SIGNATURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class MessageRepository(Repository):
     ) -> list[tuple[int, bytes]]:
         next_ones = (MessageRow.cohort == cohort, MessageRow.kind == kind, MessageRow.slot > last)
         query = select(MessageRow.slot, MessageRow.body).where(*next_ones)
-        rows = session.execute(query.order_by(MessageRow.slot).limit(_VECTORS_PER_BATCH))
+        size = _SHORT_PER_BATCH if kind in _SHORT_KINDS else _VECTORS_PER_BATCH
+        rows = session.execute(query.order_by(MessageRow.slot).limit(size))
         batch = []
         for slot, body in rows:
             if body is None:
@@ -87,6 +90,12 @@ class MessageRepository(Repository):
                 raise _unreadable(closed, detail)
             batch.append((slot, body))
         return batch
+
+    @read_transaction
+    def body(self, session: Session, cohort: int, kind: MessageKind, slot: int) -> bytes | None:
+        """Return the message of one participant, None if it sent none or its body is deleted."""
+        of_slot = (MessageRow.cohort == cohort, MessageRow.kind == kind, MessageRow.slot == slot)
+        return session.scalar(select(MessageRow.body).where(*of_slot))
 
     @read_transaction
     def sums(self, session: Session, study: str, number: int) -> dict[int, tuple[bytes, int]]:

@@ -16,6 +16,7 @@ from protocol.api.phases import MESSAGE_KIND, Phase, PhaseStatus
 from protocol.study import Terms
 from secagg.parameters import Assumptions
 from secagg.seating import cohort_sizes
+from server.db.repositories.transitions import expected_messages
 from server.db.schema import PENDING_PHASES, CohortRow, MessageRow, StudyRow
 
 
@@ -88,8 +89,10 @@ def _pending_cohort(
     elif row.phase is Phase.REPORTING:
         received, expected, quorum = row.enrolled, rules.max_devices, rules.minimum
         patience = limits.reporting  # devices report when they can
-    elif row.phase is not Phase.SHARING:
-        expected = row.history[-2]["received"]  # the senders of the previous phase
+    else:
+        expected = expected_messages(row)
+    if row.phase is Phase.ANSWERING:  # the others continue without an answer
+        quorum = max(quorum - (row.history[-2]["received"] - expected), 0)
     return PendingCohort(
         id=row.id,
         study=row.study,

@@ -151,6 +151,7 @@ def _insert_cohorts(
             "enrolled": sizes[number],
             "poisoned": False,
             "history": [*(r | {"received": sizes[number]} for r in before), sharing],
+            "accused": [],
             "seating": seatings[number].pack(),
         }
         for number in range(1, len(sizes))

@@ -42,6 +42,7 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
         "enrolled": 0,
         "poisoned": False,
         "history": [_phase_record(phase, now)],
+        "accused": [],
     }
     count = study.terms.cohorts if is_sum and not study.terms.is_seated else 1
     session.execute(insert(CohortRow), [cohort | {"number": number} for number in range(count)])
@@ -69,7 +70,7 @@ def enter_phase(
     """
     previous, closed = row.phase, row.history[-1] | {"received": received}
     seconds = (now - datetime.fromisoformat(closed["entered"])).total_seconds()
-    expected = row.history[-2]["received"] if len(row.history) > 1 else None
+    expected = expected_messages(row) if len(row.history) > 1 else None
     row.history = [*row.history[:-1], closed, _phase_record(phase, now)]
     row.phase = phase
     if duration is not None:
@@ -90,6 +91,22 @@ def enter_phase(
         cause=cause,
         reason=row.failure,
     )
+
+
+def expected_messages(row: CohortRow) -> int:
+    """Return the number of participants that the present phase of an enrolled cohort waits for.
+
+    These are the senders of the previous phase. In answering they are the accused participants, of
+    which those that answered continue with the others.
+    """
+    if row.phase is Phase.SHARING:
+        return row.enrolled
+    if row.phase is Phase.ANSWERING:
+        return len(row.accused)
+    *_, before, previous, _ = [None, *row.history]
+    if before is None or previous["phase"] != Phase.ANSWERING:
+        return int(previous["received"])
+    return int(before["received"]) - len(row.accused) + int(previous["received"])
 
 
 def count_received(session: Session, row: CohortRow) -> int:

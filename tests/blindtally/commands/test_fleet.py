@@ -185,7 +185,7 @@ def test_devices_arrive_over_time_are_slow_and_drop_out_in_the_given_phases(
     [
         (["--dropout-in", "masking"], "--dropout-in takes PHASE=SHARE"),
         (["--dropout-in", "lunch=0.1"], "--dropout-in takes PHASE=SHARE"),
-        (["--dropout-in", "enrolling=0.1"], "devices drop out in sharing, masking"),
+        (["--dropout-in", "enrolling=0.1"], "devices drop out in sharing, checking, masking"),
         (["--dropout-in", "masking=0.95"], "from 0 to 0.9"),
         (["--arrivals", "bursts"], "bursts arrivals need a span"),
     ],

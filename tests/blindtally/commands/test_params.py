@@ -19,7 +19,7 @@ def test_json_on_stdout_has_k_and_t() -> None:
     assert (document["k"], document["t"]) == (needed.holders, needed.threshold)
     assert (document["partners"], document["witnesses"]) == (needed.neighbours, 0)
     assert document["quorum"] == 800
-    assert document["messages"] == 4
+    assert document["messages"] == 5
     assert "confirmation" not in document["bytes_up"]
 
 
@@ -29,9 +29,10 @@ def test_the_server_is_trusted_only_by_option() -> None:
     assert document["mode"] == "active"
     assert (document["k"], document["t"]) == (needed.holders, needed.threshold)
     assert document["witnesses"] == needed.spot_checks > 0
-    assert list(document["bytes_up"]) == ["join", "shares", "deal", "confirmation", "reveal"]
+    sent = ["join", "shares", "complaints", "input", "confirmation", "reveal"]
+    assert list(document["bytes_up"]) == sent
     assert document["bytes_down"]["roster"] == 224_000
-    assert document["bytes_of_signatures"] == 5 * 64
+    assert document["bytes_of_signatures"] == 6 * 64
     assert document["words"] == 100_000
     spent = (document[f"seconds_of_{who}"] for who in ("device", "server", "server_with_losses"))
     device, server, losing = (sum(seconds.values()) for seconds in spent)
@@ -60,7 +61,8 @@ def test_the_table_has_values_and_reasons_in_eighty_columns(clients: int, mode: 
         "bytes up",
         "  join",
         "  key shares",
-        "  seed shares",
+        "  complaints",
+        "  masked input",
         "  unmasking",
         "bytes down",
         "  roster",

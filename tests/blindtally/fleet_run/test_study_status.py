@@ -55,7 +55,10 @@ def shown(*cohorts: dict[str, Any], state: str = "running", cohort_size: int = 2
         ),
         ([cohort(0, Phase.ENROLLING, 20)], "20 of 20 devices in cohort 1"),
         ([cohort(0, Phase.SHARING, 20, 12)], "cohort 1 sharing, messages from 12 of 20 devices"),
-        ([cohort(0, Phase.MASKING, 20, 18, 5)], "cohort 1 masking, messages from 5 of 18 devices"),
+        (
+            [cohort(0, Phase.MASKING, 20, 18, 18, 5)],
+            "cohort 1 masking, messages from 5 of 18 devices",
+        ),
         (
             [
                 cohort(0, Phase.SUMMED, 20),

@@ -10,9 +10,9 @@ import pytest
 from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_operations
 from client.device.policy import Policy
 from protocol.api.messages import JoinRequest, Survivors
-from secagg.aggregator import collect_masked_inputs
+from secagg.aggregator import UnmaskingRequest, route_shares
 from secagg.keys import Identity
-from secagg.messages import pack_confirmations, received_shares_bytes
+from secagg.messages import pack_signatures, pack_signed_inputs
 from secagg.parameters import Assumptions, Mode, choose_parameters
 from secagg.participant import join
 from secagg.ring import Lane, Ring
@@ -24,6 +24,7 @@ from secagg.roster import (
     share_commitments_bytes,
 )
 from secagg.session import Registry, Session, Transcript
+from secagg.shares import received_shares_bytes
 
 N = 40
 RING = Ring((Lane(2**16, 8),))
@@ -71,20 +72,22 @@ def test_the_bytes_are_those_of_the_messages(mode: Mode, has_registrar: bool) ->
     shared, key_shares = {}, {}
     for slot, device in enumerate(joined):
         shared[slot], key_shares[slot] = device.share(slot, session, rng)
+    received = route_shares(session, key_shares)
+    checked, complaints = {}, {}
+    for slot, sharer in shared.items():
+        checked[slot], complaints[slot] = sharer.check(received[slot])
     commitments = {slot: message.share_commitment for slot, message in key_shares.items()}
     transcript = Transcript(session, ShareCommitments.of(commitments))
     masked, inputs = {}, {}
-    for slot, state in shared.items():
-        masked[slot], inputs[slot] = state.mask(transcript, RING, RING.zero(), rng)
-    seed_shares = {slot: message.seed_shares for slot, message in inputs.items()}
-    collected = collect_masked_inputs(transcript, key_shares, seed_shares)
+    for slot, state in checked.items():
+        masked[slot], inputs[slot] = state.mask(transcript, RING, RING.zero())
+    collected = UnmaskingRequest(transcript, frozenset(masked))
+    signed = {slot: message.signed_input for slot, message in inputs.items()}
     confirmed, signatures = {}, {}
     for slot, sender in masked.items():
         confirmed[slot], signatures[slot] = sender.confirm(collected.survivors)
-    unmasking = [
-        state.unmask(signatures, collected.received_shares[slot], rng)
-        for slot, state in confirmed.items()
-    ]
+    unmasking = [state.unmask(signatures, signed, rng) for state in confirmed.values()]
+    held = [{dealer: signed[dealer] for dealer in collected.dealers_of(slot)} for slot in masked]
     request = JoinRequest(
         identity="00" * 32,
         mask_key="00" * 32,
@@ -96,22 +99,21 @@ def test_the_bytes_are_those_of_the_messages(mode: Mode, has_registrar: bool) ->
     up = {
         "join": len(request.model_dump_json()),
         "shares": len(key_shares[0].pack()),
-        "deal": len(inputs[0].pack()) - RING.nbytes,
+        "complaints": len(complaints[0].pack()),
+        "input": len(inputs[0].pack()) - RING.nbytes,
         "confirmation": len(signatures[0]),
         "reveal": sum(len(message.pack()) for message in unmasking) / N,  # the mean
     }
     down = {
         "roster": len(roster_bytes(roster)),
+        "received": sum(len(received_shares_bytes(shares)) for shares in received.values()) / N,
         "sharers": len(share_commitments_bytes(transcript.share_commitments)),
         "survivors": len(Survivors(survivors=tuple(sorted(masked))).model_dump_json()),
-        "confirmations": len(pack_confirmations(signatures)),
-        "parcels": sum(
-            len(received_shares_bytes(shares)) for shares in collected.received_shares.values()
-        )
-        / N,
+        "confirmations": len(pack_signatures(signatures)),
+        "inputs": sum(len(pack_signed_inputs(inputs)) for inputs in held) / N,
     }
     if mode == "semi-honest":
-        del up["confirmation"], down["confirmations"]
+        del up["confirmation"], down["confirmations"], down["inputs"]
     assert cost.upload_bytes == up
     assert cost.download_bytes == down
     assert list(cost.upload_bytes) == list(up)
@@ -135,11 +137,11 @@ def test_devices_check_no_signatures_if_the_server_is_trusted() -> None:
     assert cost_of("semi-honest").checked_signatures == 0
     active = cost_of()
     assert (
-        active.checked_signatures == 2 * active.parameters.holders + active.parameters.spot_checks
+        active.checked_signatures == 3 * active.parameters.holders + active.parameters.spot_checks
     )
     assert (
         cost_of(registrar=False).checked_signatures
-        == active.parameters.holders + active.parameters.spot_checks
+        == 2 * active.parameters.holders + active.parameters.spot_checks
     )
 
 

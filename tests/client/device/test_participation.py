@@ -25,15 +25,19 @@ from protocol.api.phases import MessageKind
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.randomness import RandomWords, seeded_words
-from secagg.errors import UnsafeRequestError
+from secagg.aggregator import check_answers
+from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.keys import Identity
 from secagg.messages import (
-    ReceivedShares,
-    pack_confirmations,
-    received_shares_bytes,
-    unpack_confirmations,
+    Answers,
+    Complaints,
+    pack_signatures,
+    pack_signed_inputs,
+    unpack_signatures,
+    unpack_signed_inputs,
 )
 from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
+from secagg.shares import ReceivedShares, received_shares_bytes
 from tests.client.cohort import STUDY, N, Service, view_of
 from tests.support.policies import trusting_policy
 
@@ -81,7 +85,9 @@ def test_the_largest_documents_are_those_of_the_protocol_page() -> None:
         "share-commitments": 68,
         "survivors": len("99,999, "),
         "confirmations": 68,
-        "encrypted-shares": 69,
+        "encrypted-shares": 134,
+        "complaints": 68,
+        "signed-inputs": 100,
     } == MAX_ROW_BYTES
 
 
@@ -231,7 +237,8 @@ async def test_of_two_processes_asked_again_one_gives_the_vector(tmp_path: Path)
     earlier, later = (device(journal=FileJournal(tmp_path / "journal")) for _ in range(2))
     async with late.client() as http:
         taking = participation(http, late.view, later).steps(STUDY)
-        assert [await anext(taking), await anext(taking)] == [DeviceStep.JOINED, DeviceStep.SHARED]
+        steps = [DeviceStep.JOINED, DeviceStep.SHARED, DeviceStep.CHECKED]
+        assert [await anext(taking) for _ in steps] == steps
         await play(first, earlier)
         with pytest.raises(PolicyError, match="another masked-input in round 2"):
             await anext(taking)
@@ -322,17 +329,26 @@ def fewer_share_commitments(body: bytes) -> bytes:
 
 
 def fewer_signatures(body: bytes) -> bytes:
-    return pack_confirmations({s: each for s, each in unpack_confirmations(body).items() if s < 6})
+    return pack_signatures({s: each for s, each in unpack_signatures(body).items() if s < 6})
 
 
 def forged_signatures(body: bytes) -> bytes:
-    signatures = unpack_confirmations(body)
-    return pack_confirmations(dict.fromkeys(signatures, signatures[0]))
+    signatures = unpack_signatures(body)
+    return pack_signatures(dict.fromkeys(signatures, signatures[0]))
 
 
 def a_strangers_share(body: bytes) -> bytes:
     shares = ReceivedShares.unpack(body)
     return received_shares_bytes({**shares, 0: next(iter(shares.values()))})
+
+
+def a_false_complaint(_: bytes) -> bytes:
+    return pack_signatures({1: bytes(64)})
+
+
+def swapped_signatures(body: bytes) -> bytes:
+    signed = unpack_signed_inputs(body)
+    return pack_signed_inputs(dict(zip(signed, [*signed.values()][::-1], strict=True)))
 
 
 def unreadable(_: bytes) -> bytes:
@@ -356,17 +372,22 @@ def unreadable(_: bytes) -> bytes:
         ("roster", swapped_entries, "another than me", "participants"),
         ("roster", repeated_entry, "same identity twice", "participants"),
         ("roster", lambda body: bytes(32) + body[32:], "malformed", "participants"),
-        ("share-commitments", unreadable, "malformed", "key-shares"),
-        ("share-commitments", other_key_shares, "other shares than I", "key-shares"),
-        ("share-commitments", fewer_share_commitments, "quorum", "key-shares"),
+        ("share-commitments", unreadable, "malformed", "complaints"),
+        ("share-commitments", other_key_shares, "other shares than I", "complaints"),
+        ("share-commitments", fewer_share_commitments, "quorum", "complaints"),
         ("survivors", unreadable, "malformed", "masked-input"),
         ("survivors", dropping(0), "left my vector out", "masked-input"),
         ("survivors", dropping(1, 2, 3), "quorum", "masked-input"),
         ("confirmations", unreadable, "malformed", "confirmation"),
         ("confirmations", fewer_signatures, "quorum", "confirmation"),
         ("confirmations", forged_signatures, "did not sign", "confirmation"),
-        ("encrypted-shares", unreadable, "malformed", "confirmation"),
-        ("encrypted-shares", a_strangers_share, "forwarded a share", "confirmation"),
+        ("encrypted-shares", unreadable, "malformed", "key-shares"),
+        ("encrypted-shares", a_strangers_share, "forwarded a share", "key-shares"),
+        ("complaints", unreadable, "malformed", "complaints"),
+        ("complaints", a_false_complaint, "showed a complaint", "complaints"),
+        ("signed-inputs", unreadable, "malformed", "confirmation"),
+        ("signed-inputs", lambda _: b"", "masked nothing under", "confirmation"),
+        ("signed-inputs", swapped_signatures, "masked nothing under", "confirmation"),
     ],
 )
 async def test_a_device_leaves_a_service_that_cheats_and_sends_no_more(
@@ -388,6 +409,34 @@ async def test_a_slot_beyond_the_plan_is_not_even_recorded() -> None:
     assert journal.entries == ()
 
 
+async def test_a_device_complains_about_shares_that_it_cannot_use() -> None:
+    def spoiled(body: bytes) -> bytes:
+        return body[:4] + bytes(130) + body[134:]
+
+    service = Service(view_of(), cheats={"encrypted-shares": spoiled})
+    with pytest.raises(FaultyParticipantError, match="did not sign"):  # it signs what it received
+        await play(service)
+    message = Complaints.unpack(service.received["complaints"])
+    assert len(message.signatures) == 1
+
+
+async def test_a_device_answers_a_false_complaint_and_is_in_the_sum() -> None:
+    def complaint(_: bytes) -> bytes:
+        pair = service.routed[liar()][0].pack()
+        statement = service.session.complaint_statement(liar(), 0, pair)
+        return pack_signatures({liar(): service.others[liar() - 1].identity.sign(statement)})
+
+    def liar() -> int:
+        graph_nonce = service.key_shares[0].graph_nonce
+        return service.session.neighbour_selection.holders(0, graph_nonce)[0]
+
+    service = Service(view_of(), cheats={"complaints": complaint})
+    assert await play(service) == list(steps_in_mode("active"))
+    answers = Answers.unpack(service.received["answers"])
+    check_answers(service.session, 0, service.key_shares[0], [liar()], answers)
+    service.total()
+
+
 async def test_an_unexpected_error_ends_the_round_and_keeps_the_last_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -398,7 +447,7 @@ async def test_an_unexpected_error_ends_the_round_and_keeps_the_last_step(
     service = Service(view_of())
     async with service.client() as http:
         end = await run_participation(participation(http, service.view), STUDY)
-    assert (end.state, end.last_step) == (EndState.FAULT, DeviceStep.SHARED)
+    assert (end.state, end.last_step) == (EndState.FAULT, DeviceStep.CHECKED)
     assert end.error == "OverflowError: too large "
 
 

@@ -18,8 +18,9 @@ from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.study import Terms
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
-from secagg.messages import EncryptedShare, KeyShares, MaskedInput, SeedShares
+from secagg.messages import KeyShares, MaskedInput
 from secagg.parameters import choose_parameters
+from secagg.shares import SHARE_PAIR_BYTES, unpack_share_pairs
 from tests.support.policies import trusting_policy
 
 STUDY = "study-1"
@@ -305,15 +306,12 @@ def test_a_vector_of_many_small_elements_is_refused() -> None:
     replace(POLICY, max_upload_bytes=int(refused.value.needed or 0)).check_plan(plan, STUDY, 1)
 
 
-def test_key_shares_and_seed_shares_count_as_upload() -> None:
+def test_key_shares_and_vector_count_as_upload() -> None:
     holders = choose_parameters(100, TERMS.assumptions).holders
-    encrypted_share = EncryptedShare(bytes(32), bytes(33))
-    shares = KeyShares(bytes(32), (encrypted_share,) * holders, bytes(64)).pack()
+    pairs = unpack_share_pairs(bytes(SHARE_PAIR_BYTES * holders))
+    shares = KeyShares(bytes(32), bytes(32), bytes(32), pairs, bytes(64)).pack()
     vector = bytes(MECHANISMS["adaptive-iblt"].ring(PLAN).nbytes)
-    upload = MaskedInput(
-        SeedShares(bytes(32), bytes(32), (encrypted_share,) * holders), vector, bytes(64)
-    ).pack()
-    exactly = len(shares) + len(upload)
+    exactly = len(shares) + len(MaskedInput(vector, bytes(64)).pack())
     assert upload_bytes(PLAN) == exactly
     replace(POLICY, max_upload_bytes=exactly).check_plan(PLAN, STUDY, 1)
     with pytest.raises(PolicyError, match=f"{exactly} bytes"):

@@ -61,14 +61,16 @@ def test_devices_drop_out_in_the_phases_of_the_configuration() -> None:
     selected, last_steps = select_devices(
         FleetConfig(200, seed=1, behaviour=behaviour), 1, "active", range(300)
     )
-    assert Counter(last_steps.values()) == {DeviceStep.SHARED: 20, DeviceStep.CONFIRMED: 10}
+    assert Counter(last_steps.values()) == {DeviceStep.CHECKED: 20, DeviceStep.CONFIRMED: 10}
     assert last_steps.keys() <= set(selected)
     assert dropouts_by_step({Phase.UNMASKING: 0.1}, "semi-honest") == {DeviceStep.MASKED: 0.1}
 
 
 @pytest.mark.parametrize("phase", [Phase.ENROLLING, Phase.CONFIRMING, Phase.SUMMED])
 def test_a_phase_in_which_no_device_can_drop_out_is_refused(phase: Phase) -> None:
-    with pytest.raises(ValueError, match="drop out in sharing, masking, unmasking, not in"):
+    with pytest.raises(
+        ValueError, match="drop out in sharing, checking, masking, unmasking, not in"
+    ):
         dropouts_by_step({phase: 0.1}, "semi-honest")
 
 

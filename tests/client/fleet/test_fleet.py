@@ -112,7 +112,7 @@ def test_devices_drop_out_before_each_phase_alike() -> None:
     _, last_steps = select_devices(config(devices=3000, dropout=0.5), 1, "active", range(3000))
     shares = Counter(last_steps.values())
     assert set(shares) == set(droppable_steps("active"))
-    assert all(290 < count < 460 for count in shares.values())  # 375 and 5 sd; the seed is fixed
+    assert all(220 < count < 380 for count in shares.values())  # 300 and 5 sd; the seed is fixed
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,17 @@ def test_a_round_that_a_registrar_seats_waits_for_it_after_enrolling() -> None:
     assert seating.next_phase is Phase.SHARING
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_masking_follows_answering(mode: Mode) -> None:
+    assert next_phase(Phase.CHECKING, mode) is next_phase(Phase.ANSWERING, mode) is Phase.MASKING
+    nobody = replace(MASKING, phase=Phase.ANSWERING, mode=mode, expected=2, quorum=0)
+    assert settle(nobody, NOON - TICK) is Phase.ANSWERING
+    assert settle(nobody, NOON) is Phase.MASKING  # without the dealers that did not answer
+    assert settle(replace(nobody, quorum=1), NOON) is Phase.FAILED
+
+
 def test_an_active_server_alone_has_its_survivors_confirmed() -> None:
-    others = (Phase.SEATING, Phase.REPORTING, Phase.SUMMED, Phase.FAILED)
+    others = (Phase.SEATING, Phase.ANSWERING, Phase.REPORTING, Phase.SUMMED, Phase.FAILED)
     assert list(PARTICIPANT_PHASES["active"]) == [phase for phase in Phase if phase not in others]
     assert set(PARTICIPANT_PHASES["active"]) - set(PARTICIPANT_PHASES["semi-honest"]) == {
         Phase.CONFIRMING

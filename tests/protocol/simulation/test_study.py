@@ -79,9 +79,7 @@ def test_a_round_finds_what_its_devices_hold(*, secure: bool) -> None:
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_device_that_drops_out_before_its_vector_arrives_is_not_counted(*, secure: bool) -> None:
-    losing = dropouts_by_number(
-        dict(zip((0, 1, 2, 3, 20), PARTICIPANT_PHASES["active"], strict=True))
-    )
+    losing = dropouts_by_number(dict(zip((0, 1, 2, 3, 20), PHASES, strict=True)))
     held = devices(24)
     outcome = run_round(MECHANISM, plan(), [held], random.Random(1), dropouts=losing, secure=secure)
     assert (outcome.devices, outcome.truth) == (21, together(held[3:]))
@@ -130,9 +128,7 @@ def sum_of(vectors: list[Any], slots: list[int]) -> bytes:
     st.integers(3, 16).flatmap(
         lambda n: st.tuples(
             st.just(n),
-            st.dictionaries(
-                st.integers(0, n - 1), st.sampled_from(PARTICIPANT_PHASES["active"][1:])
-            ),
+            st.dictionaries(st.integers(0, n - 1), st.sampled_from(PHASES[1:])),
         )
     ),
     st.sampled_from(["active", "semi-honest"]),

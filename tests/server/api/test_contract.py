@@ -71,7 +71,7 @@ class Loop:
         served = Served(self._app, self._client, Clock())
         study = await served.create()
         party = Party(served, study, await served.join(study, 6))
-        await party.go("share")
+        await party.go("share", "check")
         await served.until_phase(study, "masking")
         device = party.devices[0]
         self.ticket = device.headers

@@ -17,7 +17,7 @@ from tests.server.party import refused
 STUDY_CREATED, STUDY_STARTED = "study-created", "study-started"
 ROUND_OPENED, PHASE_CHANGED = "round-opened", "cohort-phase-changed"
 ROUND_CLOSED, STUDY_ENDED = "round-closed", "study-ended"
-ONE_ROUND = [ROUND_OPENED, *[PHASE_CHANGED] * 5, ROUND_CLOSED]
+ONE_ROUND = [ROUND_OPENED, *[PHASE_CHANGED] * 6, ROUND_CLOSED]
 
 
 def kinds(events: list[Event]) -> list[str]:
@@ -27,21 +27,21 @@ def kinds(events: list[Event]) -> list[str]:
 async def test_a_stream_covers_a_study_from_its_creation_to_its_end(served: Served) -> None:
     study = await served.create(rounds=2)
     async with listening(served, study) as listener:
-        await play(served, study, lost=((), (1,), (), ()))
+        await play(served, study, lost=((), (), (1,), (), ()))
         await served.until_closed(study)
         await play(served, study, after=1)
         events = await listener.until_over()
     assert listener.headers["content-type"].startswith("text/event-stream")
     assert listener.text.startswith("retry: 2000\n\n")
     assert kinds(events) == [STUDY_CREATED, STUDY_STARTED, *ONE_ROUND, *ONE_ROUND, STUDY_ENDED]
-    assert [event.id for event in events] == list(range(1, 18))
+    assert [event.id for event in events] == list(range(1, 20))
     assert {event.study for event in events} == {study}
-    masking = events[5]
+    masking = events[6]
     assert (masking.previous_phase, masking.phase) == (Phase.MASKING, Phase.CONFIRMING)
     assert (masking.received, masking.expected, masking.cohort) == (5, 6, 0)
     assert masking.seconds is not None
     assert masking.seconds >= 5  # waiting for the dropout
-    closed = events[8]
+    closed = events[9]
     assert (closed.round, closed.state, closed.participants) == (1, "decoded", 5)
     assert (closed.sampling_threshold, closed.heavy_hitters) == (events[2].sampling_threshold, 1)
     assert events[-1].state == "finished"

@@ -8,7 +8,7 @@ from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, sum_of, together
 from tests.server.party import refused
 
-PHASES = ("sharing", "masking", "confirming", "unmasking")
+PHASES = ("sharing", "checking", "masking", "confirming", "unmasking")
 
 
 async def message_count(served: Served) -> int:
@@ -29,7 +29,7 @@ async def refuse(served: Served, device: Device, kind: str, body: bytes) -> str:
 async def failed_cohort(served: Served, study: str) -> list[Device]:
     """Return devices that computed all messages of a cohort, which then failed."""
     devices = await served.join(study, 6)
-    await together(devices, *STEPS[:3])
+    await together(devices, *STEPS[:4])
     await together(devices[:3], "reveal")
     for device in devices[3:]:
         device.reveal_body = await device.compute_reveal()

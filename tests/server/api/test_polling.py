@@ -34,7 +34,7 @@ async def test_an_answer_that_is_not_ready_has_a_time_to_retry(party: Party) -> 
     refused(answer, 409, "no-round")
     assert answer.headers["retry-after"] == "1"
     await party.served.until_phase(study, "sharing")
-    pending = await party.devices[0].get("share-commitments", wait=0)
+    pending = await party.devices[0].get("encrypted-shares", wait=0)
     assert (pending.status_code, pending.headers["retry-after"]) == (202, "0")
 
 

@@ -7,15 +7,24 @@ from contextlib import contextmanager
 import pytest
 
 from protocol.api.messages import Survivors
-from secagg.messages import ReceivedShares, unpack_confirmations
+from secagg.messages import unpack_signatures, unpack_signed_inputs
 from secagg.roster import Roster, ShareCommitments
-from tests.server.device import Device
+from secagg.shares import ReceivedShares
+from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, together
 from tests.server.party import Party, refused
 
 STRANGER = "0" * 32
-LISTS = ("roster", "share-commitments", "survivors", "confirmations", "encrypted-shares")
-PHASE_OF_LIST = ("enrolling", "sharing", "masking", "confirming", "confirming")
+PHASE_OF_LIST = {
+    "roster": "enrolling",
+    "encrypted-shares": "sharing",
+    "complaints": "checking",
+    "share-commitments": "checking",
+    "survivors": "masking",
+    "confirmations": "confirming",
+    "signed-inputs": "confirming",
+}
+LISTS = tuple(PHASE_OF_LIST)
 
 
 @contextmanager
@@ -40,7 +49,7 @@ async def test_another_participants_ticket_is_not_authorised(party: Party) -> No
     with ticket(device, other.headers):
         for what in LISTS:
             refused(await device.get(what), 401, "not-authorised")
-        for what in ("key-shares", "masked-input", "confirmation", "unmasking-shares"):
+        for what in ("answers", *KINDS):
             refused(await device.put(what, b""), 401, "not-authorised")
     await party.go(*STEPS)
     await party.end()
@@ -57,10 +66,10 @@ async def test_an_unknown_participant_is_not_found(party: Party) -> None:
 
 async def test_each_list_is_pending_in_its_phase_and_refused_before(party: Party) -> None:
     device = party.devices[-1]
-    order = ("enrolling", "sharing", "masking", "confirming", "unmasking")
+    order = ("enrolling", "sharing", "checking", "masking", "confirming", "unmasking")
     for step, phase in zip(STEPS, order[1:], strict=True):
         await party.served.until_phase(party.study, phase)
-        for what, closing in zip(LISTS, PHASE_OF_LIST, strict=True):
+        for what, closing in PHASE_OF_LIST.items():
             response = await device.get(what, wait=0)
             ahead = order.index(closing) - order.index(phase)
             assert response.status_code == (200 if ahead < 0 else 202 if ahead == 0 else 409)
@@ -74,19 +83,20 @@ async def test_each_list_is_pending_in_its_phase_and_refused_before(party: Party
 
 async def test_a_request_waits_until_the_phase_changes(party: Party) -> None:
     device = party.devices[0]
-    for what, step in zip(LISTS[1:4], STEPS[:3], strict=True):
-        await party.served.until_phase(party.study, PHASE_OF_LIST[LISTS.index(what)])
+    lists = ("encrypted-shares", "complaints", "survivors", "confirmations")
+    for what, step in zip(lists, STEPS[:4], strict=True):
+        await party.served.until_phase(party.study, PHASE_OF_LIST[what])
         waiting = asyncio.create_task(device.get(what, wait=30))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await party.go(step)
         response = await asyncio.wait_for(waiting, 5)
         assert response.status_code == 200
-        assert response.content
+        assert response.content or what == "complaints"
 
 
 async def test_the_lists_of_a_finished_phase_do_not_change(party: Party) -> None:
-    await party.go("share")
+    await party.go("share", "check")
     await party.lose("mask", 5)
     await party.go("confirm")
     device = party.devices[0]
@@ -94,13 +104,15 @@ async def test_the_lists_of_a_finished_phase_do_not_change(party: Party) -> None
     assert len(Roster.unpack(lists["roster"], has_registrar=False)) == 6
     assert list(ShareCommitments.unpack(lists["share-commitments"])) == [0, 1, 2, 3, 4, 5]
     assert Survivors.model_validate_json(lists["survivors"]).survivors == (0, 1, 2, 3, 4)
-    assert list(unpack_confirmations(lists["confirmations"])) == [0, 1, 2, 3, 4]
+    assert list(unpack_signatures(lists["confirmations"])) == [0, 1, 2, 3, 4]
     senders = list(ReceivedShares.unpack(lists["encrypted-shares"]))
     assert senders == [1, 2, 3, 4, 5]  # all others
+    assert lists["complaints"] == b""
+    assert list(unpack_signed_inputs(lists["signed-inputs"])) == [1, 2, 3, 4]
     for what, content in lists.items():
         assert (await device.get(what)).content == content
     for other in party.devices[1:]:
-        for what in LISTS[:-1]:
+        for what in set(LISTS) - {"encrypted-shares", "signed-inputs"}:
             assert (await other.get(what)).content == lists[what]  # equal for all
     await party.go("reveal")
     await party.end()
@@ -110,7 +122,7 @@ async def test_the_lists_of_a_finished_phase_do_not_change(party: Party) -> None
     ("step", "reason"),
     [
         (0, "3 of 6 shared their secrets in time, where 4 are needed"),
-        (3, "3 of 6 gave their shares in time, where 4 are needed"),
+        (4, "3 of 6 gave their shares in time, where 4 are needed"),
     ],
 )
 async def test_a_cohort_without_a_quorum_fails_in_any_phase_with_a_reason(

@@ -13,9 +13,13 @@ from tests.server.harness import STEPS, Served, study_request, together
 from tests.server.lies import with_vector
 from tests.server.party import Party, refused
 
-PHASES = ("sharing", "masking", "confirming", "unmasking")
+PHASES = ("sharing", "checking", "masking", "confirming", "unmasking")
 NEXT_MESSAGE_AND_DOCUMENT = tuple(
-    zip(KINDS[1:], ("share-commitments", "survivors", "encrypted-shares"), strict=True)
+    zip(
+        KINDS[1:],
+        ("encrypted-shares", "share-commitments", "survivors", "signed-inputs"),
+        strict=True,
+    )
 )
 
 
@@ -34,7 +38,7 @@ async def test_a_message_is_accepted_again_in_each_later_phase_and_after_the_end
 
 
 async def test_a_message_is_accepted_again_after_the_cohort_failed(party: Party) -> None:
-    await party.go("share", "mask")
+    await party.go("share", "check", "mask")
     await together(party.devices[:3], "confirm")
     assert await party.served.pass_phase(party.study) == "failed"
     device, silent = party.devices[0], party.devices[-1]
@@ -62,10 +66,10 @@ async def test_other_content_after_the_phase_is_refused(party: Party) -> None:
 async def test_a_message_that_is_repeated_with_other_content_is_refused_and_the_first_stays(
     party: Party,
 ) -> None:
-    device = await party.go_but_one("share", "mask")
+    device = await party.go_but_one("share", "check", "mask")
     device.vector_body = await device.compute_vector()
     assert (await device.put("masked-input", device.vector_body)).status_code == 204
-    other = with_vector(device, device.vector_body, device.ring.pack(device.ring.zero()))
+    other = with_vector(device, device.ring.pack(device.ring.zero()))
     assert "other content" in refused(await device.put("masked-input", other), 409, "conflict")
     await party.go("confirm", "reveal")
     await party.end()
@@ -91,7 +95,7 @@ async def test_a_message_before_its_phase_is_refused_with_the_phase(served: Serv
     await party.end()
 
 
-@pytest.mark.parametrize("steps", [(0, 1), (2, 3)])
+@pytest.mark.parametrize("steps", [(0, 1), (2,), (3, 4)])
 async def test_late_messages_are_refused_and_their_devices_are_left_out(
     party: Party, steps: tuple[int, ...]
 ) -> None:
@@ -147,7 +151,7 @@ async def test_a_late_body_is_refused_by_the_current_phase_and_not_by_the_last_k
     party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The same happens between the end of a phase and the next check of another server.
-    device = await party.go_but_one("share", "mask")
+    device = await party.go_but_one("share", "check", "mask")
     body = await device.compute_vector()
     await party.served.pass_phase(party.study)
     orchestrator = party.served.service.orchestrator
@@ -165,14 +169,14 @@ async def test_a_late_body_is_refused_by_the_current_phase_and_not_by_the_last_k
 
 
 async def test_a_value_outside_its_lane_is_malformed(party: Party) -> None:
-    device = await party.go_but_one("share", "mask")
+    device = await party.go_but_one("share", "check", "mask")
     body = await device.compute_vector()
     vector = device.ring.zero()
     number, lane = next(
         (number, lane) for number, lane in enumerate(device.ring.lanes) if not lane.is_power_of_two
     )
     vector[number][0] = lane.q
-    response = await device.put("masked-input", with_vector(device, body, device.ring.pack(vector)))
+    response = await device.put("masked-input", with_vector(device, device.ring.pack(vector)))
     assert "outside its lane" in refused(response, 422, "malformed")
     assert (await device.put("masked-input", body)).status_code == 204
     await party.go("confirm", "reveal")
@@ -184,7 +188,7 @@ async def test_a_semi_honest_study_has_no_confirming_phase(served: Served) -> No
     study = await served.create(terms=terms)
     party = Party(served, study, await served.join(study, 6))
     device = party.devices[0]
-    for step in ("share", "mask", "reveal"):
+    for step in ("share", "check", "mask", "reveal"):
         await party.go_but_one(step)
         response = await device.put("confirmation", bytes(64))
         refused(response, 409, "wrong-phase")
@@ -214,5 +218,5 @@ async def test_a_locked_database_is_unavailable_and_costs_nobody_the_round(
         other.close()
         served.clock.advance(-61)
         await device.upload("key-shares", body)
-        await party.go("mask", "confirm", "reveal")
+        await party.go(*STEPS[1:])
         await party.end()

@@ -101,7 +101,7 @@ async def test_no_secret_is_ever_logged(serve: Serve, postgres_url: str, lines: 
     assert password in url
     async with serve(url) as served:
         study = await served.create()
-        devices = await play(served, study, lost=((), (1,), (), ()))
+        devices = await play(served, study, lost=((), (), (1,), (), ()))
         await served.until_closed(study)
         await served.client.get(f"/v1/studies/{study}/heavy-hitters?after=marmalade")
     logged = json.dumps(lines())

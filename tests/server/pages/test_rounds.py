@@ -27,6 +27,7 @@ async def test_a_running_round_shows_each_phase_and_its_time(served: Served) -> 
     assert stages(page) == [
         ("done", "enrolling"),
         ("now", "sharing"),
+        ("ahead", "checking"),
         ("ahead", "masking"),
         ("ahead", "confirming"),
         ("ahead", "unmasking"),
@@ -39,13 +40,13 @@ async def test_a_running_round_shows_each_phase_and_its_time(served: Served) -> 
 
 async def test_a_closed_round_shows_its_dropouts_by_phase(served: Served) -> None:
     study = await served.create()
-    await play(served, study, lost=((0,), (1,), (), ()))
+    await play(served, study, lost=((0,), (), (1,), (), ()))
     await served.until_closed(study)
     page = await page_of(served, f"/studies/{study}/rounds/1")
-    assert [state for state, _ in stages(page)] == ["done"] * 5
-    assert [numbers[0] for numbers in received(page)] == ["6", "5", "4", "4", "4"]
+    assert [state for state, _ in stages(page)] == ["done"] * 6
+    assert [numbers[0] for numbers in received(page)] == ["6", "5", "5", "4", "4", "4"]
     assert "<strong>1</strong> joined and did not share in time<" in page
-    assert "<strong>1</strong> shared and sent no table in time<" in page
+    assert "<strong>1</strong> checked and sent no table in time" in page
     assert "4 of 6, 4 needed" in page
     assert "data-events" not in page
 
@@ -57,8 +58,8 @@ async def test_a_failed_round_gives_the_reason(served: Served) -> None:
     await served.pass_phase(study)
     await served.until_closed(study)
     page = await page_of(served, f"/studies/{study}/rounds/1")
-    assert [state for state, _ in stages(page)] == ["done", "failed", *["unreached"] * 3]
-    assert page.count("not reached") == 3
+    assert [state for state, _ in stages(page)] == ["done", "failed", *["unreached"] * 4]
+    assert page.count("not reached") == 4
     assert "not yet" not in page
     why = "0 of 6 shared their secrets in time, where 4 are needed"
     assert page.count(why) == 1

@@ -83,8 +83,11 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     await service.store.cohorts.delete_bodies(1)
     fresh = CohortCache(service.store)
     for ask in (
+        fresh.received_shares,
+        fresh.complaints,
         fresh.transcript,
         fresh.share_commitments,
+        fresh.signed_inputs,
         fresh.unmasking_request,
         fresh.confirmations,
     ):
@@ -98,7 +101,7 @@ async def test_a_list_deleted_meanwhile_is_not_kept(
     party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two batches the study is stopped, and its bodies go."""
-    await party.go("share")
+    await party.go("share", "check")
     await party.served.until_phase(party.study, "masking")
     service = party.served.service
     fresh, batch = CohortCache(service.store), type(service.store.messages)._batch
@@ -121,16 +124,19 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
     """A request that comes too early is refused before any row is read."""
     device = party.devices[0]
     for step, what in zip(
-        STEPS[:-1], ("share-commitments", "survivors", "encrypted-shares"), strict=True
+        STEPS[:-1],
+        ("encrypted-shares", "complaints", "survivors", "signed-inputs"),
+        strict=True,
     ):
         *some, last = party.devices
         await asyncio.gather(*(getattr(other, step)() for other in some))
         assert (await device.get(what, wait=0)).status_code == 202
         cache = party.served.service.cohort_cache
         cached = {
-            "share-commitments": cache.transcript,
+            "encrypted-shares": cache.received_shares,
+            "complaints": cache.complaints,
             "survivors": cache.survivors,
-            "encrypted-shares": cache.unmasking_request,
+            "signed-inputs": cache.signed_inputs,
         }[what]
         assert not cached._reads
         assert not cached._values

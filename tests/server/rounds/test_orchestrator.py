@@ -100,15 +100,15 @@ async def test_a_study_state_that_cannot_be_read_stops_its_study_and_no_other(
 
 async def test_bodies_are_forgotten_once_a_cohort_is_over(served: Served) -> None:
     study = await served.create()
-    await play(served, study, lost=((), (2,), (), ()))
+    await play(served, study, lost=((), (), (2,), (), ()))
     await served.until_closed(study)
     await until_forgotten(served)
     query = text("SELECT kind, body FROM messages")
     database = served.store.database
     rows = await database.read(lambda session: session.execute(query).all())
     assert Counter(kind for kind, _ in rows) == {
-        "key-shares": 6, "masked-input": 5, "seed-shares": 5, "confirmation": 5,
-        "unmasking-shares": 5,
+        "key-shares": 6, "complaints": 6, "masked-input": 5, "input-signature": 5,
+        "confirmation": 5, "unmasking-shares": 5,
     }  # fmt: skip
     assert all(body is None for _, body in rows)
 
@@ -176,11 +176,10 @@ async def test_a_sum_that_could_not_be_kept_is_made_again_with_the_same_blame(
 
     monkeypatch.setattr(cohorts, "save_sum", fail_once)
     liar, *honest = devices = await served.join(study, 6)
-    await together(devices, "share")
     with false_shares(2):
-        await liar.mask()
-    await together(honest, "mask")
-    await together(devices, "confirm", "reveal")
+        await liar.share()
+    await together(honest, "share")
+    await together(devices, *STEPS[1:])
     view = await served.until_closed(study)
     assert len(tries) == 2
     assert list(view.cohorts[0].blamed) == [0]

@@ -77,7 +77,7 @@ async def test_of_an_upload_that_races_the_close_of_its_phase_one_side_wins_whol
     ) as served:
         study = await served.create(timeouts=TIMEOUTS)
         devices = await served.join(study, 6)
-        await together(devices, "share")
+        await together(devices, "share", "check")
         await together(devices[:5], "mask")
         late = devices[5]
         body = await late.compute_vector()

@@ -64,7 +64,7 @@ class Shape:
         }
         terms = {"cohort_size": self.size, "minimum": 3, "cohorts": self.cohorts}
         terms |= {"corrupt": 0.17, "dropout": 0.34}  # one, and two of six
-        timeouts = dict.fromkeys(("sharing", "masking", "confirming", "unmasking"), 30)
+        timeouts = dict.fromkeys(("sharing", "checking", "masking", "confirming", "unmasking"), 30)
         timeouts |= {"enrolling": 60, "idle": 5}
         return study_request(question=question, terms=terms, rounds=self.rounds, timeouts=timeouts)
 

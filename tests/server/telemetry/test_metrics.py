@@ -33,7 +33,7 @@ async def scrape(served: Served) -> dict[tuple[str, tuple[str, ...]], float]:
 
 async def test_a_round_with_losses_is_counted(served: Served) -> None:
     study = await served.create()
-    await play(served, study, lost=((), (1,), (), (3,)))
+    await play(served, study, lost=((), (), (1,), (), (3,)))
     await served.until_closed(study)
     await served.tick()
     seen = await scrape(served)
@@ -47,7 +47,7 @@ async def test_a_round_with_losses_is_counted(served: Served) -> None:
     assert seen["phase_duration_seconds_sum", ("completed", "masking")] >= 5
     assert seen["rounds_closed_total", ("decoded",)] == 1
     assert seen["sampling_threshold_count", ()] == 1
-    assert seen["events_total", ("cohort-phase-changed",)] == 5
+    assert seen["events_total", ("cohort-phase-changed",)] == 6
     assert seen["job_duration_seconds_count", ("sum-cohort", "done")] == 1
     assert seen["job_duration_seconds_count", ("close-round", "done")] == 1
     assert seen["jobs", ("sum-cohort", "running")] == 0

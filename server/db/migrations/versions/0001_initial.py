@@ -10,7 +10,8 @@ down_revision = None
 
 _UTC = sa.DateTime(timezone=True)
 _PHASE = sa.Enum(
-    *("enrolling", "seating", "sharing", "masking", "confirming", "unmasking"),
+    *("enrolling", "seating", "sharing", "checking", "answering", "masking"),
+    *("confirming", "unmasking"),
     *("reporting", "summed", "failed"),
     name="phase",
     native_enum=False,
@@ -83,6 +84,7 @@ def _create_cohorts() -> None:
         sa.Column("failure", sa.Text(), nullable=True),
         sa.Column("poisoned", sa.Boolean(), nullable=False),
         sa.Column("history", sa.JSON(), nullable=False),
+        sa.Column("accused", sa.JSON(), nullable=False),
         sa.Column("sum", sa.LargeBinary(), nullable=True),
         sa.Column("seating", sa.LargeBinary(), nullable=True),
         sa.ForeignKeyConstraint(["study", "round"], ["rounds.study", "rounds.number"]),
