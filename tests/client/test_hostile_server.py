@@ -37,7 +37,7 @@ async def serving(answer: Answer) -> AsyncIterator[str]:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
-            writer.close()
+            writer.transport.abort()  # also bytes that the device never reads
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
