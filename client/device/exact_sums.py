@@ -41,8 +41,8 @@ def spends_exact_study(
     period = policy.exact_period_days * _DAY_SECONDS
     recent = [each for each in vectors if each.time is None or now - each.time < period]
     exact = _latest_times(each for each in recent if each.is_exact)
-    if (service, plan.study) in exact:
-        return True
+    if (service, plan.study) in exact and len(exact) <= policy.max_exact_studies:
+        return True  # more are recent only if the clock went back
     rho, epsilon = rho_of(plan), math.inf
     if rho is not None:
         hidden = math.fsum(each.rho or 0.0 for each in recent if not each.is_exact)

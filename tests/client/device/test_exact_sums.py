@@ -6,7 +6,7 @@ from functools import cache
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client.device.exact_sums import spends_exact_study
@@ -170,6 +170,7 @@ def _is_exact(plan: AnyPlan, vectors: list[JournalEntry]) -> bool:
     return spends_exact_study(POLICY, plan, SERVICE_URL, vectors, NOW)
 
 
+@example([(0, "exact", 0), (1, "exact", 30), (0, "exact", -1)])
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["exact", "noise"]), st.integers(-5, 40)))
 )
