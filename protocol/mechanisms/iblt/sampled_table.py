@@ -106,11 +106,15 @@ class SampledTable:
     ) -> "TableReading":
         """Return the content of `table`, and of those of the `cohorts` that it is the sum of.
 
-        A table that is too full to be read is read by its cohorts, if each of them can be.
+        A table that is too full to be read is read by its cohorts, if each of them can be. If one
+        of them cannot, the table is not read: keys whose values are negative in the cohort of a
+        liar would take the counts of the others.
         """
         whole = self.decode(table, known)
         parts = [self.decode(each, known) for each in cohorts]
-        if not parts or not all(part.complete for part in parts):
+        if not all(part.complete for part in parts):
+            return TableReading(replace(whole, complete=False))
+        if not parts:
             return TableReading(whole)
         return TableReading(whole if whole.complete else merge_tables(parts), tuple(parts))
 
