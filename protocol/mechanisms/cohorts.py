@@ -1,10 +1,11 @@
 """Comparison of a round's cohorts, which finds counts that a few lying devices have made.
 
-Devices get their cohorts independently of their items. So each of the X tokens of an item (units
-that devices added to it) is in cohort c, of n_c out of n devices, with probability n_c / n. We
-allow rates that differ by a factor of W = 2, for honest cohorts that do differ: c has a token with
-a probability of at most q = W n_c / (W n_c + n - n_c). If a device adds at most u tokens to an
-item, cohort c has x of them or more with probability at most
+Devices get their cohorts independently of their items: a registrar draws them; without one they
+follow the order of arrival, and devices that arrive together may be alike. So each of the X tokens
+of an item (units that devices added to it) is in cohort c, of n_c out of n devices, with
+probability n_c / n. We allow rates that differ by a factor of W = 2, for honest cohorts that do
+differ: c has a token with a probability of at most q = W n_c / (W n_c + n - n_c). If a device adds
+at most u tokens to an item, cohort c has x of them or more with probability at most
 
     e^-(X / u KL(x / X, q))       x >= q X, KL the relative entropy of two coins [Hoeffding63]
 
@@ -69,15 +70,20 @@ class ComparedCounts:
 
 
 def compare_counts(
-    counts: Integers, devices: Sequence[int], max_device_count: int
+    counts: Integers,
+    devices: Sequence[int],
+    max_device_count: int,
+    is_read: Flags | None = None,
 ) -> ComparedCounts:
     """Return the estimates of items from their `counts`, a row for each cohort.
 
-    A device adds `max_device_count` to an item at most.
+    A device adds `max_device_count` to an item at most. Cohorts in which an item was not read are
+    left out of its count, with no flag.
     """
-    cohorts, items = np.indices(counts.shape).reshape(2, -1)
-    entries = _Entries(items, cohorts, counts.reshape(-1))
-    return entries.compare(counts.shape[1], devices, max_device_count)
+    is_counted = np.ones(counts.shape, np.bool_) if is_read is None else is_read.copy()
+    return ComparedCounts(
+        *_compare(counts, np.array(devices, np.float64), max_device_count, is_counted)
+    )
 
 
 def compare_tables(
@@ -140,15 +146,16 @@ class _Entries:
             inside = order[slice(*np.searchsorted(items, [first, last]).tolist())]
             counts = np.zeros((len(devices), last - first), np.int64)
             counts[self.cohorts[inside], self.items[inside] - first] = self.counts[inside]
-            parts.append(_compare(counts, sizes, max_device_count))
+            is_counted = np.ones(counts.shape, np.bool_)
+            parts.append(_compare(counts, sizes, max_device_count, is_counted))
         return ComparedCounts(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def _compare(
-    counts: Integers, devices: Floats, max_device_count: int
+    counts: Integers, devices: Floats, max_device_count: int, is_counted: Flags
 ) -> tuple[Floats, Floats, Floats]:
     """Return the columns of `ComparedCounts` for `counts`, a row for each cohort."""
-    is_counted, p_values = np.ones(counts.shape, np.bool_), np.ones(counts.shape[1])
+    p_values = np.ones(counts.shape[1])
     limit, tests = min((len(counts) - 1) // 2, _MAX_LEFT_OUT), 2 * len(counts)
     # Items with too few tokens for a flag need no test.
     rarest = _MAX_RATE_RATIO * devices.min() / (devices.sum() + devices.min())
@@ -156,7 +163,7 @@ def _compare(
     items = np.flatnonzero(tests * np.exp(-reach) <= MAX_P_VALUE)
     rates = counts / devices[:, np.newaxis]
     distances = np.abs(rates - np.median(rates, axis=0))
-    for left_out in range(limit + 1):
+    while len(items):
         evidence = _evidence(counts[:, items], devices, is_counted[:, items], max_device_count)
         bounds = tests * np.exp(-evidence.max(axis=0))
         is_flagged = bounds <= MAX_P_VALUE
@@ -164,8 +171,8 @@ def _compare(
         p_values[items] = np.minimum(p_values[items], bounds)
         farthest = np.where(is_counted[:, items], distances[:, items], -1).argmax(axis=0)
         is_counted[farthest, items] = False
-        if left_out == limit:
-            is_counted[:, items] = True
+        items = items[(~is_counted[:, items]).sum(axis=0) <= limit]
+    is_counted[:, (~is_counted).sum(axis=0) > limit] = True
     shares = (is_counted * devices[:, np.newaxis]).sum(axis=0) / devices.sum()
     return (counts * is_counted).sum(axis=0) / shares, shares, p_values
 

@@ -243,14 +243,16 @@ def _read_counters(
     counts, slips = counters.decode(plan.split(total)[0], expected)
     compared = ComparedCounts.plain(counts)
     if len(cohorts) > 1:
-        by_cohort = [
-            counters.decode(plan.split(vector)[0], expected * size / sum(devices))[0]
+        readings = [
+            counters.decode(plan.split(vector)[0], expected * size / sum(devices))
             for vector, size in cohorts
         ]
-        compared = compare_counts(np.array(by_cohort), devices, contribution)
-        # If a count left its window, cohorts may not add up to it.
-        estimates = np.where(compared.shares == 1, counts, compared.counts)
-        compared = replace(compared, counts=estimates)
+        by_cohort, slipped = (np.array(column) for column in zip(*readings, strict=True))
+        # Honest counts are read by cohort without slips, but those of a liar may be below 0.
+        is_read = slipped == 0
+        compared = compare_counts(by_cohort, devices, contribution, is_read)
+        is_better = (compared.shares < 1) | is_read.all(axis=0)
+        compared = replace(compared, counts=np.where(is_better, compared.counts, counts))
     limited = np.minimum(compared.counts, sum(devices) * contribution).tolist()
     variances = counters.variances(slips) + compared.missing_variances
     columns = limited, variances.tolist(), compared.flags

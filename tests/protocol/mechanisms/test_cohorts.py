@@ -131,6 +131,15 @@ def test_items_in_many_batches_are_compared_alike(monkeypatch: pytest.MonkeyPatc
     assert compare_counts(counts[:, :0], sizes, 1).flags == []
 
 
+def test_cohorts_that_were_not_read_do_not_count_unless_they_are_half_of_all() -> None:
+    counts = np.array([[70, 10], [10, 70], [10, 10], [10, 10], [10, 10]])
+    is_read = np.array([[False, True], [True, False], [True, False], [True, False], [True, True]])
+    compared = compare_counts(counts, [10] * 5, 1, is_read)
+    assert compared.counts.tolist() == [50, 110]
+    assert compared.shares.tolist() == [0.8, 1]
+    assert is_read.sum() == 6
+
+
 def table(values: dict[int, int]) -> DecodedTable:
     keys = np.array(list(values), np.uint64).reshape(-1, 1)
     return DecodedTable(keys, np.array(list(values.values()), np.int64), True, len(values), 0, 0.0)

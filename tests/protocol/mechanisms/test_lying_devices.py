@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import binom
 
 from protocol.domains.strings import Alphabet
-from protocol.mechanism import Answer, CohortSum, Estimate
+from protocol.mechanism import Answer, CohortSum, Estimate, add_sums
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,
     NOISE_ARRAY,
@@ -30,9 +30,9 @@ from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.forecast import record_round
-from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.privacy.release import Release
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study import EMPTY_STATE, StudyState, Terms
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
 from tests.protocol.mechanisms.liars import (
@@ -43,6 +43,7 @@ from tests.protocol.mechanisms.liars import (
     attacked_round,
 )
 
+TRACKED = SUM_MECHANISMS["tracked"]
 VALUES = (1, 10, 30, 100, 150, 200, 300, 500, 700, 900, 1000, 2000, 5000)
 
 
@@ -288,6 +289,46 @@ def test_a_device_that_takes_the_counts_of_a_tracked_item_takes_those_of_its_coh
     assert by_item[top].count >= attacked.truth[top] - 28
     assert by_item[low].cohort_p_value is not None
     assert abs(by_item[low].count - attacked.truth[low]) < 15
+
+
+def two_counters(cohorts: int, bits: int) -> tuple[TrackedPlan, StudyState]:
+    """Return a plan with two counters, of which 40 devices had 10 before, and the study state."""
+    terms = Terms(cohort_size=10, minimum=5, cohorts=cohorts, dropout=0.1)
+    question = TrackedQuestion(**ASKED)
+    plan = TRACKED.first_plan(question, terms, "liars", 5, Random(1))
+    earlier = [Estimate(item, 10.0, 0.0) for item in ("ab", "cd")]
+    state = record_round(plan, EMPTY_STATE, 40, [], earlier)
+    groups = (CounterGroup(bits=bits, items=("ab", "cd")),)
+    return plan.model_copy(update={"counter_groups": groups}), state
+
+
+def counts_of(answer: Answer) -> list[float]:
+    return [round(each.count, 6) for each in answer.estimates]
+
+
+COHORT_ITEMS = [{"ab": 1}] * 4 + [{"cd": 1}] * 4 + [{}, {}]
+
+
+def test_a_cohort_with_a_counter_below_zero_does_not_count() -> None:
+    """A liar takes 12 of an item of which its cohort has 4, and adds 12 to the other item."""
+    plan, state = two_counters(20, bits=6)
+    part = TRACKED.encode_sum(plan, COHORT_ITEMS, seeded(1))
+    lie = tuple(lane.copy() for lane in part)
+    plan.ring.add(lie, (*plan.counters.encode(np.array([-12, 12])), *plan.ring.zero()[3:]))
+    assert TRACKED.fault(plan, lie, 10) is None
+    sums = [CohortSum(plan.ring.pack(each), 10) for each in (lie, *[part] * 19)]
+    assert counts_of(TRACKED.decode_cohorts(plan, sums, state)) == [80, 80]
+    total, devices = add_sums(plan.ring, sums)
+    assert counts_of(TRACKED.decode(plan, total, devices, state)) == [92, 68]
+
+
+def test_cohorts_that_are_read_correct_a_sum_that_is_not() -> None:
+    """Two counters of 40 devices are outside their windows in the sum, and inside in cohorts."""
+    plan, state = two_counters(4, bits=3)
+    sums = [CohortSum(plan.ring.pack(TRACKED.encode_sum(plan, COHORT_ITEMS, seeded(1))), 10)] * 4
+    assert counts_of(TRACKED.decode_cohorts(plan, sums, state)) == [16, 16]
+    total, devices = add_sums(plan.ring, sums)
+    assert counts_of(TRACKED.decode(plan, total, devices, state)) == [8, 8]
 
 
 def test_a_flag_in_one_of_several_tables_is_kept() -> None:
