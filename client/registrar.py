@@ -229,15 +229,20 @@ def _split_rows(body: bytes) -> list[bytes]:
 async def seating_rounds(
     connect: Callable[[], httpx.AsyncClient], registrar: Registrar, api_key: str | None = None
 ) -> AsyncIterator[None]:
-    """Seat the rounds of `registrar` in the background, for programs that are it themselves."""
+    """Seat the rounds of `registrar` in the background, for programs that are it themselves.
 
-    async def serve() -> None:
-        async with connect() as http:
-            await registrar.serve(Transport(http), api_key, poll_seconds=POLL_SECONDS / 5)
-
-    task = asyncio.create_task(serve())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    Raises:
+        ServiceError: if the service refuses the first request, for example without the scope
+            `seat`.
+    """
+    async with connect() as http:
+        transport = Transport(http)
+        await registrar.seat_pending(transport, api_key)
+        task = asyncio.create_task(
+            registrar.serve(transport, api_key, poll_seconds=POLL_SECONDS / 5)
+        )
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

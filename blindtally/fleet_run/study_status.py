@@ -94,19 +94,24 @@ def _describe_cohorts(cohorts: list[CohortView], terms: Terms, *, hides_counts: 
     end = _format_time(max(cohort.deadline for cohort in cohorts))
     if hides_counts:
         return f"{names} {phase}, until {end} at most"
+    if phase is Phase.SEATING:
+        return f"{first.enrolled:,} devices wait until {end} for the seats of their registrar"
     received = sum(cohort.history[-1].received for cohort in cohorts)
     if phase not in _OPEN_PHASES:
         expected = sum(cohort.history[-2].received for cohort in cohorts)
         return f"{names} {phase}, messages from {received:,} of {expected:,} devices"
     size = terms.max_devices if phase is Phase.REPORTING else terms.cohort_size * len(cohorts)
-    unit = "reports" if phase is Phase.REPORTING else "devices"
+    unit, minimum = "reports" if phase is Phase.REPORTING else "devices", terms.minimum
+    if phase is Phase.ENROLLING and terms.is_seated:  # one cohort enrols the devices of all
+        size, minimum = terms.max_devices, terms.cohorts * terms.minimum
+        names = f"{terms.cohorts:,} cohorts"
     text = f"{received:,} of {size:,} {unit} in {names}"
     if received == size:
         return text
     smallest = min(cohort.history[-1].received for cohort in cohorts)
     then = "it goes on"
-    if smallest < terms.minimum:
-        then = f"it fails with fewer than {terms.minimum:,}"
+    if smallest < minimum:
+        then = f"it fails with fewer than {minimum:,}"
     return f"{text}; waiting for {size - received:,} more, until {end}, then {then}"
 
 

@@ -143,10 +143,12 @@ def _phase_progress(
     if terms.is_seated and not is_reporting:
         phases = (phases[0], Phase.SEATING, *phases[1:])
     positions = {record.phase: index for index, record in enumerate(cohort.history)}
-    expected = terms.max_devices if is_reporting else terms.cohort_size
+    is_lobby = terms.is_seated and Phase.SHARING not in positions  # it enrols for all cohorts
+    expected = terms.max_devices if is_reporting or is_lobby else terms.cohort_size
+    minimum = terms.minimum * (terms.cohorts if is_lobby else 1)
     for phase in phases:
         is_first = phase in (Phase.ENROLLING, Phase.REPORTING)
-        quorum = terms.minimum if is_first else terms.assumptions.quorum(cohort.enrolled)
+        quorum = minimum if is_first else terms.assumptions.quorum(cohort.enrolled)
         action, index = _ACTION_OF_PHASE[phase], positions.get(phase)
         if index is None:
             state = "unreached" if cohort.phase.is_over else "ahead"

@@ -1,5 +1,6 @@
 """Rounds that a registrar seats: from joining over the seats to the sum of each cohort."""
 
+import asyncio
 from collections.abc import Sequence
 
 import httpx
@@ -65,6 +66,9 @@ async def test_joiners_wait_for_the_registrar_and_take_its_seats(each_served: Se
     assert {(device.seat.cohort, device.seat.slot) for device in devices} == {(None, None)}
     (lobby,) = (await each_served.show_round(study)).cohorts
     assert (lobby.phase, lobby.enrolled) == ("seating", 9)
+    (pending,) = (await each_served.store.cohorts.snapshot()).cohorts
+    assert pending.sum_sizes == (5, 4)
+    assert await seat(each_served, Registrar(Identity.of(bytes(32)), DrawRecord())) == []
     waiting = await devices[0].get("roster", wait=0)
     assert (waiting.status_code, waiting.json()["phase"]) == (202, "seating")
     again = await devices[0].apply(study, 1)
@@ -85,7 +89,8 @@ async def test_joiners_wait_for_the_registrar_and_take_its_seats(each_served: Se
 
 async def test_a_full_round_is_seated_at_once_and_takes_nobody_else(served: Served) -> None:
     study = await served.create(terms=SEATED)
-    devices = await served.join(study, 10, registrar=REGISTRAR)
+    devices = await served.join(study, 6, registrar=REGISTRAR)
+    devices += await served.join(study, 4, first=6, registrar=REGISTRAR)  # the round was open
     late = Device(served.client, "late", {"ab": 1}, registrar=REGISTRAR)
     late.view = devices[0].view
     assert (await late.apply(study, 1)).json()["type"].endswith("no-round")
@@ -103,6 +108,21 @@ async def test_a_server_that_restarts_while_it_waits_for_seats_goes_on(
         for device in devices:
             device.client = last.client
         await check_sums(last, study, devices)
+
+
+async def test_a_roster_waits_at_one_replica_for_seats_that_another_receives(
+    serve: Serve, postgres_url: str
+) -> None:
+    async with serve(postgres_url) as first, serve(postgres_url) as second:
+        study, devices = await joined(first)
+        for device in devices[::2]:
+            device.client = second.client
+        waiting = [asyncio.create_task(device.get("roster")) for device in devices]
+        await asyncio.sleep(0.05)
+        assert await seat(first) == [""]
+        for device, answer in zip(devices, await asyncio.gather(*waiting), strict=True):
+            assert device.identity.public in answer.content  # the roster of its cohort
+        await check_sums(first, study, devices)
 
 
 async def test_a_round_fails_if_nobody_seats_it_in_time(served: Served) -> None:

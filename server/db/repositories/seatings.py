@@ -104,7 +104,7 @@ class SeatingRepository(Repository):
         timeouts = Timeouts.model_validate(find_study(session, study).timeouts)
         duration = timedelta(seconds=timeouts.sharing)
         sizes = cohort_sizes(lobby.enrolled, len(seatings))
-        ids = _insert_cohorts(session, lobby, sizes, seatings, now, duration)
+        ids = _start_sharing(session, lobby, sizes, seatings, now, duration)
         _move_joiners(session, ids, sizes, order)
         return True
 
@@ -127,7 +127,7 @@ def _stored_seatings(session: Session, study: str, number: int) -> list[bytes | 
     return list(session.scalars(query))
 
 
-def _insert_cohorts(
+def _start_sharing(
     session: Session,
     lobby: CohortRow,
     sizes: Sequence[int],
@@ -171,14 +171,23 @@ def _move_joiners(
 ) -> None:
     """Give joiner `order[i]` the i-th seat; `cohorts` are row ids, of which the first is the lobby.
 
-    The joiners leave their places for negative ones first, so that no two ever share a place.
+    No two ever have the same place: most joiners leave the lobby for empty cohorts, and then those
+    that stay leave their places for negative ones before they take their seats.
     """
-    lobby, seats = cohorts[0], []
-    leave = update(_PARTICIPANTS).where(_PARTICIPANTS.c.cohort == lobby)
-    session.execute(leave.values(slot=-1 - _PARTICIPANTS.c.slot))
-    joiners = iter(order)
-    for cohort, size in zip(cohorts, sizes, strict=True):
-        for slot in range(size):
-            seat = {"lobby": lobby, "left": -1 - next(joiners)}
-            seats.append(seat | {"to_cohort": cohort, "to_slot": slot})
-    session.connection().execute(_TAKE_SEAT, seats)
+    places = [(cohort, slot) for cohort, n in zip(cohorts, sizes, strict=True) for slot in range(n)]
+    lobby, stay = cohorts[0], sizes[0]
+    _take_seats(session, lobby, order[stay:], places[stay:])
+    left = update(_PARTICIPANTS).where(_PARTICIPANTS.c.cohort == lobby)
+    session.execute(left.values(slot=-1 - _PARTICIPANTS.c.slot))
+    _take_seats(session, lobby, [-1 - joiner for joiner in order[:stay]], places[:stay])
+
+
+def _take_seats(
+    session: Session, lobby: int, slots: Sequence[int], places: Sequence[tuple[int, int]]
+) -> None:
+    """Move the participants of the lobby in `slots` to `places`, each a cohort and a slot."""
+    rows = [
+        {"lobby": lobby, "left": left, "to_cohort": cohort, "to_slot": slot}
+        for left, (cohort, slot) in zip(slots, places, strict=True)
+    ]
+    session.connection().execute(_TAKE_SEAT, rows)

@@ -33,8 +33,11 @@ def cohort(number: int, phase: Phase, *received: int) -> dict[str, Any]:
     return cohort_document(phase, number=number, deadline=NOON, enrolled=enrolled, history=history)
 
 
-def shown(*cohorts: dict[str, Any], state: str = "running", cohort_size: int = 20) -> RoundView:
-    terms = SETUP.terms.model_copy(update={"cohort_size": cohort_size, "minimum": 10})
+def shown(
+    *cohorts: dict[str, Any], state: str = "running", cohort_size: int = 20, **terms_changes: object
+) -> RoundView:
+    changes = {"cohort_size": cohort_size, "minimum": 10} | terms_changes
+    terms = SETUP.terms.model_copy(update=changes)
     plan = MECHANISMS["adaptive-iblt"].first_plan(SETUP.question, terms, "3f2a", 2, Random(1))
     return RoundView.model_validate(round_document(plan, state=state, cohorts=cohorts))
 
@@ -77,6 +80,19 @@ def test_the_state_of_a_round_shows_the_missing_devices(
     cohorts: list[dict[str, Any]], text: str
 ) -> None:
     assert describe_study(URL, STUDY, shown(*cohorts))[1] == f"round 1: {text}"
+
+
+def test_the_state_of_a_seated_round_counts_the_devices_of_all_its_cohorts() -> None:
+    seated = {"cohorts": 3, "registrar": "ab" * 32}
+    joining = shown(cohort(0, Phase.ENROLLING, 25), **seated)
+    assert describe_study(URL, STUDY, joining)[1] == (
+        "round 1: 25 of 60 devices in 3 cohorts; waiting for 35 more, until 12:00:00 UTC, "
+        "then it fails with fewer than 30"
+    )
+    waiting = cohort(0, Phase.ENROLLING, 40) | {"phase": Phase.SEATING}
+    assert describe_study(URL, STUDY, shown(waiting, **seated))[1] == (
+        "round 1: 40 devices wait until 12:00:00 UTC for the seats of their registrar"
+    )
 
 
 def test_a_study_that_is_not_started_shows_the_page_to_start_it() -> None:

@@ -11,7 +11,11 @@ from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.seating import CohortSeating
 from tests.client.cohort import N, Service, view_of
-from tests.client.device.test_participation import device, participation
+from tests.client.device.test_participation import (
+    EVERY_ROUND_QUESTION,
+    device,
+    participation,
+)
 
 REGISTRAR, SERVER = Identity.of(bytes(range(32))), Identity.of(bytes(range(1, 33)))
 POLICY = Policy(min_cohort=5, registrar=REGISTRAR.public)
@@ -130,3 +134,9 @@ async def play_enrolled(service: SeatedService) -> None:
         part = participation(http, service.view, enrolled_device(service), POLICY)
         async for _ in part.steps("study-1"):
             pass
+
+
+def test_a_device_shares_keys_three_times_in_a_study_without_a_vector() -> None:
+    policy = Policy()
+    assert policy.sharings(view_of().plan) == 3
+    assert policy.sharings(view_of(question=EVERY_ROUND_QUESTION).plan) == 3 + policy.max_rounds

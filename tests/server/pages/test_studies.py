@@ -315,3 +315,18 @@ async def test_a_study_of_reports_has_the_privacy_summary_of_reports(served: Ser
     shown = await page_of(served, f"/studies/{study}/rounds/1")
     assert "<strong>reporting</strong>" in shown
     assert "<strong>masking</strong>" not in shown
+
+
+@pytest.mark.parametrize(
+    ("terms", "sentence"),
+    [
+        ({"cohorts": 3, "registrar": "09" * 32}, "The registrar draws which devices share"),
+        ({"cohorts": 3}, "more than 0 such identities in the whole study"),
+        ({"registrar": "09" * 32}, "more than 0 such identities in the whole study"),
+    ],
+)
+async def test_a_study_states_who_seats_its_devices_and_how_many_may_collude(
+    served: Served, terms: dict[str, object], sentence: str
+) -> None:
+    study = await served.create(terms=study_request()["terms"] | terms)
+    assert sentence in " ".join((await page_of(served, f"/studies/{study}")).split())
