@@ -20,7 +20,6 @@ from fastapi import APIRouter, Depends, Response
 
 from protocol.api.messages import JoinRequest, Pending, ProblemType, SlotAssignment, Survivors
 from protocol.api.phases import MESSAGE_KIND, Phase
-from secagg.aggregator import complaints_by_dealer
 from secagg.keys import PublicKeys, is_signed
 from secagg.messages import pack_signatures, pack_signed_inputs
 from secagg.roster import RosterEntry
@@ -167,7 +166,7 @@ async def get_complaints(
     if isinstance(phase, Response):
         return phase
     await require_message(service, participant, phase, MESSAGE_KIND[Phase.CHECKING])
-    complaints = complaints_by_dealer(await service.cohort_cache.complaints(participant.cohort))
+    complaints = await service.cohort_cache.complaints_by_dealer(participant.cohort)
     return _octets(pack_signatures(complaints.get(participant.slot, {})))
 
 

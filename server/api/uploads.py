@@ -19,7 +19,6 @@ from secagg.aggregator import (
     check_key_shares,
     check_masked_input,
     check_unmasking_shares,
-    complaints_by_dealer,
 )
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import Answers, Complaints, KeyShares, MaskedInput, UnmaskingShares
@@ -64,10 +63,10 @@ async def put_complaints(participant: SlotDep, request: Request, service: Servic
 
     async def check() -> None:
         received = await service.cohort_cache.received_shares(participant.cohort)
+        slot = participant.slot
         with as_malformed():
             message = Complaints.unpack(body)
-            slot = participant.slot
-            check_complaints(cohort.session, slot, received[slot], message)
+            await asyncio.to_thread(check_complaints, cohort.session, slot, received[slot], message)
 
     bodies = {MessageKind.COMPLAINTS: body}
     await _accept(service, participant, cohort, Phase.CHECKING, check, bodies)
@@ -82,7 +81,7 @@ async def put_answers(participant: SlotDep, request: Request, service: ServiceDe
 
     async def check() -> None:
         slot, messages = participant.slot, service.store.messages
-        complaints = complaints_by_dealer(await service.cohort_cache.complaints(participant.cohort))
+        complaints = await service.cohort_cache.complaints_by_dealer(participant.cohort)
         sent = await messages.body(participant.cohort, MessageKind.KEY_SHARES, slot)
         with as_malformed():
             answers, key_shares = Answers.unpack(body), KeyShares.unpack(sent or b"")

@@ -26,6 +26,7 @@ _ACTION_OF_PHASE: Final = {
     Phase.SEATING: "were seated by the registrar",
     Phase.SHARING: "shared their mask key and a seed",
     Phase.CHECKING: "checked the shares that they hold",
+    Phase.ANSWERING: "answered complaints about their shares",
     Phase.MASKING: "sent their masked table",
     Phase.CONFIRMING: "signed the list of survivors",
     Phase.UNMASKING: "revealed the shares that open the sum",
@@ -136,13 +137,20 @@ def _in_sum(cohort: CohortView, phases: tuple[PhaseProgress, ...]) -> int | None
     return None
 
 
+def _phases(terms: Terms, *, is_reporting: bool, is_answered: bool) -> tuple[Phase, ...]:
+    """Return the phases of a cohort, in order; `is_answered`: whether there were complaints."""
+    if is_reporting:
+        return (Phase.REPORTING,)
+    optional = {Phase.SEATING: terms.is_seated, Phase.ANSWERING: is_answered}
+    usual = PARTICIPANT_PHASES[terms.mode]
+    return tuple(phase for phase in Phase if phase in usual or optional.get(phase))
+
+
 def _phase_progress(
     cohort: CohortView, terms: Terms, now: datetime, *, is_reporting: bool
 ) -> Iterator[PhaseProgress]:
-    phases = (Phase.REPORTING,) if is_reporting else PARTICIPANT_PHASES[terms.mode]
-    if terms.is_seated and not is_reporting:
-        phases = (phases[0], Phase.SEATING, *phases[1:])
     positions = {record.phase: index for index, record in enumerate(cohort.history)}
+    phases = _phases(terms, is_reporting=is_reporting, is_answered=Phase.ANSWERING in positions)
     is_lobby = terms.is_seated and Phase.SHARING not in positions  # it enrols for all cohorts
     expected = terms.max_devices if is_reporting or is_lobby else terms.cohort_size
     minimum = terms.minimum * (terms.cohorts if is_lobby else 1)
@@ -161,6 +169,9 @@ def _phase_progress(
             seconds = (following.entered - record.entered).total_seconds()
         else:
             state, seconds = "now", (cohort.deadline - now).total_seconds()
+        if phase is Phase.ANSWERING:  # of the accused only; the others continue without it
+            yield PhaseProgress(phase, action, state, record.received, record.received, 0, seconds)
+            continue
         yield PhaseProgress(phase, action, state, record.received, expected, quorum, seconds)
         expected = record.received
 

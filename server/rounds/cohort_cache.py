@@ -13,7 +13,7 @@ from cachetools import LRUCache
 
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import AnyPlan
-from secagg.aggregator import UnmaskingRequest
+from secagg.aggregator import UnmaskingRequest, complaints_by_dealer
 from secagg.messages import Complaints, SignedInput
 from secagg.roster import DIGEST_BYTES, roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
@@ -92,6 +92,9 @@ class CohortCache:
         self.complaints: AsyncCache[int, dict[int, Complaints]] = AsyncCache(
             lambda cohort: read_complaints(messages, cohort), _MAX_CACHED_PARTICIPANTS, len
         )
+        self.complaints_by_dealer = AsyncCache(
+            self._complaints_by_dealer, 1_000, lambda by_dealer: 1 + len(by_dealer)
+        )
         self.transcript = AsyncCache(
             self._transcript,
             _MAX_CACHED_PARTICIPANTS,
@@ -148,6 +151,9 @@ class CohortCache:
     async def _received_shares(self, cohort: int) -> dict[int, ReceivedShares]:
         session = (await self.enrolled_cohort(cohort)).session
         return await read_received_shares(self._messages, cohort, session)
+
+    async def _complaints_by_dealer(self, cohort: int) -> dict[int, dict[int, bytes]]:
+        return complaints_by_dealer(await self.complaints(cohort))
 
     async def _signed_inputs(self, cohort: int) -> dict[int, SignedInput]:
         signed: dict[int, SignedInput] = {}

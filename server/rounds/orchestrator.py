@@ -31,7 +31,7 @@ from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.db.repositories.leases import Job, close_round_job, delete_bodies_job, sum_job
 from server.db.repositories.pending import PendingCohort, PendingSnapshot
 from server.db.store import Store
-from server.errors import INTERNAL_FAULT
+from server.errors import INTERNAL_FAULT, ProblemError
 from server.notify.notifier import Notifier
 from server.rounds.decoding import read_complaints
 from server.rounds.heartbeat import Heartbeat
@@ -264,7 +264,10 @@ class Orchestrator:
 
     async def _close_checking(self, cohort: PendingCohort) -> None:
         """Let the accused dealers answer; if a message arrives meanwhile, the next poll repeats."""
-        complaints = complaints_by_dealer(await read_complaints(self.store.messages, cohort.id))
+        try:
+            complaints = complaints_by_dealer(await read_complaints(self.store.messages, cohort.id))
+        except ProblemError:  # meanwhile stopped, and its bodies deleted
+            return
         moved = await self.store.cohorts.close_checking(cohort, sorted(complaints))
         if complaints and moved:
             pairs = sorted(

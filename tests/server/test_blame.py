@@ -15,6 +15,7 @@ from server.db.repositories.leases import sum_job
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, study_request, sum_of, together, until_summed
 from tests.server.lies import altered, false_shares, signed_reveal, spoiled, with_vector
+from tests.server.pages.browsing import page_of
 from tests.server.party import Party, gather_party, refused
 
 REGISTRAR = Identity.of(b"r" * 32)
@@ -140,6 +141,9 @@ async def test_a_dealer_of_shares_that_cannot_be_used_is_left_out(party: Party) 
     (cohort,) = (await party.served.show_round(party.study)).cohorts
     received = {record.phase: record.received for record in cohort.history}
     assert (received["checking"], received["answering"], received["masking"]) == (6, 0, 5)
+    page = await page_of(party.served, f"/studies/{party.study}/rounds/1")
+    assert "answered complaints about their shares" in page
+    assert "<strong>1</strong> checked and sent no table in time, or were left out" in page
 
 
 async def test_a_dealer_that_answers_complaints_is_in_the_sum(party: Party) -> None:
