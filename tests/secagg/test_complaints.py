@@ -8,9 +8,9 @@ import pytest
 from secagg import aggregator
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
 from secagg.keys import Identity
-from secagg.messages import Answers, Complaints
+from secagg.messages import Answers, Complaints, MaskedInput
 from secagg.parameters import Assumptions, Mode
-from secagg.shamir import SHARE_BYTES
+from secagg.shamir import SHARE_BYTES, P
 from secagg.shares import SharePair
 from tests.secagg import lying
 from tests.secagg.conftest import ASSUMPTIONS, Group, assemble, same
@@ -111,6 +111,27 @@ def test_a_dealer_that_committed_to_garbage_cannot_answer(group: Group, which: s
     group.check()
     with pytest.raises(FaultyParticipantError, match="committed to another share"):
         group.answer()
+
+
+def test_a_dealer_that_committed_to_no_field_element_cannot_answer(group: Group) -> None:
+    outside, holder = P.to_bytes(SHARE_BYTES, "big"), group.shared[LIAR].holders[0]
+    lying.send_shares(group, LIAR, "seed", {holder: outside})
+    group.shared[LIAR].dealt.of_seed[0] = outside
+    group.check()
+    assert group.complaints_by_dealer[LIAR].keys() == {holder}
+    with pytest.raises(FaultyParticipantError, match="committed to another share"):
+        group.answer()
+
+
+def test_a_masked_input_of_a_dealer_that_was_left_out_is_a_fault(group: Group) -> None:
+    spoil(group, 1, "both")
+    transcript = group.check()
+    vector = b"signed by the dealer"
+    signed = transcript.masked_input_statement(LIAR, MaskedInput(vector, b"").signed_input.digest)
+    message = MaskedInput(vector, group.identities[LIAR].sign(signed))
+    with pytest.raises(FaultyParticipantError, match="did not answer all complaints") as caught:
+        aggregator.check_masked_input(transcript, LIAR, message)
+    assert caught.value.participant == LIAR
 
 
 # Complaints against an honest dealer
@@ -256,6 +277,22 @@ def test_complaints_about_other_pairs_than_were_sent_are_a_fault(group: Group) -
     resigned = replace(message, signature=group.identities[3].sign(signed))
     with pytest.raises(FaultyParticipantError, match="did not sign"):
         aggregator.check_complaints(group.session, 3, group.received[3], resigned)
+
+
+def test_a_holder_of_another_valid_pair_than_was_sent_counts_as_missing(group: Group) -> None:
+    """Guards: the digest of all received pairs, so that a holder is not blamed later.
+
+    The dealer lets a false pair be forwarded, which is encrypted correctly. The holder does not
+    complain, and would reveal shares that differ from the dealer's commitments.
+    """
+    holder = group.shared[LIAR].holders[0]
+    sent = group.received[holder]
+    false = {holder: lying.false(lying.seed_shares(group, LIAR)[holder])}
+    lying.send_shares(group, LIAR, "seed", false)
+    _, message = group.shared[holder].check(group.received[holder])
+    assert not message.signatures
+    with pytest.raises(FaultyParticipantError, match="did not sign"):
+        aggregator.check_complaints(group.session, holder, sent, message)
 
 
 def test_a_complaint_about_a_participant_that_sent_nothing_is_a_fault() -> None:
