@@ -164,7 +164,7 @@ def fleet(
     trust_server_identities: Annotated[
         bool,
         Option(
-            "--trust-server-identities",
+            "--no-registrar",
             help="Use no registrar: trust the server not to invent devices.",
         ),
     ] = False,

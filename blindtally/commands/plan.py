@@ -140,7 +140,6 @@ def plan(
       blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
       blindtally plan --users 100000 --domain 100000 --epsilon 2 --goal heavy
       blindtally plan --mechanism triehh --users 1000000 --epsilon 1 --levels 10
-      blindtally plan --mechanism count-sketch --devices 4000 --rounds 3 --words 20000 --epsilon 1
     """
     if mechanism is not None:
         if mechanism not in ("triehh", *_SKETCHES) or epsilon is None:

@@ -98,7 +98,7 @@ def load_registrar_of(study: StudyView, path: Path) -> Identity | None:
             return None
         raise KeyFileError(
             f"study {study.id} names no registrar, so its server may have invented the other "
-            "devices: create a study with a registrar, or use --trust-server-identities"
+            "devices: create a study with a registrar, or use --no-registrar"
         )
     needed = f"study {study.id} names the registrar {named}: pass its key file with --registrar"
     try:

@@ -148,7 +148,7 @@ async def test_hostile_items_are_shown_as_text(served: Served) -> None:
     assert "<script>alert" not in page
     assert "<img" not in page
     assert "{{" not in page.replace("{{ 7 * 7 }}", "")
-    assert "49" not in re.sub(r"\d{3,}", "", page).split("Search")[0]
+    assert "49" not in re.sub(r"\d{3,}", "", page.replace(study, "")).split("Search")[0]
     assert "contains U+202E" in page
     assert "contains U+0000, U+0007" in page
     assert "<script>alert" not in await page_of(served, "/")
