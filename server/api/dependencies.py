@@ -82,11 +82,13 @@ async def _authenticated_slot(
             raise
         slot = None  # strangers cannot find out which participants exist
     if slot is None or not compare_digest(slot.credential_digest, digest):
+        service.authenticator.forget_valid(digest)
         await service.authenticator.record_failure(
             client_address(request.scope), "bad credential", participant
         )
         detail = "this credential belongs to another participant"
         raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
+    service.authenticator.remember_valid(digest)
     service.authenticator.count_request(f"participant {participant}")
     bind_log_fields(cohort_id=slot.cohort)
     return slot

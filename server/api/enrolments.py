@@ -62,10 +62,12 @@ async def enrol(
     try:
         await service.store.access.enrol_device(token, enrolment.identity, credential)
     except ProblemError:
+        service.authenticator.forget_valid(token)
         await service.authenticator.record_failure(
             client_address(request.scope), "enrol", enrolment.identity
         )
         raise
+    service.authenticator.remember_valid(token)
 
 
 @router.get("/audit", dependencies=[require(Permission.OPERATE)], responses=problem_responses(422))

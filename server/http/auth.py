@@ -43,6 +43,8 @@ _SELF_AUTHENTICATED_PREFIXES: Final = (
     "/v1/devices",
 )  # routes that check credentials and tokens
 _MAX_CACHED_PRINCIPALS = 100_000
+_MAX_RECENTLY_VALID = 100_000  # digests, of 32 bytes each
+_RECENT_SECONDS = 3600.0
 _IPV6_HOST_BITS = 64  # the owner of an IPv6 address has its whole network
 _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
 
@@ -56,16 +58,38 @@ class Authenticator:
         self._principals: TTLCache[bytes, Principal] = TTLCache(
             _MAX_CACHED_PRINCIPALS, settings.credential_cache_seconds, timer=monotonic
         )
+        self._recently_valid: TTLCache[bytes, None] = TTLCache(
+            _MAX_RECENTLY_VALID, _RECENT_SECONDS, timer=monotonic
+        )
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._max_failures = RateLimitItemPerMinute(settings.max_auth_failures, 1, "failures")
         self._max_requests = RateLimitItemPerMinute(settings.max_requests, 1, "requests")
         self._max_joins = RateLimitItemPerMinute(settings.max_joins, 1, "joins")
+        self._max_lookups = RateLimitItemPerMinute(settings.max_joins, 1, "lookups")
 
-    def check_address(self, address: str) -> None:
-        """Raise ProblemError if an address has failed too often."""
-        is_below_limit = self._limiter.test(self._max_failures, rate_limit_key(address))
-        if not self.is_open and not is_below_limit:
-            raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_FAILURES)
+    def check_address(self, address: str, secret: str | None) -> None:
+        """Raise ProblemError if an address has failed too often and `secret` may not be looked up.
+
+        Others may share the address, so their valid credentials pass: those that were valid within
+        the last hour always, and others as long as the address may have credentials looked up.
+        """
+        key = rate_limit_key(address)
+        if self.is_open or self._limiter.test(self._max_failures, key):
+            return
+        if secret is not None and (
+            secret_digest(secret) in self._recently_valid
+            or self._limiter.hit(self._max_lookups, key)
+        ):
+            return
+        raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_FAILURES)
+
+    def remember_valid(self, digest: bytes) -> None:
+        """Let the credential or token of this digest pass `check_address` for an hour."""
+        self._recently_valid[digest] = None
+
+    def forget_valid(self, digest: bytes) -> None:
+        """Undo `remember_valid`, because the credential or token of this digest was refused."""
+        self._recently_valid.pop(digest, None)
 
     async def record_failure(self, address: str, action: str, subject: str) -> None:
         """Record in the audit trail that `address` was refused.
@@ -90,8 +114,10 @@ class Authenticator:
         if principal is None:
             principal = await self._access.find_principal(key)
             if principal is None:
+                self.forget_valid(key)
                 return None
             self._principals[key] = principal
+            self.remember_valid(key)
         self.count_request(principal.name)
         return principal
 
@@ -137,10 +163,12 @@ class AuthMiddleware:
 
 
 async def _principal(authenticator: Authenticator, scope: Scope) -> Principal:
-    authenticator.check_address(client_address(scope))
-    if authenticator.is_open or scope["path"].startswith(_SELF_AUTHENTICATED_PREFIXES):
+    if authenticator.is_open:
         return ANONYMOUS
     secret = _bearer_secret(scope)
+    authenticator.check_address(client_address(scope), secret)
+    if scope["path"].startswith(_SELF_AUTHENTICATED_PREFIXES):
+        return ANONYMOUS
     principal = await authenticator.authenticate(secret)
     if principal is None:
         action = f"{scope['method']} without credential" if secret is None else "bad credential"

@@ -35,10 +35,10 @@ async def log_in(request: Request, service: ServiceDep) -> Response:
     """Set the cookie if the key is valid, and redirect to the page that was requested first."""
     if service.authenticator.is_open:
         return RedirectResponse("/", 303, PAGE_HEADERS)
-    service.authenticator.check_address(client_address(request.scope))
     form = await read_form(request)
     next_page = _safe_redirect(form.get("next", ""))
     secret = bearer_secret(f"Bearer {form.get('key', '').strip()}", API_KEY_PREFIX)
+    service.authenticator.check_address(client_address(request.scope), secret)
     principal = await service.authenticator.authenticate(secret)
     if principal is None or secret is None:
         await service.authenticator.record_failure(

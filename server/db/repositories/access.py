@@ -136,21 +136,25 @@ class AccessRepository(Repository):
     ) -> bool:
         """Enrol an identity by the token of this digest; False if it was enrolled before.
 
+        Once an identity is enrolled, the same credential is accepted with every token that was not
+        revoked: the token may have expired, or have been replaced.
+
         Raises:
             ProblemError: if the token is unknown, expired, revoked or used up, or the identity is
                 revoked or has another credential.
         """
         query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.digest == token).with_for_update()
         row, now = session.scalar(query), self.database.now(session)
+        device = session.get(DeviceRow, identity)
+        is_enrolled = device is not None and not device.revoked and device.digest == credential
+        if row is not None and not row.revoked and is_enrolled:
+            return False
         if row is None or not row.is_valid(now):
             raise ProblemError(ProblemType.NOT_AUTHORISED, "this enrolment token is not valid here")
-        device = session.get(DeviceRow, identity)
         if device is not None:
             if device.revoked:
                 raise ProblemError(ProblemType.FORBIDDEN, "this identity was revoked")
-            if (device.digest, device.token) != (credential, row.id):
-                raise ProblemError(ProblemType.CONFLICT, "this identity has another credential")
-            return False
+            raise ProblemError(ProblemType.CONFLICT, "this identity has another credential")
         if row.used >= row.max_uses:
             detail = f"this enrolment token has enrolled its maximum of {row.max_uses} devices"
             raise ProblemError(ProblemType.FORBIDDEN, detail)

@@ -3,6 +3,7 @@
 import asyncio
 from base64 import urlsafe_b64decode
 from collections import Counter
+from datetime import timedelta
 from random import Random, SystemRandom
 from typing import Any
 
@@ -212,17 +213,75 @@ async def test_an_enrolment_by_another_hand_is_refused(closed: Served) -> None:
     assert (await book(closed).tokens())[0].used == 0
 
 
-async def test_an_address_that_fails_too_often_waits(serve: Serve, sqlite_url: str) -> None:
+async def test_an_address_that_fails_too_often_waits_unless_its_credential_is_valid(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """Others share an address: an outsider there must not lock out devices and analysts."""
     async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
         head = await keyed(served)
+        study = await study_of(served, head)
+        _, token = await book(served).create_token("phones", 2, None)
+        device = await seated(served, study, token, "one")
         for _ in range(3):
             refused(await served.client.get("/v1/studies"), 401, "not-authorised")
-        answer = await served.client.get("/v1/studies")
-        refused(answer, 429, "too-many-requests")
-        assert int(answer.headers["Retry-After"]) >= 1
-        answer = await served.client.get("/v1/studies", headers=head)
-        refused(answer, 429, "too-many-requests")
-        assert len(await book(served).audit_entries(100, None)) == 4  # one made a key, three failed
+        false = new_secret(SystemRandom(), API_KEY_PREFIX)
+        for stranger in ({}, showing(false)):
+            answer = await served.client.get("/v1/studies", headers=stranger)
+            refused(answer, 429, "too-many-requests")
+            assert int(answer.headers["Retry-After"]) >= 1
+        refused(await served.client.post("/v1/devices"), 429, "too-many-requests")
+        assert (await served.client.get("/v1/studies", headers=head)).is_success
+        assert (await served.client.get("/v1/studies", headers=await keyed(served))).is_success
+        assert (await device.get("roster", wait=0)).status_code == 202
+        await enrolled(served, token, Identity.generate(Random(2)))
+        refusals = [e for e in await book(served).audit_entries(99, None) if e.outcome == "refused"]
+        assert len(refusals) == 3
+
+
+async def test_lookups_are_limited_but_not_of_what_was_valid_within_the_hour(
+    serve: Serve, sqlite_url: str
+) -> None:
+    limits = {"max_auth_failures": 1, "max_joins": 4, "credential_cache_seconds": 1e-6}
+    async with serve(sqlite_url, open=False, **limits) as served:
+        head, unseen = await keyed(served), await keyed(served)
+        study = await study_of(served, head)
+        _, token = await book(served).create_token("phones", 2, None)
+        device = await seated(served, study, token, "one")
+        assert (await device.get("roster", wait=0)).status_code == 202
+        refused(await served.client.get("/v1/studies"), 401, "not-authorised")
+        for _ in range(4):
+            false = showing(new_secret(SystemRandom()))
+            refused(await served.client.get("/v1/studies", headers=false), 429, "too-many-requests")
+        refused(
+            await served.client.get("/v1/studies", headers=unseen), 429, "too-many-requests"
+        )  # not looked up
+        assert (await served.client.get("/v1/studies", headers=head)).is_success
+        assert (await device.get("roster", wait=0)).status_code == 202
+        await enrolled(served, token, Identity.generate(Random(2)))
+        path = "/v1/participants/abcd/roster"  # no slot of this device: it is forgotten
+        for _ in range(2):
+            answer = await served.client.get(path, headers=device.headers)
+            refused(answer, 429, "too-many-requests")
+        refused(await device.get("roster", wait=0), 429, "too-many-requests")
+
+
+async def test_devices_that_enrol_again_after_their_token_expired_do_not_fail(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """`take_part(token=...)` enrols in each call, so honest devices show old tokens for months."""
+    async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
+        _, token = await book(served).create_token("phones", 9, timedelta(days=1))
+        _, newer = await book(served).create_token("phones", 9, timedelta(days=9))
+        identity = Identity.generate(Random(1))
+        credential = await enrolled(served, token, identity)
+        served.clock.advance(2 * 24 * 3600)
+        post, again = served.client.post, application(identity, credential)
+        for shown in (token,) * 5 + (newer,):
+            answer = await post("/v1/devices", json=again, headers=showing(shown))
+            assert answer.status_code == 204, answer.text
+        late = application(Identity.generate(Random(2)), new_secret(SystemRandom()))
+        refused(await post("/v1/devices", json=late, headers=showing(token)), 401, "not-authorised")
+        assert sum(issued.used for issued in await book(served).tokens()) == 1
 
 
 async def test_false_credentials_of_participants_are_limited_and_audited(
@@ -243,7 +302,9 @@ async def test_false_credentials_of_participants_are_limited_and_audited(
         assert [(e.action, e.subject) for e in reversed(refusals)] == [
             ("bad credential", participant) for participant in tried
         ]
-        refused(await device.get("roster", wait=0), 429, "too-many-requests")
+        answer = await served.client.get(path, headers=false)
+        refused(answer, 429, "too-many-requests")
+        assert (await device.get("roster", wait=0)).status_code == 202
 
 
 async def test_guessing_tokens_by_bad_signatures_is_limited(serve: Serve, sqlite_url: str) -> None:

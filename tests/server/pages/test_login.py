@@ -88,11 +88,12 @@ async def test_invalid_keys_are_counted_audited_and_reported(serve: Serve, sqlit
             assert answer.status_code == 401
             assert "not a valid API key" in answer.text
             assert "set-cookie" not in answer.headers
-        waits = await log_in(served, good)
+        waits = await log_in(served, "btk_short")
         assert (waits.status_code, waits.headers["retry-after"]) == (429, "10")
         assert "text/html" in waits.headers["content-type"]
+        assert (await log_in(served, good)).status_code == 303
         trail = await served.store.access.audit_entries(10, None)
-        assert [entry.action for entry in trail][:3] == ["bad credential"] * 3
+        assert [entry.action for entry in trail][:4] == ["log in", *["bad credential"] * 3]
         assert all(good not in entry.model_dump_json() for entry in trail)
 
 
