@@ -231,9 +231,10 @@ class Analyst:
 
         Either `terms` has all sizes, or `devices` is the largest number of devices in a round; they
         form `cohorts` cohorts, by default of at most 1,000 devices each, and `registrar` is the
-        public key of the registrar that enrols them. Devices with default settings refuse a sum
-        without a registrar. Calls with the same `key` within a day, also from other processes,
-        create one study. Without a `key`, only the repetitions of this call do.
+        public key of the registrar that enrols them; it must run `blindtally seat` if there are
+        several cohorts. Devices with default settings refuse a sum without a registrar. Calls with
+        the same `key` within a day, also from other processes, create one study. Without a `key`,
+        only the repetitions of this call do.
 
         Raises:
             ValueError: if the number of devices is missing, or a field of `terms` is given twice.

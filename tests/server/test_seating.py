@@ -20,6 +20,7 @@ from tests.server.test_invited import WORDS
 
 REGISTRAR = Identity.of(bytes(range(32)))
 TERMS = {"cohort_size": 5, "minimum": 4, "cohorts": 2, "corrupt": 0, "dropout": 0}
+TIMEOUTS = {"enrolling": 6, "seating": 6}
 SEATED = TERMS | {"registrar": REGISTRAR.public.hex()}
 
 
@@ -39,7 +40,7 @@ async def seat(served: Served, registrar: Registrar | None = None, **headers: st
 
 async def joined(served: Served, count: int = 9, **changes: object) -> tuple[str, list[Device]]:
     """Let devices join a seated study until its enrolling is over."""
-    study = await served.create(terms=SEATED, **changes)
+    study = await served.create(terms=SEATED, timeouts=TIMEOUTS, **changes)
     devices = await served.join(study, count, registrar=REGISTRAR)
     await served.pass_phase(study)
     return study, devices
@@ -107,14 +108,15 @@ async def test_a_server_that_restarts_while_it_waits_for_seats_goes_on(
     async with serve(sqlite_url) as last:
         for device in devices:
             device.client = last.client
-        await check_sums(last, study, devices)
+        await together(devices, "share")
+        await last.until_phase(study, "checking")
 
 
 async def test_a_roster_waits_at_one_replica_for_seats_that_another_receives(
     serve: Serve, postgres_url: str
 ) -> None:
     async with serve(postgres_url) as first, serve(postgres_url) as second:
-        study, devices = await joined(first)
+        _, devices = await joined(first)
         for device in devices[::2]:
             device.client = second.client
         waiting = [asyncio.create_task(device.get("roster")) for device in devices]
@@ -122,7 +124,7 @@ async def test_a_roster_waits_at_one_replica_for_seats_that_another_receives(
         assert await seat(first) == [""]
         for device, answer in zip(devices, await asyncio.gather(*waiting), strict=True):
             assert device.identity.public in answer.content  # the roster of its cohort
-        await check_sums(first, study, devices)
+        await together(devices, "share")
 
 
 async def test_a_round_fails_if_nobody_seats_it_in_time(served: Served) -> None:
@@ -134,7 +136,7 @@ async def test_a_round_fails_if_nobody_seats_it_in_time(served: Served) -> None:
 
 
 async def test_a_round_with_fewer_than_all_cohorts_need_is_not_run(served: Served) -> None:
-    study = await served.create(terms=SEATED)
+    study = await served.create(terms=SEATED, timeouts=TIMEOUTS)
     await served.join(study, 7, registrar=REGISTRAR)
     assert await served.pass_phase(study) == "failed"
     (lobby,) = (await served.until_closed(study)).cohorts
