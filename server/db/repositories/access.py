@@ -6,6 +6,7 @@ from datetime import timedelta
 from random import Random
 
 from sqlalchemy import exists, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from protocol.api.credentials import (
@@ -130,10 +131,7 @@ class AccessRepository(Repository):
         key = session.get(ApiKeyRow, name)
         return key is not None and key.is_valid(self.database.now(session))
 
-    @write_transaction
-    def enrol_device(
-        self, session: Session, token: bytes, identity: str, credential: bytes
-    ) -> bool:
+    async def enrol_device(self, token: bytes, identity: str, credential: bytes) -> bool:
         """Enrol an identity by the token of this digest; False if it was enrolled before.
 
         Once an identity is enrolled, the same credential is accepted with every token that was not
@@ -143,6 +141,15 @@ class AccessRepository(Repository):
             ProblemError: if the token is unknown, expired, revoked or used up, or the identity is
                 revoked or has another credential.
         """
+        try:
+            return await self._enrol_device(token, identity, credential)
+        except IntegrityError:  # a concurrent request with another token enrolled one of them
+            return await self._enrol_device(token, identity, credential)
+
+    @write_transaction
+    def _enrol_device(
+        self, session: Session, token: bytes, identity: str, credential: bytes
+    ) -> bool:
         query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.digest == token).with_for_update()
         row, now = session.scalar(query), self.database.now(session)
         device = session.get(DeviceRow, identity)

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from protocol.api.credentials import (
     API_KEY_PREFIX,
@@ -196,6 +197,33 @@ async def test_a_token_lets_a_limited_number_in_and_the_same_again(each_closed: 
         401,
         "not-authorised",
     )
+
+
+@pytest.mark.parametrize("same_identity", [True, False])
+async def test_concurrent_enrolments_by_two_tokens_are_answered_as_one_after_the_other(
+    closed: Served, monkeypatch: pytest.MonkeyPatch, same_identity: bool
+) -> None:
+    """PostgreSQL locks the rows of the tokens, so only a unique constraint stops the second."""
+    (_, token), (_, other) = [await book(closed).create_token("phones", 9, None) for _ in range(2)]
+    first, second = Identity.generate(Random(1)), Identity.generate(Random(2))
+    credential = new_secret(SystemRandom())
+    enrol = AccessRepository._enrol_device
+    identities = iter([first.public.hex()])
+
+    async def enrol_after_another(self: AccessRepository, *asked: Any) -> bool:
+        for identity in identities:  # once
+            await enrol(self, secret_digest(other), identity, secret_digest(credential))
+            raise IntegrityError("", None, Exception())
+        return await enrol(self, *asked)
+
+    monkeypatch.setattr(AccessRepository, "_enrol_device", enrol_after_another)
+    asked = application(first if same_identity else second, credential)
+    answer = await closed.client.post("/v1/devices", json=asked, headers=showing(token))
+    if same_identity:
+        assert answer.status_code == 204, answer.text
+    else:
+        assert "another identity" in refused(answer, 409, "conflict")
+    assert sum(issued.used for issued in await book(closed).tokens()) == 1
 
 
 async def test_an_enrolment_by_another_hand_is_refused(closed: Served) -> None:
