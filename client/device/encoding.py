@@ -24,7 +24,7 @@ class Contribution:
 
     histogram: Histogram
     outside_domain: int
-    over_bound: int  # beyond the contribution bound
+    over_bound: int  # beyond the contribution bound, or more copies of an item than allowed
 
 
 def count_items(records: Iterable[str]) -> Histogram:
@@ -32,17 +32,25 @@ def count_items(records: Iterable[str]) -> Histogram:
 
 
 def make_contribution(
-    question: AnyQuestion, holdings: Histogram, rng: np.random.Generator
+    question: AnyQuestion,
+    holdings: Histogram,
+    rng: np.random.Generator,
+    max_copies: int | None = None,
 ) -> Contribution:
-    """Return the contribution to `question` of a device with the items `holdings`."""
+    """Return the contribution to `question` of a device with the items `holdings`.
+
+    An item counts at most `max_copies` times, or any number of times if that is None.
+    """
     inside = Counter[str]()
     for item, count in holdings.items():
         canonical = question.canonical(item) if count else None
         if canonical is not None:
             inside[canonical] += count
-    histogram = clip(inside, question.contribution, rng)
-    total, clipped = sum(inside.values()), sum(histogram.values())
-    return Contribution(histogram, sum(holdings.values()) - total, total - clipped)
+    total = sum(inside.values())
+    limited = {item: min(count, max_copies or count) for item, count in inside.items()}
+    histogram = clip(limited, question.contribution, rng)
+    outside = sum(holdings.values()) - total
+    return Contribution(histogram, outside, total - sum(histogram.values()))
 
 
 def encode(

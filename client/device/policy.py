@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from protocol.api.messages import SlotAssignment
 from protocol.api.signed_report import packed_report_bytes
-from protocol.mechanisms.central.release_question import ReleaseQuestion
+from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from secagg.errors import UnsafeRequestError
 from secagg.keys import SIGNATURE_BYTES, Identity
@@ -35,6 +35,7 @@ _UNVERIFIED_IDENTITIES_REASON: Final = (
 
 # An element takes 20 bytes of memory, and each mask its time, even if it is uploaded as one bit.
 UPLOAD_BYTES_PER_ELEMENT: Final = 2
+MIN_CONFIDENCE: Final = 0.5  # below it, an item is reported whose estimate is under the threshold
 
 
 class PolicyError(UnsafeRequestError):
@@ -75,8 +76,10 @@ class Policy:
             chance of 2^-sigma.
         registrar: the public key of the one registrar that may enrol the devices. It must come to
             the device by another way than the server.
-        min_threshold: the threshold of a study of exact sums. An item that all devices together
-            hold fewer times is not common: offices of statistics hide counts below 3 to 10.
+        min_threshold: the threshold of a study of exact sums, and of released counts that have no
+            noise. An item that all devices together hold fewer times is not common: offices of
+            statistics hide counts below 3 to 10. The device counts an item at most threshold /
+            min_threshold times, so that fewer devices than that reach no threshold.
         trust_server_identities: accepts secure sums without `registrar`. A dishonest server can
             then invent all other devices of a sum, and read what this one holds.
         max_epsilon: epsilon of the locally private reports in all studies together.
@@ -184,6 +187,15 @@ class Policy:
         if fault is not None:
             raise PolicyError("seating", fault)
 
+    def max_copies(self, plan: AnyPlan) -> int:
+        """Return the largest count of one item, so that few devices reach no threshold."""
+        is_sum = plan.mechanism in SUM_MECHANISMS
+        rho = rho_of(plan) if is_sum else None
+        is_hidden = rho is not None and epsilon_of_rho(rho, self.max_delta) <= self.max_epsilon
+        if not is_sum or is_hidden or self.min_threshold < 1:
+            return plan.question.contribution
+        return max(1, math.floor(_reporting_threshold(plan) / self.min_threshold))
+
     def sharings(self, plan: AnyPlan) -> int:
         """Return the largest number of sharings in the plan's study, vectors included."""
         return self.max_sharings + (self.max_rounds if plan.question.asks_every_round else 0)
@@ -275,13 +287,21 @@ class Policy:
             yield PolicyError("min_sigma", reason, terms.sigma)
 
     def _threshold_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
-        threshold, is_exact = (
-            plan.question.threshold,
-            not isinstance(plan.question, ReleaseQuestion),
-        )
-        if is_exact and threshold < self.min_threshold:
+        """Yield the limits that keep items of few devices from the analyst of an honest server."""
+        threshold, question = _reporting_threshold(plan), plan.question
+        if isinstance(plan, ReleasePlan):
+            rho = rho_of(plan)
+            if rho is not None:  # real noise hides a device behind any threshold
+                if not question.asks_every_round:  # otherwise checked with all other rounds
+                    yield from self._rho_violations(rho)
+                return
+            yield from self._delta_violations(plan.question.delta)
+        if threshold < self.min_threshold:
             reason = f"asks for items held {threshold:g} times, below {self.min_threshold:g}"
             yield PolicyError("min_threshold", reason, threshold)
+        if question.confidence < MIN_CONFIDENCE:
+            reason = f"reports items by a confidence of {question.confidence:g}"
+            yield PolicyError("confidence", f"{reason}, below {MIN_CONFIDENCE:g}")
 
     def _delta_violations(self, delta: float) -> Iterator[PolicyError]:
         if not delta <= self.max_delta * (1 + 1e-9):
@@ -318,6 +338,13 @@ def _round_up(epsilon: float) -> float | None:
 def epsilon_of_rho(rho: float, delta: float) -> float:
     """Return the epsilon at `delta` of a privacy loss `rho` [BunSteinke16, proposition 1.3]."""
     return rho + 2 * math.sqrt(rho * -math.log(delta))
+
+
+def _reporting_threshold(plan: AnyPlan) -> float:
+    """Return the smallest count with which the service lists an item."""
+    if isinstance(plan, ReleasePlan):
+        return float(plan.release.threshold)
+    return float(plan.question.threshold)
 
 
 def rho_of(plan: AnyPlan) -> float | None:

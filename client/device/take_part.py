@@ -252,7 +252,9 @@ class _DeviceRun:
         if plan.registry is not None and self.enrolment_signer is not None and is_of_study:
             enrolment = await self.enrolment_signer(plan.registry, identity.public)
         rng = self.device_state.clipping_generator(self.url, study)
-        contribution = make_contribution(plan.question, self.histogram, rng)
+        contribution = make_contribution(
+            plan.question, self.histogram, rng, self.policy.max_copies(plan)
+        )
         return view, Device(
             identity, contribution, self.journal, enrolment, ticket, self.collection
         )

@@ -20,6 +20,13 @@ def test_what_is_outside_the_domain_takes_no_room_under_the_bound() -> None:
     assert (contribution.outside_domain, contribution.over_bound) == (101, 0)
 
 
+def test_more_copies_of_an_item_than_the_policy_allows_are_left_out() -> None:
+    holdings = {"a": 5, "b": 1}
+    contribution = make_contribution(QUESTION, holdings, np.random.default_rng(1), max_copies=2)
+    assert contribution.histogram == {"a": 2, "b": 1}
+    assert (contribution.outside_domain, contribution.over_bound) == (0, 3)
+
+
 @given(
     st.dictionaries(st.text("abcx", min_size=1, max_size=4), st.integers(1, 9)), st.integers(0, 99)
 )

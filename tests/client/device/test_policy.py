@@ -274,7 +274,51 @@ def test_a_threshold_of_exact_sums_is_not_below_the_policys() -> None:
         POLICY.check_plan(asked(4.9), STUDY, 1)
     assert (refused.value.limit, refused.value.needed) == ("min_threshold", 4.9)
     noisy = {"mechanism": "triehh", "epsilon": 1.0, "delta": 1e-6, "every_round": False}
-    POLICY.check_plan(asked(1, **noisy), STUDY, 1)  # theta hides rare items there
+    POLICY.check_plan(asked(1, **noisy), STUDY, 1)  # noise or theta hides rare items
+
+
+@pytest.mark.parametrize(
+    ("own", "limit"),
+    [
+        ({"mode": "noise", "epsilon": 40.0, "delta": 0.5}, "max_epsilon"),
+        ({"mode": "sample-threshold", "delta": 1e-4}, "max_delta"),
+        ({"mode": "sample-threshold"}, ""),
+        ({"mode": "noise", "epsilon": 1.0}, ""),
+    ],
+)
+def test_a_release_is_taken_only_if_its_noise_or_its_theta_hides_rare_items(
+    own: dict[str, Any], limit: str
+) -> None:
+    release = {"epsilon": 4.0, "delta": 1e-6, "every_round": False, "threshold": 1.0} | own
+    asked = trie(**release)
+    assert [error.limit for error in POLICY.violations(asked, STUDY, 1)] == [limit][: bool(limit)]
+
+
+def test_a_release_by_coins_needs_a_theta_that_is_not_below_the_policys_threshold() -> None:
+    asked = trie(mode="sample-threshold", every_round=False)
+    for theta, expected in ((5, []), (4, ["min_threshold"])):
+        release = asked.release.model_copy(update={"threshold": theta})
+        changed = asked.model_copy(update={"release": release})
+        assert [error.limit for error in POLICY.violations(changed, STUDY, 1)] == expected
+
+
+@pytest.mark.parametrize("confidence", [0.499, 1e-15])
+def test_a_plan_that_reports_estimates_below_its_threshold_is_refused(confidence: float) -> None:
+    question = QUESTION.model_copy(update={"confidence": confidence})
+    with pytest.raises(PolicyError) as refused:
+        POLICY.check_plan(PLAN.model_copy(update={"question": question}), STUDY, 1)
+    assert refused.value.limit == "confidence"
+
+
+def test_fewer_devices_than_the_policys_threshold_reach_no_threshold() -> None:
+    for threshold, copies in ((5, 1), (9.9, 1), (10, 2), (1000, 200)):
+        question = QUESTION.model_copy(update={"threshold": threshold})
+        assert POLICY.max_copies(PLAN.model_copy(update={"question": question})) == copies
+    coins = trie(mode="sample-threshold", every_round=False, contribution=3)
+    assert POLICY.max_copies(coins) == coins.release.threshold // 5
+    assert POLICY.max_copies(trie(contribution=3)) == 3  # noise hides each device
+    weak = with_noise(0.1, contribution=3)
+    assert POLICY.max_copies(weak) == max(1, weak.release.threshold // 5)
 
 
 def test_a_plan_that_no_honest_study_has_is_refused() -> None:

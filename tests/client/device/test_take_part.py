@@ -145,6 +145,21 @@ async def test_a_device_always_gives_the_same_within_the_bound(study: StudyView)
     assert seen[0].keys() <= held.keys()
 
 
+async def test_a_device_counts_an_item_once_if_the_threshold_is_that_of_its_policy(
+    study: StudyView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def noted(*parts: Any, **_rest: Any) -> Any:
+        seen.append(parts[2].contribution.histogram)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("client.device.take_part.participation_type", lambda _plan: noted)
+    policy = replace(POLICY, min_threshold=REQUEST.question.threshold)
+    await take_part(URL, {"mine": 9}, policy, device_state=DeviceState.in_memory(), study=study.id)
+    assert seen == [{"mine": 1}]
+
+
 async def test_a_registrar_signs_who_takes_part(enrolled: StudyView, registrar: Identity) -> None:
     async def enrol(registry: Registry, identity: bytes) -> bytes:
         return registrar.sign(registry.enrolment_statement(identity))
