@@ -115,11 +115,15 @@ SeatingReporter: TypeAlias = Callable[[PendingSeating, str], None]  # "" or the 
 
 @dataclass
 class Registrar:
-    """The registrar of `identity`; `rng` must be the system's randomness outside of tests."""
+    """The registrar of `identity`; `rng` must be the system's randomness outside of tests.
+
+    With a `study`, it seats the rounds of that study only.
+    """
 
     identity: Identity
     draws: DrawRecord
     rng: Random = field(default_factory=SystemRandom)
+    study: str | None = None
     _refused: set[tuple[str, int]] = field(default_factory=set, init=False)
 
     async def serve(
@@ -158,7 +162,7 @@ class Registrar:
         page = parse_document(SeatingPage, answer.content)
         for pending in page.rounds:
             key = pending.study, pending.round
-            if key in self._refused:
+            if key in self._refused or self.study not in (None, pending.study):
                 continue
             try:
                 await self._seat(transport, pending, api_key)

@@ -77,7 +77,8 @@ class Fleet:
         config = self.config
         if config.registrar is None or not self.study.terms.is_seated:
             return nullcontext()
-        registrar = Registrar(config.registrar, DrawRecord())
+        # Its draws are not kept: it must not seat the devices of others.
+        registrar = Registrar(config.registrar, DrawRecord(), study=self.study.id)
         return seating_rounds(self.connect, registrar, config.api_key)
 
     async def _rounds(self) -> AsyncIterator[FleetRound]:

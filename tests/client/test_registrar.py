@@ -109,6 +109,12 @@ async def test_the_same_question_has_the_same_answer_in_any_order_of_joiners() -
     assert cohorts_of(at) == before
 
 
+async def test_a_registrar_of_one_study_seats_no_other() -> None:
+    for study, refusals in (("another", []), ("study-1", [""])):
+        registrar = Registrar(REGISTRAR, DrawRecord(), Random(1), study=study)
+        assert await asked(service(), registrar) == refusals
+
+
 def other_list(at: Service) -> None:
     at.rows, at.view = at.rows[1:], at.view.model_copy(update={"joiners": 19})
 
