@@ -20,14 +20,14 @@ Source: [Bonawitz17, figure 4] on a graph of randomly selected holders [Bell20, 
 Complaints, spot checks and the commitments to shares are additions of blindtally.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
 
 from secagg.errors import OutOfPhaseError, UnsafeRequestError
-from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, is_signed
+from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, Purpose, is_signed
 from secagg.messages import (
     Answers,
     Complaints,
@@ -137,8 +137,11 @@ class Joined(_SingleStepState):
         key_shares = split(self.mask_pair.secret, count, threshold, rng)[1:]
         own_share, *seed_shares = split(seed, count, threshold, rng)
         key_pads, seed_pads = list[bytes](), list[bytes]()
-        for holder in holders:
-            secret = self.encryption_pair.agree(session.roster.encryption_key(holder))
+        agreed_secrets = {
+            holder: self.encryption_pair.agree(session.roster.encryption_key(holder))
+            for holder in holders
+        }
+        for holder, secret in agreed_secrets.items():
             key_pads.append(session.key_share_purpose(slot, holder).derive(secret))
             seed_pads.append(session.seed_share_purpose(slot, holder).derive(secret))
         rows = encrypt_shares(key_shares, key_pads), encrypt_shares(seed_shares, seed_pads)
@@ -147,7 +150,7 @@ class Joined(_SingleStepState):
         message = KeyShares(graph_nonce, *commitments, pairs)
         signed = session.key_shares_statement(slot, message.share_commitment)
         message = replace(message, signature=self.identity.sign(signed))
-        return DealtShares(message, seed, own_share, key_shares, seed_shares)
+        return DealtShares(message, seed, own_share, key_shares, seed_shares, agreed_secrets)
 
     def _is_mine(self, entry: RosterEntry) -> bool:
         return (entry.identity, entry.keys) == (self.identity.public, self.public_keys)
@@ -162,6 +165,7 @@ class DealtShares:
     own_share: bytes = field(repr=False)  # of the seed
     of_key: list[bytes] = field(repr=False)
     of_seed: list[bytes] = field(repr=False)
+    agreed_secrets: dict[int, bytes] = field(repr=False)  # with each holder, to derive pads
 
 
 @dataclass(slots=True)
@@ -188,23 +192,8 @@ class Shared(_SingleStepState):
             raise UnsafeRequestError("forwarded a share of a participant that sent me none")
         self._mark_done()
         received = ReceivedShares.unpack(received_shares_bytes(shares))
-        dealers, pair = received.dealers, self.joined.encryption_pair
-        secrets = [pair.agree(session.roster.encryption_key(dealer)) for dealer in dealers]
-        decrypted = (
-            decrypt_shares(
-                received.records[name],
-                [
-                    purpose(dealer, slot).derive(secret)
-                    for dealer, secret in zip(dealers, secrets, strict=True)
-                ],
-            )
-            for name, purpose in (
-                ("key", session.key_share_purpose),
-                ("seed", session.seed_share_purpose),
-            )
-        )
         keys, seeds, signatures = dict[int, bytes](), dict[int, bytes](), dict[int, bytes]()
-        for dealer, key, seed in zip(dealers, *decrypted, strict=True):
+        for dealer, key, seed in self._decrypt(received):
             if key is not None and seed is not None:
                 keys[dealer], seeds[dealer] = key, seed
             else:
@@ -214,6 +203,25 @@ class Shared(_SingleStepState):
         signed = session.complaints_statement(slot, received.digest, complaints.signed_bytes())
         complaints = replace(complaints, signature=self.joined.identity.sign(signed))
         return Checked(self, keys, seeds), complaints
+
+    def _decrypt(
+        self, received: ReceivedShares
+    ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """Yield each dealer, and its shares of its mask key and its seed; None if not valid."""
+        session, dealers, pair = self.session, received.dealers, self.joined.encryption_pair
+        known, public_key = self.dealt.agreed_secrets, session.roster.encryption_key
+        secrets = [known.get(dealer) or pair.agree(public_key(dealer)) for dealer in dealers]
+
+        def shares(name: str, purpose: Callable[[int, int], Purpose]) -> list[bytes | None]:
+            pads = [
+                purpose(dealer, self.slot).derive(secret)
+                for dealer, secret in zip(dealers, secrets, strict=True)
+            ]
+            return decrypt_shares(received.records[name], pads)
+
+        keys = shares("key", session.key_share_purpose)
+        seeds = shares("seed", session.seed_share_purpose)
+        yield from zip(dealers, keys, seeds, strict=True)
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ def secrets(group: Group) -> set[bytes]:
     for state in group.shared.values():
         secrets |= {state.dealt.seed, state.dealt.own_share}
         secrets |= set(state.dealt.of_key) | set(state.dealt.of_seed)
+        secrets |= set(state.dealt.agreed_secrets.values())
     for checked in group.checked.values():
         secrets |= set(checked.key_shares.values()) | set(checked.seed_shares.values())
     for reveal in group.unmasking_shares.values():

@@ -69,13 +69,13 @@ def test_on_postgresql_two_services_lose_nothing_count_nothing_twice_and_are_not
 
 
 def test_a_world_without_failures_counts_every_device_once(shelf: Shelf) -> None:
-    score = play(shelf.empty(), Shape(rounds=1), 1, [Everybody()] * 5)
+    score = play(shelf.empty(), Shape(rounds=1), 1, [Everybody()] * 6)
     assert (score.acknowledged, score.included, score.summed, score.failed) == (30, 6, 1, 0)
 
 
 def test_a_study_that_is_stopped_in_the_middle_shows_no_sum(shelf: Shelf) -> None:
-    score = play(shelf.empty(), Shape(), 1, [*[Everybody()] * 4, Stop()])
-    assert (score.acknowledged, score.summed, score.failed) == (18, 0, 1)
+    score = play(shelf.empty(), Shape(), 1, [*[Everybody()] * 5, Stop()])
+    assert (score.acknowledged, score.summed, score.failed) == (24, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Expect(Operation):
 def test_the_lease_of_a_server_that_died_expires_and_another_sums(postgres: Shelf) -> None:
     happening = [
         StrikeHolder("sum-cohort"),
-        *[Everybody()] * 5,
+        *[Everybody()] * 6,
         Expect(claims=1, results=0, up=1),
         Advance(16),
         Expect(claims=2, results=1, up=1),
@@ -123,7 +123,7 @@ class ExpectForgotten(Operation):
 
 
 def test_what_a_server_that_died_was_to_forget_is_forgotten_by_another(postgres: Shelf) -> None:
-    happening = [StrikeHolder("delete-bodies"), *[Everybody()] * 5]
+    happening = [StrikeHolder("delete-bodies"), *[Everybody()] * 6]
     happening += [Advance(2), Advance(16), ExpectForgotten()]  # the other sees the lease, then ends
     play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)
 
@@ -131,7 +131,7 @@ def test_what_a_server_that_died_was_to_forget_is_forgotten_by_another(postgres:
 def test_a_frozen_server_deletes_what_it_must_when_it_goes_on(sqlite: Shelf) -> None:
     happening = [
         StrikeHolder("delete-bodies", 29),
-        *[Everybody()] * 5,
+        *[Everybody()] * 6,
         Advance(30),
         ExpectForgotten(),
     ]
@@ -140,7 +140,7 @@ def test_a_frozen_server_deletes_what_it_must_when_it_goes_on(sqlite: Shelf) -> 
 
 
 def test_a_server_that_is_frozen_while_it_stops_ends_once_it_goes_on(sqlite: Shelf) -> None:
-    happening = [Everybody(), AtOnce((Start(0), Freeze(0, 29))), *[Everybody()] * 4]
+    happening = [Everybody(), AtOnce((Start(0), Freeze(0, 29))), *[Everybody()] * 5]
     score = play(sqlite.empty(), Shape(rounds=1), 1, happening)
     assert (score.included, score.summed, score.failed) == (6, 1, 0)
 
@@ -148,7 +148,7 @@ def test_a_server_that_is_frozen_while_it_stops_ends_once_it_goes_on(sqlite: She
 def test_a_server_frozen_for_longer_than_its_lease_publishes_nothing(postgres: Shelf) -> None:
     happening = [
         StrikeHolder("sum-cohort", 40),
-        *[Everybody()] * 5,
+        *[Everybody()] * 6,
         Expect(claims=1, results=0, up=2),
         Advance(16),
         Expect(claims=2, results=1, up=2),
@@ -196,7 +196,7 @@ def test_an_upload_whose_server_dies_between_commit_and_answer_counts_once(shelf
 
 
 def test_a_round_whose_server_dies_decoding_is_decoded_once_by_another(postgres: Shelf) -> None:
-    happening = [StrikeHolder("close"), *[Everybody()] * 5]
+    happening = [StrikeHolder("close"), *[Everybody()] * 6]
     happening += [Expect(claims=1, results=0, up=1, work="close-round"), Advance(16)]
     happening += [Expect(claims=2, results=1, up=1, work="close-round")]
     score = play(postgres.empty(), Shape(rounds=1, workers=2), 1, happening)

@@ -31,7 +31,7 @@ from tests.server.simulation.member import Member, verdict
 from tests.server.simulation.worker import Unanswered, Worker, host
 
 _TURN = 0.5  # seconds in which all devices take a step
-_TURNS = 5  # that devices have once trouble is over
+_TURNS = 6  # that devices have once trouble is over
 _MAX_JUMPS = 40  # jumps of `_JUMP` seconds after which nothing may wait any more
 _LEASE = 16.0  # longer than one lasts whose holder died
 _JUMP = 31.0  # longer than a phase lasts
