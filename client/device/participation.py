@@ -27,7 +27,7 @@ from client.device.device import (
 from client.device.encoding import encode
 from client.device.exact_sums import spends_exact_study
 from client.device.journal import JournalEntry
-from client.device.policy import PolicyError, rho_of
+from client.device.policy import PolicyError, noise_events, rho_of
 from protocol.api.credentials import new_secret
 from protocol.api.messages import JoinRequest, SlotAssignment, Survivors
 from protocol.api.phases import MessageKind
@@ -54,6 +54,7 @@ from secagg.shares import SHARE_PAIR_BYTES, ReceivedShares
 # A step that expands this many bytes of masks takes about 10 ms, and runs in a thread.
 THREAD_WORK_BYTES: Final = 4 * 2**20
 HOLDER_WORK_BYTES: Final = 2**16  # as slow as the keys and signatures of one holder
+NOISE_EVENT_WORK_BYTES: Final = 2**6  # as slow as one event of the noise
 MAX_PROBLEM_BYTES: Final = 2**14  # of an error, and of the braces around survivors
 MAX_ROW_BYTES: Final = {  # of one participant, in each document about a cohort
     "roster": 3 * KEY_BYTES + 2 * SIGNATURE_BYTES,
@@ -267,7 +268,8 @@ class SumParticipation(RoundParticipation):
         """Return the result of a step, which runs in a thread if it takes long."""
         terms = self._plan.terms
         holders = choose_parameters(terms.cohort_size, terms.assumptions).holders
-        if holders * (self._ring.nbytes + HOLDER_WORK_BYTES) < THREAD_WORK_BYTES:
+        masks = holders * (self._ring.nbytes + HOLDER_WORK_BYTES)
+        if masks + noise_events(self._plan) * NOISE_EVENT_WORK_BYTES < THREAD_WORK_BYTES:
             return step(*args, **kwargs)
         return await asyncio.to_thread(step, *args, **kwargs)
 

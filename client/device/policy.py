@@ -35,6 +35,7 @@ _UNVERIFIED_IDENTITIES_REASON: Final = (
 
 # An element takes 20 bytes of memory, and each mask its time, even if it is uploaded as one bit.
 UPLOAD_BYTES_PER_ELEMENT: Final = 2
+MAX_NOISE_EVENTS: Final = 2**22  # of one vector; drawing them takes up to a second
 MIN_CONFIDENCE: Final = 0.5  # below it, an item is reported whose estimate is under the threshold
 
 
@@ -329,6 +330,10 @@ class Policy:
             reason = f"asks for {elements} elements of few bits, above {most}"
             needed = elements * UPLOAD_BYTES_PER_ELEMENT
             yield PolicyError("max_upload_bytes", reason, needed)
+        events = noise_events(plan)
+        if events > MAX_NOISE_EVENTS:
+            reason = f"asks for noise of {events:.3g} random events, above {MAX_NOISE_EVENTS:,}"
+            yield PolicyError("noise", reason)
 
 
 def _round_up(epsilon: float) -> float | None:
@@ -358,6 +363,14 @@ def vector_elements(plan: AnyPlan) -> int:
     if plan.mechanism in REPORT_MECHANISMS:
         return 0
     return sum(lane.length for lane in SUM_MECHANISMS[plan.mechanism].ring(plan).lanes)
+
+
+def noise_events(plan: AnyPlan) -> float:
+    """Return the expected number of events in a device's noise, in the smallest cohort."""
+    if plan.mechanism in REPORT_MECHANISMS:
+        return 0.0
+    shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.minimum)
+    return 0.0 if shares is None else float(shares.share * vector_elements(plan))
 
 
 def upload_bytes(plan: AnyPlan) -> int:

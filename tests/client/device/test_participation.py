@@ -6,7 +6,8 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import NoReturn
+from threading import get_ident
+from typing import Any, NoReturn
 
 import httpx
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from client.device.device import Device, DeviceStep, steps_in_mode
 from client.device.driver import EndState, run_participation
-from client.device.encoding import Contribution
+from client.device.encoding import Contribution, encode
 from client.device.journal import FileJournal, Journal, JournalEntry, MemoryJournal
 from client.device.participation import MAX_ROW_BYTES, SumParticipation
 from client.device.policy import Policy, PolicyError, rho_of
@@ -24,6 +25,7 @@ from protocol.api.messages import JoinRequest, RoundView, Survivors
 from protocol.api.phases import MessageKind
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
+from protocol.mechanisms.registry import parse_question
 from protocol.randomness import RandomWords, seeded_words
 from secagg.aggregator import check_answers
 from secagg.errors import FaultyParticipantError, UnsafeRequestError
@@ -89,6 +91,25 @@ def test_the_largest_documents_are_those_of_the_protocol_page() -> None:
         "complaints": 68,
         "signed-inputs": 100,
     } == MAX_ROW_BYTES
+
+
+@pytest.mark.parametrize("epsilon", [None, 8.0])
+async def test_noise_is_drawn_outside_the_event_loop(
+    epsilon: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def noted(*parts: Any) -> Any:
+        threads.append(get_ident())
+        return encode(*parts)
+
+    domain = {"kind": "listed", "items": ["word", "other"]}
+    asked = {"mechanism": "count-median", "threshold": 5, "contribution": 1, "words": 100}
+    question = parse_question(asked | {"domain": domain, "rows": 1, "epsilon": epsilon})
+    monkeypatch.setattr("client.device.participation.encode", noted)
+    monkeypatch.setattr("client.device.participation.NOISE_EVENT_WORK_BYTES", 2**40)
+    assert (await play(Service(view_of(question=question))))[-1] is DeviceStep.UNMASKED
+    assert (threads == [get_ident()]) is (epsilon is None)
 
 
 @pytest.mark.parametrize("terms", [{}, {"mode": "semi-honest"}])

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from client.device.policy import Policy, PolicyError, rho_of, upload_bytes
+from client.device.policy import (
+    MAX_NOISE_EVENTS,
+    Policy,
+    PolicyError,
+    noise_events,
+    rho_of,
+    upload_bytes,
+)
 from protocol.api.messages import SlotAssignment
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Utf8
@@ -348,6 +355,14 @@ def test_a_vector_of_many_small_elements_is_refused() -> None:
     with pytest.raises(PolicyError, match="elements of few bits") as refused:
         POLICY.check_plan(plan, STUDY, 1)
     replace(POLICY, max_upload_bytes=int(refused.value.needed or 0)).check_plan(plan, STUDY, 1)
+
+
+def test_noise_that_takes_long_to_draw_is_refused() -> None:
+    variance = MAX_NOISE_EVENTS / noise_events(with_noise(1.0))
+    SEVERAL_ROUNDS.check_plan(with_noise(0.99 * variance), STUDY, 1)
+    with pytest.raises(PolicyError, match="random events, above 4,194,304") as refused:
+        SEVERAL_ROUNDS.check_plan(with_noise(1.01 * variance), STUDY, 1)
+    assert refused.value.limit == "noise"
 
 
 def test_key_shares_and_vector_count_as_upload() -> None:
