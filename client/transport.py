@@ -14,6 +14,7 @@ import ssl
 import time
 from dataclasses import dataclass
 from functools import cache
+from http.cookiejar import CookieJar
 from typing import Final
 
 import httpx
@@ -37,6 +38,13 @@ MAX_DOCUMENT_BYTES: Final = 4 * 2**20  # of JSON: a plan of `tracked` lists thou
 MIN_BYTES_PER_SECOND: Final = 2**14  # of the slowest line that a device may have
 
 
+class _NoCookies(CookieJar):
+    """A jar that stores nothing: a service could fill it, and recognise a device by it."""
+
+    def extract_cookies(self, response: object, request: object) -> None:
+        """Ignore the cookies of a response."""
+
+
 def http_client(url: str) -> httpx.AsyncClient:
     """Return an HTTP client of the service at `url`, for one device.
 
@@ -49,6 +57,7 @@ def http_client(url: str) -> httpx.AsyncClient:
         limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=10.0, pool=None),
         headers={"user-agent": "blindtally", "accept-encoding": "identity"},
+        cookies=_NoCookies(),
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -12,7 +12,7 @@ from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.take_part import ParticipationOutcome, take_part
 from client.errors import ServiceError, ServiceUnreachableError
-from client.transport import MAX_DOCUMENT_BYTES
+from client.transport import MAX_DOCUMENT_BYTES, Transport, http_client
 from protocol.api.messages import Survivors
 from secagg.errors import UnsafeRequestError
 
@@ -144,6 +144,25 @@ async def terminal_codes(writer: asyncio.StreamWriter) -> None:
     kind = "urn:blindtally:problem:not-found"
     body = f'{{"type": "{kind}", "title": "x", "status": 404, "detail": "{detail}"}}'.encode()
     writer.write(head(404, Content_Length=len(body)) + body)
+
+
+async def test_a_device_stores_and_returns_no_cookies() -> None:
+    requests = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                requests.append(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(head(204, Set_Cookie="device=7"))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, http_client("http://{}:{}".format(*server.sockets[0].getsockname())) as http:
+        for _ in range(2):
+            await Transport(http, patience=1).send("GET", "/studies")
+        assert not list(http.cookies.jar)
+    assert len(requests) == 2
+    assert not any(b"cookie" in request.lower() for request in requests)
 
 
 async def test_an_error_contains_no_control_characters() -> None:
