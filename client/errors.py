@@ -6,7 +6,7 @@ a repetition, after Retry-After or a growing time. Repeating a request has no fu
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import ClassVar, Final
 
 import httpx
@@ -17,6 +17,8 @@ from protocol.api.phases import Phase
 
 TRANSIENT_STATUSES: Final = frozenset({408, 429, 502, 503, 504})  # worth a repetition
 MAX_RETRY_AFTER_SECONDS: Final = 30.0  # bounds the wait for any Retry-After
+# Of a document: it then takes less than 50 MB of memory. A plan of `tracked` lists 16,384 items.
+MAX_JSON_VALUES: Final = 2**17
 MAX_ERROR_CHARACTERS: Final = 2_000  # of a text that a service can choose
 
 
@@ -236,17 +238,22 @@ def _full_detail(problem: Problem) -> str:
     return "; ".join(": ".join(fault.values()) for fault in faults)
 
 
+def has_many_values(body: bytes) -> bool:
+    """Return whether the JSON in `body` may have more than `MAX_JSON_VALUES` values."""
+    values = sum(map(body.count, (b",", b"[", b"{")))  # or more: strings may contain these
+    return values > MAX_JSON_VALUES
+
+
 def _parse_problem(response: httpx.Response) -> Problem:
-    try:
-        return Problem.model_validate_json(response.content)
-    except ValidationError:  # a proxy's page, or another service
-        detail = f"{response.url} answered {response.status_code} {response.reason_phrase}"
-        return Problem(
-            type="about:blank",
-            title=response.reason_phrase or "no reason given",
-            status=response.status_code,
-            detail=detail,
-        )
+    if not has_many_values(response.content):
+        with suppress(ValidationError):  # a proxy's page, or another service
+            return Problem.model_validate_json(response.content)
+    return Problem(
+        type="about:blank",
+        title=response.reason_phrase or "no reason given",
+        status=response.status_code,
+        detail=f"{response.url} answered {response.status_code} {response.reason_phrase}",
+    )
 
 
 def retry_after_seconds(response: httpx.Response) -> float | None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from client.device.encoding import Contribution
 from client.device.journal import Journal
 from client.device.policy import Policy
+from client.errors import MAX_JSON_VALUES, has_many_values
 from client.transport import Transport
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
@@ -24,8 +25,6 @@ from secagg.parameters import Mode
 from secagg.ring import Vector
 
 DEFAULT_COLLECTION: Final = "default"
-# Of a document: it then takes less than 50 MB of memory. A plan of `tracked` lists 16,384 items.
-MAX_JSON_VALUES: Final = 2**17
 MAX_SHOWN_FAULTS: Final = 10  # of a document; the text of thousands takes longer than reading it
 
 M = TypeVar("M", bound=BaseModel)
@@ -113,8 +112,7 @@ def parse_document(model: type[M], body: bytes) -> M:
     Raises:
         UnsafeRequestError: if it is malformed, or has more than `MAX_JSON_VALUES` values.
     """
-    values = sum(map(body.count, (b",", b"[", b"{")))  # or more: strings may contain these
-    if values > MAX_JSON_VALUES:
+    if has_many_values(body):
         raise UnsafeRequestError(f"sent a document of more than {MAX_JSON_VALUES:,} values")
     with refusing_malformed():
         return model.model_validate_json(body)

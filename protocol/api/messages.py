@@ -59,15 +59,20 @@ class ProblemType(StrEnum):
     INTERNAL = "internal-error"  # 500: a fault of the service
 
 
+MAX_PROBLEM_ERRORS: Final = 1_000
+
+
 class Problem(PublicModel):
-    """Problem details (RFC 9457). `errors` lists every fault of a rejected document."""
+    """Problem details (RFC 9457). `errors` lists at most 1,000 faults of a document."""
 
     type: str
     title: str
     status: int
     detail: str
     phase: Phase | None = None
-    errors: tuple[dict[str, str], ...] | None = None
+    errors: Annotated[tuple[dict[str, str], ...], Field(max_length=MAX_PROBLEM_ERRORS)] | None = (
+        None
+    )
 
 
 class Timeouts(PublicModel):

@@ -15,7 +15,12 @@ from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
+from protocol.api.messages import (
+    MAX_PROBLEM_ERRORS,
+    PROBLEM_TYPE_PREFIX,
+    Problem,
+    ProblemType,
+)
 from protocol.api.validation import describe_fault
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.errors import INTERNAL_FAULT, FieldError, ProblemError, malformed_fields
@@ -96,7 +101,9 @@ def problem_response(
         status=status,
         detail=problem.detail,
         phase=problem.phase,
-        errors=None if problem.errors is None else tuple(dict(**e) for e in problem.errors),
+        errors=None
+        if problem.errors is None
+        else tuple(dict(**error) for error in problem.errors[:MAX_PROBLEM_ERRORS]),
     )
     all_headers = dict(headers or {})
     if problem.kind is ProblemType.NOT_AUTHORISED:

@@ -2,16 +2,18 @@
 
 import asyncio
 import gzip
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
+import httpx
 import pytest
 
-from client.device.device import MAX_JSON_VALUES, parse_document
+from client.device.device import parse_document
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.take_part import ParticipationOutcome, take_part
-from client.errors import ServiceError, ServiceUnreachableError
+from client.errors import MAX_JSON_VALUES, ServiceError, ServiceUnreachableError, check_response
 from client.transport import MAX_DOCUMENT_BYTES, Transport, http_client
 from protocol.api.messages import Survivors
 from secagg.errors import UnsafeRequestError
@@ -177,6 +179,23 @@ def test_thousands_of_faults_are_counted_and_not_listed() -> None:
     body = b'{"survivors": [' + b'"x",' * 999 + b'"x"]}'
     with pytest.raises(UnsafeRequestError, match=r"malformed answer: 1,000 faults$"):
         parse_document(Survivors, body)
+
+
+@pytest.mark.parametrize(("count", "is_shown"), [(1_000, True), (1_001, False), (2**18, False)])
+def test_a_problem_with_many_errors_is_shown_by_its_status(count: int, is_shown: bool) -> None:
+    body = b'{"type": "x", "title": "x", "status": 422, "detail": "why", "errors": ['
+    response = httpx.Response(
+        422, content=body + b"{}," * (count - 1) + b"{}]}", request=httpx.Request("GET", "http://a")
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(ServiceError) as raised:
+            check_response(response)
+        assert tracemalloc.get_traced_memory()[1] < 8e6
+    finally:
+        tracemalloc.stop()
+    assert (raised.value.problem.errors is not None) is is_shown
+    assert raised.value.problem.status == 422
 
 
 def whole(body: bytes, status: int = 200, **headers: object) -> Answer:
