@@ -122,14 +122,14 @@ async def test_a_dealer_of_shares_that_cannot_be_used_is_left_out(party: Party) 
     with structlog.testing.capture_logs() as logs:
         liar = await spoil(party, committed=False)
         await party.served.until_phase(party.study, "answering")
+        answers = liar.checked.answer(unpack_signatures(await liar.read("complaints"))).pack()
+        detail = refused(await liar.put("answers", answers), 422, "malformed")
+        assert "committed to another share for 1" in detail
+        honest = party.devices[1]
+        assert (await honest.get("share-commitments", wait=0)).status_code == 202
+        assert await party.served.pass_phase(party.study) == "masking"
     (complaint,) = (entry for entry in logs if entry["event"] == "complaints about shares")
     assert (complaint["pairs"], complaint["dealers_holders"]) == (2, [(0, 1), (0, 4)])
-    answers = liar.checked.answer(unpack_signatures(await liar.read("complaints"))).pack()
-    detail = refused(await liar.put("answers", answers), 422, "malformed")
-    assert "committed to another share for 1" in detail
-    honest = party.devices[1]
-    assert (await honest.get("share-commitments", wait=0)).status_code == 202
-    assert await party.served.pass_phase(party.study) == "masking"
     refused(await liar.get("share-commitments"), 410, "dropped-out")
     commitments = ShareCommitments.unpack(await honest.read("share-commitments"))
     assert list(commitments) == [1, 2, 3, 4, 5]
