@@ -4,7 +4,6 @@ A request for a study is checked before its handler runs, so that a refusal list
 its fields, and of the plan that the valid fields describe.
 """
 
-import asyncio
 from collections.abc import Mapping
 from hashlib import sha256
 from random import Random
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 
 from protocol.api.messages import ProblemType, StudyPage, StudyRequest, StudyView
 from protocol.api.validation import validation_faults
+from protocol.mechanisms.registry import AnyPlan
 from server.api.common import StudyId, json_only, paginate, problem_responses
 from server.api.dependencies import Caller, require
 from server.api.etag import ETagRoute, reading
@@ -23,7 +23,7 @@ from server.db.idempotency import IdempotentRequest
 from server.errors import FieldError, ProblemError, malformed_fields
 from server.http.problem_details import field_error
 from server.principals import Permission
-from server.service import ServiceDep
+from server.service import Service, ServiceDep
 from server.settings import Settings
 from server.study_checks import DeviceLimits, PlanRequest, first_plan
 
@@ -55,6 +55,12 @@ def device_limits(settings: Settings) -> DeviceLimits:
     )
 
 
+async def compute_plan(request: PlanRequest, service: Service) -> AnyPlan:
+    """Return the plan of round 1 of a study; raises ProblemError if there is none."""
+    limits = device_limits(service.settings)
+    return await service.store.studies.planner.run(first_plan, request, "none", limits, Random(0))
+
+
 async def check_study_request(request: Request, service: ServiceDep) -> None:
     """Refuse a request for a study with every fault of its document.
 
@@ -66,11 +72,11 @@ async def check_study_request(request: Request, service: ServiceDep) -> None:
     if not await request.body():
         return  # FastAPI refuses a missing body
     document = await request.json()  # FastAPI has refused a body that is not JSON
-    if errors := await find_field_errors(document, device_limits(service.settings)):
+    if errors := await find_field_errors(document, service):
         raise malformed_fields(errors, 422)
 
 
-async def find_field_errors(document: object, limits: DeviceLimits) -> list[FieldError]:
+async def find_field_errors(document: object, service: Service) -> list[FieldError]:
     """Return every fault of a StudyRequest; if all fields are valid, its plan is not checked."""
     try:
         StudyRequest.model_validate(document)
@@ -80,20 +86,22 @@ async def find_field_errors(document: object, limits: DeviceLimits) -> list[Fiel
             for location, detail in validation_faults(error, StudyRequest)
         ]
         if isinstance(document, Mapping):
-            errors += await _plan_errors(document, limits)
+            errors += await _plan_errors(document, service)
         return errors
     return []
 
 
-async def _plan_errors(document: Mapping[str, object], limits: DeviceLimits) -> list[FieldError]:
+async def _plan_errors(document: Mapping[str, object], service: Service) -> list[FieldError]:
     """Return the faults of the plan; none if a field that the plan needs has a fault."""
     try:
         request = PlanRequest.model_validate(document)
-        await asyncio.to_thread(first_plan, request, "none", limits, Random(0))
+        await compute_plan(request, service)
     except ValidationError:
         return []
     except ProblemError as problem:
-        return list(problem.errors or ())
+        if problem.errors is None:
+            raise
+        return list(problem.errors)
     return []
 
 

@@ -1,8 +1,7 @@
 """Repository of studies: creation, start, stop and pages of them."""
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
 
@@ -25,6 +24,7 @@ from server.db.repositories.transitions import count_received, enter_phase, inse
 from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow
 from server.db.serializers import study_view
 from server.errors import ProblemError, malformed, not_found
+from server.planner import Planner
 from server.study_checks import (
     DeviceLimits,
     PlanRequest,
@@ -52,6 +52,7 @@ class StudyRepository(Repository):
     """Repository of studies."""
 
     rng: Random
+    planner: Planner = field(default_factory=Planner, repr=False)
 
     async def create(
         self, request: StudyRequest, limits: DeviceLimits, intent: IdempotentRequest | None = None
@@ -88,7 +89,7 @@ class StudyRepository(Repository):
         name = self.rng.randbytes(8).hex()
         salted = {"question": with_salt(request.question, name)}
         plan_request = _plan_request(request).model_copy(update=salted)
-        plan = await asyncio.to_thread(first_plan, plan_request, name, limits, self.rng)
+        plan = await self.planner.run(first_plan, plan_request, name, limits, self.rng)
         event: DpEvent = MECHANISMS[plan.mechanism].dp_event(plan, plan.rounds)
         study = StudyRow(
             **request.model_dump(mode="json", exclude={"question", "start"}),
@@ -120,7 +121,7 @@ class StudyRepository(Repository):
         if population is None:
             return None
         ledger = await self._ledger(population)
-        await asyncio.to_thread(check_budget, ledger, study, event)
+        await self.planner.run(check_budget, ledger, study, event)
         return ledger
 
     @read_transaction
@@ -182,7 +183,7 @@ class StudyRepository(Repository):
                 exact sums of another study.
         """
         view = await self.show(study)
-        plan = await asyncio.to_thread(unchecked_first_plan, _plan_request(view), study, self.rng)
+        plan = await self.planner.run(unchecked_first_plan, _plan_request(view), study, self.rng)
         event: DpEvent = MECHANISMS[plan.mechanism].dp_event(plan, plan.rounds)
         while True:
             population = view.population if view.state == "created" else None

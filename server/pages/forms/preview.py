@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from random import Random
 from typing import Any, Final
 
 import structlog
@@ -19,7 +18,7 @@ from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
 from secagg.parameters import choose_parameters
-from server.api.studies import device_limits, find_field_errors
+from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
 from server.notify.notifier import Notifier
 from server.pages.formatting import items_label, nbytes, number, percent, significant
@@ -30,7 +29,7 @@ from server.pages.page_router import page_router, read_form
 from server.pages.view import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
-from server.study_checks import PlanRequest, first_plan
+from server.study_checks import PlanRequest
 
 router = page_router(Permission.WRITE, prefix="/studies/new")
 _BUSY_MESSAGE: Final = "another study is being simulated: try again in a moment"
@@ -111,12 +110,12 @@ async def predict(request: Request, service: ServiceDep) -> Response:
 async def _plan_of_form(form: Mapping[str, str], service: Service) -> tuple[AnyPlan | None, str]:
     """Return the first plan of the study in `form`, or the reason why there is none yet."""
     question = question_form(form.get("question", ""))
-    document, limits = study_document(question, form), device_limits(service.settings)
+    document = study_document(question, form)
     try:
         request = PlanRequest.model_validate(document)
-        return await asyncio.to_thread(first_plan, request, "none", limits, Random(0)), ""
+        return await compute_plan(request, service), ""
     except ValidationError:
-        errors = assign_to_fields(question, await find_field_errors(document, limits))
+        errors = assign_to_fields(question, await find_field_errors(document, service))
         errors.by_field.pop(NAME_FIELD.path, None)  # the name costs a device nothing
         return None, errors.summary(question)
     except ProblemError as problem:

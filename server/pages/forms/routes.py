@@ -52,7 +52,7 @@ async def create(request: Request, service: ServiceDep, caller: Caller) -> Respo
         study_request = StudyRequest.model_validate(document)
         study = await api.create(study_request, Response(), service, caller, key or None)
     except ValidationError:
-        faults = await api.find_field_errors(document, api.device_limits(service.settings))
+        faults = await api.find_field_errors(document, service)
         return _form(request, question, form, faults)
     except ProblemError as problem:
         if problem.kind in (ProblemType.UNAVAILABLE, ProblemType.INTERNAL):
