@@ -45,6 +45,7 @@ _SELF_AUTHENTICATED_PREFIXES: Final = (
 _MAX_CACHED_PRINCIPALS = 100_000
 _MAX_RECENTLY_VALID = 100_000  # digests, of 32 bytes each
 _RECENT_SECONDS = 3600.0
+_MAX_AUDITED_REFUSALS = 600  # per minute and process: about 100 MB a day
 _IPV6_HOST_BITS = 64  # the owner of an IPv6 address has its whole network
 _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
 
@@ -65,6 +66,8 @@ class Authenticator:
         self._max_failures = RateLimitItemPerMinute(settings.max_auth_failures, 1, "failures")
         self._max_requests = RateLimitItemPerMinute(settings.max_requests, 1, "requests")
         self._max_joins = RateLimitItemPerMinute(settings.max_joins, 1, "joins")
+        self._max_audited = RateLimitItemPerMinute(_MAX_AUDITED_REFUSALS, 1, "audited")
+        self._unrecorded = 0  # refusals since the last one in the audit trail
         self._max_lookups = RateLimitItemPerMinute(settings.max_joins, 1, "lookups")
 
     def check_address(self, address: str, secret: str | None) -> None:
@@ -81,6 +84,7 @@ class Authenticator:
             or self._limiter.hit(self._max_lookups, key)
         ):
             return
+        self._unrecorded += 1
         raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_FAILURES)
 
     def remember_valid(self, digest: bytes) -> None:
@@ -94,16 +98,22 @@ class Authenticator:
     async def record_failure(self, address: str, action: str, subject: str) -> None:
         """Record in the audit trail that `address` was refused.
 
+        Refusals over the limits are counted, and the count is recorded with the next refusal.
+
         Raises:
             ProblemError: if concurrent requests have meanwhile used up the limit of the address.
                 Then nothing is recorded.
         """
         is_in_limit = self._limiter.hit(self._max_failures, rate_limit_key(address))
+        if not is_in_limit or not self._limiter.hit(self._max_audited):
+            self._unrecorded += 1
+        else:
+            unrecorded, self._unrecorded = self._unrecorded, 0
+            await self._access.record_refusal(
+                f"address {address}"[:100], action, subject[:200], unrecorded
+            )
         if not self.is_open and not is_in_limit:
             raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_FAILURES)
-        await self._access.record_audit(
-            f"address {address}"[:100], action, subject[:200], "refused"
-        )
 
     async def authenticate(self, secret: str | None) -> Principal | None:
         """Return the owner of `secret`, or None; raises ProblemError after too many requests."""

@@ -178,6 +178,16 @@ class AccessRepository(Repository):
     ) -> None:
         self._record_audit(session, actor, action, subject, outcome)
 
+    @write_transaction
+    def record_refusal(
+        self, session: Session, actor: str, action: str, subject: str, unrecorded: int
+    ) -> None:
+        """Record a refusal, and before it the number of `unrecorded` earlier ones, if any."""
+        if unrecorded:
+            summary = f"{unrecorded} earlier refusals over the limits"
+            self._record_audit(session, "service", "not recorded", summary, "refused")
+        self._record_audit(session, actor, action, subject, "refused")
+
     def _record_audit(
         self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
     ) -> None:

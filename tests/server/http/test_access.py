@@ -361,6 +361,28 @@ async def test_concurrent_failures_are_limited_too(serve: Serve, sqlite_url: str
         assert len(await book(served).audit_entries(100, None)) == 3
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_refusals_fill_no_database_but_are_counted(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    """Many addresses, or any address of an open service, could write entries without limit."""
+    monkeypatch.setattr("server.http.auth._MAX_AUDITED_REFUSALS", 2)
+    async with serve(sqlite_url, open=is_open, max_auth_failures=1) as served:
+        for place in ("192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.3"):
+            transport = httpx.ASGITransport(served.app, client=(place, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                await client.post(
+                    "/v1/devices",
+                    json=application(Identity.generate(Random(1)), new_secret(Random(1))),
+                )
+        entries = reversed(await book(served).audit_entries(100, None))
+        assert [(entry.actor, entry.subject) for entry in entries] == [
+            ("address 192.0.2.1", "without a token"),
+            ("service", "1 earlier refusals over the limits"),
+            ("address 192.0.2.2", "without a token"),
+        ]
+
+
 @pytest.mark.parametrize(
     ("address", "same", "other"),
     [
