@@ -29,7 +29,7 @@ from client.transport import POLL_SECONDS, Transport
 from protocol.api.credentials import possession_statement, secret_digest
 from protocol.api.messages import EnrolmentRequest, RoundView
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
-from secagg.errors import ProtocolError
+from secagg.errors import ProtocolError, UnsafeRequestError
 from secagg.keys import Identity
 
 _LOG: Final = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ async def wait_for_open_round(
     Raises:
         NoRoundError: if there was none for `patience` seconds; None waits without limit.
         WrongStateError: if the study has ended.
-        UnsafeRequestError: if the service sends a malformed answer.
+        UnsafeRequestError: if the service sends a malformed answer, or an earlier round.
         ServiceError: if the service refuses to show the round.
         ServiceUnreachableError: if the service is out of reach for too long.
     """
@@ -142,7 +142,10 @@ async def wait_for_open_round(
                 raise
             await asyncio.sleep(pause)
         else:
-            return parse_document(RoundView, answer.content)
+            view = parse_document(RoundView, answer.content)
+            if view.number <= after:
+                raise UnsafeRequestError(f"shows round {view.number} as one after round {after}")
+            return view
 
 
 async def run_participation(

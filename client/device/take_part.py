@@ -9,7 +9,7 @@ or next year, is the same device, which contributes to no study twice.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import SystemRandom
@@ -31,8 +31,8 @@ from client.device.driver import (
 from client.device.encoding import count_items, make_contribution
 from client.device.journal import Journal, JournalError
 from client.device.policy import Policy
-from client.errors import NoRoundError, NotAuthorisedError, WrongStateError
-from client.transport import Transport, http_client
+from client.errors import MAX_RETRY_AFTER_SECONDS, NoRoundError, NotAuthorisedError, WrongStateError
+from client.transport import MIN_POLL_INTERVAL_SECONDS, Transport, http_client
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS
@@ -194,13 +194,15 @@ class _DeviceRun:
         after = max(rounds_by_study.get(study, ()), default=0)
         async with http_client(self.url) as http:
             transport = Transport(http, self.patience)
-            while True:
+            for pause in _growing_pauses():
                 left = deadline - time.monotonic()
                 outcome = await self._run_round(transport, study, after, left)
                 is_full = outcome.state is EndState.LATE and outcome.last_step is None
                 if outcome.round is None or not is_full or time.monotonic() >= deadline:
-                    return outcome
+                    break
                 after = outcome.round
+                await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            return outcome
 
     async def _run_round(
         self, transport: Transport, study: str, after: int, wait: float
@@ -208,7 +210,8 @@ class _DeviceRun:
         view: RoundView | None = None
         assignment: SlotAssignment | None = None
         try:
-            view, device = await self._prepare(transport, study, after, wait)
+            view = await self._open_round(transport, study, after, wait)
+            device = await self._device(transport, view, study)
             participation = participation_type(view.plan)(
                 transport,
                 view,
@@ -236,28 +239,37 @@ class _DeviceRun:
             end.error,
         )
 
-    async def _prepare(
+    async def _open_round(
         self, transport: Transport, study: str, after: int, wait: float
-    ) -> tuple[RoundView, Device]:
-        """Return an open round, and the device with its identity for the study."""
+    ) -> RoundView:
         ticket = await self._ensure_enrolled(transport, study)
-        view = await wait_for_open_round(transport, study, after, ticket=ticket, patience=wait)
-        plan = view.plan
-        is_report = plan.mechanism in REPORT_MECHANISMS
-        if is_report:
+        return await wait_for_open_round(transport, study, after, ticket=ticket, patience=wait)
+
+    async def _device(self, transport: Transport, view: RoundView, study: str) -> Device:
+        """Return the device with its identity for `study`.
+
+        Raises:
+            PolicyError: if the policy refuses the plan; before the registrar is asked to sign.
+        """
+        plan, number = view.plan, view.number
+        rounds_by_study = await asyncio.to_thread(self.journal.rounds_by_study)
+        self.policy.check_plan(plan, study, number, rounds_by_study)
+        scope = None if plan.mechanism in REPORT_MECHANISMS else study
+        ticket = self.device_state.credential(self.url, scope)
+        if scope is None:
             ticket = await self._ensure_enrolled(transport, None)
-        identity = self.device_state.identity(self.url, None if is_report else study)
+        identity = self.device_state.identity(self.url, scope)
         enrolment = b""
-        is_of_study = plan.study == study  # the policy refuses any other plan
-        if plan.registry is not None and self.enrolment_signer is not None and is_of_study:
+        if plan.registry is not None and self.enrolment_signer is not None:
             enrolment = await self.enrolment_signer(plan.registry, identity.public)
-        rng = self.device_state.clipping_generator(self.url, study)
-        contribution = make_contribution(
-            plan.question, self.histogram, rng, self.policy.max_copies(plan)
+        contribution = await asyncio.to_thread(
+            make_contribution,
+            plan.question,
+            self.histogram,
+            self.device_state.clipping_generator(self.url, study),
+            self.policy.max_copies(plan),
         )
-        return view, Device(
-            identity, contribution, self.journal, enrolment, ticket, self.collection
-        )
+        return Device(identity, contribution, self.journal, enrolment, ticket, self.collection)
 
     async def _ensure_enrolled(self, transport: Transport, study: str | None) -> str:
         """Register the device's identity in `study` if a token is given; return its credential.
@@ -270,6 +282,14 @@ class _DeviceRun:
             with suppress(NotAuthorisedError):
                 await enrol_device(transport, identity, self.token, credential)
         return credential
+
+
+def _growing_pauses() -> Iterator[float]:
+    """Yield the seconds between two rounds that were full, so that no service can hurry devices."""
+    pause = MIN_POLL_INTERVAL_SECONDS
+    while True:
+        yield pause
+        pause = min(2 * pause, MAX_RETRY_AFTER_SECONDS)
 
 
 def _end_before_joining(error: Exception) -> RoundEnd:

@@ -60,7 +60,11 @@ class Alphabet(Digits):
             fits = len(item) <= self.length and not item.endswith(self.pad)
         else:
             fits = len(item) == self.length
-        return fits and set(item) <= set(self.characters)
+        return fits and self._character_set.issuperset(item)
+
+    @cached_property
+    def _character_set(self) -> frozenset[str]:
+        return frozenset(self.characters)
 
     @property
     def terminator(self) -> int | None:

@@ -4,9 +4,12 @@ A device may use 50 MB for a plan that it refuses. Times are not measured: what 
 memory as well, or a search that `tests/secagg/test_parameters.py` bounds.
 """
 
+import asyncio
 import json
 import tracemalloc
+from collections.abc import Callable
 from random import Random
+from threading import get_ident
 from typing import Any
 
 import httpx
@@ -14,7 +17,9 @@ import pytest
 
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
+from client.device.encoding import Contribution
 from client.device.journal import MemoryJournal
+from client.device.policy import Policy
 from client.device.take_part import take_part
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import MECHANISMS
@@ -92,11 +97,17 @@ def show(plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
         methods.append(request.method)
         return httpx.Response(200, content=body)
 
+    connect_to(answer, monkeypatch)
+    return methods
+
+
+def connect_to(
+    answer: Callable[[httpx.Request], httpx.Response], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "client.device.take_part.http_client",
         lambda url: httpx.AsyncClient(transport=MockTransport(answer), base_url=url),
     )
-    return methods
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -121,8 +132,19 @@ async def test_a_hostile_plan_is_refused_and_costs_next_to_nothing(
     assert peak < MAX_BYTES
 
 
-async def test_the_registrar_is_not_asked_to_enrol_a_device_for_another_study(
-    monkeypatch: pytest.MonkeyPatch,
+REGISTRAR = Identity.of(bytes(range(32))).public
+
+
+@pytest.mark.parametrize(
+    ("study", "policy", "scopes"),
+    [
+        (STUDY, Policy(registrar=REGISTRAR), [enrolment_scope(STUDY)]),
+        ("other", Policy(registrar=REGISTRAR), []),
+        (STUDY, Policy(), []),
+    ],
+)
+async def test_a_device_uses_its_items_and_its_registrar_only_for_a_plan_that_its_policy_accepts(
+    study: str, policy: Policy, scopes: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bytes] = []
 
@@ -130,15 +152,60 @@ async def test_the_registrar_is_not_asked_to_enrol_a_device_for_another_study(
         asked.append(registry.scope)
         return bytes(64)
 
-    registrar = Identity.of(bytes(range(32))).public
-    for study, scopes in ((STUDY, [enrolment_scope(STUDY)]), ("other", [])):
-        asked.clear()
-        show(PLAN | {"study": study} | terms(registrar=registrar.hex()), monkeypatch)
-        (outcome,) = await take_part(
-            "http://service",
-            ["x"],
-            study=STUDY,
-            device_state=DeviceState.in_memory(),
-            enrolment_signer=sign,
-        )
-        assert (outcome.state, asked) == (EndState.DECLINED, scopes)
+    def noted(*_parts: object) -> Contribution:
+        used.append(get_ident())
+        return Contribution({}, 0, 0)
+
+    used: list[int] = []
+    monkeypatch.setattr("client.device.take_part.make_contribution", noted)
+    show(PLAN | {"study": study} | terms(registrar=REGISTRAR.hex()), monkeypatch)
+    state = DeviceState.in_memory()
+    (outcome,) = await take_part(
+        "http://service", ["x"], policy, study=STUDY, device_state=state, enrolment_signer=sign
+    )
+    assert (outcome.state, outcome.round) == (EndState.DECLINED, 1)
+    assert (asked, len(used)) == (scopes, len(scopes))
+    assert get_ident() not in used  # many items would stop the event loop
+
+
+@pytest.mark.parametrize("step", [1, 0])
+async def test_a_service_that_refuses_each_join_cannot_hurry_a_device(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service shows round after round, or the same one again."""
+    pauses, joins = [], []
+    real_sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await real_sleep(0)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            joins.append(request.url.path)
+            if len(joins) == 4:
+                return httpx.Response(404, json={})
+            return httpx.Response(409, json=REFUSAL)
+        number = max(1, int(request.url.params["after"]) + step)
+        plan = json.loads(json.dumps(PLAN)) | {"round": number}
+        return httpx.Response(200, json=round_document(plan, number=number))
+
+    connect_to(answer, monkeypatch)
+    monkeypatch.setattr("client.device.take_part.asyncio.sleep", noted)
+    (outcome,) = await take_part(
+        "http://service",
+        ["x"],
+        trusting_policy(),
+        study=STUDY,
+        device_state=DeviceState.in_memory(),
+        wait=3600,
+    )
+    if step:
+        assert (outcome.state, len(joins)) == (EndState.REJECTED, 4)
+        assert [seconds for seconds in pauses if seconds] == [0.2, 0.4, 0.8]
+    else:
+        assert (outcome.state, len(joins)) == (EndState.DECLINED, 1)
+        assert "shows round 1 as one after round 1" in outcome.error
+
+
+REFUSAL = {"type": "urn:blindtally:problem:no-round", "title": "x", "status": 409, "detail": "full"}
