@@ -15,11 +15,13 @@ promises below except with probability 2^-sigma (privacy) and 2^-eta (correctnes
                  a participant that checks s random ones detects one (`active` only).
 
 Tails are computed exactly, where the paper bounds them, and the smallest even k that passes is
-used. If none below n - 1 passes, the graph is complete and nothing is random.
+used. If none below n - 1 passes, the graph is complete and nothing is random. The proof names the
+three privacy bounds HOLD (`_threshold_range`), CUT (`_log_cut_probability`) and SPLIT
+(`_spot_checks`).
 
 Source: k and t of the semi-honest mode [Bell20, section 3.2, Definitions 3.1 to 3.3, Theorem
 3.10]. Neighbours, spot checks and the proof for the active mode are additions of blindtally:
-`docs/threat-model.md`.
+`docs/security-proof.md`.
 """
 
 import math
