@@ -13,6 +13,9 @@ the same devices in every round is one exact study.
 The program of the device names the collection, because no statement of a service could: strings
 of up to 20 and of up to 21 characters are two domains with the same items, and one service may
 have two URLs.
+
+A vector counts from the time at which it was recorded. If the clock was ahead then, the vector
+counts for longer: no later time frees it that could also be a false one.
 """
 
 import math
@@ -24,6 +27,7 @@ from client.device.policy import Policy, PolicyError, epsilon_of_rho, rho_of
 from protocol.mechanisms.registry import AnyPlan
 
 _DAY_SECONDS: Final = 24 * 3600
+MIN_TIME: Final = 19_723 * _DAY_SECONDS  # 2024: before it, this program did not exist
 _StudyKey: TypeAlias = tuple[str, str]  # the URL of a service, and the id of its study
 
 
@@ -36,8 +40,11 @@ def spends_exact_study(
     whose time is unknown or later than `now` counts, so that no clock frees what was spent.
 
     Raises:
-        PolicyError: if the exact studies of the policy are spent.
+        PolicyError: if the exact studies of the policy are spent, or the clock is before 2024: a
+            vector that is recorded in 1970 would be forgotten once the clock is right.
     """
+    if not now >= MIN_TIME:  # also refuses NaN
+        raise PolicyError("clock", "asks for a sum while the clock of this device is before 2024")
     period = policy.exact_period_days * _DAY_SECONDS
     recent = [each for each in vectors if each.time is None or now - each.time < period]
     exact = _latest_times(each for each in recent if each.is_exact)

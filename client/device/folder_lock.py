@@ -46,6 +46,8 @@ class FolderRecord:
         """Refuse a record that cannot be compared; raises TypeError."""
         if not all(type(number) is int for number in (self.generation, self.journal_bytes)):
             raise TypeError("a generation and a length are integers")
+        if not all(isinstance(text, str) for text in (self.machine, self.folder)):
+            raise TypeError("a machine and a folder are text")
 
 
 @contextmanager
@@ -97,7 +99,7 @@ def _read(path: Path, file: int) -> FolderRecord:
         return FolderRecord()
     try:
         return FolderRecord(**json.loads(line))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise JournalError(f"{path} is not the record of a device: delete it") from None
 
 

@@ -82,6 +82,10 @@ class JournalEntry:
 
     def __post_init__(self) -> None:
         """Refuse what a journal could not be read with; raises ValueError."""
+        if not all(isinstance(text, str) for text in (self.study, self.digest, self.service)):
+            raise ValueError("a study, a digest and a service are text")
+        if not all(type(number) is int for number in (self.round, self.cohort)):
+            raise ValueError(f"{self.round!r} or {self.cohort!r} is not an integer")
         if self.time is not None and not (type(self.time) is int and 0 <= self.time < MAX_TIME):
             raise ValueError(f"{self.time!r} is not a time in seconds since 1970")
         if type(self.exact) not in (bool, NoneType) or not isinstance(self.collection, str):
@@ -324,7 +328,7 @@ class FileJournal(Journal):
         try:
             fields = json.loads(line)
             return JournalEntry(**(fields | {"kind": MessageKind(fields["kind"])}))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             reason = "not an entry; another program wrote here, so the device sends nothing more"
             raise JournalError(f"{self._path}, line {number}: {reason}") from None
 

@@ -65,6 +65,9 @@ async def test_no_device_gives_to_a_second_study_with_one_place_less(
         assert (each.state, each.last_step) == (EndState.DECLINED, None)
 
 
+NOW = 20_000 * 24 * 3600
+
+
 async def end_at(
     service: Service, journal: Journal, policy: Policy = POLICY, collection: str = "default"
 ) -> RoundEnd:
@@ -79,7 +82,7 @@ async def end_at(
             policy=policy,
             secrets=service.rng,
             chance=system_words,
-            clock=lambda: 0.0,
+            clock=lambda: NOW,
         )
         return await run_participation(taking, service.plan.study)
 
@@ -95,7 +98,9 @@ async def test_of_studies_that_ask_at_once_one_gets_the_vector(urls: tuple[str, 
     assert sorted(end.state for end in ends) == [EndState.DECLINED, EndState.FINISHED]
     assert sum("masked-input" in service.received for service in services) == 1
     vectors = [each for each in journal.entries if each.kind is MessageKind.MASKED_INPUT]
-    assert [(each.time, each.exact, each.collection) for each in vectors] == [(0, True, "default")]
+    assert [(each.time, each.exact, each.collection) for each in vectors] == [
+        (NOW, True, "default")
+    ]
 
 
 async def test_a_refused_study_gets_no_message_and_another_collection_counts_by_itself() -> None:

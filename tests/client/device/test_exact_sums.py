@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from client.device.exact_sums import spends_exact_study
+from client.device.exact_sums import MIN_TIME, spends_exact_study
 from client.device.journal import JournalEntry
 from client.device.policy import Policy, PolicyError, epsilon_of_rho, rho_of
 from protocol.api.phases import MessageKind
@@ -98,6 +98,18 @@ def test_a_period_ends_to_the_second() -> None:
     assert spends_exact_study(POLICY, exact_plan(), SERVICE_URL, [given_to(time=NOW - period)], NOW)
     rounds = [given_to(time=NOW - 2 * DAY), given_to(time=NOW - DAY), given_to(time=NOW - 9 * DAY)]
     assert "possible in 29.0 days" in str(refusal(exact_plan(), *rounds))  # the last one counts
+
+
+@pytest.mark.parametrize("now", [0.0, 60.0, MIN_TIME - 1, math.nan])
+@pytest.mark.parametrize("variance", [None, 11.0])
+def test_no_vector_is_given_while_the_clock_is_before_this_program(
+    now: float, variance: float | None
+) -> None:
+    plan = exact_plan() if variance is None else trie_plan(variance)
+    with pytest.raises(PolicyError, match="clock of this device is before 2024") as refused:
+        spends_exact_study(POLICY, plan, SERVICE_URL, [], now)
+    assert refused.value.limit == "clock"
+    spends_exact_study(POLICY, plan, SERVICE_URL, [], MIN_TIME)
 
 
 @pytest.mark.parametrize("time", [None, NOW + 1, NOW + 1000 * DAY])

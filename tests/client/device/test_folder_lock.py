@@ -172,7 +172,15 @@ def test_a_record_that_never_reached_the_disk_is_none(folder: Path, content: byt
 
 
 @pytest.mark.parametrize(
-    "content", [b"{}x", b"7", b'{"generation": 1, "more": 2}', b'{"generation": "1"}']
+    "content",
+    [
+        b"{}x",
+        b"7",
+        b'{"generation": 1, "more": 2}',
+        b'{"generation": "1"}',
+        b'{"machine": ["a"]}',
+        b"[" * 16_000,
+    ],
 )
 def test_another_programs_file_is_refused(folder: Path, content: bytes) -> None:
     DeviceState.on_disk(folder)

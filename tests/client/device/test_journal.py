@@ -226,6 +226,18 @@ def test_heads_that_fell_for_another_plan_are_none(journal: Journal) -> None:
     assert journal.decide_to_join("study-1", 1, PLAN, lambda: False)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"study": []}, {"round": "1"}, {"cohort": None}, {"digest": 7}, {"service": {}}, None],
+)
+def test_a_damaged_line_stops_everything(path: Path, change: dict[str, Any] | None) -> None:
+    FileJournal(path).record(VECTOR)
+    line = "[" * 100_000 if change is None else json.dumps(json.loads(path.read_text()) | change)
+    path.write_text(line + "\n")
+    with pytest.raises(JournalError, match="line 1: not an entry"):
+        FileJournal(path).rounds_by_study()
+
+
 @pytest.mark.parametrize("joins", ["null", "1", '"yes"'])
 def test_a_coin_that_fell_no_way_stops_everything(path: Path, joins: str) -> None:
     FileJournal(path).decide_to_join("study-1", 1, PLAN, lambda: True)
