@@ -81,6 +81,7 @@ async def test_of_an_upload_that_races_the_close_of_its_phase_one_side_wins_whol
         await together(devices[:5], "mask")
         late = devices[5]
         body = await late.compute_vector()
+        await served.service.orchestrator.poll()  # what the uploads woke ends before the deadline
         await asyncio.sleep(0.1)
         served.clock.advance(121)
         work = {
