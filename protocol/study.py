@@ -38,6 +38,7 @@ from secagg.session import Registry
 
 WORD_BITS = 16
 MAX_ROUNDS = 10_000
+DEFAULT_MIN_THRESHOLD = 5.0  # of exact sums, for devices with default settings
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 

@@ -21,6 +21,7 @@ from protocol.api.messages import SlotAssignment
 from protocol.api.signed_report import packed_report_bytes
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
+from protocol.study import DEFAULT_MIN_THRESHOLD
 from secagg.errors import UnsafeRequestError
 from secagg.keys import SIGNATURE_BYTES, Identity
 from secagg.messages import KeyShares
@@ -99,7 +100,7 @@ class Policy:
 
     max_contribution: int = 100
     min_cohort: int = 50
-    min_threshold: float = 5.0
+    min_threshold: float = DEFAULT_MIN_THRESHOLD
     min_corrupt: float = 0.1
     max_dropout: float = 0.5
     min_sigma: int = 40

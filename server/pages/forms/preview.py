@@ -5,7 +5,7 @@ request, by a function that the program which serves passes to `create_app`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Final
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
+from protocol.study import DEFAULT_MIN_THRESHOLD
 from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
@@ -133,11 +134,22 @@ def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
             note = "standard error of an item's count"
             lines.append(AdviceLine("Expected error", f"± {significant(error)}", note))
         return lines
-    if plan.registry is None:
-        lines.append(
-            AdviceLine("Registrar", "none", "devices with default settings refuse the study")
-        )
+    lines += _refused_by_devices(plan)
     return [*lines, *_sum_lines(plan, size.capacity), *_release_lines(plan)]
+
+
+def _refused_by_devices(plan: AnyPlan) -> Iterator[AdviceLine]:
+    """Yield the settings of a sum that devices with default settings refuse."""
+    note = "devices with default settings refuse the study"
+    if plan.registry is None:
+        yield AdviceLine("Registrar", "none", note)
+    release = plan.release if isinstance(plan, ReleasePlan) else None
+    if release is not None and release.variance:  # they compute what the noise hides
+        return
+    threshold = plan.question.threshold if release is None else release.threshold
+    if threshold < DEFAULT_MIN_THRESHOLD:
+        limit = f"below {number(int(DEFAULT_MIN_THRESHOLD))}"
+        yield AdviceLine("Threshold", significant(threshold), f"{limit}: {note}")
 
 
 def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:

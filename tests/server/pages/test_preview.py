@@ -53,6 +53,16 @@ async def test_a_preview_warns_of_a_sum_without_a_registrar(served: Served) -> N
     assert warning not in await preview(served, "ocms-gf")
 
 
+async def test_a_preview_warns_of_answers_that_may_show_items_of_few_devices(
+    served: Served,
+) -> None:
+    """Devices with default settings refuse such studies, so nobody would take part."""
+    form = {"terms.registrar": "09" * 32, "question.threshold": "4.5"}
+    warning = "below 5: devices with default settings refuse the study"
+    assert warning in await preview(served, "tracked", **form)
+    assert warning not in await preview(served, "tracked", **form | {"question.threshold": "5"})
+
+
 async def test_a_preview_shows_when_a_cell_is_published(served: Served) -> None:
     for kind in ("triehh", "hierarchical-histogram"):
         assert "A cell is published from" in await preview(served, kind)
