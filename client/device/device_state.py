@@ -72,7 +72,7 @@ class DeviceState:
         """Return the lock that the device holds while it runs; none in memory.
 
         Raises:
-            JournalError: on entering, if the device runs already, or its folder is an older copy.
+            JournalError: on entering, if another process runs it, or its folder is an older copy.
         """
         return locked_folder(self._folder, self._secret) if self._folder else nullcontext()
 

@@ -2,8 +2,8 @@
 
 A copy of the folder is the same device: without a record of what the other copy has sent, it would
 give a second vector to a study. Two files hold a record each. One is in the folder; the other is in
-the user's cache folder, which backups leave out. Both are locked while the device runs. A record
-has the *generation* (how often the device has started), the length of the journal, which only
+the user's cache folder, which backups leave out. One process locks both while it runs the device. A
+record has the *generation* (how often the device started), the length of the journal, which only
 grows, the folder and the machine. It is on the disk before the device sends anything.
 
     a file is locked             another program runs the device, in this folder or in a copy
@@ -19,7 +19,8 @@ the next start accepts.
 import hmac
 import json
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -50,18 +51,54 @@ class FolderRecord:
             raise TypeError("a machine and a folder are text")
 
 
+@dataclass(slots=True)
+class _Lock:
+    """The locked files of a folder with their record, and the number of runs that share them."""
+
+    files: Mapping[Path, int]
+    record: FolderRecord
+    stack: ExitStack
+    runs: int = 0
+
+
+# By process, because a process that was forked must not take the locks of its parent for its own.
+_locks: Final[dict[tuple[int, Path, str], _Lock]] = {}
+_access: Final = threading.Lock()
+
+
 @contextmanager
 def locked_folder(folder: Path, secret: bytes) -> Iterator[None]:
     """Lock the device in `folder`, and advance its generation.
 
+    The runs of one process share the lock, so that a service that keeps one waiting stops no other.
+
     Raises:
-        JournalError: if the device runs already, the folder is an older copy or of another
+        JournalError: if another program runs the device, the folder is an older copy or of another
             machine, or its files cannot be read or written.
     """
     device = hmac.digest(secret, b"device", "sha256").hex()[:32]
+    key = os.getpid(), folder.absolute(), device
+    with _access:
+        lock = _locks.get(key) or _lock_files(folder, secret, device)
+        _locks[key] = lock
+        lock.runs += 1
+    try:
+        yield
+        with suppress(OSError):  # the next start accepts the record of this one as well
+            for file in lock.files.values():
+                _write(file, _with_journal(lock.record, folder))
+    finally:
+        with _access:
+            lock.runs -= 1
+            if not lock.runs:
+                del _locks[key]
+                lock.stack.close()
+
+
+def _lock_files(folder: Path, secret: bytes, device: str) -> _Lock:
+    files: dict[Path, int] = {}
+    users = user_cache_path("blindtally") / "devices" / device
     with ExitStack() as stack:
-        files: dict[Path, int] = {}
-        users = user_cache_path("blindtally") / "devices" / device
         try:
             files[folder / "lock"] = _open_locked(folder / "lock", stack)
             with suppress(OSError):  # a user without such a folder: only the device's has a record
@@ -73,10 +110,7 @@ def locked_folder(folder: Path, secret: bytes) -> Iterator[None]:
                 sync_folder(folder)  # before the other record: the file `lock` may be new
         except OSError as error:
             raise JournalError(f"{folder}: {error.strerror}") from None
-        yield
-        with suppress(OSError):  # the next start accepts the record of this one as well
-            for file in files.values():
-                _write(file, _with_journal(record, folder))
+        return _Lock(files, record, stack.pop_all())
 
 
 def _open_locked(path: Path, stack: ExitStack) -> int:

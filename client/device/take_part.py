@@ -99,8 +99,8 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
 
     Raises:
         ValueError: if `collection` is empty, or `url` is not an http or https address.
-        JournalError: if a message cannot be recorded, so that it is not sent; or if the device
-            runs already, or its folder is an older copy.
+        JournalError: if a message cannot be recorded, so that it is not sent; or if another
+            process runs the device, or its folder is an older copy.
         ServiceError, ServiceUnreachableError, UnsafeRequestError: if the service does not list its
             studies, is out of reach, or sends a list that cannot be read. Any error in one study
             is an outcome.

@@ -40,12 +40,30 @@ def run(folder: Path, study: str = "", *, is_killed: bool = False) -> None:
             raise KeyboardInterrupt
 
 
-def test_a_device_runs_once_at_a_time(folder: Path) -> None:
-    with DeviceState.on_disk(folder).running(), pytest.raises(JournalError, match="runs already"):
-        run(folder)
+def test_one_process_at_a_time_runs_a_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DeviceState.on_disk(folder).running(), monkeypatch.context() as other_process:
+        other_process.setattr("client.device.folder_lock.os.getpid", lambda: 0)
+        with pytest.raises(JournalError, match="runs already"):
+            run(folder)
     run(folder)
     with DeviceState.in_memory().running():
         pass
+
+
+def test_the_runs_of_one_process_share_the_lock_until_the_last_one_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that keeps one run waiting locks the device out of no other service."""
+    first, second = (DeviceState.on_disk(folder).running() for _ in range(2))
+    with second:
+        with first:
+            run(folder, "study-1")
+        with monkeypatch.context() as other_process:
+            other_process.setattr("client.device.folder_lock.os.getpid", lambda: 0)
+            with pytest.raises(JournalError, match="runs already"):
+                run(folder)
+    monkeypatch.setattr("client.device.folder_lock.os.getpid", lambda: 0)
+    run(folder)
 
 
 def test_a_copy_does_not_run_with_the_device(folder: Path) -> None:
@@ -118,14 +136,16 @@ def test_a_folder_of_another_machine_is_refused_until_a_person_decides(
 
 @pytest.mark.parametrize("unusable", ["cache", "cache/blindtally/devices"])
 def test_a_user_without_a_cache_folder_has_the_record_of_the_folder(
-    folder: Path, unusable: str
+    folder: Path, unusable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder.parent / unusable
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("a file")
     run(folder, "s1")
-    with DeviceState.on_disk(folder).running(), pytest.raises(JournalError, match="runs already"):
-        run(folder)
+    with DeviceState.on_disk(folder).running(), monkeypatch.context() as other_process:
+        other_process.setattr("client.device.folder_lock.os.getpid", lambda: 0)
+        with pytest.raises(JournalError, match="runs already"):
+            run(folder)
     (folder / "journal").unlink()
     with pytest.raises(JournalError, match="is older than its device"):
         run(folder)

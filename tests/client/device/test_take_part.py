@@ -337,19 +337,20 @@ async def test_a_device_that_runs_already_or_is_an_older_copy_sends_nothing(tmp_
     folder, requests = tmp_path / "device", 0
     first = DeviceState.on_disk(folder)
     shutil.copytree(folder, tmp_path / "copy")
+    copied = DeviceState.on_disk(tmp_path / "copy")
 
     async def count(_request: httpx.Request) -> httpx.Response:
         nonlocal requests
         requests += 1
         with pytest.raises(JournalError, match="runs already"):
-            await take_part(URL, [], device_state=DeviceState.on_disk(folder), study="s1")
+            await take_part(URL, [], device_state=copied, study="s1")
         return httpx.Response(404, stream=httpx.ByteStream(b""))
 
     with pytest.MonkeyPatch.context() as patch:
         connect_by(patch, httpx.MockTransport(count))
         (outcome,) = await take_part(URL, [], device_state=first, study="s1")
         with pytest.raises(JournalError, match="older copy"):
-            await take_part(URL, [], device_state=DeviceState.on_disk(tmp_path / "copy"))
+            await take_part(URL, [], device_state=copied)
     assert (requests, outcome.state) == (1, EndState.REJECTED)
 
 
