@@ -178,10 +178,9 @@ class Proof:
 
     def apart(self, c: int, lost: int, e: int = 0) -> float:
         """Log of pi: with `lost` devices named as dropouts, no other selected one of c."""
-        left = self.h - e - c - lost
-        if left <= 0 or c + e > self.h:
+        if c + e > self.h:
             return 0.0
-        return min(float(log_choose(self.h - e - c, lost) + left * self.nu[c + e]), 0.0)
+        return float(binom.logcdf(lost, self.h - e - c, -math.expm1(self.nu[c + e])))
 
     def isolate(self) -> float:
         r = np.arange(self.r + 1, self.h // 2 + 1)
@@ -246,8 +245,15 @@ def test_more_dropouts_need_that_forging_stops_devices_from_acting() -> None:
         return float(logsumexp(terms)) / math.log(2)
 
     assert all_act(proof.D) <= -(proof.sigma + 2)
-    assert round(all_act(proof.D + proof.w)) == -30
+    assert round(all_act(proof.D + proof.w)) == -35
     assert proof.cut() / math.log(2) < -41.9
+
+
+def test_the_limits_on_the_page_are_those_computed() -> None:
+    assert -27 < Proof(220, 0, 0).terms()["all"] / math.log(2) < -26
+    tiny = Proof(10, 0.3, 0.3)
+    assert round(tiny.split() / math.log(2)) == -14
+    assert tiny.split_with_invented(0) == -math.inf
 
 
 def test_the_hypergeometric_tails_are_those_of_exact_fractions() -> None:
