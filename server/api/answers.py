@@ -30,8 +30,8 @@ from protocol.quantiles.distribution import BoundedEstimate, Distribution
 from protocol.study import StudyState
 from server.api.common import StudyId, paginate, problem_responses
 from server.api.dependencies import require
-from server.api.etag import ETagRoute, etag_responses
 from server.errors import ProblemError, malformed
+from server.http.etag import ETagRoute, etag_responses
 from server.principals import Permission
 from server.service import ServiceDep
 

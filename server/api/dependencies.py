@@ -7,7 +7,7 @@ the SHA-256 is stored and compared.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hmac import compare_digest
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, Header, Request, Response, params
 
@@ -15,11 +15,12 @@ from protocol.api.credentials import bearer_secret, secret_digest
 from protocol.api.messages import Pending, ProblemType
 from protocol.api.phases import MessageKind, Phase
 from secagg.errors import FaultyParticipantError
-from server.api.common import ParticipantId
+from server.api.common import ParticipantId, problem_responses
 from server.db.channels import cohort_channel
 from server.db.repositories.participants import CohortStatus, ParticipantSlot
 from server.errors import ProblemError, cohort_failed, dropped_out, malformed
 from server.http.auth import client_address
+from server.http.etag import etag_responses
 from server.principals import Permission, Principal
 from server.service import Service, ServiceDep
 from server.telemetry.logs import bind_log_fields
@@ -47,6 +48,12 @@ def require(*permissions: Permission) -> params.Depends:
             raise ProblemError(ProblemType.FORBIDDEN, f"this requires the permission {required}")
 
     return cast("params.Depends", Depends(check))
+
+
+def reading(*statuses: int) -> dict[str, Any]:
+    """Return the options of a route with tags that needs READ and may refuse with `statuses`."""
+    responses = etag_responses(problem_responses(*statuses))
+    return {"dependencies": [require(Permission.READ)], "responses": responses}
 
 
 def require_own_identity(caller: Principal, identity: str) -> None:

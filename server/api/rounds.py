@@ -14,10 +14,10 @@ from server.api.common import (
     paginate,
     problem_responses,
 )
-from server.api.dependencies import require
-from server.api.etag import ETagRoute, etag_responses, reading
+from server.api.dependencies import reading, require
 from server.db.channels import study_channel
 from server.errors import ProblemError
+from server.http.etag import ETagRoute, etag_responses
 from server.http.limits import OCTET_STREAM
 from server.principals import Permission
 from server.service import ServiceDep

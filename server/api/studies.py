@@ -16,11 +16,11 @@ from protocol.api.messages import ProblemType, StudyPage, StudyRequest, StudyVie
 from protocol.api.validation import validation_faults
 from protocol.mechanisms.registry import AnyPlan
 from server.api.common import StudyId, json_only, paginate, problem_responses
-from server.api.dependencies import Caller, require
-from server.api.etag import ETagRoute, reading
+from server.api.dependencies import Caller, reading, require
 from server.db.channels import study_channel
 from server.db.idempotency import IdempotentRequest
 from server.errors import FieldError, ProblemError, malformed_fields
+from server.http.etag import ETagRoute
 from server.http.problem_details import field_error
 from server.principals import Permission
 from server.service import Service, ServiceDep

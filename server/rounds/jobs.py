@@ -23,6 +23,7 @@ from protocol.study import StudyState
 from secagg.errors import RecoveryError
 from server.db.channels import cohort_channel, study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.db.repositories.cohort_phases import PendingCohort
 from server.db.repositories.leases import (
     Job,
     Lease,
@@ -32,7 +33,6 @@ from server.db.repositories.leases import (
     delete_bodies_job,
     sum_job,
 )
-from server.db.repositories.pending import PendingCohort
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError

@@ -28,8 +28,8 @@ from secagg.errors import InfeasibleError
 from secagg.parameters import choose_parameters
 from server.db.channels import cohort_channel, study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
+from server.db.repositories.cohort_phases import PendingCohort, PendingSnapshot
 from server.db.repositories.leases import Job, close_round_job, delete_bodies_job, sum_job
-from server.db.repositories.pending import PendingCohort, PendingSnapshot
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
 from server.notify.notifier import Notifier

@@ -16,9 +16,14 @@ from protocol.api.events import FailureCause
 from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import BusyError
+from server.db.repositories.cohort_phases import (
+    PendingCohort,
+    PendingSnapshot,
+    count_received,
+    enter_phase,
+    read_pending,
+)
 from server.db.repositories.leases import Lease, check_lease, claimed_jobs, receiving_since
-from server.db.repositories.pending import PendingCohort, PendingSnapshot, read_pending
-from server.db.repositories.transitions import count_received, enter_phase
 from server.db.schema import FINAL_PHASES, CohortRow, MessageRow, ParticipantRow
 
 _MAX_DECISION_SECONDS = 2.0

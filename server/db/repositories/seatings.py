@@ -19,9 +19,9 @@ from protocol.api.phases import Phase
 from protocol.study import Terms
 from secagg.seating import CohortSeating, cohort_sizes
 from server.db.database import Repository, read_transaction, write_transaction
+from server.db.repositories.cohort_phases import enter_phase
 from server.db.repositories.events import record_event
 from server.db.repositories.studies import find_study
-from server.db.repositories.transitions import enter_phase
 from server.db.schema import CohortRow, ParticipantRow, StudyRow
 from server.errors import not_found, out_of_phase
 

@@ -18,9 +18,9 @@ from protocol.privacy.ledger import Ledger
 from server.db.channels import notify_on_commit, study_channel
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.idempotency import IdempotentRequest, find_response, save_response
+from server.db.repositories.cohort_phases import count_received, enter_phase, insert_round
 from server.db.repositories.events import record_event
 from server.db.repositories.populations import check_budget, check_exact_sums, ledger_of
-from server.db.repositories.transitions import count_received, enter_phase, insert_round
 from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow
 from server.db.serializers import study_view
 from server.errors import ProblemError, malformed, not_found

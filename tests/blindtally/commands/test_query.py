@@ -42,7 +42,7 @@ def at(url: str) -> list[str]:
 
 async def play(url: str, study: StudyView) -> None:
     held = [{str(5 * number): 1} for number in range(12)]
-    config = FleetConfig(12, policy=trusting_policy(min_cohort=5))
+    config = FleetConfig(12, policy=trusting_policy(min_cohort=5, max_epsilon=5000))
     fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1", timeout=30), study, held, config)
     assert [played.view.state async for played in fleet.run()] == ["decoded"]
 

@@ -24,7 +24,9 @@ from tests.support.policies import trusting_policy
 ITEMS = ["cab"] * 17 + ["ab"] * 12 + ["bc", "a", "bca"]
 DOMAIN = Alphabet(characters=".abc", length=3, pad=".")
 TERMS = Terms(cohort_size=32, minimum=16, corrupt=0.1, dropout=0.3)
-GENEROUS_POLICY = trusting_policy(min_cohort=10, max_epsilon=100, repeat_exact=True)
+GENEROUS_POLICY = trusting_policy(
+    min_cohort=10, max_epsilon=100, max_delta=0.5, min_threshold=1, repeat_exact=True
+)
 
 
 async def create(

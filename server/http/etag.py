@@ -11,10 +11,6 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from server.api.common import problem_responses
-from server.api.dependencies import require
-from server.principals import Permission
-
 ResponseDocs = dict[int | str, dict[str, Any]]
 _ETAG = {
     "ETag": {
@@ -29,12 +25,6 @@ def etag_responses(responses: ResponseDocs) -> ResponseDocs:
     ok = responses.get(200, {}) | {"headers": _ETAG}
     unchanged = {"description": "Unchanged since the tag in If-None-Match.", "headers": _ETAG}
     return {**responses, 200: ok, 304: unchanged}
-
-
-def reading(*statuses: int) -> dict[str, Any]:
-    """Return the options of a route with tags that needs READ and may refuse with `statuses`."""
-    responses = etag_responses(problem_responses(*statuses))
-    return {"dependencies": [require(Permission.READ)], "responses": responses}
 
 
 class ETagRoute(APIRoute):
