@@ -158,6 +158,24 @@ async def put_seats(served: Served, study: str, body: bytes) -> httpx.Response:
     return await served.client.put(path, content=body, headers=octets)
 
 
+async def test_a_device_that_was_seated_as_often_as_it_may_be_stops_no_later_round(
+    served: Served,
+) -> None:
+    study = await served.create(terms=SEATED, timeouts=TIMEOUTS, rounds=4)
+    registrar = Registrar(REGISTRAR, DrawRecord())
+    idler = Device(served.client, "idler", {"ab": 1}, registrar=REGISTRAR)
+    for number in range(1, 5):
+        await served.join(study, 8, after=number - 1, registrar=REGISTRAR)
+        idler = idler.again()
+        idler.view = await served.open_round(study, number - 1)
+        answer = await idler.apply(study, number)
+        assert answer.status_code == (201 if number < 4 else 409)
+        await served.pass_phase(study, number)
+        assert await seat(served, registrar) == [""]
+        await served.pass_phase(study, number)
+        await served.until_closed(study, number)
+
+
 async def test_seats_that_the_registrar_did_not_sign_change_nothing(served: Served) -> None:
     study, devices = await joined(served)
     good = seats(devices)

@@ -1,6 +1,6 @@
 """Repository of participants: devices that join, and the messages that they upload."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 
 from protocol.api.messages import ProblemType, SlotAssignment
 from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase
-from protocol.mechanisms.registry import parse_question
+from protocol.mechanisms.registry import parse_plan, parse_question
 from protocol.study import Terms
 from secagg.keys import PublicKeys
 from secagg.roster import RosterEntry
+from secagg.seating import MAX_DRAWS
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow, StudyRow
@@ -340,7 +341,23 @@ def _find_participant(
         if is_counted and not parse_question(find_study(session, study).question).asks_every_round:
             detail = f"this device was counted in round {participant.round}"
             raise ProblemError(ProblemType.ALREADY_COUNTED, detail)
+    _check_draws(session, study, [cohort for _, cohort, _ in rows])
     return None
+
+
+def _check_draws(session: Session, study: str, cohorts: Sequence[CohortRow]) -> None:
+    """Refuse a device that the registrar seats no more, which would refuse its whole round.
+
+    `cohorts` are those of its earlier rounds.
+    """
+    seated = {Phase.SEATING.value, Phase.SHARING.value}
+    draws = sum(seated <= {record["phase"] for record in cohort.history} for cohort in cohorts)
+    if draws < MAX_DRAWS:
+        return
+    plan = parse_plan(session.get_one(RoundRow, (study, 1)).plan)
+    if draws >= plan.max_draws:
+        detail = f"this device was seated {draws} times without finishing, as often as it may be"
+        raise ProblemError(ProblemType.ALREADY_COUNTED, detail)
 
 
 def _confirm_same_slot(
