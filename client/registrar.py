@@ -24,7 +24,12 @@ from urllib.parse import quote
 import httpx
 
 from client.device.device import parse_document
-from client.errors import ForbiddenError, NotAuthorisedError, ServiceError
+from client.errors import (
+    ForbiddenError,
+    NotAuthorisedError,
+    ServiceError,
+    ServiceUnreachableError,
+)
 from client.transport import Transport
 from protocol.api.messages import PendingSeating, SeatingPage, SeatingView
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
@@ -146,7 +151,7 @@ class Registrar:
                 await self.seat_pending(transport, api_key, report)
             except (NotAuthorisedError, ForbiddenError):
                 raise
-            except (ServiceError, UnsafeRequestError, httpx.TransportError):
+            except (ServiceError, ServiceUnreachableError, UnsafeRequestError):
                 pass  # of a round that is over, or a service that will be back
             await asyncio.sleep(poll_seconds)
 

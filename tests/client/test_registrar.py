@@ -1,5 +1,6 @@
 """A registrar that seats rounds at a service that asks for more than it should."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from random import Random
 
 import httpx
 import pytest
+import stamina
 
 from client.registrar import DrawRecord, Registrar, SeatingRefusedError
 from client.transport import Transport
@@ -40,12 +42,15 @@ class Service:
     view: SeatingView
     rows: Sequence[bytes]
     received: list[bytes] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)  # of the next requests
 
     def client(self) -> httpx.AsyncClient:
         transport = MockTransport(self._answer)
         return httpx.AsyncClient(transport=transport, base_url="http://service/v1")
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
+        if self.failures:
+            raise self.failures.pop()
         name = request.url.path.rsplit("/", 1)[-1]
         if request.method == "PUT":
             self.received.append(request.content)
@@ -107,6 +112,22 @@ async def test_the_same_question_has_the_same_answer_in_any_order_of_joiners() -
     at.rows = at.rows[::-1]
     assert await asked(at, registrar) == [""]
     assert cohorts_of(at) == before
+
+
+async def test_a_registrar_goes_on_after_its_service_was_out_of_reach() -> None:
+    at, seated = service(), asyncio.Event()
+    at.failures = [httpx.ConnectError("refused")]
+    registrar = Registrar(REGISTRAR, DrawRecord())
+    with stamina.set_testing(True, attempts=1):
+        async with at.client() as http, asyncio.timeout(20):
+            serving = asyncio.create_task(
+                registrar.serve(Transport(http), None, lambda *_: seated.set(), poll_seconds=0)
+            )
+            waiting = asyncio.create_task(seated.wait())
+            await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
+            assert seated.is_set(), serving.exception()
+            serving.cancel()
+    assert len(at.received) == 1
 
 
 async def test_a_registrar_of_one_study_seats_no_other() -> None:
