@@ -85,8 +85,9 @@ def locked_folder(folder: Path, secret: bytes) -> Iterator[None]:
     try:
         yield
         with suppress(OSError):  # the next start accepts the record of this one as well
+            record = _with_journal(lock.record, folder)
             for file in lock.files.values():
-                _write(file, _with_journal(lock.record, folder))
+                _write(file, record)
     finally:
         with _access:
             lock.runs -= 1

@@ -193,7 +193,7 @@ class Policy:
         """Return the largest count of one item, so that few devices reach no threshold."""
         is_sum = plan.mechanism in SUM_MECHANISMS
         rho = rho_of(plan) if is_sum else None
-        is_hidden = rho is not None and epsilon_of_rho(rho, self.max_delta) <= self.max_epsilon
+        is_hidden = rho is not None and not any(self._rho_violations(rho))
         if not is_sum or is_hidden or self.min_threshold < 1:
             return plan.question.contribution
         return max(1, math.floor(_reporting_threshold(plan) / self.min_threshold))

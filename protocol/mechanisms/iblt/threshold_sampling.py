@@ -30,12 +30,13 @@ Source: Algorithm 1 of [Gascon23], after [Duffield05]; integers are ours.
 """
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import rel_entr
+
+from protocol.search import first_true
 
 _FALSE_ALARM_BITS = 64  # honest devices sample more than the laws allow with probability 2^-64
 
@@ -78,7 +79,7 @@ class ThresholdSampler:
             entropy = rel_entr(heads, p) + rel_entr(1 - heads, 1 - p)
             return bool(heads > p and total * entropy >= limit)
 
-        return bisect_left(range(total * step), True, key=is_unlikely)
+        return first_true(is_unlikely, 0, total * step)
 
     @property
     def mean_threshold(self) -> float:
