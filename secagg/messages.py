@@ -216,6 +216,11 @@ class SignedInput(NamedTuple):
     digest: bytes
     signature: bytes
 
+    @classmethod
+    def unpack(cls, body: bytes) -> "SignedInput":
+        """Return the digest and the signature in `body`, one after the other."""
+        return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES:])
+
 
 def pack_signed_inputs(signed: Mapping[int, SignedInput]) -> bytes:
     """Return the bytes of signed inputs, by slot."""

@@ -112,6 +112,17 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     return assignment
 
 
+async def _wait_as_sender(
+    service: Service, participant: ParticipantSlot, resource: str, phase: Phase, wait: float
+) -> Response | None:
+    """Return a response if `phase` is not over; None for a sender of its message once it is."""
+    ended = await wait_for_end_of(service, participant, resource, phase, wait)
+    if isinstance(ended, Response):
+        return ended
+    await require_message(service, participant, ended, MESSAGE_KIND[phase])
+    return None
+
+
 async def _wait_for_confirmations(
     service: Service, participant: ParticipantSlot, resource: str, wait: float
 ) -> Response | None:
@@ -149,10 +160,11 @@ async def get_encrypted_shares(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
     """Return the share pairs for this participant, by dealer."""
-    phase = await wait_for_end_of(service, participant, "the encrypted shares", Phase.SHARING, wait)
-    if isinstance(phase, Response):
-        return phase
-    await require_message(service, participant, phase, MESSAGE_KIND[Phase.SHARING])
+    pending = await _wait_as_sender(
+        service, participant, "the encrypted shares", Phase.SHARING, wait
+    )
+    if pending is not None:
+        return pending
     received = await service.cohort_cache.received_shares(participant.cohort)
     return _octets(received[participant.slot].pack())
 
@@ -162,10 +174,9 @@ async def get_complaints(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
     """Return the signatures of the holders that complain about this participant, by slot."""
-    phase = await wait_for_end_of(service, participant, "the complaints", Phase.CHECKING, wait)
-    if isinstance(phase, Response):
-        return phase
-    await require_message(service, participant, phase, MESSAGE_KIND[Phase.CHECKING])
+    pending = await _wait_as_sender(service, participant, "the complaints", Phase.CHECKING, wait)
+    if pending is not None:
+        return pending
     complaints = await service.cohort_cache.complaints_by_dealer(participant.cohort)
     return _octets(pack_signatures(complaints.get(participant.slot, {})))
 
@@ -194,10 +205,9 @@ async def get_survivors(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Survivors | Response:
     """Return the slots whose vectors are in the sum."""
-    phase = await wait_for_end_of(service, participant, "the survivors", Phase.MASKING, wait)
-    if isinstance(phase, Response):
-        return phase
-    await require_message(service, participant, phase, MESSAGE_KIND[Phase.MASKING])
+    pending = await _wait_as_sender(service, participant, "the survivors", Phase.MASKING, wait)
+    if pending is not None:
+        return pending
     survivors = await service.cohort_cache.survivors(participant.cohort)
     return Survivors(survivors=tuple(sorted(survivors)))
 

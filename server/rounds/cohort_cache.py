@@ -15,13 +15,14 @@ from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import AnyPlan
 from secagg.aggregator import UnmaskingRequest, complaints_by_dealer
 from secagg.messages import Complaints, SignedInput
-from secagg.roster import DIGEST_BYTES, roster_bytes, share_commitments_bytes
+from secagg.roster import roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
 from secagg.shares import ReceivedShares
 from server.db.repositories.participants import ParticipantSlot
 from server.db.store import Store
 from server.rounds.decoding import (
     read_complaints,
+    read_messages,
     read_received_shares,
     read_transcript,
     read_unmasking_request,
@@ -156,18 +157,11 @@ class CohortCache:
         return complaints_by_dealer(await self.complaints(cohort))
 
     async def _signed_inputs(self, cohort: int) -> dict[int, SignedInput]:
-        signed: dict[int, SignedInput] = {}
-        async for batch in self._messages.bodies(cohort, MessageKind.INPUT_SIGNATURE):
-            signed |= {
-                slot: SignedInput(body[:DIGEST_BYTES], body[DIGEST_BYTES:]) for slot, body in batch
-            }
-        return signed
+        kind = MessageKind.INPUT_SIGNATURE
+        return await read_messages(self._messages, cohort, kind, SignedInput.unpack)
 
     async def _confirmations(self, cohort: int) -> dict[int, bytes]:
-        signatures: dict[int, bytes] = {}
-        async for batch in self._messages.bodies(cohort, MessageKind.CONFIRMATION):
-            signatures |= dict(batch)
-        return signatures
+        return await read_messages(self._messages, cohort, MessageKind.CONFIRMATION, bytes)
 
     async def _roster(self, cohort: int) -> bytes:
         enrolled = await self.enrolled_cohort(cohort)

@@ -61,13 +61,13 @@ async def read_received_shares(
     messages: MessageRepository, number: int, session: Session
 ) -> dict[int, ReceivedShares]:
     """Return the share pairs for each participant of cohort `number` that shared."""
-    key_shares = await _read(messages, number, MessageKind.KEY_SHARES, KeyShares.unpack)
+    key_shares = await read_messages(messages, number, MessageKind.KEY_SHARES, KeyShares.unpack)
     return await asyncio.to_thread(route_shares, session, key_shares)
 
 
 async def read_complaints(messages: MessageRepository, number: int) -> dict[int, Complaints]:
     """Return the complaints in cohort `number` by holder; most have none."""
-    return await _read(messages, number, MessageKind.COMPLAINTS, Complaints.unpack)
+    return await read_messages(messages, number, MessageKind.COMPLAINTS, Complaints.unpack)
 
 
 async def read_transcript(messages: MessageRepository, number: int, session: Session) -> Transcript:
@@ -88,10 +88,10 @@ async def read_transcript(messages: MessageRepository, number: int, session: Ses
     return Transcript(session, ShareCommitments.of(kept))
 
 
-async def _read(
+async def read_messages(
     messages: MessageRepository, number: int, kind: MessageKind, unpack: Callable[[bytes], T]
 ) -> dict[int, T]:
-    """Return all messages of a kind by slot."""
+    """Return all messages of a kind in cohort `number`, unpacked, by slot."""
     result: dict[int, T] = {}
     async for batch in messages.bodies(number, kind):
         result |= await asyncio.to_thread(_unpack_each, unpack, batch)
@@ -136,9 +136,9 @@ async def unmask_cohort(messages: MessageRepository, cohort: int) -> UnmaskedCoh
     transcript = await read_transcript(messages, cohort, enrolled.session)
     request = await read_unmasking_request(messages, cohort, transcript)
     read = SumMessages(
-        await _read(messages, cohort, MessageKind.KEY_SHARES, KeyShares.unpack),
-        await _read(messages, cohort, MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),
-        await _read(messages, cohort, MessageKind.ANSWERS, Answers.unpack),
+        await read_messages(messages, cohort, MessageKind.KEY_SHARES, KeyShares.unpack),
+        await read_messages(messages, cohort, MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),
+        await read_messages(messages, cohort, MessageKind.ANSWERS, Answers.unpack),
     )
     masked = await sum_masked_inputs(messages, cohort, enrolled.ring)
     unmasked = await asyncio.to_thread(unmask, request, enrolled.ring, read, masked)

@@ -183,6 +183,7 @@ def _is_exact(plan: AnyPlan, vectors: list[JournalEntry]) -> bool:
 
 
 @example([(0, "exact", 0), (1, "exact", 30), (0, "exact", -1)])
+@example([(0, "noise", 0), (0, "noise", 0), (0, "noise", 30), (0, "exact", -1)])
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["exact", "noise"]), st.integers(-5, 40)))
 )
@@ -199,7 +200,12 @@ def test_no_period_has_more_than_the_policy_allows(asked: list[tuple[int, str, i
         except PolicyError:
             continue
         vectors.append(given_to(str(study), time=now, rho=rho_of(plan), exact=exact))
-        recent = [each for each in vectors if now - (each.time or 0) < 30 * DAY]
-        assert len({each.study for each in recent if each.is_exact}) <= POLICY.max_exact_studies
-        rho = math.fsum(each.rho or 0 for each in recent if not each.is_exact)
-        assert epsilon_of_rho(rho, POLICY.max_delta) <= POLICY.max_epsilon
+        for start in {each.time or 0 for each in vectors}:
+            _check_period([each for each in vectors if 0 <= (each.time or 0) - start < 30 * DAY])
+
+
+def _check_period(vectors: list[JournalEntry]) -> None:
+    """Check that vectors of one period have no more exact studies or noise than allowed."""
+    assert len({each.study for each in vectors if each.is_exact}) <= POLICY.max_exact_studies
+    rho = math.fsum(each.rho or 0 for each in vectors if not each.is_exact)
+    assert epsilon_of_rho(rho, POLICY.max_delta) <= POLICY.max_epsilon
