@@ -17,13 +17,12 @@ class PublicModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def raise_faults(faults: Iterable[str]) -> None:
-    """Raise ValidationError with all of the `faults`, so that users can fix them all at once."""
+def invalid(faults: Iterable[str]) -> ValidationError:
+    """Return the error that lists all of the `faults`, so that users can fix them all at once."""
     errors = [
         InitErrorDetails(
             type=PydanticCustomError("value_error", "{fault}", {"fault": fault}), input=None
         )
         for fault in faults
     ]
-    if errors:
-        raise ValidationError.from_exception_data("faults", errors)
+    return ValidationError.from_exception_data("faults", errors)

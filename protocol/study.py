@@ -28,7 +28,7 @@ from pydantic import Field, StringConstraints, ValidationInfo, field_validator, 
 
 from protocol.arrays import Flags, Floats
 from protocol.domains.strings import Domain
-from protocol.model import PublicModel, raise_faults
+from protocol.model import PublicModel, invalid
 from protocol.randomness import RandomWords, bernoulli
 from secagg.errors import InfeasibleError
 from secagg.keys import check_identity
@@ -82,8 +82,9 @@ class Terms(PublicModel):
     @model_validator(mode="after")
     def _is_feasible(self) -> Self:
         sizes = dict.fromkeys((self.minimum, self.cohort_size))
-        faults = (_infeasibility(n, self.assumptions) for n in sizes)
-        raise_faults(dict.fromkeys(fault for fault in faults if fault))
+        faults = dict.fromkeys(_infeasibility(n, self.assumptions) for n in sizes)
+        if any(faults):
+            raise invalid(fault for fault in faults if fault)
         return self
 
     @property

@@ -30,7 +30,7 @@ from protocol.arrays import DigitRows, Keys
 from protocol.domains.base import BaseDomain, Digits
 from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
-from protocol.model import Text, raise_faults
+from protocol.model import Text, invalid
 
 
 class Alphabet(Digits):
@@ -52,7 +52,8 @@ class Alphabet(Digits):
             faults.append("a character occurs twice in the alphabet")
         if self.pad not in self.characters:
             faults.append(f"the pad {self.pad!r} is not one of the characters")
-        raise_faults(faults)
+        if faults:
+            raise invalid(faults)
         return self
 
     def __contains__(self, item: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from protocol.domains.base import Digits
-from protocol.model import raise_faults
+from protocol.model import invalid
 from protocol.privacy.loss import NeighbourRelation
 from protocol.privacy.release import ReleaseMode
 from protocol.study import SumQuestion
@@ -57,7 +57,8 @@ class ReleaseQuestion(SumQuestion):
             faults.append("theta needs mode sample-threshold: noise has its own threshold")
         if self.mode == "noise" and self.probability is not None:
             faults.append("probability cannot be given in mode noise, in which every device votes")
-        raise_faults(faults)
+        if faults:
+            raise invalid(faults)
         return self
 
     @model_validator(mode="after")
@@ -82,7 +83,8 @@ class ReleaseQuestion(SumQuestion):
             )
         if not self.every_round:
             faults.append("a join_probability below 1 needs every_round: each round has new coins")
-        raise_faults(faults)
+        if faults:
+            raise invalid(faults)
         return self
 
     @property

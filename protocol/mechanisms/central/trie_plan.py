@@ -10,7 +10,7 @@ from protocol.arrays import DigitRows, Indices
 from protocol.domains.base import Digits
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.release_question import ReleaseQuestion
-from protocol.model import raise_faults
+from protocol.model import invalid
 from protocol.quantiles.tree import NO_PREFIX, digits_to_integers, find_prefixes, integers_to_digits
 from protocol.sketches.vote_table import VoteTable, VoteTableShape
 
@@ -47,7 +47,8 @@ class TrieHhQuestion(ReleaseQuestion):
                 "vote_tables cannot be combined with a join_probability below 1: their failures "
                 "are charged to parties that see no coin, but devices see coins"
             )
-        raise_faults(faults)
+        if faults:
+            raise invalid(faults)
         return self
 
     @property

@@ -34,6 +34,7 @@ from protocol.mechanisms.iblt.sampled_table import (
     SampledTable,
     TableQuestion,
     TableReading,
+    ThresholdSampler,
     check_words,
     max_cells,
     needed_words,
@@ -47,7 +48,6 @@ from protocol.mechanisms.iblt.threshold_control import (
     first_controller,
     paper_threshold,
 )
-from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import capacity
 from protocol.sketches.iblt.table import DecodedTable

@@ -10,21 +10,47 @@ A cell makes no entry twice, a key has at most two entries, and there are at mos
 Each is withdrawn at most once, and touches at most 18 cells. So any vector causes at most 73
 inspections per cell, and peeling ends.
 
-Importing this module imports numba (`protocol/jit.py`), which compiles at the first call (4 s).
+Importing this module imports numba, which compiles at the first call (4 s). The machine code is
+cached next to the source file, or in the user's cache if that folder cannot be written.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from protocol.hashing import mix
-from protocol.jit import jit_compiled, jit_inlined
 
 _PRIME = np.uint64(2**61 - 1)
 _U1, _U29, _U32, _U61 = (np.uint64(shift) for shift in (1, 29, 32, 61))
 _LOW29, _LOW32 = np.uint64(2**29 - 1), np.uint64(2**32 - 1)
 V, LAST_ENTRY, K = 0, 1, 2  # columns of a row
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def jit_compiled(function: F, *, inline: bool = False) -> F:
+    """Return `function` compiled at its first call.
+
+    References to arrays are borrowed and not counted, which doubles the speed. The function
+    releases the interpreter's lock, so that a server answers requests while it decodes.
+    """
+    options: dict[str, Any] = {"error_model": "numpy", "forceinline": inline, "_nrt": False}
+    options["nogil"] = True
+    try:
+        compiled: F = njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder for the cache, as in a read-only container
+        compiled = njit(**options)(function)
+    return compiled
+
+
+def jit_inlined(function: F) -> F:
+    """Return `function` compiled into the functions that call it."""
+    return jit_compiled(function, inline=True)
+
+
 _mix = jit_inlined(mix)
 
 

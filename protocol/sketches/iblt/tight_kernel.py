@@ -25,7 +25,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.jit import jit_compiled, jit_inlined
 from protocol.sketches.iblt.kernel import (
     ENTRIES,
     INSPECTIONS,
@@ -41,6 +40,8 @@ from protocol.sketches.iblt.kernel import (
     inverse_of,
     is_empty,
     is_same_key,
+    jit_compiled,
+    jit_inlined,
     may_add_entry,
     read_candidate,
 )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.histograms import Histograms, clip, clip_histograms
-from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
+from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
 
 histograms = st.dictionaries(st.text(max_size=3), st.integers(1, 50), max_size=8)
 
