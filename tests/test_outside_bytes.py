@@ -124,6 +124,7 @@ DECODERS = {
     "secagg.messages.MaskedInput.unpack": Decoder(
         MaskedInput(bytes(40), bytes(64)).pack(), MaskedInput.unpack, MaskedInput.pack
     ),
+    "secagg.messages.SignedInput.unpack": Decoder(bytes(96), SignedInput.unpack, b"".join),
     "secagg.messages.unpack_signed_inputs": Decoder(
         pack_signed_inputs(dict.fromkeys((1, 3), SignedInput(bytes(32), bytes(64)))),
         unpack_signed_inputs,
