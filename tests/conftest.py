@@ -175,6 +175,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/test_parallel_rounds.py": ALL_TESTS,
     "tests/blindtally/test_process_pool.py": ALL_TESTS,
     "tests/client/device/test_participation.py": ALL_TESTS,
+    "tests/client/device/test_refusals.py": ALL_TESTS,
     "tests/client/device/test_policy.py": (
         "test_a_device_joins_repeated_sums_without_noise_only_if_its_policy_allows_it",
     ),
@@ -232,6 +233,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/api/test_rounds.py": ALL_TESTS,
     "tests/server/api/test_uploads.py": ALL_TESTS,
     "tests/server/http/test_access.py": ALL_TESTS,
+    "tests/server/http/test_rate_limits.py": ALL_TESTS,
     "tests/server/pages": ALL_TESTS,
     "tests/server/rounds": ALL_TESTS,
     "tests/server/telemetry": ALL_TESTS,

@@ -36,9 +36,16 @@ class Metrics:
     """The metrics of one application, in their own registry."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        histogram = partial(Histogram, registry=registry)
+        self.registry = CollectorRegistry()
+        self._add_http()
+        self._add_studies()
+        self._add_work()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+
+    def _add_http(self) -> None:
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
         self.requests = histogram(
             "blindtally_http_request_duration_seconds",
             "Time from the headers of a request to the end of its response, waiting included.",
@@ -56,7 +63,14 @@ class Metrics:
             "Responses with problem details, by type.",
             ("type",),
         )
-        self.event_streams = gauge("blindtally_event_streams", "Open event streams.")
+        self.event_streams = Gauge(
+            "blindtally_event_streams", "Open event streams.", registry=self.registry
+        )
+
+    def _add_studies(self) -> None:
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
         self.events = counter("blindtally_events_total", "Events of studies.", ("kind",))
         self.phase_seconds = histogram(
             "blindtally_phase_duration_seconds",
@@ -96,6 +110,10 @@ class Metrics:
             "Devices in cohorts whose phase is not closed.",
             ("phase",),
         )
+
+    def _add_work(self) -> None:
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
         self.jobs = gauge(
             "blindtally_jobs",
             "Jobs of this process, running or waiting for a free slot.",
@@ -116,11 +134,12 @@ class Metrics:
             ("mode",),
             buckets=_TRANSACTION_BUCKETS,
         )
-        self.database_errors = counter(
-            "blindtally_database_errors_total", "Transactions that were rolled back.", ("error",)
+        self.database_errors = Counter(
+            "blindtally_database_errors_total",
+            "Transactions that were rolled back.",
+            ("error",),
+            registry=self.registry,
         )
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
 
     def count_event(self, event: Event) -> None:
         """Count a committed event."""

@@ -1,4 +1,6 @@
-"""Service in memory with a cohort around one device; a test may change each of its answers.
+"""Service in memory with a cohort around one device, which a test lets take part.
+
+A test may change each answer of the service.
 
 The device under test has slot 0. The others take part in every phase, except those in `dropouts`,
 which share keys and send no vector.
@@ -7,16 +9,23 @@ which share keys and send no vector.
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from random import Random
+from random import Random, SystemRandom
 
 import httpx
 import numpy as np
 
+from client.device.device import Device, DeviceStep
+from client.device.encoding import Contribution
+from client.device.journal import Journal, MemoryJournal
+from client.device.participation import SumParticipation
+from client.device.policy import Policy
+from client.transport import Transport
 from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.domains.strings import Utf8
+from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
-from protocol.randomness import seeded_words
+from protocol.randomness import RandomWords, seeded_words
 from protocol.study import Terms
 from secagg.aggregator import (
     UnmaskingRequest,
@@ -47,12 +56,27 @@ from secagg.roster import (
 from secagg.session import Session, Transcript, advertisement_statement
 from secagg.unmasking import SumMessages, unmask
 from tests.client.mock_transport import MockTransport
+from tests.support.policies import trusting_policy
 from tests.support.views import round_document
 
 N = 9
 STUDY = "study-1"
 TERMS = Terms(cohort_size=N, minimum=8, corrupt=0.1, dropout=0.3)
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
+EVERY_ROUND_QUESTION = TrieHhQuestion(
+    threshold=5,
+    contribution=1,
+    domain=Utf8(max_bytes=6),
+    words=2**16,
+    stride=2,
+    epsilon=1,
+    delta=1e-6,
+    mode="noise",
+)
+POLICY = trusting_policy(min_cohort=5)
+SEMI_HONEST_POLICY = trusting_policy(min_cohort=5, modes=frozenset({"semi-honest"}))
+REGISTRAR = Identity.of(bytes(range(32)))
+SECOND_REGISTRAR = Identity.of(bytes(range(1, 33)))
 
 
 def view_of(
@@ -229,3 +253,41 @@ class Service:
             self.plan, {"word": 1}, seeded_words(np.random.default_rng(slot))
         )
         return vector
+
+
+def device(index: int = 0, journal: Journal | None = None, enrolment: bytes = b"") -> Device:
+    identity = Identity.of(index.to_bytes(32, "big"))
+    given = Contribution({"word": 1}, 0, 0)
+    return Device(identity, given, journal or MemoryJournal(), enrolment)
+
+
+def participation(
+    http: httpx.AsyncClient,
+    view: RoundView,
+    who: Device | None = None,
+    policy: Policy = POLICY,
+    chance: RandomWords | None = None,
+) -> SumParticipation:
+    return SumParticipation(
+        Transport(http, patience=5),
+        view,
+        who or device(),
+        policy=policy,
+        secrets=SystemRandom(),
+        chance=chance or seeded_words(np.random.default_rng(1)),
+    )
+
+
+async def play(
+    service: Service, who: Device | None = None, policy: Policy = POLICY
+) -> list[DeviceStep]:
+    """Let one device take part in a round of `service`; return its steps."""
+    async with service.client() as http:
+        part = participation(http, service.view, who, policy)
+        return [step async for step in part.steps(STUDY)]
+
+
+def enrolled(service: Service, registrar: Identity) -> Device:
+    assert service.plan.registry is not None
+    enrolment = registrar.sign(service.plan.registry.enrolment_statement(device().identity.public))
+    return device(enrolment=enrolment)

@@ -17,8 +17,7 @@ from client.transport import Transport
 from protocol.api.messages import PendingSeating, SeatingPage, SeatingView
 from secagg.keys import Identity
 from secagg.seating import MAX_DRAWS
-from tests.client.cohort import view_of
-from tests.client.device.test_participation import EVERY_ROUND_QUESTION
+from tests.client.cohort import EVERY_ROUND_QUESTION, view_of
 from tests.client.mock_transport import MockTransport
 
 REGISTRAR, SERVER = Identity.of(bytes(range(32))), Identity.of(bytes(range(1, 33)))

@@ -1,8 +1,15 @@
-"""Credentials of a closed service, and studies made with them."""
+"""Credentials of a closed service, and studies and devices that use them."""
 
 from datetime import timedelta
+from random import Random, SystemRandom
+from typing import Any
 
+from protocol.api.credentials import new_secret, possession_statement, secret_digest
+from protocol.api.messages import EnrolmentRequest, RoundView
+from secagg.keys import Identity
+from server.db.repositories.access import AccessRepository
 from server.principals import Permission
+from tests.server.device import Device
 from tests.server.harness import Served, study_request
 
 ALL_SCOPES = (Permission.READ, Permission.WRITE, Permission.OPERATE, Permission.SEAT)
@@ -30,3 +37,35 @@ async def study_of(served: Served, headers: dict[str, str]) -> str:
     response = await served.client.post("/v1/studies", json=study_request(), headers=headers)
     assert response.status_code == 201, response.text
     return str(response.json()["id"])
+
+
+def book(served: Served) -> AccessRepository:
+    access: AccessRepository = served.store.access
+    return access
+
+
+def application(identity: Identity, credential: str, **changes: Any) -> dict[str, Any]:
+    raw = secret_digest(credential)
+    signature = identity.sign(possession_statement(raw))
+    request = EnrolmentRequest(
+        identity=identity.public.hex(), credential=raw.hex(), signature=signature.hex()
+    )
+    return request.model_dump() | changes
+
+
+async def enrolled(served: Served, token: str, identity: Identity) -> str:
+    credential = new_secret(SystemRandom())
+    asked = application(identity, credential)
+    response = await served.client.post("/v1/devices", json=asked, headers=showing(token))
+    assert response.status_code == 204, response.text
+    return credential
+
+
+async def seated(served: Served, study: str, token: str, name: str) -> Device:
+    """Return a device that was let in by `token`, and has a seat."""
+    device = Device(served.client, name, {"ab": 1}, Random(name), None)
+    device.headers = showing(await enrolled(served, token, device.identity))
+    path = f"/v1/studies/{study}/rounds/open"
+    answer = await served.client.get(path, headers=device.headers, params={"wait": 10})
+    await device.join(study, RoundView.model_validate_json(answer.content))
+    return device

@@ -62,96 +62,108 @@ def record(dealer: int, kind: int, share: bytes = bytes(SHARE)) -> bytes:
     return u32(dealer) + bytes([kind]) + share
 
 
+SIGNATURE = stream("signature", 64)
+PAIRS = [stream(f"share pair {number}", SHARE_PAIR) for number in range(3)]
+JOINED = b"".join(PAIRS)
+START = stream("graph_nonce") + stream("commitments", 64)
+VECTOR = stream("vector", 10)
+SEEDS, KEYS = {1: stream("s1", SHARE), 300: stream("s300", SHARE)}, {7: stream("k7", SHARE)}
+PAYLOAD = record(1, 0, SEEDS[1]) + record(7, 1, KEYS[7]) + record(300, 0, SEEDS[300])
+COMPLAINTS = {2: stream("complaint 2", 64), 300: stream("complaint 300", 64)}
+COMPLAINING = b"".join(u32(dealer) + body for dealer, body in COMPLAINTS.items())
+ANSWERED = {3: stream("k3", SHARE) + stream("s3", SHARE), 9: bytes(2 * SHARE)}
+ANSWERING = b"".join(u32(holder) + shares for holder, shares in ANSWERED.items())
+
+
 def messages() -> dict[str, Any]:
     """Return messages by their fields, and bodies that must be refused."""
-    signature = stream("signature", 64)
-    pairs = [stream(f"share pair {number}", SHARE_PAIR) for number in range(3)]
-    start, joined = stream("graph_nonce") + stream("commitments", 64), b"".join(pairs)
-    vector = stream("vector", 10)
-    seeds, keys = {1: stream("s1", SHARE), 300: stream("s300", SHARE)}, {7: stream("k7", SHARE)}
-    payload = record(1, 0, seeds[1]) + record(7, 1, keys[7]) + record(300, 0, seeds[300])
-    complaints = {2: stream("complaint 2", 64), 300: stream("complaint 300", 64)}
-    complaining = b"".join(u32(dealer) + complaints[dealer] for dealer in complaints)
-    answered = {3: stream("k3", SHARE) + stream("s3", SHARE), 9: bytes(2 * SHARE)}
-    answering = b"".join(u32(holder) + shares for holder, shares in answered.items())
+    return accepted() | refused()
 
-    def no(*bodies: tuple[str, bytes]) -> list[dict[str, str]]:
-        return [{"comment": why, "packed": body.hex()} for why, body in bodies]
 
+def accepted() -> dict[str, Any]:
     return {
         "key_shares": [
             {
-                "graph_nonce": start[:32].hex(),
-                "seed_commitment": start[32:64].hex(),
-                "own_share_commitment": start[64:].hex(),
+                "graph_nonce": START[:32].hex(),
+                "seed_commitment": START[32:64].hex(),
+                "own_share_commitment": START[64:].hex(),
                 "share_pairs": [pair.hex() for pair in of],
-                "signature": signature.hex(),
-                "packed": (start + b"".join(of) + signature).hex(),
-                "digest": ref.digest(start[32:], *of).hex(),
+                "signature": SIGNATURE.hex(),
+                "packed": (START + b"".join(of) + SIGNATURE).hex(),
+                "digest": ref.digest(START[32:], *of).hex(),
             }
-            for of in (pairs, pairs[:1], [])
+            for of in (PAIRS, PAIRS[:1], [])
         ],
         "complaints": [
             {
                 "signatures": {str(dealer): body.hex() for dealer, body in of.items()},
-                "signature": signature.hex(),
-                "packed": (complaining[: 68 * len(of)] + signature).hex(),
+                "signature": SIGNATURE.hex(),
+                "packed": (COMPLAINING[: 68 * len(of)] + SIGNATURE).hex(),
             }
-            for of in (complaints, {})
+            for of in (COMPLAINTS, {})
         ],
         "answers": [
             {
                 "key_shares": {str(holder): body[:SHARE].hex() for holder, body in of.items()},
                 "seed_shares": {str(holder): body[SHARE:].hex() for holder, body in of.items()},
-                "signature": signature.hex(),
-                "packed": (answering[: 70 * len(of)] + signature).hex(),
+                "signature": SIGNATURE.hex(),
+                "packed": (ANSWERING[: 70 * len(of)] + SIGNATURE).hex(),
             }
-            for of in (answered, {})
+            for of in (ANSWERED, {})
         ],
         "masked_inputs": [
             {
-                "vector": vector.hex(),
-                "signature": signature.hex(),
-                "packed": (vector + signature).hex(),
-                "digest": ref.digest(vector).hex(),
+                "vector": VECTOR.hex(),
+                "signature": SIGNATURE.hex(),
+                "packed": (VECTOR + SIGNATURE).hex(),
+                "digest": ref.digest(VECTOR).hex(),
             }
         ],
         "unmasking_shares": [
             {
-                "seed_shares": {str(dealer): share.hex() for dealer, share in seeds.items()},
-                "key_shares": {str(dealer): share.hex() for dealer, share in keys.items()},
-                "signature": signature.hex(),
-                "packed": (payload + signature).hex(),
+                "seed_shares": {str(dealer): share.hex() for dealer, share in SEEDS.items()},
+                "key_shares": {str(dealer): share.hex() for dealer, share in KEYS.items()},
+                "signature": SIGNATURE.hex(),
+                "packed": (PAYLOAD + SIGNATURE).hex(),
             },
             {
                 "seed_shares": {},
                 "key_shares": {},
-                "signature": signature.hex(),
-                "packed": signature.hex(),
+                "signature": SIGNATURE.hex(),
+                "packed": SIGNATURE.hex(),
             },
         ],
+    }
+
+
+def no(*bodies: tuple[str, bytes]) -> list[dict[str, str]]:
+    return [{"comment": why, "packed": body.hex()} for why, body in bodies]
+
+
+def refused() -> dict[str, Any]:
+    return {
         "no_key_shares": no(
             ("nothing", b""),
             ("shorter than graph nonce, commitments and signature", bytes(159)),
-            ("a share pair is a byte short", start + joined[:-1] + signature),
-            ("a share pair is a byte long", start + joined + b"\0" + signature),
-            ("half a share pair", start + joined[:-65] + signature),
+            ("a share pair is a byte short", START + JOINED[:-1] + SIGNATURE),
+            ("a share pair is a byte long", START + JOINED + b"\0" + SIGNATURE),
+            ("half a share pair", START + JOINED[:-65] + SIGNATURE),
         ),
         "no_complaints": no(
             ("nothing", b""),
             ("shorter than a signature", bytes(63)),
-            ("a record is a byte short", complaining[:-1] + signature),
-            ("a record is a byte long", complaining + b"\0" + signature),
-            ("a dealer twice", complaining[:68] * 2 + signature),
-            ("dealers fall", complaining[68:] + complaining[:68] + signature),
+            ("a record is a byte short", COMPLAINING[:-1] + SIGNATURE),
+            ("a record is a byte long", COMPLAINING + b"\0" + SIGNATURE),
+            ("a dealer twice", COMPLAINING[:68] * 2 + SIGNATURE),
+            ("dealers fall", COMPLAINING[68:] + COMPLAINING[:68] + SIGNATURE),
         ),
         "no_answers": no(
             ("nothing", b""),
             ("shorter than a signature", bytes(63)),
-            ("a record is a byte short", answering[:-1] + signature),
-            ("a share is missing", answering[:37] + signature),
-            ("a holder twice", answering[:70] * 2 + signature),
-            ("holders fall", answering[70:] + answering[:70] + signature),
+            ("a record is a byte short", ANSWERING[:-1] + SIGNATURE),
+            ("a share is missing", ANSWERING[:37] + SIGNATURE),
+            ("a holder twice", ANSWERING[:70] * 2 + SIGNATURE),
+            ("holders fall", ANSWERING[70:] + ANSWERING[:70] + SIGNATURE),
         ),
         "no_masked_inputs": no(
             ("nothing", b""),
@@ -160,11 +172,11 @@ def messages() -> dict[str, Any]:
         "no_unmasking_shares": no(
             ("nothing", b""),
             ("shorter than a signature", bytes(63)),
-            ("a record is a byte short", payload[:-1] + signature),
-            ("a record is a byte long", payload + b"\0" + signature),
-            ("a dealer twice, both secrets", record(4, 0) + record(4, 1) + signature),
-            ("a dealer twice, one secret", record(4, 0) + record(4, 0) + signature),
-            ("dealers fall", record(5, 0) + record(4, 0) + signature),
-            ("there is no kind 2", record(4, 2) + signature),
+            ("a record is a byte short", PAYLOAD[:-1] + SIGNATURE),
+            ("a record is a byte long", PAYLOAD + b"\0" + SIGNATURE),
+            ("a dealer twice, both secrets", record(4, 0) + record(4, 1) + SIGNATURE),
+            ("a dealer twice, one secret", record(4, 0) + record(4, 0) + SIGNATURE),
+            ("dealers fall", record(5, 0) + record(4, 0) + SIGNATURE),
+            ("there is no kind 2", record(4, 2) + SIGNATURE),
         ),
     }

@@ -214,108 +214,117 @@ def complaints() -> list[dict[str, Any]]:
 
 def to_the_server() -> list[dict[str, Any]]:
     """Return messages that the server refuses, by step and slot."""
+    steps = {
+        "key-shares": _key_shares(),
+        "complaints": _complaints(),
+        "masked-input": _masked_inputs(),
+        "confirmation": _confirmations(),
+        "unmasking-shares": _unmasking_shares(),
+    }
+    return [
+        {"comment": why, "step": step, "slot": RECEIVER, "body": body.hex()}
+        for step, bodies in steps.items()
+        for why, body in bodies.items()
+    ]
+
+
+def _key_shares() -> dict[str, bytes]:
     graph_nonce, sent, signature = SUM.key_shares(RECEIVER)
 
-    def key_shares(rest: bytes, label: bytes = SUM.label, slot: int = RECEIVER) -> bytes:
+    def signed(rest: bytes, label: bytes = SUM.label, slot: int = RECEIVER) -> bytes:
         payload = graph_nonce + ref.digest(rest)
         return graph_nonce + rest + SUM.sign(slot, "key shares", label, payload)
 
-    packed = ref.pack(SUM.masked_vector(RECEIVER), LANES)
+    other_pairs, other_commitment = sent[:64] + sent[194:] + sent[64:194], bytes(32) + sent[32:]
+    return {
+        "a share pair fewer than holders": signed(sent[:-130]),
+        "a share pair more than holders": signed(sent + sent[-130:]),
+        "signed before a share pair was changed": graph_nonce + other_pairs + signature,
+        "signed before a commitment was changed": graph_nonce + other_commitment + signature,
+        "signed by another": signed(sent, slot=1),
+        "signed in another cohort": signed(sent, NEXT_SESSION.label),
+        "not signed": graph_nonce + sent + bytes(64),
+    }
 
-    def masked_input(vector: bytes = packed, label: bytes = SUM.transcript) -> bytes:
-        return vector + SUM.sign(RECEIVER, "masked input", label, vector)
 
-    mine = list(SUM.received_shares(RECEIVER))
-    records = ref.u32(mine[0]) + SUM.complaint(
-        RECEIVER, mine[0], SUM.received_shares(RECEIVER)[mine[1]]
-    )
-    pairs = ref.digest(
-        *(ref.u32(of) + pair for of, pair in sorted(SUM.received_shares(RECEIVER).items()))
-    )
+def _complaints() -> dict[str, bytes]:
+    received = SUM.received_shares(RECEIVER)
+    first, second, *_ = received
+    pairs = ref.digest(*(ref.u32(of) + pair for of, pair in sorted(received.items())))
 
-    def complaints(records: bytes, about: bytes = pairs, label: bytes = SUM.label) -> bytes:
+    def signed(records: bytes, about: bytes = pairs, label: bytes = SUM.label) -> bytes:
         return records + SUM.sign(RECEIVER, "complaints", label, about + records)
 
+    wrong_pair = ref.u32(first) + SUM.complaint(RECEIVER, first, received[second])
     unknown = ref.u32(RECEIVER) + SUM.complaint(RECEIVER, RECEIVER, bytes(130))
-    survivors_and_dropout = (*SUM.survivors, DROPOUT_SLOT)
+    return {
+        "not signed": bytes(64),
+        "of another": SUM.complaints(1),
+        "in another cohort": signed(b"", label=NEXT_SESSION.label),
+        "about other pairs than were sent": signed(b"", about=bytes(32)),
+        "about the pair of another dealer": signed(wrong_pair),
+        "about a dealer that sent none": signed(unknown),
+        "signed before a complaint was left out": SUM.complaints(RECEIVER, [first])[-64:],
+    }
+
+
+def _masked_inputs() -> dict[str, bytes]:
+    packed = ref.pack(SUM.masked_vector(RECEIVER), LANES)
+
+    def signed(vector: bytes = packed, label: bytes = SUM.transcript) -> bytes:
+        return vector + SUM.sign(RECEIVER, "masked input", label, vector)
+
+    large_element = b"\0" * 5 + b"\xff\xff\xff\xff\x03" + b"\0" * 8
+    padded = packed[:4] + bytes([packed[4] | 0x80]) + packed[5:]
+    return {
+        "signed under the cohort, not the transcript": signed(label=SUM.label),
+        "signed before the vector was changed": bytes(len(packed)) + signed()[-64:],
+        "an element is not below its modulus": signed(large_element),
+        "padding is not zero": signed(padded),
+    }
+
+
+def _confirmations() -> dict[str, bytes]:
+    survivors = ref.u32(*SUM.survivors)
+    return {
+        "of another set": SUM.confirmation(RECEIVER, (*SUM.survivors, DROPOUT_SLOT)),
+        "by another": SUM.confirmation(1),
+        "under the cohort, not the transcript": (
+            SUM.sign(RECEIVER, "survivors", SUM.label, survivors)
+        ),
+    }
+
+
+def _unmasking_shares() -> dict[str, bytes]:
     revealed, digest = SUM.revealed(RECEIVER), SUM.survivors_digest()
     dealer = next(slot for slot in revealed if slot not in (RECEIVER, DROPOUT_SLOT))
     non_dealer = next(slot for slot in SUM.survivors if slot not in revealed)
     share = revealed[dealer][1]
 
-    def answer(**changed: tuple[int, bytes]) -> bytes:
-        named = {"dealer": dealer, "dropout": DROPOUT_SLOT, "non_dealer": non_dealer}
-        slots = {named[name]: record for name, record in changed.items()}
-        return SUM.unmasking_shares(RECEIVER, {**revealed, **slots})
+    def with_record(slot: int, record: tuple[int, bytes]) -> bytes:
+        return SUM.unmasking_shares(RECEIVER, {**revealed, slot: record})
 
-    def answer_without(left_out: int) -> bytes:
+    def without(left_out: int) -> bytes:
         kept = {slot: record for slot, record in revealed.items() if slot != left_out}
         return SUM.unmasking_shares(RECEIVER, kept)
 
-    def answer_signed(
-        slot: int = RECEIVER, label: bytes = SUM.transcript, about: bytes = digest
-    ) -> bytes:
+    def signed(slot: int = RECEIVER, label: bytes = SUM.transcript, about: bytes = digest) -> bytes:
         records = ref.records(revealed)
         return records + SUM.sign(slot, "unmasking shares", label, about + records)
 
-    changed_vector = bytes(len(packed)) + masked_input()[-64:]
-    large_element = masked_input(b"\0" * 5 + b"\xff\xff\xff\xff\x03" + b"\0" * 8)
-    padded = masked_input(packed[:4] + bytes([packed[4] | 0x80]) + packed[5:])
-    survivors = ref.u32(*SUM.survivors)
-    under_cohort = SUM.sign(RECEIVER, "survivors", SUM.label, survivors)
-    cases = {
-        "key-shares": {
-            "a share pair fewer than holders": key_shares(sent[:-130]),
-            "a share pair more than holders": key_shares(sent + sent[-130:]),
-            "signed before a share pair was changed": (
-                graph_nonce + sent[:64] + sent[194:] + sent[64:194] + signature
-            ),
-            "signed before a commitment was changed": (
-                graph_nonce + bytes(32) + sent[32:] + signature
-            ),
-            "signed by another": key_shares(sent, slot=1),
-            "signed in another cohort": key_shares(sent, NEXT_SESSION.label),
-            "not signed": graph_nonce + sent + bytes(64),
-        },
-        "complaints": {
-            "not signed": bytes(64),
-            "of another": SUM.complaints(1),
-            "in another cohort": complaints(b"", label=NEXT_SESSION.label),
-            "about other pairs than were sent": complaints(b"", about=bytes(32)),
-            "about the pair of another dealer": complaints(records),
-            "about a dealer that sent none": complaints(unknown),
-            "signed before a complaint was left out": SUM.complaints(RECEIVER, mine[:1])[-64:],
-        },
-        "masked-input": {
-            "signed under the cohort, not the transcript": masked_input(label=SUM.label),
-            "signed before the vector was changed": changed_vector,
-            "an element is not below its modulus": large_element,
-            "padding is not zero": padded,
-        },
-        "confirmation": {
-            "of another set": SUM.confirmation(RECEIVER, survivors_and_dropout),
-            "by another": SUM.confirmation(1),
-            "under the cohort, not the transcript": under_cohort,
-        },
-        "unmasking-shares": {
-            "the own share is left out": answer_without(RECEIVER),
-            "no element of the field": answer(dealer=(0, b"\2" + share[1:])),
-            "a survivor's seed share as one of its mask key": answer(dealer=(1, share)),
-            "the seed of a dropout": answer(dropout=(0, share)),
-            "a share is missing": answer_without(dealer),
-            "a share of one that shared none": answer(non_dealer=(0, share)),
-            "signed by another": answer_signed(slot=1),
-            "signed under the cohort, not the transcript": answer_signed(label=SUM.label),
-            "the answer for other survivors": (
-                answer_signed(about=SUM.survivors_digest(survivors_and_dropout))
-            ),
-        },
+    return {
+        "the own share is left out": without(RECEIVER),
+        "no element of the field": with_record(dealer, (0, b"\2" + share[1:])),
+        "a survivor's seed share as one of its mask key": with_record(dealer, (1, share)),
+        "the seed of a dropout": with_record(DROPOUT_SLOT, (0, share)),
+        "a share is missing": without(dealer),
+        "a share of one that shared none": with_record(non_dealer, (0, share)),
+        "signed by another": signed(slot=1),
+        "signed under the cohort, not the transcript": signed(label=SUM.label),
+        "the answer for other survivors": signed(
+            about=SUM.survivors_digest((*SUM.survivors, DROPOUT_SLOT))
+        ),
     }
-    return [
-        {"comment": why, "step": step, "slot": RECEIVER, "body": body.hex()}
-        for step, bodies in cases.items()
-        for why, body in bodies.items()
-    ]
 
 
 def refusals() -> dict[str, Any]:

@@ -4,30 +4,24 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from statistics import mean
 
 import pytest
 
 from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_operations
 from client.device.policy import Policy
 from protocol.api.messages import JoinRequest, Survivors
-from secagg.aggregator import UnmaskingRequest, route_shares
 from secagg.keys import Identity
 from secagg.messages import pack_signatures, pack_signed_inputs
 from secagg.parameters import Assumptions, Mode, choose_parameters
-from secagg.participant import join
-from secagg.ring import Lane, Ring
 from secagg.roster import (
-    Roster,
-    RosterEntry,
-    ShareCommitments,
     roster_bytes,
     share_commitments_bytes,
 )
-from secagg.session import Registry, Session, Transcript
 from secagg.shares import received_shares_bytes
+from tests.secagg.conftest import RING, assemble
 
 N = 40
-RING = Ring((Lane(2**16, 8),))
 UNITS = OperationSeconds(*[1.0] * 12)
 
 
@@ -53,64 +47,36 @@ def test_the_security_review_states_what_more_corrupt_devices_cost() -> None:
 @pytest.mark.parametrize("mode", ["active", "semi-honest"])
 @pytest.mark.parametrize("has_registrar", [True, False])
 def test_the_bytes_are_those_of_the_messages(mode: Mode, has_registrar: bool) -> None:
-    rng, assumptions = Random(1), Assumptions(0.1, 0.2, mode=mode)
-    registrar = Identity.generate(rng)
-    registry = Registry(registrar.public, bytes(32)) if has_registrar else None
-    joined = [join(Identity.generate(rng), rng) for _ in range(N)]
-    roster = [
-        RosterEntry(
-            device.identity.public,
-            device.public_keys,
-            device.advertise(bytes(32)),
-            registrar.sign(registry.enrolment_statement(device.identity.public))
-            if registry
-            else b"",
-        )
-        for device in joined
-    ]
-    session = Session(bytes(32), 0, Roster.of(roster), assumptions, registry)
-    shared, key_shares = {}, {}
-    for slot, device in enumerate(joined):
-        shared[slot], key_shares[slot] = device.share(slot, session, rng)
-    received = route_shares(session, key_shares)
-    checked, complaints = {}, {}
-    for slot, sharer in shared.items():
-        checked[slot], complaints[slot] = sharer.check(received[slot])
-    commitments = {slot: message.share_commitment for slot, message in key_shares.items()}
-    transcript = Transcript(session, ShareCommitments.of(commitments))
-    masked, inputs = {}, {}
-    for slot, state in checked.items():
-        masked[slot], inputs[slot] = state.mask(transcript, RING, RING.zero())
-    collected = UnmaskingRequest(transcript, frozenset(masked))
-    signed = {slot: message.signed_input for slot, message in inputs.items()}
-    confirmed, signatures = {}, {}
-    for slot, sender in masked.items():
-        confirmed[slot], signatures[slot] = sender.confirm(collected.survivors)
-    unmasking = [state.unmask(signatures, signed, rng) for state in confirmed.values()]
-    held = [{dealer: signed[dealer] for dealer in collected.dealers_of(slot)} for slot in masked]
+    registrar = Identity.generate(Random(1)) if has_registrar else None
+    group = assemble(N, Assumptions(0.1, 0.2, mode=mode), registrar=registrar)
+    for step in (group.share, group.mask, group.confirm, group.reveal):
+        step()
+    signed = group.signed_inputs
+    held = [{d: signed[d] for d in group.request.dealers_of(slot)} for slot in group.masked]
     request = JoinRequest(
         identity="00" * 32,
         mask_key="00" * 32,
         encryption_key="00" * 32,
         signature="00" * 64,
-        registrar_signature="00" * 64 if registry else None,
+        registrar_signature="00" * 64 if registrar else None,
     )
     cost = cost_of(mode, registrar=has_registrar)
     up = {
         "join": len(request.model_dump_json()),
-        "shares": len(key_shares[0].pack()),
-        "complaints": len(complaints[0].pack()),
-        "input": len(inputs[0].pack()) - RING.nbytes,
-        "confirmation": len(signatures[0]),
-        "reveal": sum(len(message.pack()) for message in unmasking) / N,  # the mean
+        "shares": len(group.key_shares[0].pack()),
+        "complaints": len(group.complaints[0].pack()),
+        "input": len(group.masked_inputs[0].pack()) - RING.nbytes,
+        "confirmation": len(group.confirmations[0]),
+        "reveal": sum(len(shares.pack()) for shares in group.unmasking_shares.values())
+        / N,  # the mean
     }
     down = {
-        "roster": len(roster_bytes(roster)),
-        "received": sum(len(received_shares_bytes(shares)) for shares in received.values()) / N,
-        "sharers": len(share_commitments_bytes(transcript.share_commitments)),
-        "survivors": len(Survivors(survivors=tuple(sorted(masked))).model_dump_json()),
-        "confirmations": len(pack_signatures(signatures)),
-        "inputs": sum(len(pack_signed_inputs(inputs)) for inputs in held) / N,
+        "roster": len(roster_bytes(group.session.roster)),
+        "received": mean(len(received_shares_bytes(shares)) for shares in group.received.values()),
+        "sharers": len(share_commitments_bytes(group.transcript.share_commitments)),
+        "survivors": len(Survivors(survivors=tuple(sorted(group.masked))).model_dump_json()),
+        "confirmations": len(pack_signatures(group.confirmations)),
+        "inputs": mean(len(pack_signed_inputs(inputs)) for inputs in held),
     }
     if mode == "semi-honest":
         del up["confirmation"], down["confirmations"], down["inputs"]

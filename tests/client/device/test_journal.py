@@ -228,22 +228,22 @@ def test_heads_that_fell_for_another_plan_are_none(journal: Journal) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"study": []}, {"round": "1"}, {"cohort": None}, {"digest": 7}, {"service": {}}, None],
+    [
+        *({"study": []}, {"round": "1"}, {"cohort": None}, {"digest": 7}, {"service": {}}),
+        *({"kind": "key"}, {"collection": None}, {"exact": 1}),
+        *({"time": time} for time in (-1, 2**40, 1.5)),
+        *({"epsilon": cost} for cost in (math.nan, math.inf, -1.0, "1", None)),
+        *({"kind": "invitation", "joins": joins} for joins in (None, 1, "yes")),
+        {"joins": True},
+    ],
+    ids=str,
 )
-def test_a_damaged_line_stops_everything(path: Path, change: dict[str, Any] | None) -> None:
-    FileJournal(path).record(VECTOR)
-    line = "[" * 100_000 if change is None else json.dumps(json.loads(path.read_text()) | change)
-    path.write_text(line + "\n")
+def test_a_line_with_a_wrong_value_stops_everything(path: Path, change: dict[str, Any]) -> None:
+    journal = FileJournal(path)
+    journal.record(VECTOR)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change) + "\n")
     with pytest.raises(JournalError, match="line 1: not an entry"):
-        FileJournal(path).rounds_by_study()
-
-
-@pytest.mark.parametrize("joins", ["null", "1", '"yes"'])
-def test_a_coin_that_fell_no_way_stops_everything(path: Path, joins: str) -> None:
-    FileJournal(path).decide_to_join("study-1", 1, PLAN, lambda: True)
-    path.write_text(path.read_text().replace('"joins": true', f'"joins": {joins}'))
-    with pytest.raises(JournalError, match="line 1: not an entry"):
-        FileJournal(path).decide_to_join("study-1", 1, PLAN, lambda: True)
+        journal.rounds_by_study()
 
 
 def test_of_many_threads_one_flips(journal: Journal) -> None:
@@ -266,14 +266,6 @@ def test_what_reports_cost_adds_up_over_services_studies_and_lives(path: Path) -
         journal.record(report, check_epsilon=spent.append)  # again: it costs nothing
         assert journal.rounds_by_study().keys() == {f"study-{number}"}
     assert spent == [0.0, 0.5, 1.0]
-
-
-@pytest.mark.parametrize("cost", ["NaN", "Infinity", "-1.0", '"1"', "null"])
-def test_a_cost_that_is_none_stops_everything(path: Path, cost: str) -> None:
-    FileJournal(path).record(VECTOR)
-    path.write_text(path.read_text().replace('"epsilon": 0.0', f'"epsilon": {cost}'))
-    with pytest.raises(JournalError, match="line 1: not an entry"):
-        FileJournal(path).epsilon_spent()
 
 
 @given(
@@ -304,18 +296,6 @@ def test_a_loss_that_is_not_finite_or_below_zero_makes_no_entry(loss: float) -> 
     for field in ("epsilon", "rho"):
         with pytest.raises(ValueError, match="not a privacy loss"):
             replace(VECTOR, **{field: loss})
-
-
-@pytest.mark.parametrize(
-    "damage", [{"time": -1}, {"time": 2**40}, {"time": 1.5}, {"exact": 1}, {"collection": None}]
-)
-def test_a_vector_whose_time_or_collection_is_none_stops_everything(
-    path: Path, damage: dict[str, Any]
-) -> None:
-    FileJournal(path).record(VECTOR)
-    path.write_text(json.dumps(json.loads(path.read_text()) | damage) + "\n")
-    with pytest.raises(JournalError, match="line 1: not an entry"):
-        FileJournal(path).vectors("words")
 
 
 def test_vectors_are_those_of_a_collection_at_all_services(journal: Journal) -> None:
@@ -395,7 +375,8 @@ def test_a_file_of_one_torn_line_is_empty(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"not json", b"[]", b"{}", b"", b'{"kind": "masked-input"}', b'{"kind": "key", "study": "s"}'],
+    [b"not json", b"[]", b"{}", b"", b'{"kind": "masked-input"}', b"[" * 100_000],
+    ids=repr,
 )
 def test_a_line_that_nobody_tore_stops_everything(path: Path, line: bytes) -> None:
     journal = FileJournal(path)

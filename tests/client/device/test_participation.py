@@ -1,11 +1,9 @@
-"""Participation of a device in a real round, through ASGI, and at a service that cheats."""
+"""Participation of a device in a real round, through ASGI."""
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from threading import get_ident
 from typing import Any, NoReturn
 
@@ -17,68 +15,32 @@ from numpy.typing import NDArray
 from client.device.device import Device, DeviceStep, steps_in_mode
 from client.device.driver import EndState, run_participation
 from client.device.encoding import Contribution, encode
-from client.device.journal import FileJournal, Journal, JournalEntry, MemoryJournal
-from client.device.participation import MAX_ROW_BYTES, SumParticipation
-from client.device.policy import Policy, PolicyError, rho_of
-from client.transport import Transport
-from protocol.api.messages import JoinRequest, RoundView, Survivors
+from client.device.journal import FileJournal, JournalEntry, MemoryJournal
+from client.device.participation import MAX_ROW_BYTES
+from client.device.policy import PolicyError, rho_of
+from protocol.api.messages import JoinRequest
 from protocol.api.phases import MessageKind
-from protocol.domains.strings import Utf8
-from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.registry import parse_question
-from protocol.randomness import RandomWords, seeded_words
 from secagg.aggregator import check_answers
-from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.keys import Identity
 from secagg.messages import (
     Answers,
-    Complaints,
     pack_signatures,
-    pack_signed_inputs,
-    unpack_signatures,
-    unpack_signed_inputs,
 )
-from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
-from secagg.shares import ReceivedShares, received_shares_bytes
-from tests.client.cohort import STUDY, N, Service, view_of
-from tests.support.policies import trusting_policy
-
-POLICY = trusting_policy(min_cohort=5)
-SEMI_HONEST_POLICY = trusting_policy(min_cohort=5, modes=frozenset({"semi-honest"}))
-REGISTRAR = Identity.of(bytes(range(32)))
-SECOND_REGISTRAR = Identity.of(bytes(range(1, 33)))
-
-
-def device(index: int = 0, journal: Journal | None = None, enrolment: bytes = b"") -> Device:
-    identity = Identity.of(index.to_bytes(32, "big"))
-    given = Contribution({"word": 1}, 0, 0)
-    return Device(identity, given, journal or MemoryJournal(), enrolment)
-
-
-def participation(
-    http: httpx.AsyncClient,
-    view: RoundView,
-    who: Device | None = None,
-    policy: Policy = POLICY,
-    chance: RandomWords | None = None,
-) -> SumParticipation:
-    return SumParticipation(
-        Transport(http, patience=5),
-        view,
-        who or device(),
-        policy=policy,
-        secrets=SystemRandom(),
-        chance=chance or seeded_words(np.random.default_rng(1)),
-    )
-
-
-async def play(
-    service: Service, who: Device | None = None, policy: Policy = POLICY
-) -> list[DeviceStep]:
-    """Let one device take part in a round of `service`; return its steps."""
-    async with service.client() as http:
-        part = participation(http, service.view, who, policy)
-        return [step async for step in part.steps(STUDY)]
+from tests.client.cohort import (
+    EVERY_ROUND_QUESTION,
+    POLICY,
+    REGISTRAR,
+    SEMI_HONEST_POLICY,
+    STUDY,
+    N,
+    Service,
+    device,
+    enrolled,
+    participation,
+    play,
+    view_of,
+)
 
 
 def test_the_largest_documents_are_those_of_the_protocol_page() -> None:
@@ -150,19 +112,53 @@ async def test_each_round_has_its_own_keys_and_ticket() -> None:
     assert requests[0].identity == requests[1].identity
 
 
+async def test_an_enrolment_is_shown_where_the_study_has_a_registrar_and_only_there() -> None:
+    service = Service(view_of(registrar=REGISTRAR.public.hex()), REGISTRAR)
+    who = enrolled(service, REGISTRAR)
+    await play(service, who)
+    assert (
+        JoinRequest.model_validate_json(service.received["participants"]).registrar_signature
+        == who.enrolment.hex()
+    )
+    plain = Service(view_of())
+    await play(plain, device(enrolment=who.enrolment))
+    assert (
+        JoinRequest.model_validate_json(plain.received["participants"]).registrar_signature is None
+    )
+
+
+async def test_a_device_answers_a_false_complaint_and_is_in_the_sum() -> None:
+    def complaint(_: bytes) -> bytes:
+        pair = service.routed[liar()][0].pack()
+        statement = service.session.complaint_statement(liar(), 0, pair)
+        return pack_signatures({liar(): service.others[liar() - 1].identity.sign(statement)})
+
+    def liar() -> int:
+        graph_nonce = service.key_shares[0].graph_nonce
+        return service.session.neighbour_selection.holders(0, graph_nonce)[0]
+
+    service = Service(view_of(), cheats={"complaints": complaint})
+    assert await play(service) == list(steps_in_mode("active"))
+    answers = Answers.unpack(service.received["answers"])
+    check_answers(service.session, 0, service.key_shares[0], [liar()], answers)
+    service.total()
+
+
+async def test_an_unexpected_error_ends_the_round_and_keeps_the_last_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise OverflowError("too large\n")
+
+    monkeypatch.setattr("client.device.participation.encode", fail)
+    service = Service(view_of())
+    async with service.client() as http:
+        end = await run_participation(participation(http, service.view), STUDY)
+    assert (end.state, end.last_step) == (EndState.FAULT, DeviceStep.CHECKED)
+    assert end.error == "OverflowError: too large "
+
+
 # Studies that ask the same devices in every round.
-
-EVERY_ROUND_QUESTION = TrieHhQuestion(
-    threshold=5,
-    contribution=1,
-    domain=Utf8(max_bytes=6),
-    words=2**16,
-    stride=2,
-    epsilon=1,
-    delta=1e-6,
-    mode="noise",
-)
-
 
 INVITING_QUESTION = EVERY_ROUND_QUESTION.model_copy(
     update={"mode": "both", "probability": 0.25, "join_probability": 0.5}
@@ -266,219 +262,6 @@ async def test_of_two_processes_asked_again_one_gives_the_vector(tmp_path: Path)
     assert "masked-input" not in late.received
 
 
-# Refusals before the first message.
-
-
-def enrolled(service: Service, registrar: Identity) -> Device:
-    assert service.plan.registry is not None
-    enrolment = registrar.sign(service.plan.registry.enrolment_statement(device().identity.public))
-    return device(enrolment=enrolment)
-
-
-@pytest.mark.parametrize(
-    ("terms", "policy", "why"),
-    [
-        ({}, trusting_policy(min_cohort=7), "min_cohort"),
-        ({"mode": "semi-honest"}, POLICY, "modes"),
-        ({}, Policy(min_cohort=5, registrar=REGISTRAR.public), "registrar"),
-        ({"registrar": SECOND_REGISTRAR.public.hex()}, POLICY, "did not enrol this device"),
-    ],
-)
-async def test_a_plan_beyond_the_policy_is_refused_before_anything_is_sent(
-    terms: dict[str, str], policy: Policy, why: str
-) -> None:
-    service = Service(view_of(**terms))
-    with pytest.raises(PolicyError, match=why):
-        await play(service, device(), policy)
-    assert service.received == {}
-
-
-async def test_an_enrolment_is_shown_where_the_study_has_a_registrar_and_only_there() -> None:
-    service = Service(view_of(registrar=REGISTRAR.public.hex()), REGISTRAR)
-    who = enrolled(service, REGISTRAR)
-    await play(service, who)
-    assert (
-        JoinRequest.model_validate_json(service.received["participants"]).registrar_signature
-        == who.enrolment.hex()
-    )
-    plain = Service(view_of())
-    await play(plain, device(enrolment=who.enrolment))
-    assert (
-        JoinRequest.model_validate_json(plain.received["participants"]).registrar_signature is None
-    )
-
-
-# Refusals of a service that cheats. Each cheat changes one answer.
-
-
-def dropping(*slots: int) -> Callable[[bytes], bytes]:
-    """Return a cheat that leaves slots out of the survivors."""
-
-    def cheat(body: bytes) -> bytes:
-        survivors = Survivors.model_validate_json(body).survivors
-        left = tuple(slot for slot in survivors if slot not in slots)
-        return Survivors(survivors=left).model_dump_json().encode()
-
-    return cheat
-
-
-def swapped_entries(body: bytes) -> bytes:
-    first, second, *rest = Roster.unpack(body, has_registrar=False)
-    return roster_bytes([second, first, *rest])
-
-
-def repeated_entry(body: bytes) -> bytes:
-    entries = Roster.unpack(body, has_registrar=False)
-    return roster_bytes([*entries[:-1], entries[1]])
-
-
-def borrowed_signatures(body: bytes) -> bytes:
-    first, *others = Roster.unpack(body, has_registrar=False)
-    return roster_bytes([first, *(replace(other, signature=first.signature) for other in others)])
-
-
-def other_key_shares(body: bytes) -> bytes:
-    commitments = dict(ShareCommitments.unpack(body))
-    commitments[0] = type(commitments[0])(commitments[1].graph_nonce, commitments[0].shares_digest)
-    return share_commitments_bytes(commitments)
-
-
-def fewer_share_commitments(body: bytes) -> bytes:
-    return share_commitments_bytes(
-        {slot: each for slot, each in ShareCommitments.unpack(body).items() if slot < 6}
-    )
-
-
-def fewer_signatures(body: bytes) -> bytes:
-    return pack_signatures({s: each for s, each in unpack_signatures(body).items() if s < 6})
-
-
-def forged_signatures(body: bytes) -> bytes:
-    signatures = unpack_signatures(body)
-    return pack_signatures(dict.fromkeys(signatures, signatures[0]))
-
-
-def a_strangers_share(body: bytes) -> bytes:
-    shares = ReceivedShares.unpack(body)
-    return received_shares_bytes({**shares, 0: next(iter(shares.values()))})
-
-
-def a_false_complaint(_: bytes) -> bytes:
-    return pack_signatures({1: bytes(64)})
-
-
-def swapped_signatures(body: bytes) -> bytes:
-    signed = unpack_signed_inputs(body)
-    return pack_signed_inputs(dict(zip(signed, [*signed.values()][::-1], strict=True)))
-
-
-def unreadable(_: bytes) -> bytes:
-    return b"\xffx"
-
-
-@pytest.mark.parametrize(
-    ("answer", "cheat", "reason", "last_message"),
-    [
-        ("slot", unreadable, "malformed", "participants"),
-        ("slot", lambda b: b.replace(b'"slot":0', b'"slot":-1'), "(slot)", "participants"),
-        ("slot", lambda b: b.replace(b'"slot":0', b'"slot":9'), "(slot)", "participants"),
-        ("slot", lambda b: b.replace(b'"cohort":0', b'"cohort":-1'), "(slot)", "participants"),
-        ("slot", lambda b: b.replace(b'"p"', b'"' + b"p" * 65 + b'"'), "malformed", "participants"),
-        ("slot", lambda b: b.replace(b'"slot":0', b'"slot":1'), "another than me", "participants"),
-        ("roster", unreadable, "malformed", "participants"),
-        ("roster", borrowed_signatures, "keys not its own", "participants"),
-        ("roster", lambda body: body[: 7 * 160], "cohort of 7", "participants"),
-        ("roster", lambda body: body + body[:160], "cohort of 10", "participants"),
-        ("roster", lambda body: body * 1_000, "sent more than", "participants"),
-        ("roster", swapped_entries, "another than me", "participants"),
-        ("roster", repeated_entry, "same identity twice", "participants"),
-        ("roster", lambda body: bytes(32) + body[32:], "malformed", "participants"),
-        ("share-commitments", unreadable, "malformed", "complaints"),
-        ("share-commitments", other_key_shares, "other shares than I", "complaints"),
-        ("share-commitments", fewer_share_commitments, "quorum", "complaints"),
-        ("survivors", unreadable, "malformed", "masked-input"),
-        ("survivors", dropping(0), "left my vector out", "masked-input"),
-        ("survivors", dropping(1, 2, 3), "quorum", "masked-input"),
-        ("confirmations", unreadable, "malformed", "confirmation"),
-        ("confirmations", fewer_signatures, "quorum", "confirmation"),
-        ("confirmations", forged_signatures, "did not sign", "confirmation"),
-        ("encrypted-shares", unreadable, "malformed", "key-shares"),
-        ("encrypted-shares", a_strangers_share, "forwarded a share", "key-shares"),
-        ("complaints", unreadable, "malformed", "complaints"),
-        ("complaints", a_false_complaint, "showed a complaint", "complaints"),
-        ("signed-inputs", unreadable, "malformed", "confirmation"),
-        ("signed-inputs", lambda _: b"", "masked nothing under", "confirmation"),
-        ("signed-inputs", swapped_signatures, "masked nothing under", "confirmation"),
-    ],
-)
-async def test_a_device_leaves_a_service_that_cheats_and_sends_no_more(
-    answer: str, cheat: Callable[[bytes], bytes], reason: str, last_message: str
-) -> None:
-    service = Service(view_of(), cheats={answer: cheat})
-    with pytest.raises(UnsafeRequestError) as refused:
-        await play(service)
-    assert reason in str(refused.value)
-    assert list(service.received)[-1] == last_message
-
-
-async def test_a_slot_beyond_the_plan_is_not_even_recorded() -> None:
-    huge = b'"cohort":' + b"9" * 400
-    service = Service(view_of(), cheats={"slot": lambda body: body.replace(b'"cohort":0', huge)})
-    journal = MemoryJournal()
-    with pytest.raises(PolicyError, match=r"\(slot\)"):
-        await play(service, device(journal=journal))
-    assert journal.entries == ()
-
-
-async def test_a_device_complains_about_shares_that_it_cannot_use() -> None:
-    def spoiled(body: bytes) -> bytes:
-        return body[:4] + bytes(130) + body[134:]
-
-    service = Service(view_of(), cheats={"encrypted-shares": spoiled})
-    with pytest.raises(FaultyParticipantError, match="did not sign"):  # it signs what it received
-        await play(service)
-    message = Complaints.unpack(service.received["complaints"])
-    assert len(message.signatures) == 1
-
-
-async def test_a_device_answers_a_false_complaint_and_is_in_the_sum() -> None:
-    def complaint(_: bytes) -> bytes:
-        pair = service.routed[liar()][0].pack()
-        statement = service.session.complaint_statement(liar(), 0, pair)
-        return pack_signatures({liar(): service.others[liar() - 1].identity.sign(statement)})
-
-    def liar() -> int:
-        graph_nonce = service.key_shares[0].graph_nonce
-        return service.session.neighbour_selection.holders(0, graph_nonce)[0]
-
-    service = Service(view_of(), cheats={"complaints": complaint})
-    assert await play(service) == list(steps_in_mode("active"))
-    answers = Answers.unpack(service.received["answers"])
-    check_answers(service.session, 0, service.key_shares[0], [liar()], answers)
-    service.total()
-
-
-async def test_an_unexpected_error_ends_the_round_and_keeps_the_last_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(*_: object) -> NoReturn:
-        raise OverflowError("too large\n")
-
-    monkeypatch.setattr("client.device.participation.encode", fail)
-    service = Service(view_of())
-    async with service.client() as http:
-        end = await run_participation(participation(http, service.view), STUDY)
-    assert (end.state, end.last_step) == (EndState.FAULT, DeviceStep.CHECKED)
-    assert end.error == "OverflowError: too large "
-
-
-async def test_a_device_leaves_a_cohort_with_strangers_to_the_registrar() -> None:
-    service = Service(view_of(registrar=REGISTRAR.public.hex()), SECOND_REGISTRAR)
-    with pytest.raises(UnsafeRequestError, match="or not enrolled"):
-        await play(service, enrolled(service, REGISTRAR))
-    assert list(service.received) == ["participants"]
-
-
 # Messages are in the journal before they are sent.
 
 SENT_ONCE = [MessageKind.MASKED_INPUT, MessageKind.CONFIRMATION, MessageKind.UNMASKING_SHARES]
@@ -548,35 +331,9 @@ async def test_a_device_that_recorded_no_vector_may_come_again(last: str, tmp_pa
     assert await play(Service(view_of(2)), device(journal=journal)) == list(steps_in_mode("active"))
 
 
-async def test_of_two_processes_of_one_device_one_gives_its_vector(tmp_path: Path) -> None:
-    journals = [FileJournal(tmp_path / "journal") for _ in range(2)]
-    services = [Service(view_of(number)) for number in (1, 2)]
-    outcomes = await asyncio.gather(
-        *(
-            play(service, device(journal=journal))
-            for service, journal in zip(services, journals, strict=True)
-        ),
-        return_exceptions=True,
-    )
-    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["PolicyError", "list"]
-    assert sum("masked-input" in service.received for service in services) == 1
-
-
 def test_nothing_secret_is_shown() -> None:
     secret = Random(1).randbytes(32)
     who = Device(Identity.of(secret), Contribution({"word": 1}, 0, 0), MemoryJournal())
     assert secret.hex() not in repr(who)
     assert repr(secret) not in repr(who)
     assert "word" not in repr(who)
-
-
-async def test_a_draw_of_holders_counts_even_if_they_are_refused() -> None:
-    journal, policy = MemoryJournal(), replace(POLICY, max_sharings=2)
-    for _ in range(2):
-        cheat = Service(view_of(), cheats={"roster": borrowed_signatures})
-        with pytest.raises(UnsafeRequestError, match="not its own"):
-            await play(cheat, device(journal=journal), policy)
-    service = Service(view_of())
-    with pytest.raises(PolicyError, match="max_sharings"):
-        await play(service, device(journal=journal), policy)
-    assert list(service.received) == ["participants"]

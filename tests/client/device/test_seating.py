@@ -10,12 +10,7 @@ from client.device.policy import Policy, PolicyError
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.seating import CohortSeating
-from tests.client.cohort import N, Service, view_of
-from tests.client.device.test_participation import (
-    EVERY_ROUND_QUESTION,
-    device,
-    participation,
-)
+from tests.client.cohort import EVERY_ROUND_QUESTION, N, Service, device, participation, view_of
 
 REGISTRAR, SERVER = Identity.of(bytes(range(32))), Identity.of(bytes(range(1, 33)))
 POLICY = Policy(min_cohort=5, registrar=REGISTRAR.public)

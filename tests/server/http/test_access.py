@@ -2,12 +2,9 @@
 
 import asyncio
 from base64 import urlsafe_b64decode
-from collections import Counter
-from datetime import timedelta
 from random import Random, SystemRandom
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
@@ -16,16 +13,22 @@ from protocol.api.credentials import (
     API_KEY_PREFIX,
     ENROLMENT_TOKEN_PREFIX,
     new_secret,
-    possession_statement,
     secret_digest,
 )
-from protocol.api.messages import EnrolmentRequest, RoundView
+from protocol.api.messages import RoundView
 from secagg.keys import Identity
 from server.db.repositories.access import AccessRepository
-from server.http.auth import rate_limit_key
 from server.principals import Permission
 from tests.server.conftest import Serve
-from tests.server.credentials import ALL_SCOPES, keyed, showing, study_of
+from tests.server.credentials import (
+    ALL_SCOPES,
+    application,
+    book,
+    enrolled,
+    keyed,
+    showing,
+    study_of,
+)
 from tests.server.device import Device
 from tests.server.harness import Served, study_request
 from tests.server.listener import listening
@@ -33,38 +36,6 @@ from tests.server.party import refused
 
 PATH_PARAMETERS = {"study": "0123456789abcdef", "number": "1", "cohort": "0", "name": "phones"}
 PATH_PARAMETERS |= {"registrar": "ab" * 32}
-
-
-def book(served: Served) -> AccessRepository:
-    access: AccessRepository = served.store.access
-    return access
-
-
-def application(identity: Identity, credential: str, **changes: Any) -> dict[str, Any]:
-    raw = secret_digest(credential)
-    signature = identity.sign(possession_statement(raw))
-    request = EnrolmentRequest(
-        identity=identity.public.hex(), credential=raw.hex(), signature=signature.hex()
-    )
-    return request.model_dump() | changes
-
-
-async def enrolled(served: Served, token: str, identity: Identity) -> str:
-    credential = new_secret(SystemRandom())
-    asked = application(identity, credential)
-    response = await served.client.post("/v1/devices", json=asked, headers=showing(token))
-    assert response.status_code == 204, response.text
-    return credential
-
-
-async def seated(served: Served, study: str, token: str, name: str) -> Device:
-    """Return a device that was let in by `token`, and has a seat."""
-    device = Device(served.client, name, {"ab": 1}, Random(name), None)
-    device.headers = showing(await enrolled(served, token, device.identity))
-    path = f"/v1/studies/{study}/rounds/open"
-    answer = await served.client.get(path, headers=device.headers, params={"wait": 10})
-    await device.join(study, RoundView.model_validate_json(answer.content))
-    return device
 
 
 async def paths(served: Served) -> list[tuple[str, str]]:
@@ -241,160 +212,6 @@ async def test_an_enrolment_by_another_hand_is_refused(closed: Served) -> None:
     assert (await book(closed).tokens())[0].used == 0
 
 
-async def test_an_address_that_fails_too_often_waits_unless_its_credential_is_valid(
-    serve: Serve, sqlite_url: str
-) -> None:
-    """Others share an address: an outsider there must not lock out devices and analysts."""
-    async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
-        head = await keyed(served)
-        study = await study_of(served, head)
-        _, token = await book(served).create_token("phones", 2, None)
-        device = await seated(served, study, token, "one")
-        for _ in range(3):
-            refused(await served.client.get("/v1/studies"), 401, "not-authorised")
-        false = new_secret(SystemRandom(), API_KEY_PREFIX)
-        for stranger in ({}, showing(false)):
-            answer = await served.client.get("/v1/studies", headers=stranger)
-            refused(answer, 429, "too-many-requests")
-            assert int(answer.headers["Retry-After"]) >= 1
-        refused(await served.client.post("/v1/devices"), 429, "too-many-requests")
-        assert (await served.client.get("/v1/studies", headers=head)).is_success
-        assert (await served.client.get("/v1/studies", headers=await keyed(served))).is_success
-        assert (await device.get("roster", wait=0)).status_code == 202
-        await enrolled(served, token, Identity.generate(Random(2)))
-        refusals = [e for e in await book(served).audit_entries(99, None) if e.outcome == "refused"]
-        assert len(refusals) == 3
-
-
-async def test_lookups_are_limited_but_not_of_what_was_valid_within_the_hour(
-    serve: Serve, sqlite_url: str
-) -> None:
-    limits = {"max_auth_failures": 1, "max_joins": 4, "credential_cache_seconds": 1e-6}
-    async with serve(sqlite_url, open=False, **limits) as served:
-        head, unseen = await keyed(served), await keyed(served)
-        study = await study_of(served, head)
-        _, token = await book(served).create_token("phones", 2, None)
-        device = await seated(served, study, token, "one")
-        assert (await device.get("roster", wait=0)).status_code == 202
-        refused(await served.client.get("/v1/studies"), 401, "not-authorised")
-        for _ in range(4):
-            false = showing(new_secret(SystemRandom()))
-            refused(await served.client.get("/v1/studies", headers=false), 429, "too-many-requests")
-        refused(
-            await served.client.get("/v1/studies", headers=unseen), 429, "too-many-requests"
-        )  # not looked up
-        assert (await served.client.get("/v1/studies", headers=head)).is_success
-        assert (await device.get("roster", wait=0)).status_code == 202
-        await enrolled(served, token, Identity.generate(Random(2)))
-        path = "/v1/participants/abcd/roster"  # no slot of this device: it is forgotten
-        for _ in range(2):
-            answer = await served.client.get(path, headers=device.headers)
-            refused(answer, 429, "too-many-requests")
-        refused(await device.get("roster", wait=0), 429, "too-many-requests")
-
-
-async def test_devices_that_enrol_again_after_their_token_expired_do_not_fail(
-    serve: Serve, sqlite_url: str
-) -> None:
-    """`take_part(token=...)` enrols in each call, so honest devices show old tokens for months."""
-    async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
-        _, token = await book(served).create_token("phones", 9, timedelta(days=1))
-        _, newer = await book(served).create_token("phones", 9, timedelta(days=9))
-        identity = Identity.generate(Random(1))
-        credential = await enrolled(served, token, identity)
-        served.clock.advance(2 * 24 * 3600)
-        post, again = served.client.post, application(identity, credential)
-        for shown in (token,) * 5 + (newer,):
-            answer = await post("/v1/devices", json=again, headers=showing(shown))
-            assert answer.status_code == 204, answer.text
-        late = application(Identity.generate(Random(2)), new_secret(SystemRandom()))
-        refused(await post("/v1/devices", json=late, headers=showing(token)), 401, "not-authorised")
-        assert sum(issued.used for issued in await book(served).tokens()) == 1
-
-
-async def test_false_credentials_of_participants_are_limited_and_audited(
-    serve: Serve, sqlite_url: str
-) -> None:
-    async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
-        study = await study_of(served, await keyed(served))
-        _, token = await book(served).create_token("phones", 1, None)
-        device = await seated(served, study, token, "one")
-        assert device.seat is not None
-        false = showing(new_secret(SystemRandom()))
-        tried = (device.seat.participant, "ab" * 8, device.seat.participant)
-        for participant in tried:
-            path = f"/v1/participants/{participant}/roster"
-            answer = await served.client.get(path, headers=false)
-            refused(answer, 401, "not-authorised")
-        refusals = [e for e in await book(served).audit_entries(9, None) if e.outcome == "refused"]
-        assert [(e.action, e.subject) for e in reversed(refusals)] == [
-            ("bad credential", participant) for participant in tried
-        ]
-        answer = await served.client.get(path, headers=false)
-        refused(answer, 429, "too-many-requests")
-        assert (await device.get("roster", wait=0)).status_code == 202
-
-
-async def test_guessing_tokens_by_bad_signatures_is_limited(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
-        false = application(
-            Identity.generate(Random(1)), new_secret(SystemRandom()), signature="00" * 64
-        )
-        statuses = [
-            await served.client.post(
-                "/v1/devices",
-                json=false,
-                headers=showing(new_secret(SystemRandom(), ENROLMENT_TOKEN_PREFIX)),
-            )
-            for _ in range(4)
-        ]
-        assert [answer.status_code for answer in statuses] == [422, 422, 422, 429]
-
-
-async def test_concurrent_failures_are_limited_too(serve: Serve, sqlite_url: str) -> None:
-    """All may be let in to try before the first has failed; no more than may fail are noted."""
-    async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
-        head = showing(new_secret(SystemRandom(), API_KEY_PREFIX))
-        asked = [served.client.get("/v1/studies", headers=head) for _ in range(20)]
-        statuses = Counter(answer.status_code for answer in await asyncio.gather(*asked))
-        assert statuses == {401: 3, 429: 17}
-        assert len(await book(served).audit_entries(100, None)) == 3
-
-
-@pytest.mark.parametrize("is_open", [True, False])
-async def test_refusals_fill_no_database_but_are_counted(
-    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, is_open: bool
-) -> None:
-    """Many addresses, or any address of an open service, could write entries without limit."""
-    monkeypatch.setattr("server.http.auth._MAX_AUDITED_REFUSALS", 2)
-    async with serve(sqlite_url, open=is_open, max_auth_failures=1) as served:
-        for place in ("192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.3"):
-            transport = httpx.ASGITransport(served.app, client=(place, 1))
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-                await client.post(
-                    "/v1/devices",
-                    json=application(Identity.generate(Random(1)), new_secret(Random(1))),
-                )
-        entries = reversed(await book(served).audit_entries(100, None))
-        assert [(entry.actor, entry.subject) for entry in entries] == [
-            ("address 192.0.2.1", "without a token"),
-            ("service", "1 earlier refusals over the limits"),
-            ("address 192.0.2.2", "without a token"),
-        ]
-
-
-@pytest.mark.parametrize(
-    ("address", "same", "other"),
-    [
-        ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1"),
-        ("::ffff:192.0.2.1", "192.0.2.1", "::ffff:192.0.2.2"),  # as a socket of both families
-        ("unknown", "unknown", "192.0.2.1"),
-    ],
-)
-def test_the_addresses_of_one_network_fail_together(address: str, same: str, other: str) -> None:
-    assert rate_limit_key(address) == rate_limit_key(same) != rate_limit_key(other)
-
-
 async def test_an_event_stream_ends_once_its_key_is_revoked(serve: Serve, sqlite_url: str) -> None:
     """Followers with a revoked key get no later events; others do."""
     async with serve(sqlite_url, open=False, credential_cache_seconds=1e-6) as served:
@@ -413,46 +230,6 @@ async def test_an_event_stream_ends_once_its_key_is_revoked(serve: Serve, sqlite
         async with listening(served, study, 1, mine) as listener:
             await listener.until_over()
             assert listener.status == 401
-
-
-async def test_a_credential_with_too_many_requests_waits(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url, open=False, max_requests=5) as served:
-        mine, other = await keyed(served), await keyed(served)
-        for _ in range(5):
-            assert (await served.client.get("/v1/studies", headers=mine)).is_success
-        answer = await served.client.get("/v1/studies", headers=mine)
-        refused(answer, 429, "too-many-requests")
-        assert (await served.client.get("/v1/studies", headers=other)).is_success
-
-
-async def test_a_seat_from_which_too_much_is_asked_waits(serve: Serve, sqlite_url: str) -> None:
-    async with serve(sqlite_url, open=False, max_requests=5) as served:
-        study = await study_of(served, await keyed(served))
-        _, token = await book(served).create_token("phones", 2, None)
-        mine, other = [await seated(served, study, token, name) for name in ("one", "other")]
-        statuses = [(await mine.get("roster", wait=0)).status_code for _ in range(6)]
-        assert statuses == [202] * 5 + [429]
-        assert (await other.get("roster", wait=0)).status_code == 202
-
-
-async def test_joins_and_enrolments_are_limited_by_address_and_by_token(
-    serve: Serve, sqlite_url: str
-) -> None:
-    async with serve(sqlite_url, open=False, max_joins=4) as served:
-        study = await study_of(served, await keyed(served))
-        _, token = await book(served).create_token("phones", 100, None)
-        _, other = await book(served).create_token("tablets", 100, None)
-        device, _ = [await seated(served, study, token, name) for name in ("one", "two")]
-        detail = refused(await device.apply(study, 1), 429, "too-many-requests")
-        assert detail.startswith("too many devices join from this address")
-        elsewhere = httpx.ASGITransport(served.app, client=("192.0.2.1", 1))
-        async with httpx.AsyncClient(transport=elsewhere, base_url="http://test") as client:
-            statuses = []
-            for number, shown in enumerate((token, token, token, other, other)):
-                asked = application(Identity.generate(Random(number)), new_secret(SystemRandom()))
-                answer = await client.post("/v1/devices", json=asked, headers=showing(shown))
-                statuses.append(answer.status_code)
-        assert statuses == [204, 204, 429, 204, 429]
 
 
 async def test_no_secret_is_kept_or_shown(
