@@ -338,31 +338,3 @@ def test_answers_that_do_not_settle_the_complaints_are_a_fault(group: Group, how
     with pytest.raises(FaultyParticipantError) as caught:
         group.check_answers(5)
     assert caught.value.participant == 5
-
-
-@pytest.mark.parametrize("message", [Complaints, Answers])
-@pytest.mark.parametrize("size", [0, 63, 65, 133])
-def test_messages_of_no_whole_number_of_records_are_refused(
-    message: type[Complaints] | type[Answers], size: int
-) -> None:
-    with pytest.raises(ValueError, match=r"too short|multiple"):
-        message.unpack(bytes(size))
-
-
-def test_repeated_dealers_and_holders_are_refused() -> None:
-    for message, nbytes in (
-        (Complaints, Complaints.nbytes(1) - 64),
-        (Answers, Answers.nbytes(1) - 64),
-    ):
-        with pytest.raises(ValueError, match="strictly rise"):
-            message.unpack(bytes(2 * nbytes + 64))
-
-
-def test_complaints_and_answers_are_restored_from_their_bytes(group: Group) -> None:
-    group.check()
-    for holder in group.shared[5].holders[:3]:
-        lying.complain(group, holder, [5])
-        assert Complaints.unpack(group.complaints[holder].pack()) == group.complaints[holder]
-    group.answer()
-    assert Answers.unpack(group.answers[5].pack()) == group.answers[5]
-    assert len(group.answers[5].pack()) == Answers.nbytes(3)

@@ -1,8 +1,4 @@
-"""Tries in memory: what is found is what a dictionary counts, and what is hidden leaves no trace.
-
-`SURE_COINS` coins fall tails once in 2^40: results with them are certain
-except with probability 1e-9.
-"""
+"""Tries in memory find what a dictionary counts, and what is hidden leaves no trace."""
 
 import random
 from collections import Counter
@@ -19,43 +15,26 @@ from protocol.histograms import Histogram
 from protocol.mechanism import Answer, Estimate, add_noise
 from protocol.mechanisms.central import triehh
 from protocol.mechanisms.central.release_design import min_honest_share
-from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
+from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.central.trie_votes import encode_votes
-from protocol.mechanisms.central.triehh import TrieHh
-from protocol.privacy.events import SampleThresholdEvent, SkellamNoiseEvent
 from protocol.privacy.release import Release
 from protocol.quantiles.tree import PrefixTree
 from protocol.simulation.chunks import RandomDropout
 from protocol.simulation.study import run_round, run_study
-from protocol.study import EMPTY_STATE, StudyState, Terms, first_plan_fields
+from protocol.study import EMPTY_STATE, StudyState, Terms
 from tests.examples import fewer
 from tests.protocol.chance import only, seeded
-
-TRIE = TrieHh()
-TERMS = Terms(cohort_size=60, minimum=40)
-LETTERS = Alphabet(characters="abcd", length=4)
-PAD_DOMAIN = Alphabet(characters="_abc", length=4, pad="_")
-TEXT = Utf8(max_bytes=5)
-SURE_COINS = Release(probability=1 - 2**-40, threshold=3, variance=0.0)
-
-
-def asked(**own: Any) -> TrieHhQuestion:
-    common = {"threshold": 1, "contribution": 1, "domain": LETTERS, "words": 30_000}
-    return TrieHhQuestion.model_validate(common | {"epsilon": 8, "delta": 1e-2} | own)
-
-
-def first(release: Release = SURE_COINS, terms: Terms = TERMS, **own: Any) -> TrieHhPlan:
-    """Return a plan of level 1 with any release."""
-    fields = first_plan_fields(asked(**own), terms, "study", 30, random.Random(1))
-    return TrieHhPlan(**fields, release=release, level=1, frontier=("",))
-
-
-def at(plan: TrieHhPlan, level: int, *frontier: str) -> TrieHhPlan:
-    rows = plan.question.digits.digits_of([item.ljust(4, "a") for item in frontier])
-    start = (level - 1) * plan.question.stride
-    prefixes = tuple(row[:start].tobytes().hex() for row in rows)
-    return TrieHhPlan.model_validate(dict(plan) | {"level": level, "frontier": prefixes})
-
+from tests.protocol.mechanisms.central.tries import (
+    LETTERS,
+    PAD_DOMAIN,
+    SURE_COINS,
+    TERMS,
+    TEXT,
+    TRIE,
+    asked,
+    at,
+    first,
+)
 
 heads, tails = only(0), only(2**64 - 1)
 
@@ -130,25 +109,6 @@ def test_bytes_that_are_not_text_are_not_counted() -> None:
     total[plan.cells_of(votes)] = 9
     answer = TRIE.decode(plan, (total,), 20, EMPTY_STATE)
     assert [each.item for each in answer.estimates] == ["é"]
-
-
-def test_a_long_item_is_cut_if_the_question_allows_it() -> None:
-    held = ["abcabc", "abcab", "abca", "ab_c", "abc", "é"]
-    whole = asked(domain=PAD_DOMAIN)
-    assert [whole.canonical(item) for item in held] == [None, None, "abca", None, "abc", None]
-    cut = asked(domain=PAD_DOMAIN, truncate=True)
-    assert [cut.canonical(item) for item in held] == ["abca", "abca", "abca", None, "abc", None]
-    text = asked(domain=Utf8(max_bytes=4), truncate=True)
-    cut_texts = [text.canonical(item) for item in ("€€", "aé€", "😀a", "a\0b")]
-    assert cut_texts == ["€", "aé", "😀", None]
-
-
-def test_a_pad_inside_an_item_does_not_count_for_what_stands_before_it() -> None:
-    question = asked(domain=PAD_DOMAIN)
-    assert "a_b" in PAD_DOMAIN
-    assert question.canonical("a_b") is None
-    with pytest.raises(ValueError, match="'a_b' has a pad inside, so it is outside the domain"):
-        TRIE.encode(first(domain=PAD_DOMAIN), {"a_b": 1}, seeded(1))
 
 
 def test_a_made_up_pad_neither_grows_nor_is_found() -> None:
@@ -465,115 +425,3 @@ def test_more_votes_than_devices_have_items_are_a_fault() -> None:
     total[3] += 1
     fault = TRIE.fault(plan, (total,), 40)
     assert fault == "there are more votes than devices have items"
-
-
-# What it costs.
-
-
-def test_the_cost_of_a_study_is_that_of_its_releases() -> None:
-    plan = TRIE.first_plan(asked(contribution=2), TERMS, "study", 4, random.Random(1))
-    loss = TRIE.dp_event(plan, 4)
-    assert isinstance(loss, SampleThresholdEvent)
-    assert (loss.releases, loss.items) == (4, 2)
-    once = first(every_round=False)
-    assert TRIE.dp_event(once, 4) == TRIE.dp_event(once, 1)
-    noisy = first(Release(probability=0.25, threshold=9, variance=5.0), mode="both")
-    assert TRIE.dp_event(noisy, 3) == SkellamNoiseEvent(
-        variance=5.0, probability=0.25, join_probability=1.0, releases=3
-    )
-
-
-def test_colluders_are_added_to_theta() -> None:
-    alone, among = (
-        TRIE.first_plan(asked(colluders=c), TERMS, "study", 4, random.Random(1)).release
-        for c in (0, 7)
-    )
-    assert among.threshold == alone.threshold + 7
-    assert among.probability == alone.probability
-
-
-# What is refused.
-
-
-@pytest.mark.parametrize(
-    ("own", "why"),
-    [
-        ({"epsilon": float("nan")}, "epsilon\n.* finite"),
-        ({"delta": float("nan")}, "delta\n.* finite"),
-        ({"theta": 9}, "give both theta and probability, or neither"),
-        ({"probability": 0.1}, "give both theta and probability, or neither"),
-        ({"theta": 9, "probability": float("nan")}, "probability"),
-        ({"mode": "noise", "theta": 9}, "theta needs mode sample-threshold"),
-        ({"mode": "both", "theta": 9, "probability": 0.1}, "theta needs mode sample-threshold"),
-        ({"mode": "noise", "probability": 0.1}, "probability cannot be given"),
-        ({"domain": Alphabet(characters="".join(map(chr, range(65, 322))), length=2)}, "up to 256"),
-        ({"domain": {"kind": "listed", "items": ("a", "b")}}, "a domain of strings"),
-        ({"domain": {"kind": "hashed", "max_bytes": 9}}, "a domain of strings"),
-    ],
-)
-def test_a_question_that_makes_no_sense_is_refused(own: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        asked(**own)
-
-
-@pytest.mark.parametrize(
-    ("own", "why"),
-    [
-        ({"theta": 2, "probability": 0.5}, r"theta 2 .* costs .* theta \d+ with coins of 0\.\d+ "),
-        ({"theta": 5, "probability": 0.1, "colluders": 5}, "costs epsilon inf"),
-        ({"words": 1}, "1 words are too few: .* 4 cells, or 2 words; a smaller stride takes less"),
-        ({"stride": 2, "words": 4}, "16 cells, or 6 words"),
-        ({"domain": Utf8(max_bytes=9), "stride": 4, "words": 2**26}, "4,294,967,296 cells"),
-        ({"epsilon": 1e-4, "delta": 1e-11, "mode": "noise"}, r"variance\s+above 2\^24"),
-    ],
-)
-def test_a_question_without_an_answer_has_a_remedy(own: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        TRIE.first_plan(asked(**own), TERMS, "study", 4, random.Random(1))
-
-
-@pytest.mark.parametrize(
-    ("own", "why"),
-    [
-        ({"level": 5, "frontier": ("00000000",)}, "there are 4 levels, not 5"),
-        ({"level": 2, "frontier": ("",)}, "level 2 has prefixes of 1 digits"),
-        ({"level": 1, "frontier": ("00",)}, "level 1 has prefixes of 0 digits"),
-        ({"level": 2, "frontier": ("00", "0001")}, "level 2 has prefixes of 1 digits"),
-        ({"level": 2, "frontier": ("00", "00")}, "in the frontier twice"),
-        ({"level": 1, "frontier": ("", "")}, "in the frontier twice"),
-        ({"level": 2, "frontier": ("04",)}, "a digit of a prefix is not below 4"),
-        ({"level": 2, "frontier": ("0g",)}, "frontier"),
-        ({"level": 2, "frontier": ("AB",)}, "frontier"),
-        ({"release": {"probability": 1, "threshold": 3, "variance": 0}}, "needs noise"),
-        ({"release": {"probability": float("nan"), "threshold": 3, "variance": 0}}, "probability"),
-        ({"release": {"probability": 0.5, "threshold": 3, "variance": float("nan")}}, "variance"),
-        ({"release": {"probability": 0.5, "threshold": 0, "variance": 0}}, "threshold"),
-        ({"release": {"probability": 1, "threshold": 3, "variance": 2.0}}, "mode noise"),
-    ],
-)
-def test_a_plan_that_makes_no_sense_is_refused(own: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        TrieHhPlan.model_validate(first().model_dump() | own)
-
-
-@pytest.mark.parametrize("mode", ["noise", "both", "sample-threshold"])
-@pytest.mark.parametrize(("rounds", "items"), [(10_000, 1), (1, 10_000), (4_000, 4_000)])
-def test_more_releases_than_can_be_accounted_for_are_refused_at_once(
-    mode: str, rounds: int, items: int
-) -> None:
-    question = asked(mode=mode, contribution=items, epsilon=40, delta=1e-6)
-    with pytest.raises(ValueError, match="too many for the ledger"):
-        TRIE.first_plan(question, TERMS, "study", rounds, random.Random(1))
-
-
-def test_noise_that_a_device_cannot_draw_is_refused_in_the_plan() -> None:
-    much = Release(probability=1.0, threshold=1, variance=2.0**24)
-    first(much, words=10_000, mode="noise")
-    with pytest.raises(ValueError, match="too much for cohorts of 40 devices"):
-        first(much, words=10_000, mode="noise", domain=TEXT)
-
-
-def test_a_plan_of_more_cells_than_words_is_refused() -> None:
-    plan = at(first(words=3), 2, "a", "b")
-    with pytest.raises(ValueError, match="12 cells of 6 bits do not fit in the words"):
-        at(plan, 2, "a", "b", "c")
