@@ -183,7 +183,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/client/fleet/test_fleet.py": ALL_TESTS,
     "tests/client/test_differencing.py": ALL_TESTS,
     "tests/client/test_invented_devices.py": (
-        "test_devices_that_the_pinned_registrar_signed_are_trusted",
+        "test_a_pinned_registrar_shows_which_devices_are_invented",
         "test_the_server_reads_a_device_that_trusts_its_identities",
     ),
     "tests/paper": ALL_TESTS,

@@ -214,55 +214,28 @@ async def not_http(writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-REDIRECT = whole(b"", 307, Location="http://127.0.0.1:1/elsewhere")
 # The type of the exception of a list of studies, and the end of a device's part in one study.
+LOST = ServiceUnreachableError, EndState.DISCONNECTED
+UNSAFE = UnsafeRequestError, EndState.DECLINED
+REFUSED = ServiceError, EndState.REJECTED
+MANY_VALUES = b'{"studies": [], "x": [' + b"0," * MAX_JSON_VALUES + b"0]}"
 UNREADABLE: list[tuple[Answer, type[Exception], EndState, str]] = [
-    (not_http, ServiceUnreachableError, EndState.DISCONNECTED, "RemoteProtocolError"),
-    (
-        whole(b"{}", Content_Length=99),
-        ServiceUnreachableError,
-        EndState.DISCONNECTED,
-        "RemoteProtocolError",
-    ),
-    (
-        whole(b"", 302, Location="http://[::1"),
-        ServiceUnreachableError,
-        EndState.DISCONNECTED,
-        "RemoteProtocolError",
-    ),
-    (
-        whole(b"", 302, Location="P:1]:99999/x"),
-        ServiceUnreachableError,
-        EndState.DISCONNECTED,
-        "malformed response",
-    ),
-    (
-        whole(b"", 302, Location=":http://[:http://[::1]:9/"),
-        ServiceUnreachableError,
-        EndState.DISCONNECTED,
-        "malformed response",
-    ),
-    (REDIRECT, ServiceError, EndState.REJECTED, "answered 307"),
-    (whole(b"", 204), UnsafeRequestError, EndState.DECLINED, "malformed"),
-    (whole(b"<html>"), UnsafeRequestError, EndState.DECLINED, "malformed"),
-    (whole(b"\xff\xfe"), UnsafeRequestError, EndState.DECLINED, "malformed"),
-    (whole(b"[" * 9999 + b"]" * 9999), UnsafeRequestError, EndState.DECLINED, "malformed"),
-    (whole(b'{"studies": [NaN]}'), UnsafeRequestError, EndState.DECLINED, "malformed"),
-    (whole(b'{"studies": 1, "plan": 1}'), UnsafeRequestError, EndState.DECLINED, "malformed"),
-    (
-        whole(b'{"studies": [' + b"{}," * 99 + b"{}]}"),
-        UnsafeRequestError,
-        EndState.DECLINED,
-        "malformed",
-    ),
-    (
-        whole(b'{"studies": [], "x": [' + b"0," * MAX_JSON_VALUES + b"0]}"),
-        UnsafeRequestError,
-        EndState.DECLINED,
-        "more than 131,072 values",
-    ),
-    (whole(b'{"studies": {}}', 500), ServiceError, EndState.REJECTED, "answered 500"),
-    (whole(b'{"status": "no"}', 404), ServiceError, EndState.REJECTED, "answered 404"),
+    (not_http, *LOST, "RemoteProtocolError"),
+    (whole(b"{}", Content_Length=99), *LOST, "RemoteProtocolError"),
+    (whole(b"", 302, Location="http://[::1"), *LOST, "RemoteProtocolError"),
+    (whole(b"", 302, Location="P:1]:99999/x"), *LOST, "malformed response"),
+    (whole(b"", 302, Location=":http://[:http://[::1]:9/"), *LOST, "malformed response"),
+    (whole(b"", 307, Location="http://127.0.0.1:1/elsewhere"), *REFUSED, "answered 307"),
+    (whole(b"", 204), *UNSAFE, "malformed"),
+    (whole(b"<html>"), *UNSAFE, "malformed"),
+    (whole(b"\xff\xfe"), *UNSAFE, "malformed"),
+    (whole(b"[" * 9999 + b"]" * 9999), *UNSAFE, "malformed"),
+    (whole(b'{"studies": [NaN]}'), *UNSAFE, "malformed"),
+    (whole(b'{"studies": 1, "plan": 1}'), *UNSAFE, "malformed"),
+    (whole(b'{"studies": [' + b"{}," * 99 + b"{}]}"), *UNSAFE, "malformed"),
+    (whole(MANY_VALUES), *UNSAFE, "more than 131,072 values"),
+    (whole(b'{"studies": {}}', 500), *REFUSED, "answered 500"),
+    (whole(b'{"status": "no"}', 404), *REFUSED, "answered 404"),
 ]
 
 

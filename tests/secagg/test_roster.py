@@ -61,9 +61,11 @@ def test_the_signature_of_an_entry_has_64_bytes(group: Group, size: int) -> None
         replace(group.session.roster[3], signature=bytes(size))
 
 
-def test_a_roster_of_half_an_entry_is_refused(group: Group) -> None:
-    with pytest.raises(ValueError, match="not a multiple"):
-        Roster(roster_bytes(group.session.roster)[:-1], 160)
+def test_a_roster_of_half_an_entry_or_without_enrolments_is_refused(group: Group) -> None:
+    body = roster_bytes(group.session.roster)
+    for broken, has_registrar in ((body[:-1], False), (body + b"x", False), (body[:160], True)):
+        with pytest.raises(ValueError, match="not a multiple"):
+            Roster.unpack(broken, has_registrar=has_registrar)
 
 
 def test_keys_with_equal_beginnings_are_different(group: Group) -> None:

@@ -290,37 +290,40 @@ def by_slot(of: dict[str, str]) -> dict[int, bytes]:
     return {int(slot): unhex(body) for slot, body in of.items()}
 
 
+def check_bytes(
+    message: KeyShares | Complaints | Answers | MaskedInput | UnmaskingShares, case: dict[str, Any]
+) -> None:
+    assert message.pack().hex() == case["packed"]
+    assert type(message).unpack(unhex(case["packed"])) == message
+
+
 @each("messages", "key_shares")
 def test_key_shares(case: dict[str, Any]) -> None:
     names = ("graph_nonce", "seed_commitment", "own_share_commitment")
     pairs = tuple(SharePair.unpack(unhex(pair)) for pair in case["share_pairs"])
     parts = (unhex(case[name]) for name in names)
     message = KeyShares(*parts, pairs, unhex(case["signature"]))
-    assert message.pack().hex() == case["packed"]
-    assert KeyShares.unpack(unhex(case["packed"])) == message
+    check_bytes(message, case)
     assert message.share_commitment.shares_digest.hex() == case["digest"]
 
 
 @each("messages", "complaints")
 def test_complaints(case: dict[str, Any]) -> None:
     message = Complaints(by_slot(case["signatures"]), unhex(case["signature"]))
-    assert message.pack().hex() == case["packed"]
-    assert Complaints.unpack(unhex(case["packed"])) == message
+    check_bytes(message, case)
 
 
 @each("messages", "answers")
 def test_answers(case: dict[str, Any]) -> None:
     keys, seeds = by_slot(case["key_shares"]), by_slot(case["seed_shares"])
     message = Answers(keys, seeds, unhex(case["signature"]))
-    assert message.pack().hex() == case["packed"]
-    assert Answers.unpack(unhex(case["packed"])) == message
+    check_bytes(message, case)
 
 
 @each("messages", "masked_inputs")
 def test_masked_inputs(case: dict[str, Any]) -> None:
     message = MaskedInput(unhex(case["vector"]), unhex(case["signature"]))
-    assert message.pack().hex() == case["packed"]
-    assert MaskedInput.unpack(unhex(case["packed"])) == message
+    check_bytes(message, case)
     assert message.signed_input.digest.hex() == case["digest"]
 
 
@@ -331,8 +334,7 @@ def test_unmasking_shares(case: dict[str, Any]) -> None:
         for kind in ("seed_shares", "key_shares")
     )
     message = UnmaskingShares(seeds, keys, unhex(case["signature"]))
-    assert message.pack().hex() == case["packed"]
-    assert UnmaskingShares.unpack(unhex(case["packed"])) == message
+    check_bytes(message, case)
 
 
 UNPACK: dict[str, Callable[[bytes], object]] = {

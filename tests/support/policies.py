@@ -1,10 +1,17 @@
-"""Policies of devices that take part in small studies without a registrar."""
+"""Policies of devices that take part in small studies without a registrar, and their refusals."""
 
 from typing import Any
 
-from client.device.policy import Policy
+import pytest
+
+from client.device.policy import Policy, PolicyError
 
 
 def trusting_policy(**limits: Any) -> Policy:
     """Return a policy with `limits` that accepts the identities of the server."""
     return Policy(**{"trust_server_identities": True} | limits)
+
+
+def refused_for(limit: str, reason: str | None = None) -> pytest.RaisesExc[PolicyError]:
+    """Expect a refusal that names `limit`; its text matches `reason`, a regular expression."""
+    return pytest.raises(PolicyError, match=reason, check=lambda error: error.limit == limit)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from client.device.journal import FileJournal, Journal, JournalEntry, JournalError, MemoryJournal
 from client.device.policy import PolicyError
 from protocol.api.phases import MessageKind
+from tests.support.policies import refused_for
 
 
 def vector(body: bytes, number: int = 1, cohort: int = 0, study: str = "study-1") -> JournalEntry:
@@ -66,9 +67,8 @@ def test_a_second_message_of_a_kind_is_refused(
 ) -> None:
     journal.record(first)
     for _ in range(2):  # a refusal leaves no trace that would let it through next time
-        with pytest.raises(PolicyError, match=f"{second.kind} number 2 in") as refused:
+        with refused_for("once per study", f"{second.kind} number 2 in"):
             journal.record(second)
-    assert refused.value.limit == "once per study"
     journal.record(first)
 
 
@@ -145,9 +145,8 @@ def test_a_study_of_many_rounds_ends_at_the_most(journal: Journal) -> None:
         journal.record(entry, 2, max_per_round=1)
     for _ in range(2):
         third = vector(b"3", 3)
-        with pytest.raises(PolicyError, match="masked-input number 3 in study study-1") as refused:
+        with refused_for("max_rounds", "masked-input number 3 in study study-1"):
             journal.record(third, 2, max_per_round=1)
-        assert refused.value.limit == "max_rounds"
     journal.record(vector(b"3", 3, study="study-2"), 2, max_per_round=1)
     assert journal.rounds_by_study() == {"study-1": {1, 2}, "study-2": {3}}
 

@@ -28,7 +28,7 @@ from secagg.keys import Identity
 from secagg.messages import KeyShares, MaskedInput
 from secagg.parameters import choose_parameters
 from secagg.shares import SHARE_PAIR_BYTES, unpack_share_pairs
-from tests.support.policies import trusting_policy
+from tests.support.policies import refused_for, trusting_policy
 
 STUDY = "study-1"
 TERMS = Terms(cohort_size=100, minimum=80, corrupt=0.1, dropout=0.2)
@@ -84,16 +84,14 @@ def test_every_exceeded_limit_is_reported_with_a_sufficient_value() -> None:
 
 @pytest.mark.parametrize(("study", "number"), [("study-2", 1), (STUDY, 2)])
 def test_the_plan_of_another_round_or_study_is_refused(study: str, number: int) -> None:
-    with pytest.raises(PolicyError) as refused:
+    with refused_for("plan"):
         POLICY.check_plan(PLAN, study, number)
-    assert refused.value.limit == "plan"
 
 
 def test_a_device_gives_once_per_study() -> None:
     POLICY.check_plan(PLAN, STUDY, 1, rounds_by_study={"another study": {1}})
-    with pytest.raises(PolicyError, match="second contribution") as refused:
+    with refused_for("once per study", "second contribution"):
         POLICY.check_plan(PLAN, STUDY, 1, rounds_by_study={STUDY: {2}})
-    assert refused.value.limit == "once per study"
 
 
 def test_a_device_trusts_a_server_only_if_its_policy_allows_it() -> None:
@@ -110,17 +108,15 @@ REGISTRAR, SECOND_REGISTRAR = Identity.of(bytes(range(32))), Identity.of(bytes(r
 def test_a_pinned_registrar_and_no_other_is_taken(named: str | None) -> None:
     pinned = replace(POLICY, registrar=REGISTRAR.public)
     pinned.check_plan(plan(registrar=REGISTRAR.public.hex()), STUDY, 1)
-    with pytest.raises(PolicyError) as refused:
+    with refused_for("registrar"):
         pinned.check_plan(plan(registrar=named), STUDY, 1)
-    assert refused.value.limit == "registrar"
 
 
 @pytest.mark.parametrize("named", [None, REGISTRAR.public.hex()])
 def test_by_default_a_registrar_that_only_the_server_names_is_refused(named: str | None) -> None:
     strict = Policy(min_cohort=64)
-    with pytest.raises(PolicyError, match="or trust the server") as refused:
+    with refused_for("trust_server_identities", "or trust the server"):
         strict.check_plan(plan(registrar=named), STUDY, 1)
-    assert refused.value.limit == "trust_server_identities"
     replace(strict, trust_server_identities=True).check_plan(plan(registrar=named), STUDY, 1)
     replace(strict, registrar=REGISTRAR.public).check_plan(
         plan(registrar=REGISTRAR.public.hex()), STUDY, 1
@@ -168,21 +164,18 @@ def trie(levels: int = LEVELS, **own: object) -> AnyPlan:
 def test_a_device_that_is_asked_again_contributes_once_per_round_in_some_rounds() -> None:
     asked = trie().model_copy(update={"round": 4})
     SEVERAL_ROUNDS.check_plan(asked, STUDY, 4, rounds_by_study={STUDY: {1, 2, 3}, "another": {4}})
-    with pytest.raises(PolicyError, match="second contribution to round 4") as refused:
+    with refused_for("once per round", "second contribution to round 4"):
         SEVERAL_ROUNDS.check_plan(asked, STUDY, 4, rounds_by_study={STUDY: {1, 4}})
-    assert refused.value.limit == "once per round"
     three = replace(SEVERAL_ROUNDS, max_rounds=3)
     three.check_plan(asked, STUDY, 4, rounds_by_study={STUDY: {1, 2}})
-    with pytest.raises(PolicyError, match="more than 3 rounds") as refused:
+    with refused_for("max_rounds", "more than 3 rounds"):
         three.check_plan(asked, STUDY, 4, rounds_by_study={STUDY: {1, 2, 3}})
-    assert refused.value.limit == "max_rounds"
 
 
 def test_a_device_joins_repeated_sums_without_noise_only_if_its_policy_allows_it() -> None:
     asked = trie(mode="sample-threshold")
-    with pytest.raises(PolicyError, match="adds no noise") as refused:
+    with refused_for("repeat_exact", "adds no noise"):
         SEVERAL_ROUNDS.check_plan(asked, STUDY, 1)
-    assert refused.value.limit == "repeat_exact"
     replace(SEVERAL_ROUNDS, repeat_exact=True).check_plan(asked, STUDY, 1)
 
 
@@ -215,9 +208,8 @@ def test_a_server_that_announces_fewer_rounds_than_it_asks_for_gets_no_more() ->
     asked = with_noise(noise, rounds=1)
     SEVERAL_ROUNDS.check_plan(asked, STUDY, 1)
     fourth = asked.model_copy(update={"round": 4})
-    with pytest.raises(PolicyError) as refused:
+    with refused_for("max_epsilon"):
         SEVERAL_ROUNDS.check_plan(fourth, STUDY, 4, rounds_by_study={STUDY: {1, 2, 3}})
-    assert refused.value.limit == "max_epsilon"
 
 
 RHO = 0.2977  # epsilon 4 at delta 1e-5
@@ -264,9 +256,8 @@ def test_reports_whose_delta_is_too_large_are_refused(policy: Policy, delta: flo
         return MECHANISMS["jl-hh"].first_plan(question, TERMS, STUDY, 1, Random(1))
 
     policy.check_plan(asked(delta), STUDY, 1)
-    with pytest.raises(PolicyError, match="asks for delta") as refused:
+    with refused_for("max_delta", "asks for delta"):
         policy.check_plan(asked(1.01 * delta), STUDY, 1)
-    assert refused.value.limit == "max_delta"
 
 
 def test_a_threshold_of_exact_sums_is_not_below_the_policys() -> None:
@@ -312,9 +303,8 @@ def test_a_release_by_coins_needs_a_theta_that_is_not_below_the_policys_threshol
 @pytest.mark.parametrize("confidence", [0.499, 1e-15])
 def test_a_plan_that_reports_estimates_below_its_threshold_is_refused(confidence: float) -> None:
     question = QUESTION.model_copy(update={"confidence": confidence})
-    with pytest.raises(PolicyError) as refused:
+    with refused_for("confidence"):
         POLICY.check_plan(PLAN.model_copy(update={"question": question}), STUDY, 1)
-    assert refused.value.limit == "confidence"
 
 
 def test_fewer_devices_than_the_policys_threshold_reach_no_threshold() -> None:
@@ -360,9 +350,8 @@ def test_a_vector_of_many_small_elements_is_refused() -> None:
 def test_noise_that_takes_long_to_draw_is_refused() -> None:
     variance = MAX_NOISE_EVENTS / noise_events(with_noise(1.0))
     SEVERAL_ROUNDS.check_plan(with_noise(0.99 * variance), STUDY, 1)
-    with pytest.raises(PolicyError, match="random events, above 4,194,304") as refused:
+    with refused_for("noise", "random events, above 4,194,304"):
         SEVERAL_ROUNDS.check_plan(with_noise(1.01 * variance), STUDY, 1)
-    assert refused.value.limit == "noise"
 
 
 def test_key_shares_and_vector_count_as_upload() -> None:
@@ -390,9 +379,8 @@ def test_key_shares_and_vector_count_as_upload() -> None:
 )
 def test_a_cohort_against_the_plan_is_refused(n: int, slot: int, cohort: int, limit: str) -> None:
     assignment = ASSIGNMENT.model_copy(update={"slot": slot, "cohort": cohort})
-    with pytest.raises(PolicyError) as refused:
+    with refused_for(limit):
         POLICY.check_cohort(PLAN, assignment, n)
-    assert refused.value.limit == limit
 
 
 def test_a_cohort_that_may_keep_too_few_is_refused() -> None:

@@ -18,7 +18,7 @@ from tests.server.party import Party, refused
 TERMS = study_request()["terms"]
 REGISTRAR = Identity.of(b"r" * 32)
 OTHER_IDENTITY = Identity.of(b"o" * 32)
-LOW_ORDER = ["00" * 32, "01" + "00" * 31, "ec" + "ff" * 30 + "7f", "ee" + "ff" * 30 + "7f"]
+LOW_ORDER = "01" + "00" * 31
 
 
 async def stranger(
@@ -106,34 +106,23 @@ async def test_a_signature_over_another_statement_is_refused(served: Served) -> 
         assert (await send(device, wish)).status_code == 201  # it may still join
 
 
-async def test_an_identity_of_low_order_is_malformed(served: Served) -> None:
-    """Under such a key all signatures are easy to forge."""
+async def test_malformed_keys_are_refused(served: Served) -> None:
+    """Under an identity of low order all signatures are easy to forge."""
     study = await served.create()
     device = await stranger(served, study)
-    for identity in LOW_ORDER:
-        wish = device.wish().model_copy(update={"identity": identity})
-        assert "low order" in refused(await send(device, wish), 422, "malformed")
-        forged = wish.model_copy(update={"signature": "01" + "00" * 63})
-        refused(await send(device, forged), 422, "malformed")
-        assert await enrolled(served, study) == 0
-
-
-async def test_an_invalid_key_is_malformed(served: Served) -> None:
-    study = await served.create()
-    device = await stranger(served, study)
-    for field in ("mask_key", "encryption_key"):
-        for key in ("00" * 32, "01" + "00" * 31, "ff" * 31, "zz" * 32):
-            wish = device.wish().model_copy(update={field: key})
-            response = await send(device, wish)
-            refused(response, 422, "malformed")
-            assert response.json()["errors"]
-
-
-async def test_one_key_for_two_purposes_is_malformed(served: Served) -> None:
-    device = await stranger(served, await served.create())
     wish = device.wish()
-    same = wish.model_copy(update={"encryption_key": wish.mask_key})
-    assert "differ" in refused(await send(device, same), 422, "malformed")
+    for change, why in (
+        ({"identity": LOW_ORDER}, "low order"),
+        ({"identity": LOW_ORDER, "signature": "01" + "00" * 63}, "low order"),
+        ({"mask_key": LOW_ORDER}, "low order"),
+        ({"encryption_key": LOW_ORDER}, "low order"),
+        ({"mask_key": "zz" * 32}, "pattern"),
+        ({"encryption_key": wish.mask_key}, "differ"),
+    ):
+        answer = await send(device, wish.model_copy(update=change))
+        assert why in refused(answer, 422, "malformed")
+        assert answer.json()["errors"]
+    assert await enrolled(served, study) == 0
 
 
 async def test_a_full_round_takes_no_more_devices(party: Party) -> None:
