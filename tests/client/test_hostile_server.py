@@ -215,27 +215,31 @@ async def not_http(writer: asyncio.StreamWriter) -> None:
 
 
 # The type of the exception of a list of studies, and the end of a device's part in one study.
-LOST = ServiceUnreachableError, EndState.DISCONNECTED
-UNSAFE = UnsafeRequestError, EndState.DECLINED
-REFUSED = ServiceError, EndState.REJECTED
+CONNECTION_ERROR = ServiceUnreachableError, EndState.DISCONNECTED
+ANSWER_ERROR = UnsafeRequestError, EndState.DECLINED
+STATUS_ERROR = ServiceError, EndState.REJECTED
 MANY_VALUES = b'{"studies": [], "x": [' + b"0," * MAX_JSON_VALUES + b"0]}"
 UNREADABLE: list[tuple[Answer, type[Exception], EndState, str]] = [
-    (not_http, *LOST, "RemoteProtocolError"),
-    (whole(b"{}", Content_Length=99), *LOST, "RemoteProtocolError"),
-    (whole(b"", 302, Location="http://[::1"), *LOST, "RemoteProtocolError"),
-    (whole(b"", 302, Location="P:1]:99999/x"), *LOST, "malformed response"),
-    (whole(b"", 302, Location=":http://[:http://[::1]:9/"), *LOST, "malformed response"),
-    (whole(b"", 307, Location="http://127.0.0.1:1/elsewhere"), *REFUSED, "answered 307"),
-    (whole(b"", 204), *UNSAFE, "malformed"),
-    (whole(b"<html>"), *UNSAFE, "malformed"),
-    (whole(b"\xff\xfe"), *UNSAFE, "malformed"),
-    (whole(b"[" * 9999 + b"]" * 9999), *UNSAFE, "malformed"),
-    (whole(b'{"studies": [NaN]}'), *UNSAFE, "malformed"),
-    (whole(b'{"studies": 1, "plan": 1}'), *UNSAFE, "malformed"),
-    (whole(b'{"studies": [' + b"{}," * 99 + b"{}]}"), *UNSAFE, "malformed"),
-    (whole(MANY_VALUES), *UNSAFE, "more than 131,072 values"),
-    (whole(b'{"studies": {}}', 500), *REFUSED, "answered 500"),
-    (whole(b'{"status": "no"}', 404), *REFUSED, "answered 404"),
+    (not_http, *CONNECTION_ERROR, "RemoteProtocolError"),
+    (whole(b"{}", Content_Length=99), *CONNECTION_ERROR, "RemoteProtocolError"),
+    (whole(b"", 302, Location="http://[::1"), *CONNECTION_ERROR, "RemoteProtocolError"),
+    (whole(b"", 302, Location="P:1]:99999/x"), *CONNECTION_ERROR, "malformed response"),
+    (
+        whole(b"", 302, Location=":http://[:http://[::1]:9/"),
+        *CONNECTION_ERROR,
+        "malformed response",
+    ),
+    (whole(b"", 307, Location="http://127.0.0.1:1/elsewhere"), *STATUS_ERROR, "answered 307"),
+    (whole(b"", 204), *ANSWER_ERROR, "malformed"),
+    (whole(b"<html>"), *ANSWER_ERROR, "malformed"),
+    (whole(b"\xff\xfe"), *ANSWER_ERROR, "malformed"),
+    (whole(b"[" * 9999 + b"]" * 9999), *ANSWER_ERROR, "malformed"),
+    (whole(b'{"studies": [NaN]}'), *ANSWER_ERROR, "malformed"),
+    (whole(b'{"studies": 1, "plan": 1}'), *ANSWER_ERROR, "malformed"),
+    (whole(b'{"studies": [' + b"{}," * 99 + b"{}]}"), *ANSWER_ERROR, "malformed"),
+    (whole(MANY_VALUES), *ANSWER_ERROR, "more than 131,072 values"),
+    (whole(b'{"studies": {}}', 500), *STATUS_ERROR, "answered 500"),
+    (whole(b'{"status": "no"}', 404), *STATUS_ERROR, "answered 404"),
 ]
 
 
