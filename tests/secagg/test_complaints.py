@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from secagg import aggregator
-from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
+from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.keys import Identity
 from secagg.messages import Answers, Complaints, MaskedInput
 from secagg.parameters import Assumptions, Mode
@@ -233,12 +233,6 @@ def test_only_complaints_of_holders_are_answered(who: str) -> None:
     shown = {complaining: bytes(64) if who == "forged" else signature}
     with pytest.raises(UnsafeRequestError, match=r"never made|not a holder"):
         victim.answer(shown)
-
-
-def test_nothing_is_answered_after_the_masked_input(group: Group) -> None:
-    group.mask()
-    with pytest.raises(OutOfPhaseError, match="before the masked input"):
-        group.checked[LIAR].answer({})
 
 
 # Messages that the server refuses

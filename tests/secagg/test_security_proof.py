@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 from scipy.stats import binom, hypergeom
 
-from client.device.policy import Policy
 from secagg.parameters import Assumptions, Parameters, choose_parameters
 
 Logs = NDArray[np.float64]
@@ -290,10 +289,6 @@ def test_words_select_holders_almost_uniformly() -> None:
     error = Fraction(others, words)
     factor = (1 + error) ** k / math.prod(1 - j * error / (others - j) for j in range(k))
     assert largest * others * (others - 1) <= factor
-
-
-def test_a_device_draws_holders_three_times_in_a_study() -> None:
-    assert Policy().max_sharings == 3
 
 
 def rows(heading: str) -> list[list[str]]:
