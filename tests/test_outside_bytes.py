@@ -66,7 +66,7 @@ from server.api.dependencies import _credential_digest
 from server.db.database import parse_url
 from server.errors import ProblemError
 from tests.examples import fewer
-from tests.protocol import test_mechanism_laws as summing
+from tests.protocol import mechanism_examples as summing
 from tests.protocol import test_report_laws as report_laws
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.histograms import Histograms, ItemIndex, ItemTotals
+from protocol.histograms import Histograms, ItemIndex, ItemTotals, clip, clip_histograms
 
 Held = list[dict[str, int]]
 fleets = st.lists(
@@ -101,3 +101,59 @@ def test_a_function_of_items_is_computed_again_for_another_argument() -> None:
 
     assert [items.cached("x", of, make) for of in ("one", "one", "other", "one")] == [0, 0, 1, 2]
     assert items.cached("y", "one", make) == 3
+
+
+# Clipping.
+
+histograms = st.dictionaries(st.text(max_size=3), st.integers(1, 50), max_size=8)
+
+
+@given(histograms, st.integers(1, 60), st.integers(0, 2**32))
+def test_a_clipped_histogram_is_a_part_of_the_whole(
+    histogram: dict[str, int], most: int, seed: int
+) -> None:
+    kept = clip(histogram, most, np.random.default_rng(seed))
+    assert sum(kept.values()) == min(most, sum(histogram.values()))
+    assert all(0 < count <= histogram[item] for item, count in kept.items())
+
+
+@given(histograms, st.integers(1, 60), st.integers(0, 2**32))
+def test_clipping_does_not_depend_on_the_order_of_items(
+    histogram: dict[str, int], most: int, seed: int
+) -> None:
+    backwards = dict(reversed(histogram.items()))
+    first, second = (clip(h, most, np.random.default_rng(seed)) for h in (histogram, backwards))
+    assert first == second
+
+
+@given(st.lists(histograms, max_size=8), st.integers(1, 60), st.integers(0, 2**32))
+def test_devices_are_clipped_at_once_as_one_by_one(
+    held: list[dict[str, int]], most: int, seed: int
+) -> None:
+    at_once = clip_histograms(Histograms.from_mappings(held), most, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    assert list(at_once) == [clip(histogram, most, rng) for histogram in held]
+
+
+def test_clipping_draws_each_set_of_tokens_with_equal_probability() -> None:
+    held = Histograms.from_mappings([dict.fromkeys("abcde", 1)] * 20_000)
+    drawn = Counter("".join(first) for first in clip_histograms(held, 3, np.random.default_rng(1)))
+    assert len(drawn) == 10
+    assert all(abs(count - 2000) < 5 * 43 for count in drawn.values())  # sd 43
+
+
+def test_clipping_keeps_each_token_with_equal_probability() -> None:
+    rng = np.random.default_rng(1)
+    total: Counter[str] = Counter()
+    for _ in range(4000):
+        total.update(clip({"a": 6, "b": 3, "c": 1}, 2, rng))
+    # 8,000 tokens: five standard errors are below 0.03.
+    assert abs(total["a"] / 8000 - 0.6) < 0.03
+    assert abs(total["b"] / 8000 - 0.3) < 0.03
+
+
+def test_a_device_that_holds_billions_is_clipped_as_any_other() -> None:
+    rng = np.random.default_rng(1)
+    kept = clip({"a": 2**61, "b": 2**60, "c": 1}, 3000, rng)
+    assert sum(kept.values()) == 3000
+    assert abs(kept["a"] - 2000) < 130  # five standard errors

@@ -10,6 +10,7 @@ plan        comes back from JSON, with the same digest; each round's seed is fre
 influence   one device changes an answer by no more than its bound
 width       no sum wraps, not even with full contributions of all devices
 claims      estimates are unbiased, with the reported variance
+words       too few are refused with the number that is needed
 
 Sketches, which know no items, keep two of these in another form. One device moves the estimates
 of other items too, each within the same bound; and the reported variance is above the true one,
@@ -18,9 +19,8 @@ their standard deviation, as documented.
 """
 
 import random
+import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,186 +30,17 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from protocol.api.phases import Phase
-from protocol.domains.strings import Alphabet, Utf8
 from protocol.histograms import Histogram, Histograms, clip, clip_histograms
-from protocol.mechanism import Answer, Estimate, Mechanism
-from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
-from protocol.mechanisms.central.trie_plan import TrieHhQuestion
-from protocol.mechanisms.frequency_sketches import (
-    FrequencySketchName,
-    FrequencySketchQuestion,
-)
-from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.mechanisms.iblt.approximate_histogram import ApproximateHistogramQuestion
-from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion
+from protocol.mechanism import Answer
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
-from protocol.mechanisms.tracked.counters import CounterGroup
-from protocol.mechanisms.tracked.forecast import record_round
-from protocol.mechanisms.tracked.past_sketch import PastSketch
-from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.randomness import seeded_words
 from protocol.simulation.chunks import SecureCohort, sum_cohort
 from protocol.simulation.study import run_round
-from protocol.sketches.vote_table import VoteTableShape
-from protocol.study import EMPTY_STATE, Plan, Question, StudyState, Terms
+from protocol.study import Plan
 from tests.examples import fewer
 from tests.protocol.chance import seeded
+from tests.protocol.mechanism_examples import EXAMPLES, TERMS, Example
 
-TERMS = Terms(cohort_size=40, minimum=5, cohorts=2)
-
-
-def sampled_contribution(plan: Any) -> float:
-    return max(plan.t + 1, plan.question.contribution)
-
-
-def whole_contribution(plan: Any) -> float:
-    return plan.question.contribution
-
-
-def two_votes(plan: Any) -> float:
-    return 2 / plan.release.probability
-
-
-@dataclass(frozen=True)
-class Example:
-    """A question, a plan update that makes sampling bite, and what one device may change."""
-
-    question: Question
-    update: dict[str, Any] = field(default_factory=dict)
-    influence: Callable[[Any], float] = sampled_contribution  # the most that one device changes
-    is_sketch: bool = False  # whose estimates other items move
-    is_biased: bool = False  # by less than the standard deviation
-    is_private: bool = False  # so that small counts are suppressed, or none is exact
-    state: StudyState = EMPTY_STATE
-
-    @property
-    def mechanism(self) -> Mechanism[Any, Any]:
-        """Return the mechanism that the question asks for."""
-        return SUM_MECHANISMS[self.question.mechanism]
-
-    def plan(self, seed: int = 0) -> Any:
-        """Return a first plan with the update."""
-        first = self.mechanism.first_plan(self.question, TERMS, "laws", 30, random.Random(seed))
-        return first.model_copy(update=self.update)
-
-
-def iblt(contribution: int, t: float, domain: Alphabet | Utf8, **mode: Any) -> Example:
-    question = AdaptiveIbltQuestion(
-        threshold=5, contribution=contribution, domain=domain, words=3000, **mode
-    )
-    return Example(question, {"t": t, "cells": 204})
-
-
-def subsampled(contribution: int, threshold: float, **rule: Any) -> Example:
-    question = SubsampledIbltQuestion(
-        threshold=threshold, contribution=contribution, domain=LETTERS, words=60_000, **rule
-    )
-    return Example(question)
-
-
-def tracked(
-    contribution: int, t: float, *items: str, past: PastSketch | None = None, **mode: Any
-) -> Example:
-    question = TrackedQuestion(
-        threshold=5, contribution=contribution, domain=LETTERS, words=3000, **mode
-    )
-    first = SUM_MECHANISMS["tracked"].first_plan(question, TERMS, "laws", 30, random.Random(1))
-    seen = [Estimate(item, 60.0, 0.0) for item in items]
-    state = record_round(first, EMPTY_STATE, 40, [], seen)
-    groups = (CounterGroup(bits=9, items=items),) if items else ()
-    update = {
-        "t": t,
-        "cells": 204,
-        "counter_groups": groups,
-        "max_value": 1000,
-        "past_sketch": past,
-    }
-    return Example(question, update, state=state)
-
-
-def histogram(contribution: int, threshold: float, **rule: Any) -> Example:
-    question = ApproximateHistogramQuestion(
-        threshold=threshold, contribution=contribution, domain=LETTERS, words=60_000, **rule
-    )
-    return Example(question)
-
-
-def sketch(kind: FrequencySketchName, contribution: int, hashes: int) -> Example:
-    question = FrequencySketchQuestion(
-        mechanism=kind,
-        threshold=5,
-        contribution=contribution,
-        domain=LETTERS,
-        words=300,
-        rows=hashes,
-    )
-    is_biased = kind == "count-median"
-    return Example(question, influence=whole_contribution, is_sketch=True, is_biased=is_biased)
-
-
-def noisy_sketch(kind: FrequencySketchName) -> Example:
-    plain = sketch(kind, 1, 3)
-    private = {"epsilon": 8, "delta": 0.5, "threshold": 50}
-    question = plain.question.model_copy(update=private)
-    return replace(plain, question=question, is_private=True)
-
-
-def trie(mode: str, **own: Any) -> Example:
-    asked = {"mode": mode, "epsilon": 8, "delta": 0.6, "stride": 2, "every_round": False} | own
-    question = TrieHhQuestion.model_validate(
-        {"threshold": 1, "contribution": 1, "domain": LETTERS, "words": 3000} | asked
-    )
-    return Example(question, influence=two_votes, is_private=True)
-
-
-def tabled() -> Example:
-    plain = trie("sample-threshold", theta=1, probability=0.5, vote_tables=True)
-    return replace(
-        plain, update={"table_shape": VoteTableShape(bound=64, votes=80, width=40, evidence=2**30)}
-    )
-
-
-def hierarchy(mode: str, **own: Any) -> Example:
-    asked = {"mode": mode, "epsilon": 8, "delta": 0.6} | own
-    question = HierarchicalHistogramQuestion.model_validate(
-        {"threshold": 1, "domain": LETTERS, "words": 3000} | asked
-    )
-    return Example(question, influence=two_votes, is_private=True)
-
-
-LETTERS = Alphabet(characters="abcdefgh", length=2)
-EXAMPLES = {
-    "adaptive-iblt, all of it": iblt(6, 1.0, LETTERS),
-    "adaptive-iblt, sampled": iblt(6, 2.5, LETTERS),
-    "adaptive-iblt, sampled in units": iblt(6, 7.5, LETTERS),
-    "adaptive-iblt, one item each": iblt(1, 1.7, LETTERS),
-    "adaptive-iblt, text": iblt(6, 1.5, Utf8(max_bytes=9)),
-    "adaptive-iblt, tight, sampled": iblt(6, 2.5, LETTERS, table="tight"),
-    "subsampled-iblt, sampled": subsampled(6, 5, t=4.5),
-    "subsampled-iblt, two tables": subsampled(6, 7, rule="theorem", repetitions=2),
-    "approximate-histogram, theorem": histogram(6, 7, rule="theorem", repetitions=2),
-    "approximate-histogram, practical": histogram(6, 5),
-    "triehh, sampled": trie("sample-threshold", theta=1, probability=0.5),
-    "triehh, in a table": tabled(),
-    "triehh, in noise": trie("noise"),
-    "triehh, both": trie("both", probability=0.5),
-    "hierarchical-histogram, sampled": hierarchy("sample-threshold", theta=1, probability=0.3),
-    "hierarchical-histogram, in noise": hierarchy("noise"),
-    "hierarchical-histogram, both": hierarchy("both", probability=0.5),
-    "count-median": sketch("count-median", 6, 3),
-    "count-sketch": sketch("count-sketch", 6, 3),
-    "count-sketch, one item each": sketch("count-sketch", 1, 4),
-    "count-sketch, in noise": noisy_sketch("count-sketch"),
-    "count-median, in noise": noisy_sketch("count-median"),
-    "tracked, nothing": tracked(6, 2.5),
-    "tracked, some items": tracked(6, 2.5, "ab", "cd", "aa"),
-    "tracked, some items, in units": tracked(6, 7.5, "ab", "cd", "ef"),
-    "tracked, one item each": tracked(1, 1.7, "bb", "cc"),
-    "tracked, some items, and a past": tracked(
-        6, 2.5, "ab", "cd", past=PastSketch(cells=300, bits=4)
-    ),
-    "tracked, tight, some items": tracked(6, 2.5, "ab", "cd", "aa", table="tight"),
-}
 every = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
 EXACT_EXAMPLES = {name: example for name, example in EXAMPLES.items() if not example.is_private}
 exact = pytest.mark.parametrize("example", EXACT_EXAMPLES.values(), ids=EXACT_EXAMPLES.keys())
@@ -388,6 +219,20 @@ def test_one_devices_influence_is_bounded(example: Example, data: st.DataObject)
     assert all(abs(new.get(item, 0) - old.get(item, 0)) <= bound for item in old | new)
     changed = [item for item in old | new if new.get(item, 0) != old.get(item, 0)]
     assert example.is_sketch or len(changed) <= example.question.contribution
+
+
+@every
+def test_too_few_words_are_refused_with_the_number_needed(example: Example) -> None:
+    def first_plan(words: int) -> None:
+        question = example.question.model_copy(update={"words": words})
+        example.mechanism.first_plan(question, TERMS, "laws", 30, random.Random(1))
+
+    with pytest.raises(ValueError, match="1 words are too few") as refused:
+        first_plan(1)
+    needed = int(re.findall(r"([\d,]+) words", str(refused.value))[-1].replace(",", ""))
+    first_plan(needed)
+    with pytest.raises(ValueError, match=f"{needed - 1} words are too few"):
+        first_plan(needed - 1)
 
 
 @every

@@ -62,13 +62,6 @@ def test_the_words_are_used(name: str) -> None:
 
 
 @NAMES
-def test_too_few_words_are_refused_with_the_number_needed(name: str) -> None:
-    with pytest.raises(ValueError, match=r"(\d+) words are needed"):
-        MECHANISMS[name].first_plan(question(name, words=1), TERMS, "s", 1, random.Random(1))
-    MECHANISMS[name].first_plan(question(name, words=9), TERMS, "s", 1, random.Random(1))
-
-
-@NAMES
 @pytest.mark.parametrize(
     "domain", [Utf8(max_bytes=3), Alphabet(characters="abcdefgh", length=7), Utf8(max_bytes=99)]
 )

@@ -138,14 +138,3 @@ def test_more_on_a_level_than_devices_is_a_fault() -> None:
 def test_questions_that_make_no_sense_are_refused(own: dict[str, object], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         question(**own)
-
-
-def test_too_few_words_are_refused_with_the_number_needed() -> None:
-    with pytest.raises(
-        ValueError, match=r"10 words are too few: 84 cells .* take (\d+) words"
-    ) as e:
-        first(question(words=10))
-    needed = int(str(e.value).split(" words;")[0].split()[-1])
-    assert first(question(words=needed)).cells == 84
-    with pytest.raises(ValueError, match=f"{needed - 1} words are too few"):
-        first(question(words=needed - 1))

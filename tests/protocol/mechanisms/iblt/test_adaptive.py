@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
-from protocol.mechanisms.iblt.sampled_table import MIN_CAPACITY
 from protocol.randomness import seeded_words
 from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS, capacity
 from protocol.sketches.iblt.table import CellFormat, Iblt
@@ -84,14 +83,6 @@ def test_below_m_the_counts_take_more_bits() -> None:
         lower = MECHANISM.next_plan(lower, Answer(True, 0.0), EMPTY_STATE, random.Random(1))
     assert MECHANISM.ring(lower).lanes[0].bits == 21  # and t each
     assert lower.cells < plan.cells
-
-
-def test_too_few_words_are_refused_with_the_number_needed() -> None:
-    with pytest.raises(ValueError, match="67 words are needed"):
-        first_plan(words=20)
-    assert capacity(first_plan(words=67).cells) >= MIN_CAPACITY
-    with pytest.raises(ValueError, match="are needed"):
-        first_plan(words=66)
 
 
 def test_counts_beyond_31_bits_are_refused() -> None:

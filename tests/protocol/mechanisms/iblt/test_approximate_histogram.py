@@ -153,18 +153,6 @@ def test_the_practical_rule_halves_the_words() -> None:
     assert plan.tables == 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"words": 100}, "tables of .* cells and 9 rows of 250 take"),
-        ({"rule": "practical", "words": 30}, "words are needed"),
-    ],
-)
-def test_too_few_words_are_refused(changes: dict[str, Any], fault: str) -> None:
-    with pytest.raises(ValueError, match=fault):
-        first_plan(**changes)
-
-
 def test_a_question_and_a_plan_beyond_what_they_may_are_refused() -> None:
     with pytest.raises(ValidationError, match="one table"):
         first_plan(rule="practical", repetitions=2)

@@ -47,11 +47,6 @@ def test_the_theorems_parameters_are_those_of_its_proof() -> None:
     assert theorem_parameters(100, 0.1, 50, 1).tables == 260  # the smallest in the proof
 
 
-def test_the_theorems_tables_are_refused_where_they_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"tables of \d+ cells, as in the theorem, take"):
-        first_plan(rule="theorem")
-
-
 def peeled(places: NDArray[np.int64], cells: int) -> NDArray[np.bool_]:
     """Return for each key, in three of `cells` cells, whether it can be peeled off."""
     alone = np.zeros(len(places), np.bool_)

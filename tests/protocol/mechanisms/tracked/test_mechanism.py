@@ -298,11 +298,6 @@ def test_a_plan_that_cannot_be_meant_is_refused(changes: dict[str, Any], why: st
         TrackedPlan.model_validate(smaller | changes)
 
 
-def test_too_few_words_are_refused_with_the_number_needed() -> None:
-    with pytest.raises(ValueError, match="words are needed"):
-        MECHANISM.first_plan(question(words=20), TERMS, "study", 5, random.Random(1))
-
-
 def test_a_poisoned_counter_is_a_fault() -> None:
     plan = play(question(), rounds=3)[-1].plan
     total = MECHANISM.encode_sum(plan, people(1, 4)[0], seeded(1))
