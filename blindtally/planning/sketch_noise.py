@@ -21,6 +21,7 @@ from protocol.mechanisms.frequency_sketches import (
     noise_threshold,
 )
 from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.study import Terms
 
 _MAX_COHORT_SIZE = 100_000
 _ROWS = (1, 3, 5, 7, 9)  # of the sketches that are compared
@@ -44,43 +45,6 @@ class SketchCost:
     threshold: float
 
 
-def sketch_costs(
-    mechanism: str,
-    devices: int,
-    rounds: int,
-    words: int,
-    epsilon: float,
-    delta: float,
-    items: int,
-) -> list[SketchCost]:
-    """Return the costs of sketches of several rows, for a domain of `items`.
-
-    Raises:
-        ValueError: if a parameter is out of its range, or no sketch keeps the budget.
-    """
-    terms = terms_for(devices, _MAX_COHORT_SIZE, mode="semi-honest")
-
-    def plan_of(rows: int, epsilon: float | None) -> FrequencySketchPlan:
-        fields = {"mechanism": mechanism, "threshold": 1e12, "contribution": 1, "rows": rows}
-        fields |= {"domain": _ANY_DOMAIN, "words": words, "epsilon": epsilon, "delta": delta}
-        question = FrequencySketchQuestion.model_validate(fields)
-        plan: FrequencySketchPlan = SUM_MECHANISMS[mechanism].first_plan(
-            question, terms, "plan", rounds, Random(0)
-        )
-        return plan
-
-    def cost_of(rows: int) -> SketchCost:
-        noisy, exact = plan_of(rows, epsilon), plan_of(rows, None)
-        assert noisy.release is not None  # as its question has an epsilon
-        variance = noisy.max_noise_variance(terms.max_devices) * rounds
-        error = math.sqrt(variance * min(1.0, math.pi / (2 * rows)))
-        threshold = noise_threshold(rows, variance, items)
-        widths = noisy.width, exact.width
-        return SketchCost(rows, *widths, noisy.release.variance, error, threshold)
-
-    return [cost_of(rows) for rows in _ROWS]
-
-
 def compare_sketches(
     mechanism: str,
     devices: int,
@@ -91,14 +55,39 @@ def compare_sketches(
     items: int,
     json_path: str | None,
 ) -> None:
-    """Show the cost of noise for `epsilon` in a sketch of `words`, by the number of rows."""
+    """Show the cost of noise for `epsilon` in a sketch of `words`, by the number of rows.
+
+    The domain has `items`.
+    """
+
+    def plan_of(rows: int, terms: Terms, epsilon: float | None) -> FrequencySketchPlan:
+        fields = {"mechanism": mechanism, "threshold": 1e12, "contribution": 1, "rows": rows}
+        fields |= {"domain": _ANY_DOMAIN, "words": words, "epsilon": epsilon, "delta": delta}
+        question = FrequencySketchQuestion.model_validate(fields)
+        plan: FrequencySketchPlan = SUM_MECHANISMS[mechanism].first_plan(
+            question, terms, "plan", rounds, Random(0)
+        )
+        return plan
+
     try:
-        costs = sketch_costs(mechanism, devices, rounds, words, epsilon, delta, items)
+        terms = terms_for(devices, _MAX_COHORT_SIZE, mode="semi-honest")
+        plans = [(plan_of(rows, terms, epsilon), plan_of(rows, terms, None)) for rows in _ROWS]
+        costs = [_cost(noisy, exact, items) for noisy, exact in plans]
     except ValueError as error:
         raise exit_with_error(error) from None
     if json_path != "-":
         _show(costs, f"{mechanism} with epsilon {epsilon:g}, delta {delta:g}; {rounds} rounds")
     write_json(json_path, {"mechanism": mechanism, "costs": [asdict(cost) for cost in costs]})
+
+
+def _cost(noisy: FrequencySketchPlan, exact: FrequencySketchPlan, items: int) -> SketchCost:
+    assert noisy.release is not None  # as its question has an epsilon
+    rows = noisy.question.rows
+    variance = noisy.max_noise_variance(noisy.terms.max_devices) * noisy.rounds
+    error = math.sqrt(variance * min(1.0, math.pi / (2 * rows)))
+    threshold = noise_threshold(rows, variance, items)
+    widths = noisy.width, exact.width
+    return SketchCost(rows, *widths, noisy.release.variance, error, threshold)
 
 
 def _show(costs: list[SketchCost], title: str) -> None:
