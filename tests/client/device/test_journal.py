@@ -93,7 +93,7 @@ def test_a_study_of_the_same_id_at_another_service_is_another_study(journal: Jou
 
 
 def test_an_entry_of_an_older_program_counts_for_all_services(path: Path) -> None:
-    """It names no service, and no cost."""
+    """Read an entry that names no service, and no cost."""
     FileJournal(path).record(VECTOR)
     line = json.loads(path.read_text())
     del line["service"], line["epsilon"]
