@@ -10,7 +10,7 @@ plan        comes back from JSON, with the same digest; each round's seed is fre
 influence   one device changes an answer by no more than its bound
 width       no sum wraps, not even with full contributions of all devices
 claims      estimates are unbiased, with the reported variance
-words       too few are refused with the number that is needed
+words       too few are refused with the number that is needed, in a question and in a plan
 
 Sketches, which know no items, keep two of these in another form. One device moves the estimates
 of other items too, each within the same bound; and the reported variance is above the true one,
@@ -36,7 +36,7 @@ from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.randomness import seeded_words
 from protocol.simulation.chunks import SecureCohort, sum_cohort
 from protocol.simulation.study import run_round
-from protocol.study import Plan
+from protocol.study import WORD_BITS, Plan
 from tests.examples import fewer
 from tests.protocol.chance import seeded
 from tests.protocol.mechanism_examples import EXAMPLES, TERMS, Example
@@ -233,6 +233,15 @@ def test_too_few_words_are_refused_with_the_number_needed(example: Example) -> N
     first_plan(needed)
     with pytest.raises(ValueError, match=f"{needed - 1} words are too few"):
         first_plan(needed - 1)
+
+
+@every
+def test_a_plan_takes_the_words_of_its_vectors_and_no_fewer(example: Example) -> None:
+    plan = example.plan()
+    fields, needed = plan.model_dump(), -(-example.mechanism.ring(plan).nbytes * 8 // WORD_BITS)
+    type(plan).model_validate(fields | {"question": fields["question"] | {"words": needed}})
+    with pytest.raises(ValidationError, match="words"):
+        type(plan).model_validate(fields | {"question": fields["question"] | {"words": needed - 1}})
 
 
 @every

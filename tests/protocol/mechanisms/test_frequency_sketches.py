@@ -56,9 +56,6 @@ def test_the_words_are_used(name: str) -> None:
         plan = MECHANISMS[name].first_plan(asked, TERMS, "study", 3, random.Random(1))
         used = MECHANISMS[name].ring(plan).nbytes * 8 / WORD_BITS
         assert 0.98 * asked.words < used <= asked.words
-        wider = plan.model_dump() | {"width": plan.width + 1}
-        with pytest.raises(ValidationError, match="do not fit in 2000 words"):
-            type(plan).model_validate(wider)
 
 
 @NAMES

@@ -16,7 +16,6 @@ from tests.protocol.mechanisms.central.tries import (
     TEXT,
     TRIE,
     asked,
-    at,
     first,
 )
 
@@ -141,9 +140,3 @@ def test_noise_that_a_device_cannot_draw_is_refused_in_the_plan() -> None:
     first(much, words=10_000, mode="noise")
     with pytest.raises(ValueError, match="too much for cohorts of 40 devices"):
         first(much, words=10_000, mode="noise", domain=TEXT)
-
-
-def test_a_plan_of_more_cells_than_words_is_refused() -> None:
-    plan = at(first(words=3), 2, "a", "b")
-    with pytest.raises(ValueError, match="12 cells of 6 bits do not fit in the words"):
-        at(plan, 2, "a", "b", "c")

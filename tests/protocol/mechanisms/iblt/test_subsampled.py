@@ -152,12 +152,6 @@ def test_a_question_of_two_rules_or_none_is_refused(wrong: dict[str, Any]) -> No
         question(**wrong)
 
 
-def test_a_plan_beyond_its_words_is_refused() -> None:
-    plan = first_plan().model_dump()
-    with pytest.raises(ValidationError, match="words do not fit in the 4000"):
-        SubsampledIbltPlan.model_validate(plan | {"tables": 2})
-
-
 def test_a_fault_names_its_table() -> None:
     terms = Terms(cohort_size=40, minimum=20)
     plan = first_plan(terms, rule="theorem", repetitions=3, words=20_000)

@@ -275,7 +275,6 @@ def test_strings_of_what_is_heavy_are_fetched_and_of_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"cells": 900}, "do not fit in 240 words"),
         (
             {
                 "counter_groups": (
