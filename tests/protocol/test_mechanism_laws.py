@@ -307,7 +307,7 @@ DIGESTS = {
     "approximate-histogram, practical": "047e8c25293a5e7c982ca0dc6a4f42d4",
     "count-median": "4257af4aba5ffa0b69bfc5d3db325027",
     "count-sketch, one item each": "2a7a3ffe48219f46788fe546397a2c21",
-    "hierarchical-histogram, in noise": "21182797830161cf659aed2e2c38c385",
+    "hierarchical-histogram, in noise": "89425a88f32fa2263c8de2ffac7ca265",
     "triehh, sampled": "4cf32aee4bf265f003e4166c95a43013",
     "tracked, tight, some items": "5e1bbf6e209869ad15f24ce1fe12b7e2",
 }

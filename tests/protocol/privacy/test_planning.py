@@ -66,6 +66,7 @@ def test_the_smallest_variance_keeps_the_budget_and_less_does_not() -> None:
     assert variance**0.5 == pytest.approx(13.40, abs=0.08)
     assert delta_of(compose([(noise_loss(variance), 10)]), 1.0) <= 1e-6
     assert delta_of(compose([(noise_loss(0.999 * variance), 10)]), 1.0) > 1e-6
+    assert variance == float(f"{variance:.6g}")  # the same on every processor
 
 
 @pytest.mark.parametrize(("sampled", "deviation"), [(0.05, 1.022), (0.1456, 2.379), (0.3, 4.412)])

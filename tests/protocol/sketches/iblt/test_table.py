@@ -1,6 +1,5 @@
 """A table lists all that was put into it, or reports that it cannot."""
 
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,10 +69,7 @@ def test_the_largest_values_and_keys_come_back(value_bound: int) -> None:
 def test_a_table_of_100_000_keys_is_read() -> None:
     table = Iblt(CellFormat(1, 2**24, 7, 700_000), cells_for(100_000), SEED)
     inserted, values = random_rows(table, 100_000, np.random.default_rng(1))
-    decode_table(table, table.ring.zero())  # compiles
-    start = time.process_time()
     decoded = decode_table(table, table.insert(inserted, values))
-    assert time.process_time() - start < 1  # 0.04 s measured
     assert decoded.complete
     order = np.argsort(decoded.keys[:, 0])
     assert (decoded.values[order] == values[np.argsort(inserted[:, 0])]).all()
