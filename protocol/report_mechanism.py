@@ -23,11 +23,10 @@ from protocol.mechanism import CONFIDENCE_LEVEL, Answer, Mechanism, normal_inter
 from protocol.oracles.oracle import REPORTS_PER_BATCH
 from protocol.privacy.events import DpEvent, LocalReportsEvent
 from protocol.randomness import RandomWords
-from protocol.study import Plan, Question, StudyState
-from secagg.session import Registry
+from protocol.study import Plan, Question, StudyState, Terms
 
 # The 32 bytes that a registrar signs identities for: all studies of reports. No study of sums has
-# this scope, because the labels of `enrolment_scope` differ.
+# this scope, because the labels of `Question.enrolment_scope` differ.
 REPORTS_SCOPE: Final = hashlib.sha256(b"blindtally reports v1\0").digest()
 
 
@@ -48,17 +47,15 @@ class ReportQuestion(Question):
     contribution: Literal[1] = 1
     epsilon: float = Field(ge=1e-6, le=32, strict=True)
 
+    def enrolment_scope(self, study: str, terms: Terms, rounds: int) -> bytes:  # noqa: ARG002
+        """Return `REPORTS_SCOPE`: each report is private by itself, in any study."""
+        return REPORTS_SCOPE
+
 
 class ReportPlan(Plan):
     """Plan of a round of reports."""
 
     question: ReportQuestion
-
-    @property
-    def registry(self) -> Registry | None:
-        if self.terms.registrar is None:
-            return None
-        return Registry(bytes.fromhex(self.terms.registrar), REPORTS_SCOPE)
 
 
 RQ = TypeVar("RQ", bound=ReportQuestion)

@@ -122,6 +122,15 @@ def _infeasibility(n: int, assumptions: Assumptions) -> str | None:
     return None
 
 
+def _plain(document: PublicModel) -> dict[str, Any]:
+    return document.model_dump(mode="json")
+
+
+def _canonical_json(plain: Mapping[str, object]) -> bytes:
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return canonical.encode()
+
+
 class Question(PublicModel):
     """Request for every item of `domain` that devices hold `threshold` times or more.
 
@@ -165,6 +174,23 @@ class Question(PublicModel):
         """Return the form of `item` that a device counts; None if it is outside the domain."""
         return self.domain.canonical(item)
 
+    def enrolment_scope(self, study: str, terms: Terms, rounds: int) -> bytes:
+        """Return the 32 bytes that a registrar signs identities for.
+
+        They stand for one study with everything that its analyst decided, so that a device is not
+        enrolled for another question, smaller cohorts, or more rounds under the same id.
+        """
+        facts = {"question": _plain(self), "terms": _plain(terms), "rounds": rounds}
+        digest = hashlib.sha256(_canonical_json(facts)).digest()
+        return hashlib.sha256(b"blindtally study v2\0" + digest + study.encode()).digest()
+
+    def registry(self, study: str, terms: Terms, rounds: int) -> Registry | None:
+        """Return the registry of the study's devices; None if the server alone decides."""
+        if terms.registrar is None:
+            return None
+        scope = self.enrolment_scope(study, terms, rounds)
+        return Registry(bytes.fromhex(terms.registrar), scope)
+
 
 class SumQuestion(Question):
     """Question that is answered by secure sums.
@@ -181,11 +207,6 @@ class SumQuestion(Question):
 
 
 Q = TypeVar("Q", bound=Question)
-
-
-def enrolment_scope(study: str) -> bytes:
-    """Return the 32 bytes that a registrar signs identities for: one study, never all studies."""
-    return hashlib.sha256(b"blindtally study v1\0" + study.encode()).digest()
 
 
 class Plan(PublicModel):
@@ -215,9 +236,7 @@ class Plan(PublicModel):
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the plan's canonical JSON (sorted keys, no spaces, ASCII)."""
-        plain = self.model_dump(mode="json")
-        canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(b"blindtally plan v1\0" + canonical.encode()).digest()
+        return hashlib.sha256(b"blindtally plan v1\0" + _canonical_json(_plain(self))).digest()
 
     def next_round(self, rng: Random, **changes: object) -> Self:
         """Return the plan of the next round, with a fresh seed and the given `changes`."""
@@ -245,9 +264,7 @@ class Plan(PublicModel):
     @property
     def registry(self) -> Registry | None:
         """Return the registry of devices that may take part; None if the server decides alone."""
-        if self.terms.registrar is None:
-            return None
-        return Registry(bytes.fromhex(self.terms.registrar), enrolment_scope(self.study))
+        return self.question.registry(self.study, self.terms, self.rounds)
 
     def seated_round(self, joiners: int) -> SeatedRound:
         """Return the facts that the registrar signs when it seats `joiners` devices."""

@@ -160,7 +160,11 @@ class Policy:
     def check_enrolment(self, plan: AnyPlan, identity: Identity, enrolment: bytes) -> None:
         """Check that the plan's registrar enrolled this device; raises PolicyError otherwise."""
         if plan.registry and not plan.registry.admits(identity.public, enrolment):
-            raise PolicyError("registrar", "names a registrar that did not enrol this device")
+            raise PolicyError(
+                "registrar",
+                "names a registrar that did not enrol this device for the study with this "
+                "question, these terms and rounds",
+            )
 
     def check_slot(self, plan: AnyPlan, assignment: SlotAssignment, n: int) -> None:
         """Check that a cohort of `n` devices has the assigned slot; raises PolicyError if not."""

@@ -27,12 +27,8 @@ from client.transport import Transport
 from protocol.api.credentials import new_secret
 from protocol.api.messages import RoundView, StudyView
 from protocol.histograms import Histogram
-from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.randomness import system_words
-from protocol.report_mechanism import REPORTS_SCOPE
-from protocol.study import enrolment_scope
 from secagg.keys import KEY_BYTES, Identity
-from secagg.session import Registry
 
 ClientFactory: TypeAlias = Callable[[], httpx.AsyncClient]  # one client per device
 Holdings: TypeAlias = Sequence[Histogram] | Mapping[int, Histogram]
@@ -196,9 +192,7 @@ class FleetDevices:
 
 def sign_enrolment(registrar: Identity | None, study: StudyView, identity: Identity) -> bytes:
     """Return the enrolment of `identity` for `study`, empty without a registrar."""
-    if registrar is None or study.terms.registrar is None:
+    registry = study.registry
+    if registrar is None or registry is None:
         return b""
-    is_report = study.question.mechanism in REPORT_MECHANISMS
-    scope = REPORTS_SCOPE if is_report else enrolment_scope(study.id)
-    registry = Registry(registrar.public, scope)
     return registrar.sign(registry.enrolment_statement(identity.public))

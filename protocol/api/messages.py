@@ -17,6 +17,7 @@ from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 from protocol.model import PublicModel
 from protocol.privacy.ledger import Budget
 from protocol.study import MAX_ROUNDS, Hex32, Terms
+from secagg.session import Registry
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 StudyName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -129,6 +130,11 @@ class StudyView(PublicModel):
     round: int
     created: datetime
     population: str | None = None
+
+    @property
+    def registry(self) -> Registry | None:
+        """Return the registry that the registrar signs identities for; None without a registrar."""
+        return self.question.registry(self.id, self.terms, self.rounds)
 
 
 class PhaseRecord(PublicModel):

@@ -22,9 +22,9 @@ from client.device.journal import MemoryJournal
 from client.device.policy import Policy
 from client.device.take_part import take_part
 from protocol.domains.hashed import Hashed
-from protocol.mechanisms.registry import MECHANISMS
+from protocol.mechanisms.registry import MECHANISMS, parse_plan
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.study import Terms, enrolment_scope
+from protocol.study import Terms
 from secagg.keys import Identity
 from secagg.session import Registry
 from tests.client.mock_transport import MockTransport
@@ -136,20 +136,20 @@ REGISTRAR = Identity.of(bytes(range(32))).public
 
 
 @pytest.mark.parametrize(
-    ("study", "policy", "scopes"),
+    ("study", "policy", "signatures"),
     [
-        (STUDY, Policy(registrar=REGISTRAR), [enrolment_scope(STUDY)]),
-        ("other", Policy(registrar=REGISTRAR), []),
-        (STUDY, Policy(), []),
+        (STUDY, Policy(registrar=REGISTRAR), 1),
+        ("other", Policy(registrar=REGISTRAR), 0),
+        (STUDY, Policy(), 0),
     ],
 )
 async def test_a_device_uses_its_items_and_its_registrar_only_for_a_plan_that_its_policy_accepts(
-    study: str, policy: Policy, scopes: list[bytes], monkeypatch: pytest.MonkeyPatch
+    study: str, policy: Policy, signatures: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bytes] = []
+    asked: list[Registry] = []
 
     async def sign(registry: Registry, _identity: bytes) -> bytes:
-        asked.append(registry.scope)
+        asked.append(registry)
         return bytes(64)
 
     def noted(*_parts: object) -> Contribution:
@@ -158,13 +158,15 @@ async def test_a_device_uses_its_items_and_its_registrar_only_for_a_plan_that_it
 
     used: list[int] = []
     monkeypatch.setattr("client.device.take_part.make_contribution", noted)
-    show(PLAN | {"study": study} | terms(registrar=REGISTRAR.hex()), monkeypatch)
+    document = PLAN | {"study": study} | terms(registrar=REGISTRAR.hex())
+    show(document, monkeypatch)
     state = DeviceState.in_memory()
     (outcome,) = await take_part(
         "http://service", ["x"], policy, study=STUDY, device_state=state, enrolment_signer=sign
     )
     assert (outcome.state, outcome.round) == (EndState.DECLINED, 1)
-    assert (asked, len(used)) == (scopes, len(scopes))
+    assert asked == [parse_plan(document).registry] * signatures
+    assert len(used) == signatures
     assert get_ident() not in used  # many items would stop the event loop
 
 

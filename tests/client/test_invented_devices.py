@@ -7,7 +7,7 @@ from client.device.driver import EndState
 from client.device.policy import Policy
 from client.device.take_part import ParticipationOutcome, take_part
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.study import EMPTY_STATE
+from protocol.study import EMPTY_STATE, Terms
 from secagg.keys import Identity
 from secagg.ring import Vector
 from secagg.session import Registry
@@ -39,14 +39,20 @@ def inventing_service(registrar: Identity | None, signer: Identity | None = None
 
 
 async def victim_at(
-    service: Service, policy: Policy | None, monkeypatch: pytest.MonkeyPatch
+    service: Service,
+    policy: Policy | None,
+    monkeypatch: pytest.MonkeyPatch,
+    of_analyst: Registry | None = None,
 ) -> ParticipationOutcome:
-    """Let a device with `ITEM` take part; every registrar has enrolled it."""
+    """Let a device with `ITEM` take part; every registrar has enrolled it.
+
+    A registrar enrols for the registry `of_analyst` only, or for any that a device shows it.
+    """
 
     async def sign(registry: Registry, identity: bytes) -> bytes:
         keys = (REGISTRAR, SERVERS_REGISTRAR)
         (registrar,) = (each for each in keys if each.public == registry.registrar)
-        return registrar.sign(registry.enrolment_statement(identity))
+        return registrar.sign((of_analyst or registry).enrolment_statement(identity))
 
     monkeypatch.setattr("client.device.take_part.http_client", lambda _url: service.client())
     state = DeviceState.in_memory()
@@ -79,6 +85,22 @@ async def test_a_pinned_registrar_shows_which_devices_are_invented(
         assert outcome.state is EndState.DECLINED
         assert "not enrolled" in outcome.error
         assert list(service.received) == ["participants"]
+
+
+@pytest.mark.parametrize("changes", [{"minimum": 50}, {"cohort_size": 64}, {"corrupt": 0.05}])
+async def test_a_device_enrolled_for_other_terms_sends_nothing(
+    changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server shows one device invented terms, and its colluders sign anything."""
+    service = inventing_service(REGISTRAR, REGISTRAR)
+    terms = Terms.model_validate(service.plan.terms.model_dump() | changes)
+    of_analyst = service.plan.model_copy(update={"terms": terms}).registry
+    assert of_analyst is not None
+    policy = Policy(registrar=REGISTRAR.public)
+    outcome = await victim_at(service, policy, monkeypatch, of_analyst)
+    assert outcome.state is EndState.DECLINED
+    assert "did not enrol this device for the study with" in outcome.error
+    assert service.received == {}
 
 
 async def test_the_server_reads_a_device_that_trusts_its_identities(

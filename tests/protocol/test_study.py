@@ -12,7 +12,7 @@ from protocol.domains.strings import Utf8
 from protocol.mechanism import Estimate, add_estimates
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
 from protocol.report_mechanism import REPORTS_SCOPE
-from protocol.study import EMPTY_STATE, StudyState, Terms, enrolment_scope
+from protocol.study import EMPTY_STATE, StudyState, Terms
 from secagg.keys import Identity
 
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=3, domain=Utf8(max_bytes=12), words=2000)
@@ -79,24 +79,41 @@ def test_each_part_of_a_plan_changes_its_digest(plan: AdaptiveIbltPlan) -> None:
     assert len({other.digest() for other in [plan, *others]}) == len(others) + 1
 
 
-def test_a_registrar_enrols_for_one_study(plan: AdaptiveIbltPlan) -> None:
+REGISTRAR = Identity.of(bytes(range(32)))
+SEATED_TERMS = TERMS.model_copy(update={"registrar": REGISTRAR.public.hex()})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"study": "other"},
+        {"rounds": 4},
+        {"question": QUESTION.model_copy(update={"contribution": 2})},
+        {"terms": SEATED_TERMS.model_copy(update={"cohorts": 2})},
+        {"terms": SEATED_TERMS.model_copy(update={"minimum": TERMS.minimum - 1})},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_registrar_enrols_for_one_study_as_it_was_created(
+    plan: AdaptiveIbltPlan, changes: dict[str, object]
+) -> None:
     assert plan.registry is None  # the server alone decides who takes part
-    registrar, device = Identity.of(bytes(range(32))), Identity.of(bytes(32)).public
-    terms = TERMS.model_copy(update={"registrar": registrar.public.hex()})
-    here = plan.model_copy(update={"terms": terms}).registry
-    there = plan.model_copy(update={"terms": terms, "study": "other"}).registry
+    device = Identity.of(bytes(32)).public
+    seated = plan.model_copy(update={"terms": SEATED_TERMS})
+    here, there = seated.registry, seated.model_copy(update=changes).registry
     assert here is not None
     assert there is not None
-    assert here.scope == enrolment_scope("study")
-    enrolment = registrar.sign(here.enrolment_statement(device))
+    enrolment = REGISTRAR.sign(here.enrolment_statement(device))
     assert here.admits(device, enrolment)
     assert not there.admits(device, enrolment)
     assert not here.admits(Identity.of(bytes(31) + b"x").public, enrolment)
+    later = seated.model_copy(update={"round": 2, "seed": "ab" * 32}).registry
+    assert later == here
 
 
 def test_no_study_has_the_scope_of_all_reports() -> None:
     names = ("every study that asks for reports", "reports v1", "", "None")
-    assert REPORTS_SCOPE not in {enrolment_scope(name) for name in names}
+    assert REPORTS_SCOPE not in {QUESTION.enrolment_scope(name, TERMS, 3) for name in names}
 
 
 def test_a_plan_cannot_be_changed(plan: AdaptiveIbltPlan) -> None:

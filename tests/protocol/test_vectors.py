@@ -11,7 +11,6 @@ from protocol.api.credentials import possession_statement
 from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import parse_plan
 from protocol.report_mechanism import REPORTS_SCOPE
-from protocol.study import enrolment_scope
 from secagg.keys import Identity
 from secagg.messages import (
     SignedInput,
@@ -57,10 +56,15 @@ def test_digests_of_plans(case: dict[str, Any]) -> None:
 
 
 @each("scopes")
-def test_scopes(case: dict[str, str | None]) -> None:
-    study = case["study"]
-    scope = REPORTS_SCOPE if study is None else enrolment_scope(study)
+def test_scopes(case: dict[str, Any]) -> None:
+    plan = parse_plan(case["plan"])
+    scope = plan.question.enrolment_scope(plan.study, plan.terms, plan.rounds)
     assert scope.hex() == case["scope"]
+
+
+@each("scopes_of_reports")
+def test_scope_of_reports(case: dict[str, str]) -> None:
+    assert case["scope"] == REPORTS_SCOPE.hex()
 
 
 @each("possessions")

@@ -13,14 +13,13 @@ import numpy as np
 from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Survivors
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.randomness import seeded_words
-from protocol.study import enrolment_scope
 from secagg.keys import Identity
 from secagg.messages import SignedInput, unpack_signatures, unpack_signed_inputs
 from secagg.participant import Checked, Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 from secagg.roster import Roster, ShareCommitments
 from secagg.seating import CohortSeating
-from secagg.session import Registry, Session, Transcript
+from secagg.session import Session, Transcript
 from secagg.shares import ReceivedShares
 
 KINDS = ("key-shares", "complaints", "masked-input", "confirmation", "unmasking-shares")
@@ -125,10 +124,9 @@ class Device:
     @property
     def enrolment(self) -> str | None:
         """Return the signature of the registrar, if there is one."""
-        if self.registrar is None:
+        registry = self.view.plan.registry
+        if self.registrar is None or registry is None:
             return None
-        scope = enrolment_scope(self.view.plan.study)
-        registry = Registry(self.registrar.public, scope)
         return self.registrar.sign(registry.enrolment_statement(self.identity.public)).hex()
 
     async def compute_shares(self) -> bytes:

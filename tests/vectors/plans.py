@@ -29,13 +29,22 @@ def plans() -> dict[str, Any]:
         ("floats of all forms, and letters beyond ASCII", _plan(study="étude ☂", t=1e15)),
         ("a tiny rate, and a registrar", _plan(terms={"dropout": 1e-5, "registrar": "ab" * 32})),
     ]
-    studies = ("study", "étude ☂", None)
+    studies = [
+        ("a study", _plan()),
+        ("another id", _plan(study="étude ☂")),
+        ("a later round has the scope of the first", _plan(round=2, t=2.5)),
+        ("other terms", _plan(terms={"minimum": 3})),
+        ("one round more", _plan(rounds=4)),
+    ]
     slots = (0, 2, 2**31, 2**32 - 1)
     return {
         "plans": [
             {"comment": why, "plan": plan, "digest": _digest(plan).hex()} for why, plan in cases
         ],
-        "scopes": [{"study": study, "scope": _scope(study).hex()} for study in studies],
+        "scopes": [
+            {"comment": why, "plan": plan, "scope": _scope(plan).hex()} for why, plan in studies
+        ],
+        "scopes_of_reports": [{"scope": ref.digest(b"blindtally reports v1\0").hex()}],
         "possessions": [
             {
                 "credential": stream("credential").hex(),
@@ -66,14 +75,17 @@ _SIZES = {
 
 
 def _digest(plan: dict[str, Any]) -> bytes:
-    text = json.dumps(plan, sort_keys=True, separators=(",", ":"))
-    return ref.digest(b"blindtally plan v1\0", text.encode())
+    return ref.digest(b"blindtally plan v1\0", _text(plan))
 
 
-def _scope(study: str | None) -> bytes:
-    if study is None:
-        return ref.digest(b"blindtally reports v1\0")
-    return ref.digest(b"blindtally study v1\0", study.encode())
+def _scope(plan: dict[str, Any]) -> bytes:
+    facts = {name: plan[name] for name in ("question", "rounds", "terms")}
+    study = plan["study"].encode()
+    return ref.digest(b"blindtally study v2\0", ref.digest(_text(facts)), study)
+
+
+def _text(plain: dict[str, Any]) -> bytes:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _download(kind: str, size: int, slots: tuple[int, ...]) -> dict[str, Any]:
