@@ -65,9 +65,10 @@ async def enrolled(connect: ClientFactory, registrar: Identity) -> StudyView:
     return await create(connect, registrar=registrar.public.hex())
 
 
-async def create(connect: ClientFactory, **terms: object) -> StudyView:
+async def create(connect: ClientFactory, *, enrolling: float = 10.0, **terms: object) -> StudyView:
     changed = Terms.model_validate(REQUEST.terms.model_dump() | terms)
-    asked = REQUEST.model_copy(update={"terms": changed})
+    timeouts = REQUEST.timeouts.model_copy(update={"enrolling": enrolling})
+    asked = REQUEST.model_copy(update={"terms": changed, "timeouts": timeouts})
     async with connect() as http:
         answer = await http.post("/studies", json=asked.model_dump(mode="json"))
     return StudyView.model_validate_json(answer.content)

@@ -23,7 +23,7 @@ NUMBERS = {
     "threshold": 1,
     "domain": {"kind": "interval", "low": 0, "high": 16, "alpha": 4, "length": 2},
     "words": 400,
-    "epsilon": 30,
+    "epsilon": 4,
     "delta": 0.1,
 }
 WORDS = NUMBERS | {"domain": {"kind": "alphabet", "characters": "-abc", "length": 2, "pad": "-"}}

@@ -83,7 +83,9 @@ async def test_a_fleet_waits_for_the_next_round(connect: ClientFactory, study: S
 async def test_a_fleet_with_the_key_of_its_registrar_seats_its_rounds(
     connect: ClientFactory, registrar: Identity
 ) -> None:
-    study = await create(connect, registrar=registrar.public.hex(), cohorts=2, minimum=7)
+    # One slot stays free, so a round opens until its deadline.
+    terms = {"registrar": registrar.public.hex(), "cohorts": 2, "minimum": 7}
+    study = await create(connect, enrolling=2.5, **terms)
     policy = Policy(min_cohort=5, registrar=registrar.public)
     fleet_config = config(devices=15, dropout=0, registrar=registrar, policy=policy)
     played = await play(connect, study, fleet_config)
