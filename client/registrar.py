@@ -115,7 +115,7 @@ class DrawRecord:
         return seats
 
 
-SeatingReporter: TypeAlias = Callable[[PendingSeating, str], None]  # "" or the reason of a refusal
+SeatingReporter: TypeAlias = Callable[[PendingSeating, str], None]  # "" or why it is not seated
 
 
 @dataclass
@@ -130,6 +130,7 @@ class Registrar:
     rng: Random = field(default_factory=SystemRandom)
     study: str | None = None
     _refused: set[tuple[str, int]] = field(default_factory=set, init=False)
+    _failures: dict[tuple[str, int], str] = field(default_factory=dict, init=False)  # reported last
 
     async def serve(
         self,
@@ -140,8 +141,8 @@ class Registrar:
     ) -> None:
         """Seat all rounds that name this registrar, until cancelled.
 
-        `report` receives each round that was seated, or refused with the reason. A service that is
-        out of reach or refuses a request is asked again.
+        `report` receives what `seat_pending` reports. A service that is out of reach or refuses a
+        request is asked again.
 
         Raises:
             NotAuthorisedError, ForbiddenError: if the API key does not have the scope `seat`.
@@ -152,7 +153,7 @@ class Registrar:
             except (NotAuthorisedError, ForbiddenError):
                 raise
             except (ServiceError, ServiceUnreachableError, UnsafeRequestError):
-                pass  # of a round that is over, or a service that will be back
+                pass  # of the list of rounds
             await asyncio.sleep(poll_seconds)
 
     async def seat_pending(
@@ -161,7 +162,16 @@ class Registrar:
         api_key: str | None = None,
         report: SeatingReporter = lambda _round, _refusal: None,
     ) -> None:
-        """Seat the rounds that wait now; report each, and each refused round once."""
+        """Seat the rounds that wait now, and report each.
+
+        A refused round is reported once and not tried again. A round whose answers are errors or
+        malformed is tried again by the next call; it is reported when the reason changes. Neither
+        keeps the other rounds from being seated.
+
+        Raises:
+            ServiceError, ServiceUnreachableError, UnsafeRequestError: if the list cannot be read.
+            NotAuthorisedError, ForbiddenError: if the API key does not have the scope `seat`.
+        """
         path = f"/registrars/{self.identity.public.hex()}/seatings"
         answer = await transport.send("GET", path, ticket=api_key)
         page = parse_document(SeatingPage, answer.content)
@@ -174,7 +184,14 @@ class Registrar:
             except SeatingRefusedError as refusal:
                 self._refused.add(key)
                 report(pending, str(refusal))
+            except (NotAuthorisedError, ForbiddenError):
+                raise
+            except (ServiceError, ServiceUnreachableError, UnsafeRequestError) as error:
+                if self._failures.get(key) != str(error):
+                    self._failures[key] = str(error)
+                    report(pending, f"{error} (it is tried again)")
             else:
+                self._failures.pop(key, None)
                 report(pending, "")
 
     async def _seat(

@@ -59,9 +59,9 @@ async def _serve(url: str, key: str | None, registrar: Registrar) -> None:
         await registrar.serve(Transport(http), key, _report)
 
 
-def _report(pending: PendingSeating, refusal: str) -> None:
+def _report(pending: PendingSeating, reason: str) -> None:
     where = f"round {pending.round} of study {pending.study}"
-    if refusal:
-        typer.echo(f"refused {where}: {refusal}", err=True)
+    if reason:
+        typer.echo(f"{where} is not seated: {reason}", err=True)
     else:
         typer.echo(f"seated {pending.joiners:,} devices in {where}")

@@ -12,9 +12,17 @@ import httpx
 import pytest
 import stamina
 
+from client.errors import ForbiddenError, NotAuthorisedError
 from client.registrar import DrawRecord, Registrar, SeatingRefusedError
 from client.transport import Transport
-from protocol.api.messages import PendingSeating, SeatingPage, SeatingView
+from protocol.api.messages import (
+    PROBLEM_TYPE_PREFIX,
+    PendingSeating,
+    Problem,
+    ProblemType,
+    SeatingPage,
+    SeatingView,
+)
 from secagg.keys import Identity
 from secagg.seating import MAX_DRAWS
 from tests.client.cohort import EVERY_ROUND_QUESTION, view_of
@@ -133,6 +141,51 @@ async def test_a_registrar_of_one_study_seats_no_other() -> None:
     for study, refusals in (("another", []), ("study-1", [""])):
         registrar = Registrar(REGISTRAR, DrawRecord(), Random(1), study=study)
         assert await asked(service(), registrar) == refusals
+
+
+async def test_a_round_with_malformed_answers_keeps_no_other_round_waiting() -> None:
+    at, answers = service(), iter([b"{}", b"{}", b'{"joiners": 1}'])
+    deadline = "2030-01-01T00:00:00Z"
+    rounds = tuple(
+        PendingSeating(study=study, round=1, joiners=20, deadline=deadline)
+        for study in ("broken", "study-1")
+    )
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/seatings"):
+            return httpx.Response(200, content=SeatingPage(rounds=rounds).model_dump_json())
+        if "/broken/" in request.url.path:
+            return httpx.Response(200, content=next(answers))
+        return at._answer(request)
+
+    reported: list[tuple[str, str]] = []
+    registrar = Registrar(REGISTRAR, DrawRecord(), Random(1))
+    client = httpx.AsyncClient(transport=MockTransport(answer), base_url="http://service/v1")
+    async with client as http:
+        for _ in range(3):
+            await registrar.seat_pending(
+                Transport(http), None, lambda each, text: reported.append((each.study, text[:34]))
+            )
+    malformed, seated = ("broken", "the server sent a malformed answer"), ("study-1", "")
+    assert reported == [malformed, seated, seated, malformed, seated]  # once for each reason
+    assert len(at.received) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [(ProblemType.NOT_AUTHORISED, 401), (ProblemType.FORBIDDEN, 403)]
+)
+async def test_a_key_that_may_not_seat_ends_the_registrar(kind: ProblemType, status: int) -> None:
+    problem = Problem(type=PROBLEM_TYPE_PREFIX + kind, title="", status=status, detail="the key")
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/seating"):
+            return httpx.Response(status, content=problem.model_dump_json())
+        return service()._answer(request)
+
+    client = httpx.AsyncClient(transport=MockTransport(answer), base_url="http://service/v1")
+    async with client as http, asyncio.timeout(20):
+        with pytest.raises((NotAuthorisedError, ForbiddenError)):
+            await Registrar(REGISTRAR, DrawRecord()).serve(Transport(http))
 
 
 def other_list(at: Service) -> None:

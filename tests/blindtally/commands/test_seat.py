@@ -38,7 +38,7 @@ def test_each_round_is_reported_and_the_draws_are_next_to_the_key(
     result = RUN.invoke(app, ["seat", str(key), "--url", "http://service", "--key", "btk_1"])
     assert result.exit_code == 0, result.output
     assert "seated 2,000 devices in round 2 of study abc" in result.stdout
-    assert "refused round 1 of study abd: too few" in result.stderr
+    assert "round 1 of study abd is not seated: too few" in result.stderr
     assert key.with_name("registrar.key.draws").exists()
 
 
