@@ -156,15 +156,11 @@ class Journal(ABC):
         entry = replace(entry, service=self.service)
         with self._locked_entries() as entries:
             here = self._of_service(entries)
-            key = entry.study, entry.kind
-            same_kind = [other for other in here if (other.study, other.kind) == key]
+            same_kind = _of_kind(here, entry.study, entry.kind)
             if entry in same_kind:
                 return
             in_round = sum(other.round == entry.round for other in same_kind)
-            if len(same_kind) >= max_per_study:
-                limit = "max_sharings" if entry.kind is MessageKind.KEY_SHARES else "max_rounds"
-                reason = f"asks for {entry.kind} number {max_per_study + 1} in study {entry.study}"
-                raise PolicyError("once per study" if max_per_study == 1 else limit, reason)
+            _check_count(same_kind, entry.study, entry.kind, max_per_study)
             if max_per_round is not None and in_round >= max_per_round:
                 where = f"round {entry.round} of study {entry.study}"
                 raise PolicyError("once per round", f"asks for another {entry.kind} in {where}")
@@ -175,6 +171,17 @@ class Journal(ABC):
             if check_exact is not None:
                 entry = replace(entry, exact=check_exact(_vectors(entries, entry.collection)))
             self._append(entry)
+
+    def check_sharings(self, study: str, max_sharings: int) -> None:
+        """Check that the device may share keys again in `study`.
+
+        Raises:
+            PolicyError: if the device has shared keys `max_sharings` times in this study.
+        """
+        kind = MessageKind.KEY_SHARES
+        with self._locked_entries() as entries:
+            sharings = _of_kind(self._of_service(entries), study, kind)
+        _check_count(sharings, study, kind, max_sharings)
 
     def decide_to_join(self, study: str, number: int, plan: str, flip: Callable[[], bool]) -> bool:
         """Return whether the device joins round `number` of `study`, by one `flip` of its coin.
@@ -242,6 +249,22 @@ class Journal(ABC):
         """Append an entry, within `_locked_entries`."""
 
 
+def _of_kind(entries: list[JournalEntry], study: str, kind: MessageKind) -> list[JournalEntry]:
+    return [entry for entry in entries if (entry.study, entry.kind) == (study, kind)]
+
+
+def _check_count(
+    same_kind: Sequence[JournalEntry], study: str, kind: MessageKind, max_per_study: int
+) -> None:
+    """Raise PolicyError if the device has sent `max_per_study` messages of this kind in a study."""
+    if len(same_kind) < max_per_study:
+        return
+    limit = "once per study" if max_per_study == 1 else "max_rounds"
+    if kind is MessageKind.KEY_SHARES:
+        limit = "max_sharings"
+    raise PolicyError(limit, f"asks for {kind} number {max_per_study + 1} in study {study}")
+
+
 def _epsilon_spent(entries: list[JournalEntry]) -> float:
     return math.fsum(entry.epsilon for entry in entries)
 
@@ -256,8 +279,7 @@ def _vectors(entries: list[JournalEntry], collection: str) -> list[JournalEntry]
 
 
 def _rho_spent(entries: list[JournalEntry], study: str) -> float:
-    key = study, MessageKind.MASKED_INPUT
-    vectors = (entry for entry in entries if (entry.study, entry.kind) == key)
+    vectors = _of_kind(entries, study, MessageKind.MASKED_INPUT)
     return math.fsum(math.inf if entry.rho is None else entry.rho for entry in vectors)
 
 

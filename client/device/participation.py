@@ -100,6 +100,8 @@ class SumParticipation(RoundParticipation):
         spent = await asyncio.to_thread(self.device.journal.rho_spent, study)
         self.policy.check_rho(self._plan, spent)
         await asyncio.to_thread(self._check_exact_sums)
+        max_sharings = self.policy.sharings(self._plan)
+        await asyncio.to_thread(self.device.journal.check_sharings, study, max_sharings)
         self.policy.check_enrolment(self._plan, self.device.identity, self.device.enrolment)
         if not await asyncio.to_thread(self._is_invited, study):
             return

@@ -204,6 +204,21 @@ async def test_a_plan_without_coins_asks_no_device_whose_coin_fell(joins: bool) 
     assert await play(later, device(journal=journal), policy) == list(steps_in_mode("active"))
 
 
+async def test_a_device_that_may_not_share_again_flips_no_coin() -> None:
+    journal, policy = MemoryJournal(), replace(POLICY, max_epsilon=100, max_sharings=0)
+    for number in range(policy.max_rounds):
+        journal.record(
+            JournalEntry.of(STUDY, number, 0, MessageKind.KEY_SHARES, bytes([number])),
+            policy.max_rounds,
+        )
+    before = journal.entries
+    service = Service(view_of(9, question=INVITING_QUESTION))
+    with pytest.raises(PolicyError, match="max_sharings"):
+        await play(service, device(journal=journal), policy)
+    assert not service.received
+    assert journal.entries == before
+
+
 async def test_a_device_that_its_coin_invites_takes_all_steps() -> None:
     service = Service(view_of(question=INVITING_QUESTION))
     journal = MemoryJournal()
