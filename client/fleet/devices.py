@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ from client.transport import Transport
 from protocol.api.credentials import new_secret
 from protocol.api.messages import RoundView, StudyView
 from protocol.histograms import Histogram
+from protocol.mechanisms.registry import AnyPlan
 from protocol.randomness import system_words
 from secagg.keys import KEY_BYTES, Identity
 
@@ -48,6 +49,17 @@ class DeviceSnapshot:
 
 
 @dataclass
+class _Member:
+    """State that a device of a fleet keeps from round to round."""
+
+    secret: bytes = field(repr=False)  # of its identity
+    journal: MemoryJournal
+    enrolment: bytes
+    credential: str = field(repr=False)
+    is_enrolled: bool  # at a closed service
+
+
+@dataclass
 class FleetDevices:
     """The devices with `holdings`, one histogram each, in `study`."""
 
@@ -55,17 +67,15 @@ class FleetDevices:
     study: StudyView
     holdings: Holdings
     config: FleetConfig
-    _devices: dict[int, Device] = field(default_factory=dict, init=False)  # of earlier selections
-    _identity_secrets: dict[int, bytes] = field(default_factory=dict, init=False)
-    _enrolled: set[bytes] = field(default_factory=set, init=False)  # at a closed service
+    _members: dict[int, _Member] = field(default_factory=dict, init=False)  # of earlier selections
     _secrets: SystemRandom = field(default_factory=SystemRandom, init=False)
 
     def eligible(self, number: int) -> list[int]:
         """Return the devices that may still contribute to round `number`."""
         repeats = self.study.question.asks_every_round
         ineligible = set()
-        for index, device in self._devices.items():
-            rounds = device.journal.rounds_by_study().get(self.study.id, ())
+        for index, member in self._members.items():
+            rounds = member.journal.rounds_by_study().get(self.study.id, ())
             if number in rounds if repeats else rounds:
                 ineligible.add(index)
         return [index for index in range(len(self.holdings)) if index not in ineligible]
@@ -93,7 +103,8 @@ class FleetDevices:
         self, view: RoundView, index: int, behaviour: DeviceBehaviour, on_progress: ProgressCallback
     ) -> DeviceResult:
         await asyncio.sleep(behaviour.arrival_seconds)
-        device, config = self._device(index), self.config
+        member, config = self._member(index), self.config
+        device = self._device(index, member, view.plan)
         async with self.transport() as transport:
             participation = participation_type(view.plan)(
                 transport,
@@ -104,7 +115,7 @@ class FleetDevices:
                 chance=system_words,
             )
             try:
-                await self._ensure_enrolled(transport, device)
+                await self._ensure_enrolled(transport, member, device.identity)
             except PARTICIPATION_ERRORS as error:
                 end = RoundEnd.of(error)
                 on_progress(end.state)
@@ -130,64 +141,64 @@ class FleetDevices:
             end.policy_error,
         )
 
-    async def _ensure_enrolled(self, transport: Transport, device: Device) -> None:
-        token, public = self.config.token, device.identity.public
-        if token is not None and public not in self._enrolled:
-            await enrol_device(transport, device.identity, token, device.credential)
-            self._enrolled.add(public)
+    async def _ensure_enrolled(
+        self, transport: Transport, member: _Member, identity: Identity
+    ) -> None:
+        token = self.config.token
+        if token is not None and not member.is_enrolled:
+            await enrol_device(transport, identity, token, member.credential)
+            member.is_enrolled = True
 
-    def _device(self, index: int) -> Device:
-        if index not in self._devices:
+    def _member(self, index: int) -> _Member:
+        if index not in self._members:
             secret = self._secrets.randbytes(KEY_BYTES)
             enrolment = sign_enrolment(self.config.registrar, self.study, Identity.of(secret))
             credential = new_secret(self._secrets) if self.config.token else ""
-            self._create(index, secret, MemoryJournal(), enrolment, credential)
-        return self._devices[index]
+            self._members[index] = _Member(
+                secret, MemoryJournal(), enrolment, credential, is_enrolled=False
+            )
+        return self._members[index]
 
-    def _create(
-        self, index: int, secret: bytes, journal: MemoryJournal, enrolment: bytes, credential: str
-    ) -> None:
-        rng = np.random.default_rng([self.config.seed, index])
-        contribution = make_contribution(self.study.question, self.holdings[index], rng)
-        self._identity_secrets[index] = secret
-        self._devices[index] = Device(
-            Identity.of(secret), contribution, journal, enrolment, credential
+    def _device(self, index: int, member: _Member, plan: AnyPlan) -> Device:
+        """Return a device with what `client.device.take_part` would contribute to `plan`."""
+        contribution = make_contribution(
+            plan.question,
+            self.holdings[index],
+            np.random.default_rng([self.config.seed, index]),
+            self.config.policy.max_copies(plan),
         )
+        identity = Identity.of(member.secret)
+        return Device(identity, contribution, member.journal, member.enrolment, member.credential)
 
     def snapshot(self, index: int, behaviour: DeviceBehaviour) -> DeviceSnapshot:
-        device = self._device(index)
+        member = self._member(index)
         return DeviceSnapshot(
             index,
-            self._identity_secrets[index],
-            self.journal_entries(index),
-            device.enrolment,
-            device.credential,
-            device.identity.public in self._enrolled,
+            member.secret,
+            member.journal.entries,
+            member.enrolment,
+            member.credential,
+            member.is_enrolled,
             behaviour,
         )
 
     def restore(self, snapshot: DeviceSnapshot) -> None:
-        self._create(
-            snapshot.index,
+        self._members[snapshot.index] = _Member(
             snapshot.secret,
             MemoryJournal(snapshot.journal_entries),
             snapshot.enrolment,
             snapshot.credential,
+            snapshot.is_enrolled,
         )
-        if snapshot.is_enrolled:
-            self._enrolled.add(self._devices[snapshot.index].identity.public)
 
     def journal_entries(self, index: int) -> tuple[JournalEntry, ...]:
-        journal = self._devices[index].journal
-        assert isinstance(journal, MemoryJournal)  # `_create` made it
-        return journal.entries
+        return self._members[index].journal.entries
 
     def update(self, result: DeviceResult, entries: Sequence[JournalEntry]) -> None:
         """Store the journal that a device has after its part in another process."""
-        device = replace(self._devices[result.device], journal=MemoryJournal(entries))
-        self._devices[result.device] = device
-        if result.last_step is not None:
-            self._enrolled.add(device.identity.public)
+        member = self._members[result.device]
+        member.journal = MemoryJournal(entries)
+        member.is_enrolled = member.is_enrolled or result.last_step is not None
 
 
 def sign_enrolment(registrar: Identity | None, study: StudyView, identity: Identity) -> bytes:

@@ -59,6 +59,17 @@ async def test_a_fleet_takes_part_in_every_round(connect: ClientFactory, study: 
     assert reports[-1].dropped_out == 2
 
 
+async def test_a_device_of_a_fleet_counts_an_item_as_often_as_its_policy_allows(
+    connect: ClientFactory, study: StudyView
+) -> None:
+    assert POLICY.min_threshold == study.question.threshold
+    held = [{"mine": 3, "yours": 1}] * 10
+    (played,) = [each async for each in Fleet(connect, study, held, config(dropout=0)).run()]
+    for result in played.results:
+        assert result.contribution.histogram == {"mine": 1, "yours": 1}
+        assert result.contribution.over_bound == 2
+
+
 async def test_a_fleet_smaller_than_the_study_reuses_devices_that_sent_no_vector(
     connect: ClientFactory, study: StudyView
 ) -> None:
