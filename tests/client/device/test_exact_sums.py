@@ -152,7 +152,7 @@ def test_a_sum_with_enough_noise_spends_no_exact_study() -> None:
 def test_a_sketch_with_noise_spends_no_exact_study() -> None:
     asked = {"mechanism": "count-sketch", "threshold": 200, "contribution": 1, "words": 2000}
     domain = Alphabet(characters="ab", length=3)
-    for epsilon, spends in ((2.0, False), (20.0, True)):
+    for epsilon, spends in ((2.0, False), (8.0, True)):
         question = parse_question(asked | {"domain": domain, "epsilon": epsilon})
         plan = SUM_MECHANISMS["count-sketch"].first_plan(question, TERMS, "next", 1, Random(1))
         assert spends_exact_study(POLICY, plan, SERVICE_URL, [], NOW) is spends

@@ -278,7 +278,7 @@ def test_a_threshold_of_exact_sums_is_not_below_the_policys() -> None:
 @pytest.mark.parametrize(
     ("own", "limit"),
     [
-        ({"mode": "noise", "epsilon": 40.0, "delta": 0.5}, "max_epsilon"),
+        ({"mode": "noise", "epsilon": 9.0, "delta": 0.5}, "max_epsilon"),
         ({"mode": "sample-threshold", "delta": 1e-4}, "max_delta"),
         ({"mode": "sample-threshold"}, ""),
         ({"mode": "noise", "epsilon": 1.0}, ""),
