@@ -175,8 +175,12 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/test_parallel_rounds.py": ALL_TESTS,
     "tests/blindtally/test_process_pool.py": ALL_TESTS,
     "tests/client/device/test_participation.py": ALL_TESTS,
+    "tests/client/device/test_exact_sums.py": ("test_a_sketch_with_noise_spends_no_exact_study",),
     "tests/client/device/test_refusals.py": ALL_TESTS,
     "tests/client/device/test_policy.py": (
+        "test_a_release_",
+        "test_fewer_devices_than_the_policys_threshold_reach_no_threshold",
+        "test_a_threshold_of_exact_sums_is_not_below_the_policys",
         "test_a_device_joins_repeated_sums_without_noise_only_if_its_policy_allows_it",
     ),
     "tests/client/device/test_take_part.py": ALL_TESTS,
@@ -186,6 +190,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_pinned_registrar_shows_which_devices_are_invented",
         "test_the_server_reads_a_device_that_trusts_its_identities",
     ),
+    "tests/client/test_registrar.py": ("test_draws_count_after_kill_9",),
     "tests/paper": ALL_TESTS,
     "tests/protocol/mechanisms/central": ALL_TESTS,
     "tests/protocol/mechanisms/iblt/test_adaptive.py": ALL_TESTS,
@@ -194,7 +199,12 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/protocol/mechanisms/reports": ALL_TESTS,
     "tests/protocol/mechanisms/tracked/test_mechanism.py": ALL_TESTS,
     "tests/protocol/mechanisms/tracked/test_past_sketch.py": ALL_TESTS,
+    "tests/protocol/mechanisms/iblt/test_subsampled.py": ALL_TESTS,
+    "tests/protocol/mechanisms/test_lying_devices.py": ALL_TESTS,
     "tests/protocol/oracles/hsu2012": ALL_TESTS,
+    "tests/protocol/oracles/test_formulas.py": (
+        "test_orders_of_fields_are_primes_and_powers_of_two",
+    ),
     "tests/protocol/oracles/test_prefix.py": ALL_TESTS,
     "tests/protocol/oracles/test_privacy.py": ALL_TESTS,
     "tests/protocol/oracles/test_statistics.py": ALL_TESTS,
@@ -209,6 +219,8 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/protocol/test_mechanism_laws.py": (
         "test_estimates_are_unbiased_with_the_reported_variance",
         "test_the_digests_of_plans_change_only_with_the_protocol",
+        "[count-median, in noise",
+        "[count-sketch, in noise",
     ),
     "tests/protocol/test_report_laws.py": (
         "test_estimates_are_unbiased_with_the_reported_variance_and_intervals",
@@ -216,6 +228,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_the_bytes_reveal_no_more_than_is_charged",
     ),
     "tests/secagg/test_attacks.py": ALL_TESTS,
+    "tests/secagg/test_complaints.py": ALL_TESTS,
     "tests/secagg/test_graph.py": ALL_TESTS,
     "tests/secagg/test_graph_cuts.py": ALL_TESTS,
     "tests/secagg/test_liars.py": ALL_TESTS,
@@ -225,6 +238,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/secagg/test_unmasking.py": (
         "test_with_any_false_shares_the_sum_is_exact_or_there_is_none",
     ),
+    "tests/secagg/test_vectors.py": ("test_a_file_is_what_the_generator_writes",),
     "tests/server/api/test_events.py": ALL_TESTS,
     "tests/server/api/test_foreign.py": ALL_TESTS,
     "tests/server/api/test_interrupted_bodies.py": ALL_TESTS,
@@ -245,6 +259,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/test_populations.py": ALL_TESTS,
     "tests/server/test_replicas.py": ALL_TESTS,
     "tests/server/test_reports.py": ALL_TESTS,
+    "tests/server/test_seating.py": ALL_TESTS,
     "tests/server/test_service.py": ALL_TESTS,
     "tests/test_capacity.py": ALL_TESTS,
     "tests/test_docs.py": (
