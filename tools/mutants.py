@@ -2,6 +2,7 @@
 
     make mutants                                        # all modules of tools/mutants.toml: hours
     make mutants ARGS="client/device/policy.py"         # one module
+    make mutants ARGS="--sample 60"                     # 60 mutants of each module at most
 
 cosmic-ray makes the mutants: another comparison, `not` before a condition, another number, and so
 on. Two operators are added, which remove a `raise` and a call whose result is not used: an inverted
@@ -27,6 +28,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
+from random import Random
 from types import CodeType
 from typing import Any, Final, Literal
 
@@ -235,14 +237,20 @@ def read_equivalents() -> dict[tuple[str, str, str], str]:
     return reasons
 
 
-def report(path: str, jobs: int) -> bool:
-    """Run all mutants of a module and print the survivors; return whether enough were killed."""
+def report(path: str, jobs: int, sample: int | None) -> bool:
+    """Run the mutants of a module and print the survivors; return whether enough were killed.
+
+    With a `sample`, run that many mutants at most, the same ones in every run.
+    """
     equivalents = read_equivalents()
     made, seconds = list(mutants(path)), measure(path)
     print(f"{path}: {len(made)} mutants; the tests take {seconds:.0f} s", flush=True)
     unknown = [change for change in equivalents if change[0] == path]
     unknown = sorted(set(unknown) - {mutant.change for mutant in made})
     waiting = [mutant for mutant in made if mutant.change not in equivalents]
+    equivalent = len(made) - len(waiting)
+    if sample is not None and sample < len(waiting):
+        waiting = Random(path).sample(waiting, sample)
     counts = dict.fromkeys(("killed", "survived", "invalid"), 0)
     for mutant, outcome in play(path, waiting, jobs, max(_MIN_TIMEOUT, _MAX_SLOWDOWN * seconds)):
         counts[outcome] += 1
@@ -251,7 +259,7 @@ def report(path: str, jobs: int) -> bool:
     counted = counts["killed"] + counts["survived"]
     share = counts["killed"] / counted if counted else 1.0
     print(
-        f"\n{path}: {share:.1%} killed of {counted}; {len(made) - len(waiting)} equivalent, "
+        f"\n{path}: {share:.1%} killed of {counted}; {equivalent} equivalent, "
         f"{counts['invalid']} cannot be imported"
     )
     for change in unknown:
@@ -262,6 +270,7 @@ def report(path: str, jobs: int) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description="List the changes that no test notices.")
     parser.add_argument("modules", nargs="*", help="Modules of tools/mutants.toml. [default: all]")
+    parser.add_argument("--sample", type=int, metavar="N", help="Mutants of a module at most.")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="Processes at a time.")
     options = parser.parse_args()
     for path in options.modules:
@@ -273,7 +282,9 @@ def main() -> None:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder  # not the one of other test runs
         for name in _PRELOADED:
             importlib.import_module(name)
-        are_enough = [report(path, options.jobs) for path in options.modules or TESTS]
+        are_enough = [
+            report(path, options.jobs, options.sample) for path in options.modules or TESTS
+        ]
     sys.exit(not all(are_enough))
 
 
