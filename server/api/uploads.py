@@ -6,7 +6,6 @@ only the repetition of an accepted body is accepted, even if the cohort has fail
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from functools import partial
 
 from fastapi import APIRouter, Request
@@ -180,15 +179,19 @@ async def _accept(
             await require_message(service, participant, phase, previous)
         await check()
 
-    is_checked = False
+    is_checked, refusal = False, None
     if service.orchestrator.last_phase(participant.cohort) is phase:
-        with suppress(ProblemError):
+        try:
             await check_in_phase()
             is_checked = True
+        except ProblemError as error:
+            refusal = error
     if not is_checked:
         status = await service.store.participants.status(participant.cohort)
         if PHASE_ORDER[status.phase] < PHASE_ORDER[phase]:
             raise out_of_phase(MESSAGE_KIND[phase], phase, status.phase)
+        if status.phase is phase and refusal is not None:
+            raise refusal
         if status.phase is phase:
             await check_in_phase()
     upload = DeviceUpload(MESSAGE_KIND[phase], previous, bodies)

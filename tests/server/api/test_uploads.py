@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from protocol.api.phases import Phase
+from secagg.aggregator import check_key_shares
+from secagg.messages import KeyShares
+from secagg.session import Session
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
 from tests.server.harness import STEPS, Served, study_request, together
@@ -145,6 +148,27 @@ async def test_a_malformed_body_is_refused_and_may_be_corrected(party: Party) ->
         refused(await device.put(kind, body, **document), 415, "wrong-media-type")
         await device.upload(kind, body)
     await party.end()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_body_is_checked_once_even_if_it_is_refused(
+    party: Party, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
+) -> None:
+    checked: list[int] = []
+
+    def check(session: Session, slot: int, message: KeyShares) -> None:
+        checked.append(slot)
+        check_key_shares(session, slot, message)
+
+    device = await party.go_but_one("share")
+    body = await device.compute_shares()
+    last_phase = Phase.SHARING if is_known else None
+    monkeypatch.setattr("server.api.uploads.check_key_shares", check)
+    monkeypatch.setattr(party.served.service.orchestrator, "last_phase", lambda _: last_phase)
+    refused(await device.put("key-shares", unsigned(body)), 422, "malformed")
+    assert checked == [device.seat.slot]
+    await device.upload("key-shares", body)
+    assert checked == [device.seat.slot] * 2
 
 
 async def test_a_late_body_is_refused_by_the_current_phase_and_not_by_the_last_known(
