@@ -165,8 +165,8 @@ async def get_encrypted_shares(
     )
     if pending is not None:
         return pending
-    received = await service.cohort_cache.received_shares(participant.cohort)
-    return _octets(received[participant.slot].pack())
+    received = await service.cohort_cache.received_shares(participant.cohort, participant.slot)
+    return _octets(received.pack())
 
 
 @_get_octets("/participants/{participant}/complaints")

@@ -61,11 +61,11 @@ async def put_complaints(participant: SlotDep, request: Request, service: Servic
     body = await read_body(request, Complaints.nbytes(0), Complaints.nbytes(cohort.session.n - 1))
 
     async def check() -> None:
-        received = await service.cohort_cache.received_shares(participant.cohort)
         slot = participant.slot
+        received = await service.cohort_cache.received_shares(participant.cohort, slot)
         with as_malformed():
             message = Complaints.unpack(body)
-            await asyncio.to_thread(check_complaints, cohort.session, slot, received[slot], message)
+            await asyncio.to_thread(check_complaints, cohort.session, slot, received, message)
 
     bodies = {MessageKind.COMPLAINTS: body}
     await _accept(service, participant, cohort, Phase.CHECKING, check, bodies)

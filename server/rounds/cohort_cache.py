@@ -21,7 +21,10 @@ from secagg.shares import ReceivedShares
 from server.db.repositories.participants import ParticipantSlot
 from server.db.store import Store
 from server.rounds.decoding import (
+    HolderTable,
+    read_all_received_shares,
     read_complaints,
+    read_holder_table,
     read_messages,
     read_received_shares,
     read_transcript,
@@ -32,6 +35,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 _MAX_CACHED_PARTICIPANTS = 50_000  # 400 bytes each for a roster, and the same for a transcript
 _MAX_CACHED_SHARE_BYTES = 200 * 2**20  # 16 MB for 1,000 participants with 116 holders each
+_MAX_CACHED_HOLDER_BYTES = 20 * 2**20  # 0.2 MB for the same
+_SINGLE_READS = 4  # more cost cohorts that fit the cache, fewer cost those that do not
 
 
 class AsyncCache(Generic[K, V]):
@@ -47,6 +52,10 @@ class AsyncCache(Generic[K, V]):
         self._read = read
         self._values: LRUCache[K, V] = LRUCache(size, lambda value: min(weigh(value), size))
         self._reads: dict[K, asyncio.Future[V]] = {}
+
+    def __contains__(self, key: K) -> bool:
+        """Return whether the value of `key` is cached or being read."""
+        return key in self._values or key in self._reads
 
     async def __call__(self, key: K) -> V:
         """Return the value of `key`; an error of `read` is raised and not cached."""
@@ -85,11 +94,20 @@ class CohortCache:
             _MAX_CACHED_PARTICIPANTS,
             len,
         )
-        self.received_shares = AsyncCache(
-            self._received_shares,
+        self._holder_tables = AsyncCache(
+            self._holder_table, _MAX_CACHED_HOLDER_BYTES, lambda table: table.holders.nbytes
+        )
+        self._all_received_shares = AsyncCache(
+            self._read_all_received_shares,
             _MAX_CACHED_SHARE_BYTES,
             lambda by_holder: sum(received.records.nbytes for received in by_holder.values()),
         )
+        self._received_shares = AsyncCache(
+            self._read_received_shares,
+            _MAX_CACHED_SHARE_BYTES // 10,
+            lambda received: received.records.nbytes,
+        )
+        self._share_misses: LRUCache[int, int] = LRUCache(_MAX_CACHED_PARTICIPANTS)
         self.complaints: AsyncCache[int, dict[int, Complaints]] = AsyncCache(
             lambda cohort: read_complaints(messages, cohort), _MAX_CACHED_PARTICIPANTS, len
         )
@@ -127,6 +145,25 @@ class CohortCache:
             self._slot.forget(participant)
         return slot
 
+    async def received_shares(self, cohort: int, slot: int) -> ReceivedShares:
+        """Return the share pairs for the participant in `slot`.
+
+        A miss reads the bodies of this participant's dealers only, until the misses of its cohort
+        have read `_SINGLE_READS` times the bodies of the cohort. The next miss reads them all, for
+        all participants. So with more cohorts than fit, few requests read a whole cohort.
+        """
+        key = cohort, slot
+        if cohort in self._all_received_shares:
+            return (await self._all_received_shares(cohort))[slot]
+        if key in self._received_shares:
+            return await self._received_shares(key)
+        session = (await self.enrolled_cohort(cohort)).session
+        misses = self._share_misses.pop(cohort, 0)
+        if misses * session.parameters.holders >= _SINGLE_READS * session.n:
+            return (await self._all_received_shares(cohort))[slot]
+        self._share_misses[cohort] = misses + 1
+        return await self._received_shares(key)
+
     async def senders(self, cohort: int, kind: MessageKind) -> Collection[int]:
         """Return the slots that sent a message of `kind`, whose phase is closed."""
         if kind == MessageKind.KEY_SHARES:
@@ -149,9 +186,18 @@ class CohortCache:
     async def _unmasking_request(self, cohort: int) -> UnmaskingRequest:
         return await read_unmasking_request(self._messages, cohort, await self.transcript(cohort))
 
-    async def _received_shares(self, cohort: int) -> dict[int, ReceivedShares]:
+    async def _holder_table(self, cohort: int) -> HolderTable:
         session = (await self.enrolled_cohort(cohort)).session
-        return await read_received_shares(self._messages, cohort, session)
+        return await read_holder_table(self._messages, cohort, session)
+
+    async def _read_all_received_shares(self, cohort: int) -> dict[int, ReceivedShares]:
+        session = (await self.enrolled_cohort(cohort)).session
+        return await read_all_received_shares(self._messages, cohort, session)
+
+    async def _read_received_shares(self, key: tuple[int, int]) -> ReceivedShares:
+        cohort, slot = key
+        table = await self._holder_tables(cohort)
+        return await read_received_shares(self._messages, cohort, table, slot)
 
     async def _complaints_by_dealer(self, cohort: int) -> dict[int, dict[int, bytes]]:
         return complaints_by_dealer(await self.complaints(cohort))

@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from protocol.api.messages import RoundState
 from protocol.api.phases import MessageKind
@@ -23,9 +24,9 @@ from protocol.study import StudyState
 from secagg.aggregator import UnmaskingRequest, complaints_by_dealer, route_shares
 from secagg.messages import Answers, Complaints, KeyShares, UnmaskingShares
 from secagg.ring import Ring, Vector
-from secagg.roster import ShareCommitment, ShareCommitments
+from secagg.roster import GRAPH_NONCE_BYTES, ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
-from secagg.shares import ReceivedShares
+from secagg.shares import SHARE_PAIR_BYTES, ReceivedShares, share_pairs_bytes
 from secagg.unmasking import SumMessages, UnmaskedSum, unmask
 from server.db.repositories.messages import MessageRepository
 from server.db.repositories.reports import ReportRepository
@@ -57,12 +58,50 @@ class UnmaskedCohort:
     blamed: Mapping[int, str]
 
 
-async def read_received_shares(
+@dataclass(frozen=True, slots=True)
+class HolderTable:
+    """Holders of each of `dealers`: one row per dealer, in the order of its share pairs."""
+
+    dealers: NDArray[np.int64]
+    holders: NDArray[np.unsignedinteger]
+
+    def places(self, holder: int) -> dict[int, int]:
+        """Return the place of the pair for `holder` among the share pairs of each dealer."""
+        positions = np.flatnonzero(self.holders == holder)  # nonzero takes longer in two dimensions
+        rows, places = np.divmod(positions, self.holders.shape[1])
+        return dict(zip(self.dealers[rows].tolist(), places.tolist(), strict=True))
+
+
+async def read_holder_table(
+    messages: MessageRepository, number: int, session: Session
+) -> HolderTable:
+    """Return the holders in cohort `number`, which follow from the graph nonces."""
+    nonces = dict(await messages.prefixes(number, MessageKind.KEY_SHARES, GRAPH_NONCE_BYTES))
+    holders = await asyncio.to_thread(session.neighbour_selection.all_holders, nonces)
+    narrow = holders.astype(np.min_scalar_type(session.n))
+    return HolderTable(np.array([*nonces], np.int64), narrow)
+
+
+async def read_all_received_shares(
     messages: MessageRepository, number: int, session: Session
 ) -> dict[int, ReceivedShares]:
     """Return the share pairs for each participant of cohort `number` that shared."""
     key_shares = await read_messages(messages, number, MessageKind.KEY_SHARES, KeyShares.unpack)
     return await asyncio.to_thread(route_shares, session, key_shares)
+
+
+async def read_received_shares(
+    messages: MessageRepository, number: int, table: HolderTable, holder: int
+) -> ReceivedShares:
+    """Return the share pairs for one participant of cohort `number`, from its dealers' bodies."""
+    places = table.places(holder)
+    bodies = await messages.bodies_of(number, MessageKind.KEY_SHARES, places.keys())
+    records = []
+    for dealer, body in sorted(bodies):
+        pairs = share_pairs_bytes(KeyShares.unpack(body).share_pairs)
+        start = places[dealer] * SHARE_PAIR_BYTES
+        records += [dealer.to_bytes(4, "big"), pairs[start : start + SHARE_PAIR_BYTES]]
+    return ReceivedShares.unpack(b"".join(records))
 
 
 async def read_complaints(messages: MessageRepository, number: int) -> dict[int, Complaints]:

@@ -1,9 +1,10 @@
 """Repository of messages: rosters, message bodies and sums of cohorts."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
-from sqlalchemy import func, select
+from sqlalchemy import LargeBinary, Row, Table, bindparam, func, select
 from sqlalchemy.orm import Session, undefer
 
 from protocol.api.messages import ProblemType
@@ -20,6 +21,12 @@ from server.errors import ProblemError, cohort_failed, not_found
 
 _VECTORS_PER_BATCH = 16  # 6 MB of the usual 400 kB each
 _SHORT_PER_BATCH = 1_000  # about 100 bytes each, except those of malicious devices
+_MESSAGES = cast("Table", MessageRow.__table__)
+_BODIES_OF = select(_MESSAGES.c.slot, _MESSAGES.c.body).where(
+    _MESSAGES.c.cohort == bindparam("cohort"),
+    _MESSAGES.c.kind == bindparam("kind"),
+    _MESSAGES.c.slot.in_(bindparam("slots", expanding=True)),
+)
 _SHORT_KINDS = (MessageKind.COMPLAINTS, MessageKind.CONFIRMATION, MessageKind.INPUT_SIGNATURE)
 
 
@@ -82,14 +89,33 @@ class MessageRepository(Repository):
         query = select(MessageRow.slot, MessageRow.body).where(*next_ones)
         size = _SHORT_PER_BATCH if kind in _SHORT_KINDS else _VECTORS_PER_BATCH
         rows = session.execute(query.order_by(MessageRow.slot).limit(size))
-        batch = []
-        for slot, body in rows:
-            if body is None:
-                closed = session.get_one(CohortRow, cohort)
-                detail = f"the cohort is {closed.phase}: its message bodies are deleted"
-                raise _unreadable(closed, detail)
-            batch.append((slot, body))
-        return batch
+        return _undeleted(session, cohort, rows)
+
+    @read_transaction
+    def prefixes(
+        self, session: Session, cohort: int, kind: MessageKind, size: int
+    ) -> list[tuple[int, bytes]]:
+        """Return slots and the first `size` bytes of all bodies of a closed phase.
+
+        Raises:
+            ProblemError: if the bodies are deleted.
+        """
+        prefix = func.substr(MessageRow.body, 1, size, type_=LargeBinary)
+        of_kind = (MessageRow.cohort == cohort, MessageRow.kind == kind)
+        rows = session.execute(select(MessageRow.slot, prefix).where(*of_kind))
+        return _undeleted(session, cohort, rows)
+
+    @read_transaction
+    def bodies_of(
+        self, session: Session, cohort: int, kind: MessageKind, slots: Collection[int]
+    ) -> list[tuple[int, bytes]]:
+        """Return slots and bodies of the messages of `slots`.
+
+        Raises:
+            ProblemError: if the bodies are deleted.
+        """
+        parameters = {"cohort": cohort, "kind": kind, "slots": [*slots]}
+        return _undeleted(session, cohort, session.connection().execute(_BODIES_OF, parameters))
 
     @read_transaction
     def body(self, session: Session, cohort: int, kind: MessageKind, slot: int) -> bytes | None:
@@ -124,6 +150,20 @@ class MessageRepository(Repository):
         if row.phase is Phase.FAILED or row.sum is None:
             raise _unreadable(row, f"the cohort is {row.phase}: there is no sum yet")
         return row.sum
+
+
+def _undeleted(
+    session: Session, cohort: int, rows: Iterable[Row[int, bytes | None]]
+) -> list[tuple[int, bytes]]:
+    """Return `rows` of slots and bodies; raises ProblemError if a body is deleted."""
+    bodies = []
+    for slot, body in rows:
+        if body is None:
+            closed = session.get_one(CohortRow, cohort)
+            detail = f"the cohort is {closed.phase}: its message bodies are deleted"
+            raise _unreadable(closed, detail)
+        bodies.append((slot, body))
+    return bodies
 
 
 def _unreadable(row: CohortRow, detail: str) -> ProblemError:

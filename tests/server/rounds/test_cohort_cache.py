@@ -1,13 +1,17 @@
 """The cache of closed phases: one read for all requests, and no value before its phase closes."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
 from server.db.repositories.messages import MessageRepository
 from server.errors import ProblemError
 from server.rounds.cohort_cache import AsyncCache, CohortCache
-from tests.server.harness import STEPS
+from server.rounds.decoding import read_all_received_shares
+from tests.server.harness import STEPS, Served
 from tests.server.party import Party
 
 
@@ -83,7 +87,7 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     await service.store.cohorts.delete_bodies(1)
     fresh = CohortCache(service.store)
     for ask in (
-        fresh.received_shares,
+        partial(fresh.received_shares, slot=0),
         fresh.complaints,
         fresh.transcript,
         fresh.share_commitments,
@@ -120,6 +124,47 @@ async def test_a_list_deleted_meanwhile_is_not_kept(
             await fresh.transcript(1)
 
 
+async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
+    each_served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each device has 6 holders of 16, so 3 misses read the number of bodies of the cohort."""
+    terms = {"cohort_size": 16, "minimum": 16, "corrupt": 0.01, "dropout": 0}
+    study = await each_served.create(terms=terms)
+    await Party(each_served, study, await each_served.join(study, 16)).go("share")
+    await each_served.until_phase(study, "checking")
+    messages, bodies_read = each_served.store.messages, 0
+    session = (await messages.enrolled_cohort(1)).session
+    assert (session.n, session.parameters.holders) == (16, 6)
+    routed = await read_all_received_shares(messages, 1, session)
+
+    def counted(read: Callable[..., Awaitable[list[Any]]]) -> Callable[..., Awaitable[list[Any]]]:
+        async def run(*arguments: object) -> list[Any]:
+            nonlocal bodies_read
+            rows = await read(*arguments)
+            bodies_read += len(rows)
+            return rows
+
+        return run
+
+    monkeypatch.setattr("server.rounds.cohort_cache._SINGLE_READS", 1)
+    for name in ("_batch", "bodies_of"):
+        monkeypatch.setattr(type(messages), name, counted(getattr(type(messages), name)))
+    fresh = CohortCache(each_served.store)
+
+    async def read(slot: int) -> int:
+        """Return the number of bodies that one request reads."""
+        before = bodies_read
+        assert (await fresh.received_shares(1, slot)).pack() == routed[slot].pack()
+        return bodies_read - before
+
+    for _ in range(2):
+        assert [await read(slot) for slot in range(3)] == [len(routed[s]) for s in range(3)]
+        assert [await read(slot) for slot in range(2)] == [0, 0]
+        assert [await read(slot) for slot in range(3, 16)] == [16, *[0] * 12]
+        fresh._all_received_shares.forget(1)
+        fresh._received_shares._values.clear()
+
+
 async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
     """A request that comes too early is refused before any row is read."""
     device = party.devices[0]
@@ -133,7 +178,7 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
         assert (await device.get(what, wait=0)).status_code == 202
         cache = party.served.service.cohort_cache
         cached = {
-            "encrypted-shares": cache.received_shares,
+            "encrypted-shares": cache._received_shares,
             "complaints": cache.complaints,
             "survivors": cache.survivors,
             "signed-inputs": cache.signed_inputs,
@@ -142,6 +187,6 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
         assert not cached._values
         await getattr(last, step)()
         assert (await device.get(what)).status_code == 200
-        assert list(cached._values) == [1]
+        assert list(cached._values) in ([1], [(1, device.seat.slot)])
     await party.go("reveal")
     await party.end()
