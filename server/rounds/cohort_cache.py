@@ -4,7 +4,7 @@ Callers check the phase of the cohort first: a fact is only valid once its phase
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
@@ -109,10 +109,14 @@ class CohortCache:
         )
         self._share_misses: LRUCache[int, int] = LRUCache(_MAX_CACHED_PARTICIPANTS)
         self.complaints: AsyncCache[int, dict[int, Complaints]] = AsyncCache(
-            lambda cohort: read_complaints(messages, cohort), _MAX_CACHED_PARTICIPANTS, len
+            lambda cohort: read_complaints(messages, cohort),
+            _MAX_CACHED_PARTICIPANTS,
+            lambda complaints: _weight(each.signatures for each in complaints.values()),
         )
         self.complaints_by_dealer = AsyncCache(
-            self._complaints_by_dealer, 1_000, lambda by_dealer: 1 + len(by_dealer)
+            self._complaints_by_dealer,
+            _MAX_CACHED_PARTICIPANTS,
+            lambda by_dealer: 1 + _weight(by_dealer.values()),
         )
         self.transcript = AsyncCache(
             self._transcript,
@@ -215,3 +219,8 @@ class CohortCache:
 
     async def _share_commitments(self, cohort: int) -> bytes:
         return share_commitments_bytes((await self.transcript(cohort)).share_commitments)
+
+
+def _weight(signatures: Iterable[Mapping[int, bytes]]) -> int:
+    """Return the number of participants and of all their signatures."""
+    return sum(1 + len(each) for each in signatures)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from secagg.messages import Complaints
 from server.db.repositories.messages import MessageRepository
 from server.errors import ProblemError
 from server.rounds.cohort_cache import AsyncCache, CohortCache
@@ -122,6 +123,25 @@ async def test_a_list_deleted_meanwhile_is_not_kept(
     for _ in range(2):
         with pytest.raises(ProblemError, match="the study was stopped"):
             await fresh.transcript(1)
+
+
+@pytest.mark.parametrize("name", ["complaints", "complaints_by_dealer"])
+async def test_complaints_weigh_as_much_as_their_signatures(
+    served: Served, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    reads: list[int] = []
+
+    async def read(_messages: MessageRepository, cohort: int) -> dict[int, Complaints]:
+        reads.append(cohort)
+        accused = {0: Complaints(dict.fromkeys(range(1, 9), bytes(64)))}
+        return accused | {slot: Complaints({}) for slot in range(1, 9)}
+
+    monkeypatch.setattr("server.rounds.cohort_cache.read_complaints", read)
+    monkeypatch.setattr("server.rounds.cohort_cache._MAX_CACHED_PARTICIPANTS", 30)
+    cached = getattr(CohortCache(served.store), name)
+    for cohort in (1, 1, 2, 1):  # 17 each, so 30 is enough for one of them
+        await cached(cohort)
+    assert reads == [1, 2, 1]
 
 
 async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
