@@ -5,7 +5,8 @@
     GET .../joiners?after          their identities and enrolments, in the order of joining
     PUT .../seating                signatures of all cohorts, and the joiner of each seat
 
-The service checks every signature before it seats anyone. Devices check them again.
+The service checks every signature before it stores the seats. Devices check them again. A job moves
+the joiners to their seats (`server/rounds/jobs.py`).
 """
 
 import asyncio
@@ -16,7 +17,6 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as InPath
 
 from protocol.api.messages import SeatingPage, SeatingView
-from protocol.api.phases import Phase
 from protocol.mechanisms.registry import AnyPlan
 from protocol.study import Hex32
 from secagg.keys import SIGNATURE_BYTES
@@ -29,7 +29,6 @@ from server.api.common import (
     problem_responses,
 )
 from server.api.dependencies import as_malformed, require
-from server.db.channels import cohort_channel, study_channel
 from server.http.limits import OCTET_STREAM, read_body
 from server.principals import Permission
 from server.service import Service, ServiceDep
@@ -68,7 +67,7 @@ async def joiners(
 ) -> Response:
     """Return identity and enrolment of up to 10,000 joiners, in the order of joining."""
     lobby = await service.store.seatings.lobby(study, number)
-    if lobby.phase is not Phase.SEATING:
+    if not lobby.is_waiting:
         return Response(b"", media_type=OCTET_STREAM)
     rows = await service.store.seatings.joiners(lobby.cohort, after, JOINERS_PER_PAGE)
     body = b"".join(bytes.fromhex(identity) + enrolment for identity, enrolment in rows)
@@ -85,7 +84,7 @@ async def seat(study: StudyId, number: RoundNumber, request: Request, service: S
     """Seat the joiners: a signature for each cohort, and the number of the joiner in each seat.
 
     Seats are in the order of cohorts and slots; joiners are numbered in the order of joining.
-    Repeating the request changes nothing.
+    Repeating the request changes nothing. Sharing starts when all joiners have moved.
     """
     lobby = await service.store.seatings.lobby(study, number)
     plan = await service.cohort_cache.plan((study, number))
@@ -95,14 +94,12 @@ async def seat(study: StudyId, number: RoundNumber, request: Request, service: S
     signatures = [body[start : start + SIGNATURE_BYTES] for start in _starts(cohorts)]
     seatings = [CohortSeating(i, lobby.joiners, each) for i, each in enumerate(signatures)]
     order = np.frombuffer(body, ">u4", offset=cohorts * SIGNATURE_BYTES).astype(np.int64)
-    if lobby.phase is Phase.SEATING:
+    if lobby.is_waiting:
         identities = await _identities(service, lobby.cohort)
         with as_malformed():
             await asyncio.to_thread(_check_seats, plan, identities, order.tolist(), seatings)
-    is_new = await service.store.seatings.seat(study, number, order.tolist(), seatings)
-    if is_new:
-        service.notifier.notify(cohort_channel(lobby.cohort), study_channel(study))
-        service.orchestrator.wake()
+    await service.store.seatings.accept(study, number, order.tolist(), seatings)
+    service.orchestrator.wake()
 
 
 def _starts(cohorts: int) -> range:

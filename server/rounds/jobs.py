@@ -1,4 +1,4 @@
-"""Jobs of a server: summing a cohort, closing a round, deleting message bodies.
+"""Jobs of a server: seating a round, summing a cohort, closing a round, deleting message bodies.
 
 A job runs under a lease, which is renewed while it runs and released at its end; another process
 repeats the job of a killed one from the same rows. Each job publishes its result in one transaction
@@ -31,6 +31,7 @@ from server.db.repositories.leases import (
     StaleLeaseError,
     close_round_job,
     delete_bodies_job,
+    seat_job,
     sum_job,
 )
 from server.db.repositories.rounds import ClosedRound
@@ -43,6 +44,7 @@ from server.telemetry.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
 _TRANSIENT_ERRORS = (*UNAVAILABLE_ERRORS, StaleLeaseError)  # not the job's fault: it is repeated
+_SEATS_PER_TRANSACTION = 2_000  # up to 0.3 s, in which SQLite has no other writer
 _RENEWALS_PER_LEASE = 3  # so that two may fail
 
 
@@ -114,6 +116,14 @@ class JobRunner:
     metrics: Metrics
     tracer: Tracer
 
+    async def seat_round(self, study: str, number: int) -> None:
+        """Move joiners to their seats and start sharing, unless another process does."""
+
+        async def seat(_lease: Lease) -> None:  # idempotent, so the lease is not checked
+            await self._seat(study, number)
+
+        await self._run(seat_job(study, number), seat, study=study, round=number)
+
     async def sum_cohort(self, cohort: PendingCohort) -> None:
         """Unmask and store the sum of a cohort, unless another process does."""
         fields = log_fields(cohort)
@@ -154,6 +164,23 @@ class JobRunner:
                 await action(lease)
 
         await self.leases.run(job, measured)
+
+    async def _seat(self, study: str, number: int) -> None:
+        seatings = self.store.seatings
+        try:
+            seats = await seatings.seats(study, number)
+            while seats and await seatings.take_seats(seats, _SEATS_PER_TRANSACTION):
+                pass
+            cohorts = await seatings.start_sharing(study, number)
+        except _TRANSIENT_ERRORS:
+            raise
+        except Exception:
+            _log.exception("round not seated", study=study, round=number)
+            await seatings.fail(study, number, INTERNAL_FAULT)
+        else:
+            if cohorts:
+                _log.info("round seated", study=study, round=number, cohorts=len(cohorts))
+            self.notifier.notify(*map(cohort_channel, cohorts), study_channel(study))
 
     async def _sum(self, cohort: PendingCohort, lease: Lease) -> None:
         try:

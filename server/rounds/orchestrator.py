@@ -29,7 +29,13 @@ from secagg.parameters import choose_parameters
 from server.db.channels import cohort_channel, study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.db.repositories.cohort_phases import PendingCohort, PendingSnapshot
-from server.db.repositories.leases import Job, close_round_job, delete_bodies_job, sum_job
+from server.db.repositories.leases import (
+    Job,
+    close_round_job,
+    delete_bodies_job,
+    seat_job,
+    sum_job,
+)
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
 from server.notify.notifier import Notifier
@@ -144,7 +150,7 @@ class Orchestrator:
         ends = list(snapshot.claimed.values())
         for cohort in snapshot.cohorts:
             status = self._effective_status(snapshot, cohort)
-            if not self._is_claimed(snapshot, sum_job(cohort.id)):
+            if not self._is_claimed(snapshot, _job_of(cohort)):
                 await self._settle_safely(replace(cohort, phase_status=status), snapshot.now)
                 ends.append(status.closes_at)
         for study, number in await self.store.rounds.ready_to_close():
@@ -234,12 +240,15 @@ class Orchestrator:
                 f"where {status.quorum} are needed"
             )
             await self._fail(cohort, FailureCause.TOO_FEW, reason, status.received)
+        elif phase is Phase.SEATING:
+            study, number = cohort.study, cohort.round
+            self._start_job(_job_of(cohort), self._jobs.seat_round, study, number)
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(cohort)
         elif phase is Phase.CHECKING:
             await self._close_checking(cohort)
         elif phase is Phase.UNMASKING:
-            self._start_job(sum_job(cohort.id), self._jobs.sum_cohort, cohort)
+            self._start_job(_job_of(cohort), self._jobs.sum_cohort, cohort)
         else:
             moved = await self.store.cohorts.move(cohort, next_phase)
             self._after_move(cohort, next_phase, moved)
@@ -288,3 +297,10 @@ class Orchestrator:
             _log.warning("cohort failed", cause=cause.value, reason=reason, **log_fields(cohort))
             self.notifier.notify(cohort_channel(cohort.id), study_channel(cohort.study))
         self.wake()
+
+
+def _job_of(cohort: PendingCohort) -> Job:
+    """Return the job that ends the phase of a cohort that is seating or unmasking."""
+    if cohort.phase_status.phase is Phase.SEATING:
+        return seat_job(cohort.study, cohort.round)
+    return sum_job(cohort.id)

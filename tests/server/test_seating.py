@@ -1,7 +1,7 @@
 """Rounds that a registrar seats: from joining over the seats to the sum of each cohort."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import httpx
 import numpy as np
@@ -10,12 +10,16 @@ import pytest
 from client.registrar import DrawRecord, Registrar
 from client.transport import Transport
 from protocol.api.messages import RoundView
+from protocol.api.phases import Phase
 from secagg.keys import Identity
+from server.db.repositories.seatings import SeatingRepository, Seats
+from server.errors import INTERNAL_FAULT
 from server.principals import Permission
 from tests.server.conftest import Serve
 from tests.server.credentials import keyed
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, together
+from tests.server.party import refused
 from tests.server.test_invited import WORDS
 
 REGISTRAR = Identity.of(bytes(range(32)))
@@ -35,7 +39,17 @@ async def seat(served: Served, registrar: Registrar | None = None, **headers: st
         await registrar.seat_pending(
             Transport(http, 5), report=lambda _round, refusal: reports.append(refusal)
         )
+    await until_moved(served)
     return reports
+
+
+async def until_moved(served: Served) -> None:
+    """Wait until no round has seats that its joiners have not taken."""
+    while any(
+        cohort.phase_status.phase is Phase.SEATING and cohort.phase_status.received
+        for cohort in await served.store.cohorts.pending()
+    ):
+        await served.tick()
 
 
 async def joined(served: Served, count: int = 9, **changes: object) -> tuple[str, list[Device]]:
@@ -197,10 +211,96 @@ async def test_seats_that_the_registrar_did_not_sign_change_nothing(served: Serv
     assert (await put_seats(served, study, good)).status_code == 204
     assert (await put_seats(served, study, good)).status_code == 204  # changes nothing
     other = seats([devices[8], *devices[1:8], devices[0]])
-    assert (await put_seats(served, study, other)).json()["type"].endswith("wrong-phase")
+    refused(await put_seats(served, study, other), 409, "conflict")
+    await until_moved(served)
+    assert (await put_seats(served, study, good)).status_code == 204
+    refused(await put_seats(served, study, other), 409, "wrong-phase")
     for device in devices:
         await device.share()
     assert [device.seat.cohort for device in devices] == [0] * 5 + [1] * 4
+
+
+class Moves:
+    """Moves of two joiners each, of which the third has the outcome of `third`."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, third: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.count, self._third = 0, third
+        self._take_seats = SeatingRepository.take_seats
+        monkeypatch.setattr("server.rounds.jobs._SEATS_PER_TRANSACTION", 2)
+
+        async def take_seats(repository: SeatingRepository, seats: Seats, limit: int) -> int:
+            self.count += 1
+            if self.count == 3:
+                await self._third()
+            return await self._take_seats(repository, seats, limit)
+
+        monkeypatch.setattr(SeatingRepository, "take_seats", take_seats)
+
+
+async def wait_forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_server_that_ends_between_two_moves_of_joiners_goes_on(
+    serve: Serve, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves = Moves(monkeypatch, wait_forever)
+    async with serve(database_url) as before:
+        study, devices = await joined(before)
+        body = seats(devices[::-1])
+        body = body[:128] + np.arange(8, -1, -1, dtype=">u4").tobytes()
+        assert (await put_seats(before, study, body)).status_code == 204
+        while moves.count < 3:
+            await before.tick()
+        assert (await put_seats(before, study, body)).status_code == 204
+        refused(await put_seats(before, study, seats(devices)), 409, "conflict")
+        path = f"/v1/studies/{study}/rounds/1/joiners"
+        assert (await before.client.get(path)).content == b""
+        assert await before.store.seatings.pending(REGISTRAR.public.hex()) == ()
+        cohorts = (await before.show_round(study)).cohorts
+        assert [(each.phase, each.enrolled) for each in cohorts] == [("seating", 5), ("seating", 4)]
+        for device in devices:
+            assert (await device.get("roster", wait=0)).status_code == 202
+            again = await device.apply(study, 1)
+            assert (again.status_code, again.json()["slot"]) == (200, None)
+    async with serve(database_url) as after:
+        for device in devices:
+            device.client = after.client
+        await until_moved(after)
+        await check_sums(after, study, devices)
+    assert [device.seat.cohort for device in devices] == [1] * 4 + [0] * 5
+
+
+async def test_a_study_that_stops_between_two_moves_of_joiners_fails_all_cohorts(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, devices = await joined(served)
+
+    async def stop() -> None:
+        await served.client.post(f"/v1/studies/{study}/stop")
+
+    Moves(monkeypatch, stop)
+    assert (await put_seats(served, study, seats(devices))).status_code == 204
+    await until_moved(served)
+    view = await served.until_closed(study)
+    assert [str(cohort.failure) for cohort in view.cohorts] == ["the study was stopped"] * 2
+
+
+async def test_a_fault_while_joiners_move_fails_the_round(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, devices = await joined(served)
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    Moves(monkeypatch, fail)
+    assert (await put_seats(served, study, seats(devices))).status_code == 204
+    view = await served.until_closed(study)
+    assert {str(cohort.failure) for cohort in view.cohorts} == {INTERNAL_FAULT}
+    refused(await devices[0].get("roster"), 410, "cohort-failed")
 
 
 async def test_only_rounds_that_wait_for_seats_show_their_joiners(served: Served) -> None:

@@ -123,7 +123,7 @@ def count_received(session: Session, row: CohortRow) -> int:
     if row.phase in (Phase.ENROLLING, Phase.REPORTING):
         return row.enrolled
     if row.phase is Phase.SEATING:
-        return 0  # the registrar's answer ends the phase
+        return int(row.seating is not None)
     of_phase = (MessageRow.cohort == row.id, MessageRow.kind == MESSAGE_KIND[row.phase])
     return session.scalar(select(func.count()).select_from(MessageRow).where(*of_phase)) or 0
 
@@ -193,7 +193,7 @@ def _pending_cohort(
             expected, quorum = rules.max_devices, rules.cohorts * rules.minimum
         patience = limits.enrolling  # silence does not end it, because a larger cohort hides better
     elif row.phase is Phase.SEATING:
-        expected = quorum = 1  # the registrar's answer, which moves the cohort itself
+        received, expected, quorum = int(row.seating is not None), 1, 1  # the registrar's seats
     elif row.phase is Phase.REPORTING:
         received, expected, quorum = row.enrolled, rules.max_devices, rules.minimum
         patience = limits.reporting  # devices report when they can

@@ -51,6 +51,15 @@ class Lease:
     version: int
 
 
+def seat_job(study: str, number: int) -> Job:
+    """Return the job that moves the joiners of a round to their seats."""
+    of_round = (CohortRow.study == study, CohortRow.round == number)
+    due = exists().where(
+        *of_round, CohortRow.phase == Phase.SEATING, CohortRow.seating.is_not(None)
+    )
+    return Job(f"seat-round {study} {number}", due)
+
+
 def sum_job(cohort: int) -> Job:
     due = exists().where(CohortRow.id == cohort, CohortRow.phase == Phase.UNMASKING)
     return Job(f"sum-cohort {cohort}", due)

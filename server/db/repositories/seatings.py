@@ -1,29 +1,36 @@
 """Repository of seatings: the joiners of a round that wait for its registrar, and their seats.
 
-While devices join, all of them are in the first cohort of the round, in the order of joining. One
-transaction makes the other cohorts, moves each joiner to the seat that the registrar drew, and
-starts sharing.
+While devices join, all of them are in the first cohort of the round, the lobby, in the order of
+joining. Then
+
+    accept         stores the seats of all joiners, and makes the other cohorts
+    take_seats     moves some joiners to their seats, in each of many short transactions
+    start_sharing  starts sharing in all cohorts, once every joiner has its seat
+
+Each transaction may be repeated. So after a kill any process continues: until sharing starts, the
+lobby's slots below the number of joiners are those of joiners that still have to move.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, cast
 
-from sqlalchemy import Table, bindparam, func, insert, select, update
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Table, bindparam, exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from protocol.api.events import EventKind
-from protocol.api.messages import PendingSeating, Timeouts
+from protocol.api.events import FailureCause
+from protocol.api.messages import PendingSeating, ProblemType, Timeouts
 from protocol.api.phases import Phase
 from protocol.study import Terms
 from secagg.seating import CohortSeating, cohort_sizes
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.cohort_phases import enter_phase
-from server.db.repositories.events import record_event
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, ParticipantRow, StudyRow
-from server.errors import not_found, out_of_phase
+from server.errors import ProblemError, not_found, out_of_phase
 
 _PARTICIPANTS = cast("Table", ParticipantRow.__table__)
 _TAKE_SEAT = (
@@ -35,11 +42,27 @@ _TAKE_SEAT = (
 
 @dataclass(frozen=True, slots=True)
 class Lobby:
-    """The first cohort of a round, in its present `phase`, and the joiners of the whole round."""
+    """The first cohort of a round, and the joiners of the whole round.
+
+    `is_waiting`: whether it still waits for the registrar's seats.
+    """
 
     cohort: int
-    phase: Phase
+    is_waiting: bool
     joiners: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seats:
+    """The seats of a round: the row id of the cohort and the slot, by the number of the joiner.
+
+    Joiners that stay in the lobby first take slots behind all joiners, because their seats may
+    still be taken: `number of joiners + seat`.
+    """
+
+    lobby: int
+    cohorts: NDArray[np.int64]
+    slots: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +73,12 @@ class SeatingRepository(Repository):
     def pending(self, session: Session, registrar: str) -> tuple[PendingSeating, ...]:
         """Return the rounds that wait for `registrar`, an Ed25519 key in hexadecimal."""
         query = select(CohortRow, StudyRow.terms).join(StudyRow, StudyRow.id == CohortRow.study)
-        rows = session.execute(query.where(CohortRow.phase == Phase.SEATING)).all()
+        is_waiting = (CohortRow.phase == Phase.SEATING, CohortRow.seating.is_(None))
         return tuple(
             PendingSeating(
                 study=row.study, round=row.round, joiners=row.enrolled, deadline=row.deadline
             )
-            for row, terms in rows
+            for row, terms in session.execute(query.where(*is_waiting))
             if Terms.model_validate(terms).registrar == registrar
         )
 
@@ -67,22 +90,23 @@ class SeatingRepository(Repository):
             ProblemError: if there is no such round, or it is still enrolling.
         """
         row = _find_lobby(session, study, number)
-        of_round = (CohortRow.study == study, CohortRow.round == number)
-        joiners = session.scalar(select(func.sum(CohortRow.enrolled)).where(*of_round))
-        return Lobby(row.id, row.phase, int(joiners or 0))
+        return Lobby(row.id, _is_waiting(row), _count_joiners(session, row))
 
     @read_transaction
     def joiners(
         self, session: Session, lobby: int, after: int, limit: int
     ) -> Sequence[tuple[str, bytes]]:
-        """Return identities and enrolments in the order of joining, without the first `after`."""
+        """Return identities and enrolments in the order of joining, without the first `after`.
+
+        The lobby must be waiting for the seats.
+        """
         columns = (ParticipantRow.identity, ParticipantRow.registrar_signature)
         query = select(*columns).where(ParticipantRow.cohort == lobby, ParticipantRow.slot >= after)
         rows = session.execute(query.order_by(ParticipantRow.slot).limit(limit))
         return [(identity, signature) for identity, signature in rows]
 
     @write_transaction
-    def seat(
+    def accept(
         self,
         session: Session,
         study: str,
@@ -90,23 +114,92 @@ class SeatingRepository(Repository):
         order: Sequence[int],
         seatings: Sequence[CohortSeating],
     ) -> bool:
-        """Seat the joiners, in the `order` of cohorts and slots; False if this was done before.
+        """Store the seats of joiners, in the `order` of cohorts and slots; False if repeated.
 
         Raises:
             ProblemError: if the round is not seating, or was seated otherwise.
         """
         lobby = _find_lobby(session, study, number, lock=True)
-        if lobby.phase is not Phase.SEATING:
-            if _stored_seatings(session, study, number) == [each.pack() for each in seatings]:
+        if not _is_waiting(lobby):
+            if _stored_seatings(session, study, number) == list(seatings):
                 return False
+            if lobby.phase is Phase.SEATING:
+                detail = "the registrar sent other seats before"
+                raise ProblemError(ProblemType.CONFLICT, detail, phase=lobby.phase)
             raise out_of_phase("the seating of a round", Phase.SEATING, lobby.phase)
+        _make_cohorts(session, lobby, seatings)
+        lobby.seating = seatings[0].pack() + np.array(order, ">u4").tobytes()
+        return True
+
+    @read_transaction
+    def seats(self, session: Session, study: str, number: int) -> Seats | None:
+        """Return the seats that joiners have to take; None if the round has none or is sharing."""
+        lobby = _find_lobby(session, study, number)
+        if lobby.phase is not Phase.SEATING or lobby.seating is None:
+            return None
+        of_round = (CohortRow.study == study, CohortRow.round == number)
+        query = select(CohortRow.id, CohortRow.enrolled).where(*of_round)
+        rows = session.execute(query.order_by(CohortRow.number)).all()
+        _, packed = CohortSeating.split(lobby.seating)
+        order = np.frombuffer(packed, ">u4").astype(np.int64)
+        cohorts, slots = np.empty_like(order), np.empty_like(order)
+        cohorts[order] = np.repeat([cohort for cohort, _ in rows], [n for _, n in rows])
+        slots[order] = np.concatenate([np.arange(n) for _, n in rows])
+        slots[cohorts == lobby.id] += len(order)
+        return Seats(lobby.id, cohorts, slots)
+
+    @write_transaction
+    def take_seats(self, session: Session, seats: Seats, limit: int) -> int:
+        """Move the next `limit` joiners of the lobby to `seats`; return the number that moved."""
+        lobby = (CohortRow.id == seats.lobby, CohortRow.phase == Phase.SEATING)
+        if session.scalar(select(CohortRow.id).where(*lobby).with_for_update()) is None:
+            return 0
+        unseated = (ParticipantRow.cohort == seats.lobby, ParticipantRow.slot < len(seats.slots))
+        query = select(ParticipantRow.slot).where(*unseated).order_by(ParticipantRow.slot)
+        joiners = session.scalars(query.limit(limit)).all()
+        rows = [
+            {
+                "lobby": seats.lobby,
+                "left": joiner,
+                "to_cohort": int(seats.cohorts[joiner]),
+                "to_slot": int(seats.slots[joiner]),
+            }
+            for joiner in joiners
+        ]
+        if rows:
+            session.connection().execute(_TAKE_SEAT, rows)
+        return len(rows)
+
+    @write_transaction
+    def start_sharing(self, session: Session, study: str, number: int) -> Sequence[int]:
+        """Start sharing in all cohorts of a round, and return their row ids.
+
+        It returns none if the round is not seating, or some joiners have not taken their seats.
+        """
+        cohorts = _lock_seating(session, study, number)
+        if not cohorts or cohorts[0].number != 0 or cohorts[0].seating is None:
+            return []
+        lobby, joiners = cohorts[0], _count_joiners(session, cohorts[0])
+        of_lobby = ParticipantRow.cohort == lobby.id
+        if session.scalar(select(exists().where(of_lobby, ParticipantRow.slot < joiners))):
+            return []
+        in_order = update(_PARTICIPANTS).where(_PARTICIPANTS.c.cohort == lobby.id)
+        session.execute(in_order.values(slot=_PARTICIPANTS.c.slot - joiners))
+        lobby.seating = CohortSeating.split(lobby.seating or b"")[0].pack()
         now = self.database.now(session)
         timeouts = Timeouts.model_validate(find_study(session, study).timeouts)
         duration = timedelta(seconds=timeouts.sharing)
-        sizes = cohort_sizes(lobby.enrolled, len(seatings))
-        ids = _start_sharing(session, lobby, sizes, seatings, now, duration)
-        _move_joiners(session, ids, sizes, order)
-        return True
+        for row in cohorts:
+            enter_phase(session, row, Phase.SHARING, row.enrolled, now, duration)
+        return [row.id for row in cohorts]
+
+    @write_transaction
+    def fail(self, session: Session, study: str, number: int, reason: str) -> None:
+        """Fail all cohorts of a round that are seating, because of a fault of this program."""
+        now = self.database.now(session)
+        for row in _lock_seating(session, study, number):
+            row.failure = reason
+            enter_phase(session, row, Phase.FAILED, 0, now, cause=FailureCause.INTERNAL)
 
 
 def _find_lobby(session: Session, study: str, number: int, *, lock: bool = False) -> CohortRow:
@@ -121,73 +214,44 @@ def _find_lobby(session: Session, study: str, number: int, *, lock: bool = False
     return row
 
 
-def _stored_seatings(session: Session, study: str, number: int) -> list[bytes | None]:
+def _is_waiting(lobby: CohortRow) -> bool:
+    return lobby.phase is Phase.SEATING and lobby.seating is None
+
+
+def _count_joiners(session: Session, lobby: CohortRow) -> int:
+    of_round = (CohortRow.study == lobby.study, CohortRow.round == lobby.round)
+    return int(session.scalar(select(func.sum(CohortRow.enrolled)).where(*of_round)) or 0)
+
+
+def _stored_seatings(session: Session, study: str, number: int) -> list[CohortSeating | None]:
     of_round = (CohortRow.study == study, CohortRow.round == number)
     query = select(CohortRow.seating).where(*of_round).order_by(CohortRow.number)
-    return list(session.scalars(query))
+    stored = session.scalars(query)
+    return [None if packed is None else CohortSeating.split(packed)[0] for packed in stored]
 
 
-def _start_sharing(
-    session: Session,
-    lobby: CohortRow,
-    sizes: Sequence[int],
-    seatings: Sequence[CohortSeating],
-    now: datetime,
-    duration: timedelta,
-) -> list[int]:
-    """Start sharing in the lobby and in new cohorts of these sizes; return the ids of all."""
-    before = lobby.history
-    lobby.enrolled, lobby.seating = sizes[0], seatings[0].pack()
-    lobby.history = [record | {"received": sizes[0]} for record in before]
-    enter_phase(session, lobby, Phase.SHARING, sizes[0], now, duration)
-    sharing = lobby.history[-1]
-    rows = [
-        {
-            "study": lobby.study,
-            "round": lobby.round,
+def _lock_seating(session: Session, study: str, number: int) -> Sequence[CohortRow]:
+    """Return the cohorts of a round that are seating, all locked."""
+    seating = (CohortRow.round == number, CohortRow.phase == Phase.SEATING)
+    query = select(CohortRow).where(CohortRow.study == study, *seating).order_by(CohortRow.number)
+    return session.scalars(query.with_for_update()).all()
+
+
+def _make_cohorts(session: Session, lobby: CohortRow, seatings: Sequence[CohortSeating]) -> None:
+    """Make the other cohorts of the round of `lobby`, which are seating as it is."""
+    sizes = cohort_sizes(lobby.enrolled, len(seatings))
+    enrolling, seating = lobby.history
+    facts = {"study": lobby.study, "round": lobby.round, "phase": lobby.phase}
+    facts |= {"deadline": lobby.deadline, "poisoned": False, "accused": []}
+    rows: list[dict[str, Any]] = [
+        facts
+        | {
             "number": number,
-            "phase": Phase.SHARING,
-            "deadline": lobby.deadline,
-            "enrolled": sizes[number],
-            "poisoned": False,
-            "history": [*(r | {"received": sizes[number]} for r in before), sharing],
-            "accused": [],
+            "enrolled": size,
+            "history": [enrolling | {"received": size}, seating],
             "seating": seatings[number].pack(),
         }
-        for number in range(1, len(sizes))
+        for number, size in enumerate(sizes)
     ]
-    session.execute(insert(CohortRow), rows)
-    for row in rows:
-        facts: dict[str, Any] = {"round": lobby.round, "cohort": row["number"]}
-        facts |= {"previous_phase": Phase.SEATING, "phase": Phase.SHARING, "seconds": 0.0}
-        facts |= {"received": row["enrolled"], "expected": row["enrolled"]}
-        record_event(session, lobby.study, EventKind.COHORT_PHASE_CHANGED, now, **facts)
-    of_round = (CohortRow.study == lobby.study, CohortRow.round == lobby.round)
-    return list(session.scalars(select(CohortRow.id).where(*of_round).order_by(CohortRow.number)))
-
-
-def _move_joiners(
-    session: Session, cohorts: Sequence[int], sizes: Sequence[int], order: Sequence[int]
-) -> None:
-    """Give joiner `order[i]` the i-th seat; `cohorts` are row ids, of which the first is the lobby.
-
-    No two ever have the same place: most joiners leave the lobby for empty cohorts, and then those
-    that stay leave their places for negative ones before they take their seats.
-    """
-    places = [(cohort, slot) for cohort, n in zip(cohorts, sizes, strict=True) for slot in range(n)]
-    lobby, stay = cohorts[0], sizes[0]
-    _take_seats(session, lobby, order[stay:], places[stay:])
-    left = update(_PARTICIPANTS).where(_PARTICIPANTS.c.cohort == lobby)
-    session.execute(left.values(slot=-1 - _PARTICIPANTS.c.slot))
-    _take_seats(session, lobby, [-1 - joiner for joiner in order[:stay]], places[:stay])
-
-
-def _take_seats(
-    session: Session, lobby: int, slots: Sequence[int], places: Sequence[tuple[int, int]]
-) -> None:
-    """Move the participants of the lobby in `slots` to `places`, each a cohort and a slot."""
-    rows = [
-        {"lobby": lobby, "left": left, "to_cohort": cohort, "to_slot": slot}
-        for left, (cohort, slot) in zip(slots, places, strict=True)
-    ]
-    session.connection().execute(_TAKE_SEAT, rows)
+    session.execute(insert(CohortRow), rows[1:])
+    lobby.enrolled, lobby.history = sizes[0], rows[0]["history"]
