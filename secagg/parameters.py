@@ -42,6 +42,10 @@ _RATE_TOLERANCE = 1e-14  # rates such as 0.2 are not exact: 0.2 of 1000 must cou
 _LN2 = math.log(2)
 _FLOAT_NATS = 40  # a term of e^-40 of a sum does not change its 53 bits
 _SIZES_AT_ONCE = 256
+# The proof computes the effects of forged confirmations and invented entries; with these minima
+# its bounds hold also where few dropouts are assumed, or few participants.
+_MIN_ACTIVE_HOLDERS = 10
+_MIN_CUT_DROPOUTS = 6
 MAX_EXPONENT = 128  # as unlikely as guessing a key
 MAX_HOLDERS = 2_000  # key shares of 130 kB, and a bounded search
 # The largest corrupt + dropout (corrupt + 2 dropout if active) for which promises are possible.
@@ -127,7 +131,8 @@ def choose_parameters(n: int, assumptions: Assumptions) -> Parameters:
     if load > MAX_FAULT_FRACTION:
         counted = "corrupt + 2 dropout" if assumptions.is_active else "corrupt + dropout"
         raise InfeasibleError(f"{counted} is {load:.2f}, above {MAX_FAULT_FRACTION}: assume less")
-    for holders in range(2, min(n - 2, MAX_HOLDERS) + 1, 2):
+    fewest = _MIN_ACTIVE_HOLDERS if assumptions.is_active else 2
+    for holders in range(fewest, min(n - 2, MAX_HOLDERS) + 1, 2):
         parameters = _sparse_parameters(n, holders, assumptions)
         if parameters is not None:
             return parameters
@@ -210,16 +215,19 @@ def _log_cut_probability(n: int, holders: int, threshold: int, assumptions: Assu
     """Return the log of the probability that an active server can cut off any honest group.
 
     A group of c is cut off if each of its members has t - 1 holders or more in the group or among
-    the corrupt, and no honest survivor outside selected a member. The server chooses the D dropouts
-    outside. The result is exact up to `_allowed_cut`; above, it may be too small, but stays above.
+    the corrupt, and no honest survivor outside selected a member. The server chooses the dropouts
+    outside, D or `_MIN_CUT_DROPOUTS`. The result is exact up to `_allowed_cut`; above, it may be
+    too small, but stays above.
     """
-    corrupt, dropouts = assumptions.max_corrupt(n), assumptions.max_dropouts(n)
+    corrupt = assumptions.max_corrupt(n)
+    dropouts = max(assumptions.max_dropouts(n), _MIN_CUT_DROPOUTS)
     size = np.arange(1.0, (n - corrupt) // 2 + 1)
     others = n - corrupt - size
     surviving = np.maximum(others - dropouts, 0)
     avoiding = _log_choose(n - 1 - size, holders) - _log_choose(n - 1, holders)
+    avoiding = surviving * np.where(surviving > 0, avoiding, 0)
     choices = _log_choose(others, np.minimum(dropouts, others))
-    outside = np.where(surviving > 0, np.minimum(choices + surviving * avoiding, 0), 0)
+    outside = np.minimum(choices + avoiding, 0)
     groups = _log_choose(n - corrupt, size) + outside
 
     def cut(size: _LogArray) -> _LogArray:
@@ -230,8 +238,8 @@ def _log_cut_probability(n: int, holders: int, threshold: int, assumptions: Assu
     # Most sizes are negligible by a bound on `inside` that needs no tail [Hoeffding 1963, (2.1)].
     allowed = _allowed_cut(assumptions)
     share, need = (corrupt + size - 1) / (n - 1), (threshold - 1) / holders
-    divergence = rel_entr(need, share) + rel_entr(1 - need, 1 - share)
-    bound = groups - size * np.where(share < need, holders * divergence, 0)
+    exponent = holders * relative_entropy(need, share)
+    bound = groups - size * np.where(share < need, exponent, 0)
     relevant = bound > allowed - math.log(n) - _FLOAT_NATS
     rest = logsumexp(np.append(bound[~relevant], -np.inf))
     return float(np.logaddexp(rest, _log_sum(cut, size[relevant], allowed)))
@@ -265,6 +273,11 @@ def _spot_checks(n: int, assumptions: Assumptions) -> int:
     passing = math.log2(1 - max(forged, 1) / (2 * quorum))
     exponent = assumptions.sigma + 2 + 2 * math.log2(n)
     return min(math.ceil(exponent / (-2 * passing)), quorum - 1)
+
+
+def relative_entropy(p: _LogArray | float, q: _LogArray | float) -> _LogArray:
+    """Return the relative entropy of coins with probabilities `p` and `q`, in nats."""
+    return np.asarray(rel_entr(p, q) + rel_entr(1 - p, 1 - q), np.float64)
 
 
 def log_tail(population: int, marked: _LogArray, draws: int, least: int) -> _LogArray:

@@ -13,7 +13,8 @@ server selects cannot pass for a round.
 Let c of J joiners collude. A cohort of n has Hyp(J, c, n) colluders, hypergeometric, and is safe
 with at most A = floor(gamma n). A server may use one of `MAX_DRAWS` draws for a device. So
 `max_colluders` is the largest c for which MAX_DRAWS times the sum of Pr[Hyp(J, c, n) > A] over all
-cohorts is at most 2^-sigma.
+cohorts is at most 2^-sigma. A study that asks the same devices in each of R rounds has
+MAX_DRAWS + R draws, and a probability that is larger by 1 + R / MAX_DRAWS.
 
 Source: random division into committees as in sharded systems, computed exactly; an addition of
 blindtally.

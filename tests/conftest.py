@@ -130,6 +130,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[jl-hh, paper",
         "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[prefix-extension]",
     ),
+    "tests/secagg/test_security_proof.py": ("test_all_terms_are_small_at_any_size_and_rates",),
     "tests/server/api/test_contract.py": ALL_TESTS,
     "tests/server/api/test_idempotency.py": (
         "test_a_budget_that_holds_one_study_is_spent_once_by_one_key",

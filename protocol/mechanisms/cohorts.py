@@ -28,11 +28,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import rel_entr
 
 from protocol.arrays import Flags, Floats, Indices, Integers
 from protocol.sketches.iblt.table import DecodedTable
+from secagg.parameters import relative_entropy
 
 MAX_P_VALUE = 1e-6
 _MAX_RATE_RATIO = 2.0  # W
@@ -123,7 +122,7 @@ def max_unflagged_tokens(cohorts: int, liars: int, max_device_count: int) -> flo
     if liars > min((cohorts - 1) // 2, _MAX_LEFT_OUT) or 1 / liars <= q:
         return math.inf
     limit = math.log(2 * cohorts / MAX_P_VALUE)
-    return max_device_count * limit / float(_entropy(np.array(1 / liars), np.array(q)))
+    return max_device_count * limit / float(relative_entropy(1 / liars, q))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +186,5 @@ def _evidence(
     high = _MAX_RATE_RATIO * own / (_MAX_RATE_RATIO * own + others)
     low = own / (own + _MAX_RATE_RATIO * others)
     shares = np.minimum(counts / totals, 1)
-    entropies = _entropy(shares, np.clip(shares, low, high))
+    entropies = relative_entropy(shares, np.clip(shares, low, high))
     return np.where(is_counted, totals / max_device_count * entropies, 0.0)
-
-
-def _entropy(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the relative entropy of coins with probabilities `p` and `q`, in nats."""
-    entropy: NDArray[np.float64] = rel_entr(p, q) + rel_entr(1 - p, 1 - q)
-    return entropy

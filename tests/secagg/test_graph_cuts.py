@@ -33,7 +33,7 @@ def test_the_largest_active_threshold_is_that_of_exact_sums(
 def test_the_cut_bound_is_the_exact_sum(k: int, t: int) -> None:
     assumptions = Assumptions(0.1, 0.2)
     bound = exp(_log_cut_probability(20, k, t, assumptions))
-    assert bound == pytest.approx(float(exact.cut_by_an_active_server(20, k, t, 2, 4)), rel=1e-9)
+    assert bound == pytest.approx(float(exact.cut_by_an_active_server(20, k, t, 2, 6)), rel=1e-9)
 
 
 def log_cut_of_all_groups(n: int, k: int, t: int, corrupt: int, dropouts: int) -> float:
@@ -72,7 +72,8 @@ def test_sizes_that_are_left_out_change_no_decision(
     assumptions = Assumptions(corrupt, dropout, sigma)
     parameters = choose_parameters(n, assumptions)
     allowed = -(sigma + 2) * log(2)
-    counts = assumptions.max_corrupt(n), assumptions.max_dropouts(n)
+    dropouts = max(assumptions.max_dropouts(n), exact.MIN_CUT_DROPOUTS)
+    counts = assumptions.max_corrupt(n), dropouts
     k, threshold = parameters.holders, parameters.threshold
     for t in {max(2, threshold - 1), threshold}:
         bound = _log_cut_probability(n, k, t, assumptions)

@@ -19,7 +19,7 @@ from tests.secagg.faulty import with_commitment, with_entry, without
 
 N = 12
 ALL_SLOTS = frozenset(range(N))
-SPARSE_ASSUMPTIONS = Assumptions(0.05, 0.4, sigma=3, eta=2)  # of 18: 8 holders, threshold 3
+SPARSE_ASSUMPTIONS = Assumptions(0.05, 0.4, sigma=3, eta=2)  # of 24: 10 holders, threshold 4
 
 
 @pytest.fixture
@@ -102,14 +102,14 @@ def test_a_transcript_of_another_session_is_refused(group: Group) -> None:
 
 
 def test_fewer_holders_than_a_threshold_are_refused_and_a_threshold_suffices() -> None:
-    group = assemble(18, SPARSE_ASSUMPTIONS)
+    group = assemble(24, SPARSE_ASSUMPTIONS)
     group.share()
     transcript = group.check()
     count = group.session.n - group.session.quorum
     holders = transcript.holders(0)
     assert count == len(holders) - 1
-    refused, enough = without(transcript, holders[:count]), without(transcript, holders[1:count])
-    assert_refuses_to_mask(group, refused, "named only 1 of my holders with threshold 3")
+    refused, enough = without(transcript, holders[:count]), without(transcript, holders[2:count])
+    assert_refuses_to_mask(group, refused, "named only 1 of my holders with threshold 4")
     state, _ = group.checked[0].mask(enough, RING, RING.zero())
     assert state.transcript is enough
 
@@ -142,13 +142,13 @@ def test_masking_does_not_change_the_vector(group: Group) -> None:
 
 
 def test_survivors_with_too_few_of_my_holders_are_refused() -> None:
-    group = assemble(18, SPARSE_ASSUMPTIONS)
+    group = assemble(24, SPARSE_ASSUMPTIONS)
     group.share()
     group.mask()
     holders = group.transcript.holders(0)
     with pytest.raises(UnsafeRequestError, match="named only 1 of my holders: too few"):
-        group.masked[0].confirm(group.all_slots - set(holders[:7]))
-    group.masked[0].confirm(group.all_slots - set(holders[:6]))
+        group.masked[0].confirm(group.all_slots - set(holders[:9]))
+    group.masked[0].confirm(group.all_slots - set(holders[:7]))
 
 
 def test_a_sum_of_one_vector_is_never_confirmed() -> None:

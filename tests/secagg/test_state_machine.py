@@ -178,7 +178,7 @@ class _Sum(RuleBasedStateMachine):
                 lying.complain(group, liar, group.received[liar].dealers)
         accused = group.complaints_by_dealer.keys()
         for dealer in accused:
-            if dealer in self.liars and (self.how == "unanswering" or self.counts[1]):
+            if dealer in self.liars and (self.how == "unanswering" or any(self.counts)):
                 self.gone.add(dealer)
             else:
                 group.answer([dealer])

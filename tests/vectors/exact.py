@@ -4,6 +4,9 @@ from fractions import Fraction
 from math import ceil, comb, floor, log2
 from typing import NamedTuple
 
+MIN_ACTIVE_HOLDERS = 10
+MIN_CUT_DROPOUTS = 6
+
 
 class Terms(NamedTuple):
     """Assumptions of a study; rates are in thousandths, so that they are exact."""
@@ -54,7 +57,7 @@ def parameters(n: int, terms: Terms) -> tuple[int, int, int, int] | None:
     if n < 2 or terms.corrupt + terms.dropout * (1 + terms.active) > 900:
         return None
     s = _spot_checks(n, corrupt, n - dropouts, terms.sigma) if terms.active else 0
-    for k in range(2, n - 1, 2):
+    for k in range(MIN_ACTIVE_HOLDERS if terms.active else 2, n - 1, 2):
         for t in range(2, k + 1):
             m = neighbours(n, k, t, terms)
             if m is not None:
@@ -72,7 +75,8 @@ def neighbours(n: int, k: int, t: int, terms: Terms) -> int | None:
     if not (private and correct):
         return None
     if terms.active:
-        return k if cut_by_an_active_server(n, k, t, corrupt, dropouts) <= probability else None
+        named = max(dropouts, MIN_CUT_DROPOUTS)
+        return k if cut_by_an_active_server(n, k, t, corrupt, named) <= probability else None
     sizes = range(1, k + 1)
     return next((m for m in sizes if cut_by_chance(n, m, corrupt + dropouts) <= probability), None)
 

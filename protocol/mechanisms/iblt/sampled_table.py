@@ -52,7 +52,6 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy.special import rel_entr
 
 from protocol.arrays import Keys
 from protocol.domains.strings import Domain
@@ -64,6 +63,7 @@ from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt
 from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
 from protocol.study import WORD_BITS, SumQuestion, Terms
+from secagg.parameters import relative_entropy
 from secagg.ring import Vector
 
 _MIN_CELLS_WITHOUT_HASH_BITS = 48
@@ -123,8 +123,7 @@ class ThresholdSampler:
 
         def is_unlikely(units: int) -> bool:
             heads = units / step / total
-            entropy = rel_entr(heads, p) + rel_entr(1 - heads, 1 - p)
-            return bool(heads > p and total * entropy >= limit)
+            return heads > p and bool(total * relative_entropy(heads, p) >= limit)
 
         return first_true(is_unlikely, 0, total * step)
 

@@ -147,14 +147,14 @@ async def test_complaints_weigh_as_much_as_their_signatures(
 async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
     each_served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each device has 6 holders of 16, so 3 misses read the number of bodies of the cohort."""
-    terms = {"cohort_size": 16, "minimum": 16, "corrupt": 0.01, "dropout": 0}
+    """Each device has 10 holders of 28, so 3 misses read the number of bodies of the cohort."""
+    terms = {"cohort_size": 28, "minimum": 28, "corrupt": 0.01, "dropout": 0}
     study = await each_served.create(terms=terms)
-    await Party(each_served, study, await each_served.join(study, 16)).go("share")
+    await Party(each_served, study, await each_served.join(study, 28)).go("share")
     await each_served.until_phase(study, "checking")
     messages, bodies_read = each_served.store.messages, 0
     session = (await messages.enrolled_cohort(1)).session
-    assert (session.n, session.parameters.holders) == (16, 6)
+    assert (session.n, session.parameters.holders) == (28, 10)
     routed = await read_all_received_shares(messages, 1, session)
 
     def counted(read: Callable[..., Awaitable[list[Any]]]) -> Callable[..., Awaitable[list[Any]]]:
@@ -180,7 +180,7 @@ async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
     for _ in range(2):
         assert [await read(slot) for slot in range(3)] == [len(routed[s]) for s in range(3)]
         assert [await read(slot) for slot in range(2)] == [0, 0]
-        assert [await read(slot) for slot in range(3, 16)] == [16, *[0] * 12]
+        assert [await read(slot) for slot in range(3, 28)] == [28, *[0] * 24]
         fresh._all_received_shares.forget(1)
         fresh._received_shares._values.clear()
 
