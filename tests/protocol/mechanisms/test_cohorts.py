@@ -52,6 +52,10 @@ def test_an_item_in_one_cohort_only_has_its_exact_probability() -> None:
     assert compared.counts.tolist() == [0]
 
 
+def test_an_honest_item_that_almost_only_one_cohort_holds_is_estimated_near_zero() -> None:
+    assert compare_counts(in_cohorts(90, *[1] * 9), [100] * 10, 1).counts.tolist() == [10]
+
+
 @pytest.mark.parametrize(("total", "cohort_count"), [(30, 10), (200, 10), (1_000, 4), (60, 30)])
 def test_a_flag_is_as_rare_as_its_p_value(total: int, cohort_count: int) -> None:
     """Compare with the binomial distribution of the first cohort, at the largest honest rate."""
