@@ -191,6 +191,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_pinned_registrar_shows_which_devices_are_invented",
         "test_the_server_reads_a_device_that_trusts_its_identities",
     ),
+    "tests/blindtally/simulate/test_unequal_rounds.py": ALL_TESTS,
     "tests/client/test_registrar.py": ("test_draws_count_after_kill_9",),
     "tests/paper": ALL_TESTS,
     "tests/protocol/mechanisms/central": ALL_TESTS,

@@ -45,8 +45,11 @@ from protocol.mechanisms.iblt.threshold_control import (
     TableLoad,
     ThresholdController,
     ThresholdRule,
+    add_recent_devices,
+    expected_devices,
     first_controller,
     paper_threshold,
+    recent_devices,
 )
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import capacity
@@ -54,7 +57,7 @@ from protocol.sketches.iblt.table import DecodedTable
 from protocol.study import Plan, StudyState, Terms
 from secagg.ring import Ring, Vector
 
-_CONTROLLER_ARRAY = "controller"  # of the study state: the forecast of the next round
+_CONTROLLER_ARRAY = "threshold controller"  # of the study state: the forecast of the next round
 
 
 class AdaptiveIbltQuestion(TableQuestion):
@@ -156,7 +159,9 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         if answer is not None and plan.question.rule == "paper":
             t = paper_threshold(t, answer.distinct, limit)
         elif answer is not None and _CONTROLLER_ARRAY in state.arrays:
-            t = ThresholdController.unpack(state.arrays[_CONTROLLER_ARRAY]).next_threshold(limit)
+            controller = ThresholdController.unpack(state.arrays[_CONTROLLER_ARRAY])
+            devices = expected_devices(recent_devices(state), plan.terms.max_devices)
+            t = controller.next_threshold(limit, devices)
         t = min(max(1.0, t), 2 * worst_case_threshold(plan.question, plan.terms))
         return plan.next_round(rng, t=t, cells=max_cells(plan.question, plan.terms, t))
 
@@ -174,8 +179,9 @@ def _update_controller(
     if stored is None:
         controller = first_controller(load)
     else:
-        controller = ThresholdController.unpack(stored).updated(load)
-    return state.with_array(_CONTROLLER_ARRAY, controller.pack())
+        expected = expected_devices(recent_devices(state), plan.terms.max_devices)
+        controller = ThresholdController.unpack(stored).updated(load, expected)
+    return add_recent_devices(state, devices).with_array(_CONTROLLER_ARRAY, controller.pack())
 
 
 def _table(plan: AdaptiveIbltPlan) -> SampledTable:

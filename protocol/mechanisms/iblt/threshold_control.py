@@ -17,21 +17,28 @@ handles these. The expected s is known before a round. Half of the error changes
 of it does in round 1, after a table that was not read, and beyond three standard deviations,
 which means drift. The margin is half the root of the mean squared error. So the probability that a
 table overflows depends on the quality of the forecast, and not on the size of the table. Devices
-count like 1 / t, so s is compared at t per device, and the next round is expected to have the
-number of devices of the last ones.
+count like 1 / t, so s is compared at t per device.
 
 After a table that could not be read, s is estimated, and the slope is the last known one.
+
+How many devices come is not known when t is set. A round at night may have a twentieth of those by
+day. A table for too many devices only samples too little; one for too few is not read at all. So t
+is set for the largest of the recent rounds (`expected_devices`), and far smaller ones change no
+forecast.
 
 Source: the update of section 7 of [Gascon23], which leaves better rules open. There s is divided by
 the budget C, which cannot be meant in words, 8 of them per key; we read it as L0.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from protocol.study import StudyState
 
 ThresholdRule = Literal["paper", "steady"]
 
@@ -39,6 +46,9 @@ _FIRST_SLOPE = 0.7  # before a table was read
 _MIN_SLOPE = 0.25
 _FIRST_ERROR_VARIANCE = 0.1**2
 _DRIFT_Z_SCORE = 3.0  # standard deviations; larger errors are drift
+_RECENT_ROUNDS = 4  # so that two small rounds after another, such as a weekend, are passed over
+_SAME_SIZE_FACTOR = 1.3  # factor within which rounds have about the same number of devices
+_RECENT_DEVICES_ARRAY = "recent devices"  # of the study state, the last round last
 _MARGIN_SDS = 0.5  # standard deviations; the best F1 of 0, 0.5 and 1 over nine populations
 
 
@@ -56,33 +66,36 @@ class TableLoad:
 class ThresholdController:
     """Forecast from the rounds so far: ln of the keys at `log_t`, the ln of t per device.
 
-    `slope` is a, `error_variance` that of forecasts of ln s, `log_devices` the expected number.
+    `slope` is a, `error_variance` that of forecasts of ln s.
     """
 
     log_keys: float
     log_t: float
     slope: float
     error_variance: float
-    log_devices: float
 
-    def next_threshold(self, limit: float) -> float:
-        """Return the t at which a table for `limit` keys is full except for the margin."""
+    def next_threshold(self, limit: float, devices: float) -> float:
+        """Return the t at which `devices` fill a table for `limit` keys except for the margin."""
         goal = math.log(limit) - _MARGIN_SDS * math.sqrt(self.error_variance)
-        return math.exp(self.log_t + (self.log_keys - goal) / self.slope + self.log_devices)
+        return devices * math.exp(self.log_t + (self.log_keys - goal) / self.slope)
 
-    def updated(self, load: TableLoad) -> "ThresholdController":
+    def updated(self, load: TableLoad, expected_devices: float) -> "ThresholdController":
+        """Return the forecast after a round for which `expected_devices` were expected."""
+        if is_small(load.devices, expected_devices):
+            return self
         log_t, log_keys = _log_load(load)
         slope = self.slope if load.singletons is None else _slope(load)
         forecast = self.log_keys - self.slope * (log_t - self.log_t)
         error = log_keys - forecast
-        total = error + self.slope * (math.log(max(1, load.devices)) - self.log_devices)
+        if load.singletons is None:  # `distinct_keys` estimates too few in a table far too full
+            error = max(0.0, error)
+        total = error + self.slope * math.log(max(1, load.devices) / expected_devices)
         drifts = total * total > _DRIFT_Z_SCORE**2 * self.error_variance
         variance = (
             self.error_variance if drifts else 0.85 * self.error_variance + 0.15 * total * total
         )
         weight = 1.0 if drifts or load.singletons is None else 0.5
-        devices = self.log_devices + 0.5 * (math.log(max(1, load.devices)) - self.log_devices)
-        return ThresholdController(forecast + weight * error, log_t, slope, variance, devices)
+        return ThresholdController(forecast + weight * error, log_t, slope, variance)
 
     def pack(self) -> NDArray[np.float64]:
         return np.array(astuple(self))
@@ -95,9 +108,38 @@ class ThresholdController:
 def first_controller(load: TableLoad) -> ThresholdController:
     log_t, log_keys = _log_load(load)
     slope = _FIRST_SLOPE if load.singletons is None else _slope(load)
-    return ThresholdController(
-        log_keys, log_t, slope, _FIRST_ERROR_VARIANCE, math.log(max(1, load.devices))
-    )
+    return ThresholdController(log_keys, log_t, slope, _FIRST_ERROR_VARIANCE)
+
+
+def expected_devices(recent: Sequence[float], max_devices: int) -> float:
+    """Return the devices for which to set t, from those of the `recent` rounds, the last one last.
+
+    They are the largest of the last rounds, averaged with those of about the same size. If the last
+    round is larger than all before by a factor, the next may grow by this factor again.
+    """
+    *earlier, latest = (max(1.0, devices) for devices in recent[-_RECENT_ROUNDS:])
+    if earlier and is_small(max(earlier), latest):
+        return min(max_devices, latest * latest / max(earlier))
+    largest = max(latest, *earlier, 1.0)
+    usual = [devices for devices in (*earlier, latest) if not is_small(devices, largest)]
+    return min(max_devices, math.fsum(usual) / len(usual))
+
+
+def is_small(devices: float, expected: float) -> bool:
+    """Return whether a round had far fewer devices than expected."""
+    return devices * _SAME_SIZE_FACTOR < expected
+
+
+def recent_devices(state: StudyState) -> list[float]:
+    """Return the devices of the last rounds of the study, the last one last."""
+    sizes: list[float] = state.arrays.get(_RECENT_DEVICES_ARRAY, np.zeros(0)).tolist()
+    return sizes
+
+
+def add_recent_devices(state: StudyState, devices: int) -> StudyState:
+    """Return `state` after a round of `devices`."""
+    sizes = [*recent_devices(state), float(devices)][-_RECENT_ROUNDS - 1 :]
+    return state.with_array(_RECENT_DEVICES_ARRAY, np.array(sizes))
 
 
 def paper_threshold(t: float, distinct: float, limit: float) -> float:

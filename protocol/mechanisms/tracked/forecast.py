@@ -22,6 +22,7 @@ import numpy as np
 from protocol.arrays import Flags, Floats, Integers, Keys
 from protocol.mechanism import Estimate, add_estimates
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
+from protocol.mechanisms.iblt.threshold_control import add_recent_devices
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
 from protocol.mechanisms.tracked.past_sketch import estimate_levels
@@ -31,7 +32,6 @@ from protocol.study import Plan, StudyState
 # Arrays of the study state.
 _DEVICES_ARRAY = "devices"  # by block
 _SAMPLED_EXPOSURE_ARRAY = "sampled exposure"  # by block
-_DEVICE_LEVEL_ARRAY = "device level"  # devices of the last round, and usual number
 _DRIFT_ARRAY = "drift"  # phi, dispersion, trend, and the jump before each block
 _EVICTED_KEYS_ARRAY = "evicted keys"
 # Columns of the study state, the first two for each block.
@@ -56,7 +56,7 @@ def record_round(
         blocks = state.arrays.get(name, np.zeros(min(plan.rounds, tuning.MAX_BLOCKS))).copy()
         blocks[block] += amount
         state = state.with_array(name, blocks)
-    state = state.with_array(_DEVICE_LEVEL_ARRAY, _device_level(state, participants))
+    state = add_recent_devices(state, participants)
     columns = {
         _OBSERVED_COLUMN.format(block): np.array([each.count for each in counted], np.float64),
         _EXPOSURE_COLUMN.format(block): np.full(len(counted), participants - sampled_exposure),
@@ -79,12 +79,6 @@ def record_slips(state: StudyState, items: Sequence[str], slips: Integers) -> St
     column = np.zeros(len(state.items))
     column[[state.rows[item] for item in items]] = slips
     return state.with_column(_LAST_SLIP_COLUMN, column)
-
-
-def expected_device_ratio(state: StudyState) -> float:
-    """Return the expected devices of the next round, divided by those of the last round."""
-    latest, usual = state.arrays.get(_DEVICE_LEVEL_ARRAY, np.ones(2)).tolist()
-    return float(usual / latest)
 
 
 def history_of(state: StudyState) -> History:
@@ -231,12 +225,3 @@ def evicted_keys(plan: Plan, state: StudyState) -> Keys:
     none = np.zeros((0, plan.question.domain.chunks), np.uint64)
     keys: Keys = state.arrays.get(_EVICTED_KEYS_ARRAY, none)
     return keys
-
-
-def _device_level(state: StudyState, participants: int) -> Floats:
-    """Return the devices of the last round, and the usual number of devices."""
-    latest = float(max(1, participants))
-    usual = float(state.arrays.get(_DEVICE_LEVEL_ARRAY, np.array([latest, latest]))[1])
-    if not 1 / tuning.MAX_DEVICES_CHANGE <= latest / usual <= tuning.MAX_DEVICES_CHANGE:
-        return np.array([latest, latest])
-    return np.array([latest, usual + tuning.DEVICES_SMOOTHING * (latest - usual)])

@@ -24,6 +24,11 @@ from protocol.mechanism import (
 )
 from protocol.mechanisms.cohorts import ComparedCounts, compare_counts
 from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
+from protocol.mechanisms.iblt.threshold_control import (
+    expected_devices,
+    is_small,
+    recent_devices,
+)
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import (
@@ -35,7 +40,6 @@ from protocol.mechanisms.tracked.forecast import (
     evict_items,
     evicted_keys,
     expected_counts,
-    expected_device_ratio,
     history_of,
     record_round,
     record_slips,
@@ -286,15 +290,23 @@ def _plan_residual(
 ) -> tuple[PastSketch | None, ResidualSampling]:
     """Return the sketch and the sampling of untracked items in the next round, in `nbytes`.
 
-    The table takes `table_bytes` or more. After a failed round both stay, if there is room.
+    The table takes `table_bytes` or more. After a failed round both stay, if there is room, and
+    also after one with far fewer devices than are expected next.
     """
+    past = plan.past_sketch
+    fits = past is not None and nbytes - past.nbytes >= table_bytes
     if answer is None:
-        past = plan.past_sketch
-        fits = past is not None and nbytes - past.nbytes >= table_bytes
         return past if fits else None, plan.residual.after_missing_answer()
-    ratio = expected_device_ratio(state)
-    keys, values = (ratio * amount for amount in _expected_residual(plan, counters, answer))
-    sampling, past = partial(plan.residual.next_round, keys, values), None
+    recent, most = recent_devices(state) or [1.0], plan.terms.max_devices
+    expected, latest = expected_devices(recent, most), max(1.0, recent[-1])
+    if answer.decoded and is_small(latest, expected):
+        return past if fits else None, plan.residual
+    keys, values = _expected_residual(plan, counters, answer)
+    change = expected / expected_devices(recent[:-1] or recent, most)
+    ratio, past = expected / latest, None
+    sampling = partial(
+        plan.residual.next_round, ratio * keys, ratio * values, devices_factor=change
+    )
     if _may_use_sketch(plan.question, plan.rounds):
         # Of a table that was not read, only the number of keys is known.
         tokens = (values if math.isfinite(values) else keys) * plan.sampler.unit

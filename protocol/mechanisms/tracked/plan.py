@@ -1,8 +1,9 @@
 """Question and plan of `tracked`, and the sampling of untracked items at a t that follows the data.
 
 The next t is the one at which the table would be nearly full. The table keeps a margin free, since
-the number of keys varies around its expectation. t changes by a factor of `MAX_T_FACTOR` at most,
-and stays below twice the t at which any data of devices fits.
+the number of keys varies around its expectation. t follows the expected number of devices; besides,
+it changes by a factor of `MAX_T_FACTOR` at most. It stays below twice the t at which any data of
+devices fits.
 
 A table is sized for values up to `max_value`. At first this is a bound on what all tokens together
 may reach (`iblt/sampled_table.py`). Once samples are known it is smaller: several times the
@@ -77,12 +78,18 @@ class ResidualSampling:
         """Return the sampling after a failed round: at the same t, for the largest values."""
         return replace(self, max_value=likely_max_value(self.question, self.terms, self.t))
 
-    def next_round(self, keys: float, values: float, nbytes: int) -> "ResidualSampling":
-        """Return the sampling into `nbytes`, given expected `keys` and `values` at this t."""
+    def next_round(
+        self, keys: float, values: float, nbytes: int, devices_factor: float = 1.0
+    ) -> "ResidualSampling":
+        """Return the sampling into `nbytes`, given expected `keys` and `values` at this t.
+
+        The expected number of devices has changed by `devices_factor`, and t may follow it.
+        """
         limit = capacity(self.cells(nbytes))
         margin = tuning.TABLE_MARGIN_SDS[self.question.table] * math.sqrt(limit)
-        factor = keys / max(1.0, limit - margin)
-        t = self.t * float(np.clip(factor, 1 / tuning.MAX_T_FACTOR, tuning.MAX_T_FACTOR))
+        factor = keys / max(1.0, limit - margin) / devices_factor
+        factor = float(np.clip(factor, 1 / tuning.MAX_T_FACTOR, tuning.MAX_T_FACTOR))
+        t = self.t * devices_factor * factor
         max_t = tuning.MAX_T_PER_WORST_CASE * worst_case_threshold(self.question, self.terms)
         t = min(max(1.0, t), max_t)
         sampling = ThresholdSampler(t, self.question.contribution)

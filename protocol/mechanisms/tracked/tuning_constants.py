@@ -74,10 +74,6 @@ NEAR_END_SHARE = 0.25
 # Standard deviations, and additional tokens, beyond which the last block replaces the rate.
 LAST_BLOCK_Z_SCORE = 3.0
 LAST_BLOCK_SLACK_TOKENS = 1
-# Weight of the last round in the expected number of devices, which varies by a tenth: of 30 rounds
-# of domains 28 tables are read, 25 before.
-DEVICES_SMOOTHING = 0.25
-MAX_DEVICES_CHANGE = 1.3  # factor beyond which the expected number of devices starts again
 MAX_SLIP_BITS = 4  # bits by which a slip widens a counter at most
 # Tokens below the threshold from which a whole total is likely to reach it. Domains with a sudden
 # change: F1 0.948 -> 0.951.
@@ -117,7 +113,7 @@ CELL_RANGE_SLACK = math.sqrt(2)
 # Standard deviations of the number of keys that a table keeps free, by mode: known keys do not help
 # a tight table.
 TABLE_MARGIN_SDS = {"default": 1.0, "tight": 2.0}
-MAX_T_FACTOR = 3.0  # factor by which t changes at most
+MAX_T_FACTOR = 3.0  # factor by which t per device changes at most
 # Fraction of all tokens that an unknown item may hold. Tables bounded by the last sample could not
 # hold a new item, and studies stopped. The value is not measured.
 NEW_ITEM_TOKEN_SHARE = 0.125
