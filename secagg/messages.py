@@ -204,8 +204,8 @@ class MaskedInput:
         Raises:
             ValueError: if `body` is too short.
         """
-        if len(body) < SIGNATURE_BYTES:
-            raise ValueError("too short for a signature")
+        if len(body) <= SIGNATURE_BYTES:
+            raise ValueError("too short for a vector and a signature")
         vector = memoryview(body).toreadonly()[:-SIGNATURE_BYTES]
         return cls(vector, body[-SIGNATURE_BYTES:])
 

@@ -59,8 +59,13 @@ class Lane:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Return the numpy type that holds an element and the sum of two."""
-        narrow = self.q <= 2**32 if self.is_power_of_two else self.q <= 2**31
-        return _U32 if narrow else _U64
+        sum_bits = self.bits + (not self.is_power_of_two)  # modulo 2^b it may wrap
+        return _U32 if sum_bits <= 32 else _U64
+
+    @property
+    def fills_words(self) -> bool:
+        """Return whether each value of the numpy type is an element."""
+        return self.bits == self.dtype.itemsize * 8
 
     @property
     def nbytes(self) -> int:
@@ -73,7 +78,7 @@ class Lane:
             # Below q the difference wraps to a huge number, so the minimum is the residue.
             # `%` would cost several times the keystream that made the element.
             np.minimum(array, array - self.dtype.type(self.q), out=array)
-        elif self.bits < self.dtype.itemsize * 8:
+        elif not self.fills_words:
             np.bitwise_and(array, self.dtype.type(self.q - 1), out=array)
 
     def add(self, into: Array, other: Array) -> None:
@@ -91,8 +96,8 @@ class Lane:
 
     def pack(self, array: Array) -> bytes:
         """Return the `nbytes` packed bytes of a reduced lane."""
-        if self.bits == self.dtype.itemsize * 8:
-            return array.astype(self.dtype, copy=False).tobytes()
+        if self.fills_words:
+            return np.asarray(array, self.dtype).tobytes()
         rows = -(-self.length // _WORD_BITS)  # 64 elements of b bits fill exactly b words
         padded = np.zeros(rows * _WORD_BITS, dtype=_U64)
         padded[: self.length] = array
@@ -112,7 +117,7 @@ class Lane:
                 bit is set.
         """
         self._check_frame(data)
-        if self.bits == self.dtype.itemsize * 8:
+        if self.fills_words:
             array: Array = np.frombuffer(data, dtype=self.dtype)
         else:
             array = self._unpack_bits(data)
@@ -209,7 +214,7 @@ class Ring:
                     f"lane {number}: {lane.length} of {lane.dtype} expected, "
                     f"got {array.shape} of {array.dtype}"
                 )
-            if lane.bits < lane.dtype.itemsize * 8 and (array >= lane.q).any():
+            if not lane.fills_words and (array >= lane.q).any():
                 raise ValueError(f"lane {number}: an element is not below {lane.q}")
 
     def pack(self, vector: Vector) -> bytes:

@@ -21,6 +21,7 @@ blindtally.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -151,14 +152,12 @@ def max_colluders(joiners: int, cohorts: int, assumptions: Assumptions) -> int:
     2^-sigma over all draws.
     """
     allowed = -assumptions.sigma * math.log(2)
-    low, high = assumptions.max_corrupt(min(cohort_sizes(joiners, cohorts))), joiners
-    while low < high:  # `low` colluders are safe, more than `high` are not
-        middle = (low + high + 1) // 2
-        if log_unsafe_probability(joiners, cohorts, middle, assumptions) <= allowed:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+
+    def log_probability(colluders: int) -> float:
+        return log_unsafe_probability(joiners, cohorts, colluders, assumptions)
+
+    # A round without colluders is safe, and one of colluders only is not.
+    return bisect_right(range(1, joiners), allowed, key=log_probability)
 
 
 @lru_cache(maxsize=256)

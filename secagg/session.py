@@ -23,7 +23,7 @@ blindtally.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from math import log
@@ -161,7 +161,7 @@ def _first_distinct(selected: NDArray[np.uint64], count: int) -> NDArray[np.uint
     values = keys >> np.uint64(32)
     rows, again = np.nonzero(values[:, 1:] == values[:, :-1])
     is_new = np.ones(selected.shape, np.bool_)
-    is_new[rows, keys[rows, again + 1] & np.uint64(2**32 - 1)] = False
+    is_new[rows, keys[rows, again + 1].astype(np.uint32)] = False  # the low halves
     is_new &= is_new.cumsum(axis=1, dtype=np.int32) <= count
     assert (is_new.sum(axis=1) == count).all(), "fails for one stream in 2^80"
     return selected[is_new].reshape(-1, count)
@@ -174,7 +174,7 @@ def _draws_needed(others: int, count: int) -> int:
     They do except with probability 2^-80: until then, each draw repeats an earlier one with
     probability below p = count / others, and a binomial tail bounds the repetitions [Chernoff].
     """
-    p, draws = count / others, count + 1
+    p, draws = count / others, count
     while True:
         a = (draws - count) / draws
         if a > p and draws * (a * log(a / p) + (1 - a) * log((1 - a) / (1 - p))) > 80 * log(2):
@@ -279,10 +279,6 @@ class Transcript:
 
     session: Session
     share_commitments: ShareCommitments
-    # The last set of survivors and its digest: a quorum of signatures is checked over one set.
-    _last_survivors: tuple[frozenset[int] | None, bytes] = field(
-        default=(None, b""), init=False, repr=False
-    )
 
     def __post_init__(self) -> None:
         if wrong := self.share_commitments.keys() - range(self.session.n):
@@ -357,7 +353,7 @@ class Transcript:
 
     def confirmation_statement(self, slot: int, survivors: frozenset[int]) -> bytes:
         """Return the statement that `slot` signs to confirm exactly these survivors."""
-        return statement_of_digest("survivors", self.label, slot, self._survivors_digest(survivors))
+        return statement_of_digest("survivors", self.label, slot, _survivors_digest(survivors))
 
     def unmasking_statement(self, slot: int, survivors: frozenset[int], records: bytes) -> bytes:
         """Return the statement that `slot` signs over the records of its unmasking shares.
@@ -365,13 +361,10 @@ class Transcript:
         It covers the survivors, because the records follow from them: a participant to which
         others were named is not at fault.
         """
-        digest = self._survivors_digest(survivors)
+        digest = _survivors_digest(survivors)
         return statement("unmasking shares", self.label, slot, digest, records)
 
-    def _survivors_digest(self, survivors: frozenset[int]) -> bytes:
-        last, digest = self._last_survivors
-        if last is not survivors:  # comparing large sets takes longer than a signature
-            slots = (slot.to_bytes(4, "big") for slot in sorted(survivors))
-            digest = sha256(b"".join(slots)).digest()
-            object.__setattr__(self, "_last_survivors", (survivors, digest))
-        return digest
+
+@lru_cache(maxsize=64)  # a quorum of signatures is checked over one set
+def _survivors_digest(survivors: frozenset[int]) -> bytes:
+    return sha256(b"".join(slot.to_bytes(4, "big") for slot in sorted(survivors))).digest()

@@ -18,7 +18,7 @@ additions of blindtally.
 
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from math import comb, prod
 from random import Random
 from typing import TypeAlias
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 P = 2**256 + 297  # the smallest prime above every 32-byte secret
 SHARE_BYTES = 33
-MAX_SHARES = 2**16
+MAX_SHARES = 2**12  # twice the holders of the largest cohort
 _DRAW_BYTES = 32  # uniform below P except with probability 2^-247
 _LIMB = 3  # bytes of a limb
 _LIMB_BITS = 8 * _LIMB
@@ -70,21 +70,21 @@ def recover_many(shares: NDArray[np.uint8], xs: NDArray[np.int64]) -> list[bytes
     The result is None where the shares give no 32-byte secret. The numbers `xs` rise in each row;
     each share must be valid (`is_share`). Pass exactly `threshold` shares of a secret: more cost
     time, and do not identify a false one. The weights in limbs of 24 bits times the bytes of shares
-    are a matrix product for each secret, exact in float64: at most 2^16 products, each below
-    2^(24 + 8), add up to less than 2^48.
+    are a matrix product for each secret, exact in float64: at most 2^12 products, each below
+    2^(24 + 8), add up to less than 2^44.
     """
     # Without dropouts, the same shares of all secrets are used.
     limbs, divisors = _limbs_at_zero(xs[:1] if (xs == xs[0]).all() else xs)
     divisors *= len(xs) // len(divisors)
-    # Below 2^(16 + 24 limbs + 264); the columns hold it, and its sign.
+    # Below 2^(12 + 24 limbs + 264); the columns hold it, and its sign.
     columns = np.zeros((SHARE_BYTES + _LIMB * (len(limbs) + 1), len(shares)), dtype=np.int64)
     weights = limbs.transpose(1, 0, 2).astype(np.float64)
     products = np.matmul(weights, shares.astype(np.float64)).astype(np.int64)
-    for limb in range(len(limbs)):  # at most 11 overlap: below 2^52
+    for limb in range(len(limbs)):  # at most 11 overlap: below 2^48
         start = _LIMB * limb
         columns[start : start + SHARE_BYTES] += products[:, limb, ::-1].T
-    for place in range(1, len(columns)):
-        columns[place] += columns[place - 1] >> 8
+    for low, high in pairwise(columns):
+        np.add(high, low >> 8, out=high)
     rows = columns.T.astype(np.uint8)  # removes what was carried
     sums = (int.from_bytes(row, "little", signed=True) for row in rows)
     secrets = (total * divisor % P for total, divisor in zip(sums, divisors, strict=True))
@@ -117,18 +117,18 @@ def _limbs_at_zero(xs: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]
     for end in set(lasts.tolist()):
         full, rows = _full_limbs(end), np.flatnonzero(lasts == end)
         limbs[: len(full), rows] = full[:, xs[rows] - 1]
-    batch_size = max(1, (62 - _LIMB_BITS) // last.bit_length())
+    batch_size = (62 - _LIMB_BITS) // last.bit_length()
     for start in range(0, missing.shape[1], batch_size):
         batch = slice(start, start + batch_size)
         gaps = np.abs(missing[:, batch, np.newaxis] - xs[:, np.newaxis])
         gaps[is_padding[:, batch]] = 1
         limbs *= gaps.prod(axis=1)  # below 2^62
-        for place in range(1, len(limbs)):
-            limbs[place] += limbs[place - 1] >> _LIMB_BITS
-            limbs[place - 1] &= 2**_LIMB_BITS - 1
+        for low, high in pairwise(limbs):
+            np.add(high, low >> _LIMB_BITS, out=high)
+            np.bitwise_and(low, 2**_LIMB_BITS - 1, out=low)
     limbs[:, :, 1::2] *= -1
-    divided = [prod(row) for row in np.where(is_padding, 1, missing).tolist()]
-    return limbs, [pow(divisor, -1, P) if divisor > 1 else 1 for divisor in divided]
+    divisors = np.where(is_padding, 1, missing).tolist()
+    return limbs, [pow(prod(row), -1, P) for row in divisors]
 
 
 def _missing(xs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -224,7 +224,7 @@ def _plus(first: Poly, second: Poly) -> Poly:
 
 
 def _times(first: Poly, second: Poly) -> Poly:
-    product = [0] * max(len(first) + len(second) - 1, 0)
+    product = [0] * (len(first) + len(second))
     for place, a in enumerate(first):
         for shift, b in enumerate(second):
             product[place + shift] += a * b
@@ -233,7 +233,7 @@ def _times(first: Poly, second: Poly) -> Poly:
 
 def _divide(first: Poly, second: Poly) -> tuple[Poly, Poly]:
     rest, inverse = list(first), pow(second[-1], -1, P)
-    quotient = [0] * max(len(first) - len(second) + 1, 0)
+    quotient = [0] * (len(first) - len(second) + 1)
     for place in reversed(range(len(quotient))):
         scale = quotient[place] = rest[place + len(second) - 1] * inverse % P
         for shift, c in enumerate(second):

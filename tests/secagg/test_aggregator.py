@@ -199,6 +199,12 @@ def test_a_share_outside_the_field_is_a_fault(group: Group, kind: str) -> None:
             assert_fault(slot, match, check, group, slot, message)
 
 
+def test_shares_with_a_first_byte_are_field_elements_up_to_the_largest() -> None:
+    for value, is_element in ((2**256 - 1, True), (2**256, True), (P - 1, True), (P, False)):
+        shares = {0: bytes(SHARE_BYTES), 1: value.to_bytes(SHARE_BYTES, "big")}
+        assert UnmaskingShares(shares, {}).are_field_elements is is_element
+
+
 @pytest.mark.parametrize("slot", [DROPOUT, N, 4000])
 def test_unmasking_shares_of_a_participant_that_did_not_survive_are_a_fault(
     group: Group, slot: int

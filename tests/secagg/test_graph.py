@@ -2,15 +2,16 @@
 
 from collections import Counter
 from itertools import product
+from math import log
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.parameters import Parameters
+from secagg.parameters import Parameters, relative_entropy
 from secagg.roster import GRAPH_NONCE_BYTES
-from secagg.session import NeighbourSelection
+from secagg.session import NeighbourSelection, _draws_needed
 from tests.vectors.reference import holders as by_definition
 
 LABEL = b"L" * 32
@@ -72,6 +73,23 @@ def test_neighbours_among_thousands_are_those_that_brute_force_finds(
     for slot in (0, 1, n // 2, n - 2, n - 1):
         others = {o for o in nonces if o in selected[slot] or slot in selected[o]}
         assert selection.neighbours(slot, nonces) == others
+
+
+def test_holders_are_selected_also_among_barely_more_others() -> None:
+    graph_nonce = bytes(range(32))  # its stream is longer than a batch
+    holders = NeighbourSelection(LABEL, shape(202, 200)).holders(7, graph_nonce)
+    assert list(holders) == by_definition(LABEL, 202, 200, 7, graph_nonce)
+
+
+@pytest.mark.parametrize(("others", "count"), [(11, 6), (99_999, 150), (50, 49)])
+def test_a_stream_is_the_shortest_with_enough_distinct_draws(others: int, count: int) -> None:
+    # The bound of Chernoff on the repetitions, for a fraction above their mean.
+    def exponent(draws: int) -> float:
+        return float(draws * relative_entropy(1 - count / draws, count / others) / log(2))
+
+    draws = _draws_needed(others, count)
+    assert 1 - count / draws > count / others
+    assert exponent(draws - 1) <= 80 < exponent(draws)
 
 
 @pytest.mark.parametrize("slot", [0, 7, 19])

@@ -14,6 +14,7 @@ from secagg.keys import (
     PublicKeys,
     check_identity,
     is_signed,
+    pass_quick_check,
     permute_blocks,
 )
 
@@ -90,6 +91,18 @@ def test_all_points_of_low_order_are_refused_as_identities() -> None:
         with pytest.raises(ValueError, match="low order"):
             check_identity(encoded)
     check_identity(DEVICE.public)
+
+
+def test_a_list_with_one_weak_key_does_not_pass_the_quick_check() -> None:
+    strong = np.frombuffer(Random(4).randbytes(2 * 3 * 32), np.uint8).reshape(2, 3, 32).copy()
+    strong[:, :, -1] &= 2**7 - 1
+    assert pass_quick_check(strong)
+    weak = of_order_dividing_8_on_curve25519(), of_order_dividing_8_on_edwards25519()
+    for encoded in (encoded for points in weak for point in points for encoded in encodings(point)):
+        for place in product(range(2), range(3)):
+            keys = strong.copy()
+            keys[place] = np.frombuffer(encoded, np.uint8)
+            assert not pass_quick_check(keys)
 
 
 def test_a_signature_under_an_identity_of_low_order_proves_nothing() -> None:

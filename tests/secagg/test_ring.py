@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -66,8 +67,9 @@ def test_a_packed_vector_that_is_refused_leaves_the_sum_as_it_was() -> None:
     ring = Ring((Lane(2**32, 2), Lane(251, 2)))
     total = ring.vector([[1, 2], [3, 4]])
     packed = ring.pack(ring.vector([[5, 6], [0, 0]]))[:8]
-    with pytest.raises(ValueError, match="outside its lane"):
-        ring.add_packed(total, packed + bytes([250, 251]))
+    for refuse in (partial(ring.add_packed, total), ring.check_packed):
+        with pytest.raises(ValueError, match="outside its lane"):
+            refuse(packed + bytes([250, 251]))
     with pytest.raises(ValueError, match="10 bytes expected"):
         ring.add_packed(total, bytes(9))
     assert integers(total) == [[1, 2], [3, 4]]
@@ -89,6 +91,29 @@ def test_checking_a_packed_vector_refuses_the_same_as_unpacking(
             ring.check_packed(bytes(packed))
     else:
         ring.check_packed(bytes(packed))
+
+
+@pytest.mark.parametrize(
+    ("q", "nbytes"), [(2, 4), (2**31 - 1, 4), (2**32 - 5, 8), (2**32, 4), (2**32 + 15, 8)]
+)
+def test_the_smaller_type_that_holds_a_sum_is_used(q: int, nbytes: int) -> None:
+    assert Lane(q, 1).dtype.itemsize == nbytes
+
+
+@pytest.mark.parametrize("q", [2, 2**31 + 11, 2**62 - 57, 2**62, 2**63, 2**64])
+def test_the_largest_elements_are_added_packed_and_checked(q: int) -> None:
+    ring = Ring((Lane(q, 3),))
+    total = ring.vector([[0, 1, q - 1]])
+    ring.add(total, ring.vector([[q - 1, q - 1, q - 1]]))
+    assert integers(total) == [[q - 1, 0, q - 2]]
+    ring.check(total)
+    assert integers(ring.unpack(ring.pack(total))) == integers(total)
+
+
+@pytest.mark.parametrize(("q", "is_shared"), [(2**32, True), (2**64, True), (2**28, False)])
+def test_a_lane_that_fills_its_words_is_not_copied(q: int, is_shared: bool) -> None:
+    packed = np.zeros(Lane(q, 8).nbytes, np.uint8)
+    assert np.shares_memory(Lane(q, 8).unpack(packed.data), packed) is is_shared
 
 
 def test_an_unpacked_vector_may_be_written_to() -> None:
@@ -116,7 +141,7 @@ def test_element_i_lies_at_bit_i_times_b_little_end_first(drawn: Drawn) -> None:
     assert lane.pack(ring.vector(first)[0]) == number.to_bytes(lane.nbytes, "little")
 
 
-@pytest.mark.parametrize("q", [0, 1, 2**62 + 1, 2**65])
+@pytest.mark.parametrize("q", [0, 1, 2**62 + 1, 2**63 - 1, 2**63 + 1, 2**64 + 1, 2**65])
 def test_a_modulus_that_no_type_can_add_in_is_refused(q: int) -> None:
     with pytest.raises(ValueError, match="modulus"):
         Lane(q, 1)

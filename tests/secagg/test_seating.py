@@ -67,13 +67,20 @@ def test_a_small_round_or_an_uneven_part_is_refused_although_it_is_signed() -> N
         assert "not an even part" in str(seating_fault(ROUND, signed, cohort, minimum=3))
 
 
+@pytest.mark.parametrize("numbers", [(0, 0), (1, 11), (2**32 - 1, 2**32 - 1)])
+def test_a_seating_is_restored_from_its_bytes(numbers: tuple[int, int]) -> None:
+    seating = CohortSeating(*numbers, bytes(range(64)))
+    assert CohortSeating.split(seating.pack()) == (seating, b"")
+
+
 def test_malformed_seatings_are_refused() -> None:
     packed = SEATING.pack()
-    assert CohortSeating.split(packed) == (SEATING, b"")
     with pytest.raises(ValueError, match="72 bytes"):
         CohortSeating.split(packed[:-1])
     for numbers, signature, fault in (
         ((2**32, 1), bytes(64), "not 32 bits"),
+        ((1, 2**32), bytes(64), "not 32 bits"),
+        ((-1, 0), bytes(64), "not 32 bits"),
         ((0, -1), bytes(64), "not 32 bits"),
         ((0, 1), bytes(63), "64 bytes"),
     ):

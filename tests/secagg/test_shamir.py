@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg.shamir import (
-    MAX_SHARES,
     SHARE_BYTES,
     P,
     correct_errors,
@@ -17,7 +16,9 @@ from secagg.shamir import (
     recover_many,
     split,
 )
+from tests.secagg.conftest import Script
 from tests.vectors.reference import interpolate, recover
+from tests.vectors.reference import split as split_by_definition
 
 SECRET = bytes(range(32))
 secrets = st.binary(min_size=32, max_size=32)
@@ -129,12 +130,21 @@ def test_only_32_byte_secrets_are_shared(secret: bytes) -> None:
         split(secret, 2, 2, Random(1))
 
 
-@pytest.mark.parametrize(
-    ("count", "threshold"), [(2, 0), (2, 3), (0, 0), (MAX_SHARES + 1, 2), (2, -1)]
-)
+@pytest.mark.parametrize(("count", "threshold"), [(2, 0), (2, 3), (0, 0), (2**12 + 1, 2), (2, -1)])
 def test_an_impossible_threshold_is_refused(count: int, threshold: int) -> None:
     with pytest.raises(ValueError, match="threshold"):
         split(SECRET, count, threshold, Random(1))
+
+
+def test_the_largest_number_of_shares_is_split() -> None:
+    assert len(split(SECRET, 2**12, 1, Random(1))) == 2**12
+
+
+def test_the_largest_draws_do_not_overflow() -> None:
+    largest = b"\xff" * 32 * 99
+    assert split(SECRET, 100, 100, Script(largest)) == split_by_definition(
+        SECRET, 100, 100, largest
+    )
 
 
 def test_shares_of_more_than_32_bytes_give_no_secret() -> None:

@@ -21,7 +21,16 @@ from secagg.keys import (
     is_signed,
     statement,
 )
-from secagg.messages import Answers, Complaints, KeyShares, MaskedInput, UnmaskingShares
+from secagg.messages import (
+    Answers,
+    Complaints,
+    KeyShares,
+    MaskedInput,
+    SignedInput,
+    UnmaskingShares,
+    pack_signed_inputs,
+    unpack_signed_inputs,
+)
 from secagg.parameters import Assumptions, Parameters, choose_parameters
 from secagg.ring import Lane, MaskApplier, Ring
 from secagg.roster import ShareCommitment, ShareCommitments
@@ -43,11 +52,6 @@ def each(file: str, *keys: str) -> Any:
     cases = [case for key in keys for case in FILES[file][key]]
     names = [case.get("comment", "").replace(" ", "-") or str(i) for i, case in enumerate(cases)]
     return pytest.mark.parametrize("case", cases, ids=names)
-
-
-@pytest.mark.parametrize("name", generate.FILES)
-def test_a_file_is_what_the_generator_writes(name: str) -> None:
-    assert (VECTORS_FOLDER / f"{name}.json").read_text() == generate.text(name)
 
 
 def test_more_cases_are_refused_than_accepted() -> None:
@@ -304,6 +308,7 @@ def test_key_shares(case: dict[str, Any]) -> None:
     parts = (unhex(case[name]) for name in names)
     message = KeyShares(*parts, pairs, unhex(case["signature"]))
     check_bytes(message, case)
+    assert len(message.pack()) == KeyShares.nbytes(len(pairs))
     assert message.share_commitment.shares_digest.hex() == case["digest"]
 
 
@@ -311,6 +316,7 @@ def test_key_shares(case: dict[str, Any]) -> None:
 def test_complaints(case: dict[str, Any]) -> None:
     message = Complaints(by_slot(case["signatures"]), unhex(case["signature"]))
     check_bytes(message, case)
+    assert len(message.pack()) == Complaints.nbytes(len(message.signatures))
 
 
 @each("messages", "answers")
@@ -318,6 +324,7 @@ def test_answers(case: dict[str, Any]) -> None:
     keys, seeds = by_slot(case["key_shares"]), by_slot(case["seed_shares"])
     message = Answers(keys, seeds, unhex(case["signature"]))
     check_bytes(message, case)
+    assert len(message.pack()) == Answers.nbytes(len(keys))
 
 
 @each("messages", "masked_inputs")
@@ -325,6 +332,18 @@ def test_masked_inputs(case: dict[str, Any]) -> None:
     message = MaskedInput(unhex(case["vector"]), unhex(case["signature"]))
     check_bytes(message, case)
     assert message.signed_input.digest.hex() == case["digest"]
+
+
+def test_signed_inputs() -> None:
+    first, last = SignedInput(b"d" * 32, b"s" * 64), SignedInput(b"D" * 32, b"S" * 64)
+    records = b"\0\0\0\3" + b"".join(first), b"\0\0\1\0" + b"".join(last)
+    signed = {256: last, 3: first}
+    assert pack_signed_inputs(signed) == b"".join(records)
+    assert unpack_signed_inputs(b"".join(records)) == signed
+    assert SignedInput.unpack(b"".join(first)) == first
+    for broken in (records[0][:-1], b"".join(records[::-1])):
+        with pytest.raises(ValueError, match=r"signed inputs (take 100 bytes|must strictly rise)"):
+            unpack_signed_inputs(broken)
 
 
 @each("messages", "unmasking_shares")
@@ -335,6 +354,7 @@ def test_unmasking_shares(case: dict[str, Any]) -> None:
     )
     message = UnmaskingShares(seeds, keys, unhex(case["signature"]))
     check_bytes(message, case)
+    assert len(message.pack()) == UnmaskingShares.nbytes(len(seeds) + len(keys))
 
 
 UNPACK: dict[str, Callable[[bytes], object]] = {
@@ -357,3 +377,14 @@ def test_malformed_messages(unpack: Callable[[bytes], object], case: dict[str, s
 def test_an_encrypted_share_has_65_bytes(size: int) -> None:
     with pytest.raises(ValueError, match="65 bytes"):
         EncryptedShare.unpack(bytes(size))
+
+
+@pytest.mark.parametrize("size", [0, 63, 64])
+def test_a_masked_input_has_a_vector_and_a_signature(size: int) -> None:
+    with pytest.raises(ValueError, match="too short"):
+        MaskedInput.unpack(bytes(size))
+
+
+@pytest.mark.parametrize("name", generate.FILES)
+def test_a_file_is_what_the_generator_writes(name: str) -> None:
+    assert (VECTORS_FOLDER / f"{name}.json").read_text() == generate.text(name)
