@@ -27,7 +27,7 @@ Source: k and t of the semi-honest mode [Bell20, section 3.2, Definitions 3.1 to
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -38,9 +38,10 @@ from secagg.errors import InfeasibleError
 
 Mode: TypeAlias = Literal["semi-honest", "active"]
 _LogArray: TypeAlias = NDArray[np.float64]
+_Tail: TypeAlias = Callable[[int, _LogArray, int, int], _LogArray]
 _RATE_TOLERANCE = 1e-14  # rates such as 0.2 are not exact: 0.2 of 1000 must count as 200
 _LN2 = math.log(2)
-_FLOAT_NATS = 40  # a term of e^-40 of a sum does not change its 53 bits
+_FLOAT_NATS = 50  # a hundred thousand terms of e^-50 of a sum do not change its 53 bits
 _SIZES_AT_ONCE = 256
 # The proof computes the effects of forged confirmations and invented entries; with these minima
 # its bounds hold also where few dropouts are assumed, or few participants.
@@ -230,19 +231,16 @@ def _log_cut_probability(n: int, holders: int, threshold: int, assumptions: Assu
     outside = np.minimum(choices + avoiding, 0)
     groups = _log_choose(n - corrupt, size) + outside
 
-    def cut(size: _LogArray) -> _LogArray:
-        inside = log_tail(n - 1, corrupt + size - 1, holders, threshold - 1)
-        exact: _LogArray = groups[size.astype(int) - 1] + size * inside
-        return exact
+    def cut(size: _LogArray, tail: _Tail) -> _LogArray:
+        inside = tail(n - 1, corrupt + size - 1, holders, threshold - 1)
+        result: _LogArray = groups[size.astype(int) - 1] + size * inside
+        return result
 
-    # Most sizes are negligible by a bound on `inside` that needs no tail [Hoeffding 1963, (2.1)].
-    allowed = _allowed_cut(assumptions)
-    share, need = (corrupt + size - 1) / (n - 1), (threshold - 1) / holders
-    exponent = holders * relative_entropy(need, share)
-    bound = groups - size * np.where(share < need, exponent, 0)
-    relevant = bound > allowed - math.log(n) - _FLOAT_NATS
+    # Most sizes are negligible by a bound on their tails.
+    allowed, bound = _allowed_cut(assumptions), cut(size, _log_tail_bound)
+    relevant = bound > allowed - _FLOAT_NATS
     rest = logsumexp(np.append(bound[~relevant], -np.inf))
-    return float(np.logaddexp(rest, _log_sum(cut, size[relevant], allowed)))
+    return float(np.logaddexp(rest, _log_sum(partial(cut, tail=log_tail), size[relevant], allowed)))
 
 
 def _allowed_cut(assumptions: Assumptions) -> float:
@@ -282,10 +280,16 @@ def relative_entropy(p: _LogArray | float, q: _LogArray | float) -> _LogArray:
 
 def log_tail(population: int, marked: _LogArray, draws: int, least: int) -> _LogArray:
     """Return log Pr[at least `least` of the `marked` are drawn], for each number of marked."""
-    x = np.arange(max(least, 0), draws + 1.0)[:, np.newaxis]
+    x = np.arange(least, draws + 1.0)[:, np.newaxis]
     pmf = _log_choose(marked, x) + _log_choose(population - marked, draws - x)
     tail: _LogArray = logsumexp(pmf, axis=0) - _log_choose(population, draws)
     return np.minimum(tail, 0)
+
+
+def _log_tail_bound(population: int, marked: _LogArray, draws: int, least: int) -> _LogArray:
+    """Return a bound on `log_tail` that needs no sum [Hoeffding 1963, (2.1)]."""
+    share, need = marked / population, least / draws
+    return -draws * np.where(share < need, relative_entropy(need, share), 0)
 
 
 def _log_pmf(population: int, marked: int, draws: int) -> _LogArray:
@@ -303,10 +307,6 @@ def _log_choices(n: int) -> _LogArray:
 
 
 def _log_choose(n: _LogArray | float, k: _LogArray | float) -> _LogArray:
-    """Return the log of the binomial coefficient, -inf where it is zero."""
-    possible = (np.asarray(k) >= 0) & (np.asarray(k) <= np.asarray(n))
-    with np.errstate(invalid="ignore"):
-        logs = gammaln(np.asarray(n) + 1.0) - gammaln(np.asarray(k) + 1.0)
-        logs = logs - gammaln(np.maximum(np.asarray(n) - np.asarray(k), 0) + 1.0)
-    coefficients: _LogArray = np.where(possible, logs, -np.inf)
-    return coefficients
+    """Return the log of the binomial coefficient of `n`, 0 or more; -inf where it is zero."""
+    # There a factorial below the line is one of a negative number, which is infinite.
+    return np.asarray(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0), np.float64)

@@ -98,7 +98,8 @@ def recover(shares: Mapping[int, bytes]) -> bytes | None:
     """
     xs = sorted(shares)
     rows = np.frombuffer(b"".join(shares[x] for x in xs), np.uint8)
-    return recover_many(rows.reshape(1, -1, SHARE_BYTES), np.array([xs]))[0]
+    (secret,) = recover_many(rows.reshape(1, len(xs), SHARE_BYTES), np.array([xs]))
+    return secret
 
 
 def _limbs_at_zero(xs: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
@@ -232,10 +233,10 @@ def _times(first: Poly, second: Poly) -> Poly:
 
 
 def _divide(first: Poly, second: Poly) -> tuple[Poly, Poly]:
-    rest, inverse = list(first), pow(second[-1], -1, P)
-    quotient = [0] * (len(first) - len(second) + 1)
-    for place in reversed(range(len(quotient))):
-        scale = quotient[place] = rest[place + len(second) - 1] * inverse % P
+    rest, inverse, top_first = list(first), pow(second[-1], -1, P), Poly()
+    for place in reversed(range(len(first) - len(second) + 1)):
+        scale = rest[place + len(second) - 1] * inverse % P
+        top_first.append(scale)
         for shift, c in enumerate(second):
             rest[place + shift] = (rest[place + shift] - scale * c) % P
-    return _plus(quotient, []), _plus(rest, [])
+    return _plus(top_first[::-1], []), _plus(rest, [])

@@ -94,7 +94,7 @@ class RecoveredSecrets:
             is_used = (exists & (counts <= t))[enough]
             used = places[enough][is_used].reshape(-1, t)
             numbers = np.nonzero(is_used)[1].reshape(-1, t) + 1
-            dealers, batch_size = dealers[enough], max(1, _RECOVERY_BATCH // t)
+            dealers, batch_size = dealers[enough], _RECOVERY_BATCH // t
             for first in range(0, len(dealers), batch_size):
                 batch = slice(first, first + batch_size)
                 shares = self._shares[used[batch]].view(np.uint8).reshape(-1, t, SHARE_BYTES)

@@ -87,7 +87,9 @@ def test_a_stream_is_the_shortest_with_enough_distinct_draws(others: int, count:
     def exponent(draws: int) -> float:
         return float(draws * relative_entropy(1 - count / draws, count / others) / log(2))
 
-    draws = _draws_needed(others, count)
+    selection = vars(NeighbourSelection(LABEL, shape(others + 1, count, count - 1)))
+    assert selection["_neighbour_draws"] == _draws_needed(others, count - 1)
+    draws = selection["_holder_draws"]
     assert 1 - count / draws > count / others
     assert exponent(draws - 1) <= 80 < exponent(draws)
 

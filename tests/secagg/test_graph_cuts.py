@@ -5,11 +5,20 @@ from itertools import combinations
 from math import comb, exp, inf, lgamma, log, sqrt
 from random import Random
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import hypergeom
 
-from secagg.parameters import Assumptions, _log_cut_probability, choose_parameters
+from secagg.parameters import (
+    Assumptions,
+    _log_cut_probability,
+    _log_sum,
+    _log_tail_bound,
+    choose_parameters,
+    log_tail,
+)
 from tests.vectors import exact
 
 SMALL_COHORTS = [
@@ -34,6 +43,33 @@ def test_the_cut_bound_is_the_exact_sum(k: int, t: int) -> None:
     assumptions = Assumptions(0.1, 0.2)
     bound = exp(_log_cut_probability(20, k, t, assumptions))
     assert bound == pytest.approx(float(exact.cut_by_an_active_server(20, k, t, 2, 6)), rel=1e-9)
+
+
+@pytest.mark.parametrize(("draws", "least"), [(1, 1), (6, 1), (6, 4), (6, 6)])
+def test_the_bound_of_a_tail_is_tight_for_one_draw_and_never_below(draws: int, least: int) -> None:
+    marked = np.arange(31.0)
+    bounds = np.exp(_log_tail_bound(30, marked, draws, least))
+    tails = hypergeom.sf(least - 1, 30, marked.astype(int), draws)
+    assert (bounds >= tails - 1e-12).all()
+    assert (bounds <= 1).all()
+    if draws == 1:
+        assert bounds == pytest.approx(tails)
+        assert bounds == pytest.approx(np.exp(log_tail(30, marked, 1, 1)))
+
+
+def test_a_sum_over_sizes_is_of_all_or_stops_above_its_limit() -> None:
+    asked = list[int]()
+
+    def terms(size: NDArray[np.float64]) -> NDArray[np.float64]:
+        asked.extend(size.astype(int).tolist())
+        return np.log(size)
+
+    sizes = np.arange(1.0, 1001)
+    assert exp(_log_sum(terms, sizes, inf)) == pytest.approx(1000 * 1001 / 2)
+    assert asked == sizes.tolist()
+    asked.clear()
+    assert _log_sum(terms, sizes, log(1000)) == pytest.approx(log(sum(asked)))
+    assert 1000 < sum(asked) < 1000 * 1001 / 2
 
 
 def log_cut_of_all_groups(n: int, k: int, t: int, corrupt: int, dropouts: int) -> float:

@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from numpy.typing import NDArray
 
 from secagg.keys import (
     Identity,
@@ -93,10 +94,25 @@ def test_all_points_of_low_order_are_refused_as_identities() -> None:
     check_identity(DEVICE.public)
 
 
+def strong_keys() -> NDArray[np.uint8]:
+    """Return the keys of two participants, which pass the quick check."""
+    keys = np.frombuffer(Random(4).randbytes(2 * 3 * 32), np.uint8).reshape(2, 3, 32).copy()
+    keys[:, :, -1] &= 2**7 - 1
+    assert pass_quick_check(keys)
+    return keys
+
+
+@pytest.mark.parametrize(("which", "passes"), [(0, True), (1, False), (2, False)])
+def test_the_unused_bit_fails_the_quick_check_except_in_an_identity(
+    which: int, passes: bool
+) -> None:
+    keys = strong_keys()
+    keys[1, which, -1] = 2**7
+    assert pass_quick_check(keys) is passes
+
+
 def test_a_list_with_one_weak_key_does_not_pass_the_quick_check() -> None:
-    strong = np.frombuffer(Random(4).randbytes(2 * 3 * 32), np.uint8).reshape(2, 3, 32).copy()
-    strong[:, :, -1] &= 2**7 - 1
-    assert pass_quick_check(strong)
+    strong = strong_keys()
     weak = of_order_dividing_8_on_curve25519(), of_order_dividing_8_on_edwards25519()
     for encoded in (encoded for points in weak for point in points for encoded in encodings(point)):
         for place in product(range(2), range(3)):

@@ -19,6 +19,7 @@ from secagg.parameters import (
     Parameters,
     choose_parameters,
 )
+from tests.vectors import exact
 
 # k / t (greatest valid t) for n = 100, 1,000, 10,000 and 100,000 against a semi-honest server,
 # at sigma = 40, computed independently from log-pmfs; corrupt = dropout = rate.
@@ -56,6 +57,23 @@ def test_semi_honest_holders_and_thresholds_are_those_computed_independently(
     assert f"{parameters.holders}/{parameters.threshold}({greatest})" == entry
     assert 1 <= parameters.neighbours <= parameters.holders
     assert parameters.spot_checks == 0
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@pytest.mark.parametrize("exponents", [(1, 1), (4, 2), (9, 5)])
+@pytest.mark.parametrize("rates", [(0, 0), (50, 50), (100, 200), (200, 100), (30, 400)])
+def test_small_cohorts_have_the_parameters_of_exact_sums(
+    rates: tuple[int, int], exponents: tuple[int, int], mode: Mode
+) -> None:
+    corrupt, dropout = (rate / 1000 for rate in rates)
+    for n in range(2, 33):
+        try:
+            result = choose_parameters(n, Assumptions(corrupt, dropout, *exponents, mode))
+        except InfeasibleError:
+            chosen = None
+        else:
+            chosen = result.holders, result.threshold, result.neighbours, result.spot_checks
+        assert chosen == exact.parameters(n, exact.Terms(*rates, *exponents, mode == "active"))
 
 
 @pytest.mark.parametrize(("n", "assumptions"), ACTIVE)
@@ -171,6 +189,24 @@ def test_promises_that_cannot_be_kept_are_infeasible(
         return
     with pytest.raises(InfeasibleError, match=match):
         choose_parameters(n, assumptions)
+
+
+@pytest.mark.parametrize(
+    ("n", "assumptions", "parameters"),
+    [
+        (2, Assumptions(0, 0, 1, 1), Parameters(2, 1, 2, 1, 1, 0)),
+        (2, Assumptions(0, 0, 128, 128, "semi-honest"), Parameters(2, 1, 2, 1, 0, 0)),
+        (
+            10,
+            Assumptions(MAX_FAULT_FRACTION, 0, mode="semi-honest"),
+            Parameters(10, 9, 10, 9, 0, 0),
+        ),
+    ],
+)
+def test_the_last_assumptions_before_a_limit_are_feasible(
+    n: int, assumptions: Assumptions, parameters: Parameters
+) -> None:
+    assert choose_parameters(n, assumptions) == parameters
 
 
 @pytest.mark.parametrize(

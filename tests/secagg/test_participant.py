@@ -10,11 +10,11 @@ import pytest
 
 from secagg.errors import SERVER, OutOfPhaseError, UnsafeRequestError
 from secagg.keys import PublicKeys
-from secagg.parameters import Assumptions
+from secagg.parameters import Assumptions, Mode
 from secagg.participant import Confirmed, Masked
 from secagg.roster import Roster
 from secagg.session import Session, Transcript
-from tests.secagg.conftest import RING, Group, assemble
+from tests.secagg.conftest import RING, Group, assemble, same
 from tests.secagg.faulty import with_commitment, with_entry, without
 
 N = 12
@@ -151,12 +151,16 @@ def test_survivors_with_too_few_of_my_holders_are_refused() -> None:
     group.masked[0].confirm(group.all_slots - set(holders[:7]))
 
 
-def test_a_sum_of_one_vector_is_never_confirmed() -> None:
-    group = assemble(2, Assumptions(0, 0.3, mode="semi-honest"))
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+def test_a_sum_of_two_vectors_is_confirmed_and_of_one_never(mode: Mode) -> None:
+    group = assemble(2, Assumptions(0, 0.3, mode=mode))
     group.share()
     group.mask()
     with pytest.raises(UnsafeRequestError, match="quorum"):
         group.masked[0].confirm([0])
+    group.confirm()
+    group.reveal()
+    assert same(group.unmask(), group.plain_sum([0, 1]))
 
 
 def test_a_refusal_of_survivors_does_not_spend_the_state(masked: Masked) -> None:

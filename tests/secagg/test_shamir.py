@@ -100,6 +100,14 @@ def test_secrets_recovered_together_are_those_recovered_one_by_one(
     assert together(rows) == one_by_one(rows)
 
 
+def test_rows_with_other_numbers_are_recovered_together() -> None:
+    chance = Random(5)
+    numbers = [(1, 2, 3), (2, 3, 6), (1, 2, 3), (1, 7, 9), (4, 5, 6), (1, 3, 9)]
+    for rows in (numbers, numbers[:2], numbers[1:2] * 3):
+        drawn = [{x: chance.randrange(P) for x in xs} for xs in rows]
+        assert together(drawn) == one_by_one(drawn)
+
+
 @pytest.mark.parametrize("top", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 62, 500, 1_000])
 def test_the_largest_and_smallest_sums_do_not_overflow(count: int, top: bool) -> None:
@@ -148,7 +156,8 @@ def test_the_largest_draws_do_not_overflow() -> None:
 
 
 def test_shares_of_more_than_32_bytes_give_no_secret() -> None:
-    assert recover({1: share_of(2**256)}) is None
+    assert together([{1: 2**256 - 1}, {1: 2**256}, {1: P - 1}]) == [b"\xff" * 32, None, None]
+    assert correct_errors({1: share_of(2**256 - 1)}, 1) == (b"\xff" * 32, frozenset())
     assert correct_errors({x: share_of(2**256) for x in (1, 2, 3)}, 1) is None
 
 
@@ -165,6 +174,15 @@ def test_false_shares_are_detected_up_to_the_limit_of_the_code(
     for liar in liars:
         kept[liar] = share_of(integer(kept[liar]) + data.draw(st.integers(1, P - 1)))
     assert correct_errors(kept, threshold) == (secret, frozenset(liars))
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 5])
+@pytest.mark.parametrize("spare", range(6))
+def test_half_of_the_spare_shares_may_be_false(threshold: int, spare: int) -> None:
+    shares = numbered(SECRET, threshold + spare, threshold)
+    liars = frozenset(list(shares)[: spare // 2])
+    kept = {x: share_of(integer(share) + (x in liars)) for x, share in shares.items()}
+    assert correct_errors(kept, threshold) == (SECRET, liars)
 
 
 def test_more_false_shares_give_no_secret() -> None:
