@@ -26,7 +26,7 @@ from blindtally.console.errors import exit_with_error
 from blindtally.console.progress import with_progress
 from blindtally.process_pool import MAX_ATTEMPTS, RetryingProcessPool, sigint_blocked
 from client.fleet.shards import is_worker_death
-from client.optional_deps import install_command
+from client.install_command import install_command
 from protocol.simulation.chunks import (
     LOCAL_EXECUTOR,
     Accumulator,

@@ -218,6 +218,8 @@ class Registrar:
             raise SeatingRefusedError("the service shows the plan of another round")
         if terms.registrar != self.identity.public.hex() or not terms.is_seated:
             raise SeatingRefusedError("the plan does not ask this registrar for seats")
+        for fault in plan.history_faults():
+            raise SeatingRefusedError(f"no honest study has this plan: it {fault}")
         fewest, most = terms.cohorts * terms.minimum, min(terms.max_devices, MAX_JOINERS)
         if plan.mechanism not in SUM_MECHANISMS or not fewest <= joiners <= most:
             raise SeatingRefusedError(f"{joiners} joined, and a round has {fewest} to {most}")

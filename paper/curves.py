@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.planning.word_budget import (
+from blindtally.planning.words_needed import (
     GOALS,
     TRACKED,
     F1Curve,

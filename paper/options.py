@@ -19,7 +19,7 @@ from blindtally.console.options import complete_data
 from blindtally.console.output_files import atomic_write
 from blindtally.parallel import run_parallel
 from blindtally.simulate.populations import ItemPopulation, load_item_population
-from client.optional_deps import install_command
+from client.install_command import install_command
 from paper.drawing import PICTURE_SUFFIXES
 
 DataOption = Annotated[

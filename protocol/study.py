@@ -157,6 +157,11 @@ class Question(PublicModel):
         return self.contribution
 
     @property
+    def min_reported_count(self) -> float:
+        """Return the smallest estimate of items that the service reports."""
+        return self.threshold
+
+    @property
     def discards_sums(self) -> bool:
         """Return whether sums hold unpublishable counts, so that they are deleted once decoded."""
         return False
@@ -246,7 +251,8 @@ class Plan(PublicModel):
 
     def history_faults(self) -> Iterator[str]:
         """Yield each request of the plan that no honest study can make in this round."""
-        yield from ()
+        if self.round > self.rounds:
+            yield f"asks in round {self.round} of {self.rounds}"
 
     @property
     def join_probability(self) -> float:

@@ -10,7 +10,7 @@ class Permission(StrEnum):
 
     READ = "read"  # read studies, answers and ledgers
     WRITE = "write"  # create, start and stop studies; create populations
-    OPERATE = "operate"  # read the audit trail and the metrics
+    OPERATE = "operate"  # read the audit trail, the metrics and the sums of cohorts
     SEAT = "seat"  # read the joiners of rounds and seat them, as a registrar
     TAKE_PART = "take-part"  # as a device
 

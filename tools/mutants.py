@@ -118,7 +118,7 @@ class Mutant:
 
     @property
     def is_harmless(self) -> bool:
-        """Whether the change is of a kind on which nothing depends, in any module."""
+        """Return whether the change is of a kind on which nothing depends, in any module."""
         _, old, new = self.change
         if old.startswith("@dataclass("):  # which guards against ourselves only
             return True
@@ -126,7 +126,7 @@ class Mutant:
 
     @property
     def order(self) -> bytes:
-        """The place in a sample, which changes of other lines leave as it is."""
+        """Return the place in a sample, which changes of other lines leave as it is."""
         return sha256("\n".join(self.change).encode()).digest()
 
 

@@ -24,7 +24,7 @@ from blindtally.planning.forecast import (
 )
 from blindtally.planning.lying_devices import LyingDevices, effects_of_liars, equal_cohorts
 from blindtally.planning.oracle_recommendation import recommend_reports
-from blindtally.planning.word_budget import StudyCase, StudySetting
+from blindtally.planning.words_needed import StudyCase, StudySetting
 from blindtally.simulate.populations import load_item_population
 from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.hashed import Hashed

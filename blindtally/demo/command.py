@@ -38,7 +38,7 @@ from blindtally.fleet_run.setup import (
 from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, run_demo_study
 from client.errors import ServiceError, ServiceUnreachableError
 from client.fleet.fleet import NobodyEnteredError
-from client.optional_deps import install_command
+from client.install_command import install_command
 from secagg.keys import Identity
 
 

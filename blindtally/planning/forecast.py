@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from blindtally.planning.word_budget import (
+from blindtally.planning.words_needed import (
     GOALS,
     TRACKED,
     StudyCase,

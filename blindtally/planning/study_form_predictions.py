@@ -19,7 +19,7 @@ from blindtally.planning.forecast import (
     zipf_population,
 )
 from blindtally.planning.sum_costs import SumCost, measure_operations
-from blindtally.planning.word_budget import StudyCase, StudySetting
+from blindtally.planning.words_needed import StudyCase, StudySetting
 from blindtally.process_pool import RetryingProcessPool
 from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.hashed import Hashed

@@ -12,7 +12,7 @@ from httpx_sse import ServerSentEvent
 from pydantic import BaseModel
 
 from client.errors import check_response
-from client.optional_deps import install_command
+from client.install_command import install_command
 from protocol.api.events import Event
 from protocol.api.messages import (
     HeavyHitter,

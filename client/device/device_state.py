@@ -19,6 +19,7 @@ import hmac
 import json
 import os
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from tempfile import NamedTemporaryFile
@@ -27,7 +28,7 @@ from typing import Final, Self
 import numpy as np
 from platformdirs import user_state_path
 
-from client.device.folder_lock import locked_folder
+from client.device.folder_lock import locked_folder, record_journal
 from client.device.journal import FileJournal, Journal, JournalError, MemoryJournal, sync_folder
 from protocol.api.credentials import encode_secret
 from secagg.keys import KEY_BYTES, Identity
@@ -66,7 +67,9 @@ class DeviceState:
             text = path.read_text(encoding="ascii", errors="replace")
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}") from None
-        return cls(_parse_secret(path, text), FileJournal(folder / "journal"), folder)
+        secret = _parse_secret(path, text)
+        journal = FileJournal(folder / "journal", partial(record_journal, folder, secret))
+        return cls(secret, journal, folder)
 
     def running(self) -> AbstractContextManager[None]:
         """Return the lock that the device holds while it runs; none in memory.

@@ -4,16 +4,17 @@ A copy of the folder is the same device: without a record of what the other copy
 give a second vector to a study. Two files hold a record each. One is in the folder; the other is in
 the user's cache folder, which backups leave out. One process locks both while it runs the device. A
 record has the *generation* (how often the device started), the length of the journal, which only
-grows, the folder and the machine. It is on the disk before the device sends anything.
+grows, the folder and the machine.
 
     a file is locked             another program runs the device, in this folder or in a copy
     the journal is shorter       it was deleted, or replaced by an older one
     a lower generation           the device ran later in another copy, or this one was restored
     another machine              the folder was copied from there
 
-In each case the device does not start. Copies of two users, or on two machines whose ids are equal
-or unknown, do not know of each other. A process that is killed leaves no lock, and a record that
-the next start accepts.
+In each case the device does not start. The length is recorded with each entry of the journal,
+before its message is sent, so that a process may end in any way. A process that is killed leaves no
+lock. Copies of two users, or on two machines whose ids are equal or unknown, do not know of each
+other.
 """
 
 import hmac
@@ -36,7 +37,7 @@ _MAX_RECORD_BYTES: Final = 2**14
 
 @dataclass(frozen=True, slots=True)
 class FolderRecord:
-    """State of a device's folder at its last start, or at the end of its last run."""
+    """State of a device's folder at its last start, with the length of its journal."""
 
     generation: int = 0
     journal_bytes: int = 0
@@ -76,7 +77,7 @@ def locked_folder(folder: Path, secret: bytes) -> Iterator[None]:
         JournalError: if another program runs the device, the folder is an older copy or of another
             machine, or its files cannot be read or written.
     """
-    device = hmac.digest(secret, b"device", "sha256").hex()[:32]
+    device = _device_name(secret)
     key = os.getpid(), folder.absolute(), device
     with _access:
         lock = _locks.get(key) or _lock_files(folder, secret, device)
@@ -84,16 +85,30 @@ def locked_folder(folder: Path, secret: bytes) -> Iterator[None]:
         lock.runs += 1
     try:
         yield
-        with suppress(OSError):  # the next start accepts the record of this one as well
-            record = _with_journal(lock.record, folder)
-            for file in lock.files.values():
-                _write(file, record)
     finally:
         with _access:
             lock.runs -= 1
             if not lock.runs:
                 del _locks[key]
                 lock.stack.close()
+
+
+def record_journal(folder: Path, secret: bytes) -> None:
+    """Record the length of the journal in `folder`, if this process has locked it.
+
+    Raises:
+        OSError: if a record cannot be written; the message of the last entry must not be sent.
+    """
+    with _access:
+        lock = _locks.get((os.getpid(), folder.absolute(), _device_name(secret)))
+        if lock is not None:
+            nbytes = (folder / "journal").stat().st_size
+            for file in lock.files.values():
+                _write(file, replace(lock.record, journal_bytes=nbytes))
+
+
+def _device_name(secret: bytes) -> str:
+    return hmac.digest(secret, b"device", "sha256").hex()[:32]
 
 
 def _lock_files(folder: Path, secret: bytes, device: str) -> _Lock:
@@ -140,9 +155,11 @@ def _read(path: Path, file: int) -> FolderRecord:
 
 def _next_record(folder: Path, secret: bytes, records: list[FolderRecord]) -> FolderRecord:
     own, latest = records[0], max(records, key=lambda record: record.generation)
-    record = _with_journal(
-        FolderRecord(own.generation + 1, 0, _machine(secret), str(folder.absolute())), folder
-    )
+    nbytes = 0
+    with suppress(FileNotFoundError):
+        nbytes = len(complete_lines((folder / "journal").read_bytes()))
+    generation = own.generation + 1
+    record = FolderRecord(generation, nbytes, _machine(secret), str(folder.absolute()))
     new_device = "or delete this folder to begin as a new device"
     if own.machine and record.machine and own.machine != record.machine:
         raise JournalError(
@@ -159,13 +176,6 @@ def _next_record(folder: Path, secret: bytes, records: list[FolderRecord]) -> Fo
             f"{folder / 'journal'} is older than its device: restore the latest one, {new_device}"
         )
     return record
-
-
-def _with_journal(record: FolderRecord, folder: Path) -> FolderRecord:
-    nbytes = 0
-    with suppress(FileNotFoundError):
-        nbytes = len(complete_lines((folder / "journal").read_bytes()))
-    return replace(record, journal_bytes=nbytes)
 
 
 def _write(file: int, record: FolderRecord) -> None:

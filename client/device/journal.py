@@ -314,10 +314,13 @@ class FileJournal(Journal):
     and nothing was sent, so a last line without its end is dropped. Any other line that cannot be
     read means that another program wrote to the file. The device then takes part in nothing until
     a person has checked the file.
+
+    `after_append` is called with each new entry on the disk, before its message may be sent.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, after_append: Callable[[], None] | None = None) -> None:
         self._path = path
+        self._after_append = after_append
         self._lock = Lock()  # the file's lock does not separate the threads of a process
         self._file = -1
 
@@ -359,6 +362,8 @@ class FileJournal(Journal):
             file.write(json.dumps(asdict(entry)).encode() + b"\n")
         os.fsync(self._file)
         sync_folder(self._path.parent)  # the file may be new: its name must be on the disk as well
+        if self._after_append is not None:
+            self._after_append()
 
 
 def complete_lines(content: bytes) -> bytes:

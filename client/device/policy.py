@@ -204,7 +204,8 @@ class Policy:
 
     def sharings(self, plan: AnyPlan) -> int:
         """Return the largest number of sharings in the plan's study, vectors included."""
-        return self.max_sharings + (self.max_rounds if plan.question.asks_every_round else 0)
+        again = min(plan.rounds, self.max_rounds) if plan.question.asks_every_round else 0
+        return self.max_sharings + again
 
     def check_rho(self, plan: AnyPlan, spent: float) -> None:
         """Check that noise hides the device in this sum and in those before, of rho `spent`.
@@ -354,7 +355,7 @@ def _reporting_threshold(plan: AnyPlan) -> float:
     """Return the smallest count with which the service lists an item."""
     if isinstance(plan, ReleasePlan):
         return float(plan.release.threshold)
-    return float(plan.question.threshold)
+    return float(plan.question.min_reported_count)
 
 
 def rho_of(plan: AnyPlan) -> float | None:

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from protocol.model import PublicModel
 from protocol.privacy import sample_threshold, skellam
-from protocol.privacy.loss import NeighbourRelation, bounded_loss, compose, local_loss
+from protocol.privacy.loss_distributions import NeighbourRelation, bounded_loss, compose, local_loss
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -26,7 +26,7 @@ from protocol.privacy.events import (
     SkellamNoiseEvent,
     loss_to,
 )
-from protocol.privacy.loss import MIN_DELTA, NeighbourRelation, compose, epsilon_of
+from protocol.privacy.loss_distributions import MIN_DELTA, NeighbourRelation, compose, epsilon_of
 from protocol.search import first_true
 
 _BISECTION_STEPS = 14  # of a suggested real parameter, to a part in 10^4

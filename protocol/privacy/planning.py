@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, Context
 from functools import lru_cache, partial
 
 from protocol.privacy import sample_threshold, skellam
-from protocol.privacy.loss import NeighbourRelation, compose, epsilon_of
+from protocol.privacy.loss_distributions import NeighbourRelation, compose, epsilon_of
 
 _RELATIVE_PRECISION = 1e-5  # of m and of a variance
 _MAX_MISSES = 2  # consecutive theta without improvement that end the search

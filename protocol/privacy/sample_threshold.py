@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import betainc
 
 from protocol.arrays import Floats
-from protocol.privacy.loss import (
+from protocol.privacy.loss_distributions import (
     LOSS_INTERVAL,
     NeighbourRelation,
     between_neighbours,

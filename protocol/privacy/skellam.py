@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import ive
 
 from protocol.arrays import Floats
-from protocol.privacy.loss import (
+from protocol.privacy.loss_distributions import (
     DivergenceCurve,
     NeighbourRelation,
     between_neighbours,

@@ -67,13 +67,16 @@ async def show(study: StudyId, number: RoundNumber, service: ServiceDep) -> Roun
 
 @router.get(
     "/{number}/cohorts/{cohort}/sum",
-    dependencies=[require(Permission.READ)],
+    dependencies=[require(Permission.OPERATE)],
     response_class=Response,
     responses=etag_responses({200: OCTET_STREAM_RESPONSE, **problem_responses(404, 409, 410, 422)}),
 )
 async def cohort_sum(
     study: StudyId, number: RoundNumber, cohort: CohortNumber, service: ServiceDep
 ) -> Response:
-    """Return the sum of the survivors' vectors of one cohort, packed like a vector."""
+    """Return the sum of the survivors' vectors of one cohort, packed like a vector.
+
+    It has every item of a table, also items of one device, which no analyst is to read.
+    """
     packed = await service.store.messages.sum(study, number, cohort)
     return Response(packed, media_type=OCTET_STREAM)

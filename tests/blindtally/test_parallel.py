@@ -13,7 +13,7 @@ import typer
 
 from blindtally import parallel
 from blindtally.parallel import LOCAL_CLUSTER, map_bounded, open_workers, run_parallel
-from client.optional_deps import install_command
+from client.install_command import install_command
 
 
 def square(number: int) -> tuple[int, int]:

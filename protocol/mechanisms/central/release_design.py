@@ -9,7 +9,7 @@ without an item add their noise too.
 
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.privacy.events import DpEvent, SampleThresholdEvent, SkellamNoiseEvent
-from protocol.privacy.loss import compose, epsilon_of
+from protocol.privacy.loss_distributions import compose, epsilon_of
 from protocol.privacy.planning import best_design, min_variance
 from protocol.privacy.release import Release
 from protocol.privacy.skellam import tail_quantile

@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from protocol.domains.base import Digits
 from protocol.model import invalid
-from protocol.privacy.loss import NeighbourRelation
+from protocol.privacy.loss_distributions import NeighbourRelation
 from protocol.privacy.release import ReleaseMode
 from protocol.study import SumQuestion
 

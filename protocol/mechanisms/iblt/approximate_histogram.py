@@ -91,6 +91,11 @@ class ApproximateHistogramQuestion(SumQuestion):
             raise ValueError("repetitions need the rule theorem: the practical rule has one table")
         return self
 
+    @property
+    def min_reported_count(self) -> float:
+        """Return 1 for the theorem's rule, which reports what half of the tables list."""
+        return 1 if self.rule == "theorem" else self.threshold
+
 
 class HistogramSizes(NamedTuple):
     """Sampling threshold, sizes of the tables and of the sketch; without rows, no sketch."""

@@ -42,9 +42,9 @@ from protocol.mechanism import (
 )
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import Scrambling, SparseRecovery
-from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
+from protocol.oracles.hsu2012.johnson_lindenstrauss import JohnsonLindenstrauss
 from protocol.oracles.hsu2012.projection_oracle import NoiseKind, Projection, value_bits
-from protocol.privacy.loss import NeighbourRelation
+from protocol.privacy.loss_distributions import NeighbourRelation
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study import Hex32, StudyState

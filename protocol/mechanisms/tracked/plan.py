@@ -149,6 +149,7 @@ class TrackedPlan(Plan):
         Only the server knows the counts, so that a string may be fetched of any key that an honest
         study could fetch.
         """
+        yield from super().history_faults()
         if self.round == 1 and self.counter_groups:
             yield "tracks items in the first round"
         if self.string_pieces:

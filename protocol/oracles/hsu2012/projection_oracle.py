@@ -35,7 +35,7 @@ from protocol.oracles.hsu2012.composition import (
     pure_scale,
 )
 from protocol.oracles.hsu2012.randomizers import AdditiveNoise, Randomizer, SampledResponse, Symbols
-from protocol.privacy.loss import NeighbourRelation
+from protocol.privacy.loss_distributions import NeighbourRelation
 from protocol.randomness import RandomWords
 
 NoiseKind = Literal["paper", "laplace", "gaussian", "pure", "sampled"]

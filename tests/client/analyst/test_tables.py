@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from client.analyst.requests import ResultTable
-from client.optional_deps import install_command
+from client.install_command import install_command
 from protocol.api.messages import QueryResult
 
 COLUMNS = ("at", "value", "low", "high")

@@ -1,5 +1,6 @@
 """One folder is one device: it runs once at a time, and an older copy is refused."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -151,12 +152,31 @@ def test_a_user_without_a_cache_folder_has_the_record_of_the_folder(
         run(folder)
 
 
-def test_a_device_that_ends_without_a_record_runs_again(folder: Path) -> None:
-    """Nothing else happens when a process is killed: the system closes its files."""
+def test_an_older_journal_is_refused_however_the_last_run_ended(folder: Path) -> None:
+    """The length of the journal is on the disk before a message is sent."""
+    run(folder)
     with pytest.raises(KeyboardInterrupt):
         run(folder, "s1", is_killed=True)
-    assert '"journal_bytes": 0' in (folder / "lock").read_text()
+    nbytes = (folder / "journal").stat().st_size
+    assert f'"journal_bytes": {nbytes}' in (folder / "lock").read_text()
     run(folder)
+    (folder / "journal").unlink()
+    with pytest.raises(JournalError, match="is older than its device"):
+        run(folder)
+
+
+def test_a_message_whose_record_cannot_be_written_is_not_sent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = DeviceState.on_disk(folder, Random(1))
+    with state.running(), monkeypatch.context() as full_disk:
+        full_disk.setattr("client.device.folder_lock.os.pwrite", full_disk_error)
+        with pytest.raises(JournalError, match="No space left"):
+            state.journal.record(JournalEntry.of("s1", 1, 0, MessageKind.MASKED_INPUT, b"vector"))
+
+
+def full_disk_error(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.parametrize("call", range(1, 9))

@@ -203,13 +203,15 @@ def test_noise_must_hide_a_device_in_all_rounds_at_once(contribution: int, round
 
 
 def test_a_server_that_announces_fewer_rounds_than_it_asks_for_gets_no_more() -> None:
-    """Refuse noise for one round in round 4, regardless of the number of rounds in the plan."""
     noise = 1.5 / 2 / 0.2977
     asked = with_noise(noise, rounds=1)
     SEVERAL_ROUNDS.check_plan(asked, STUDY, 1)
     fourth = asked.model_copy(update={"round": 4})
+    with refused_for("plan", "asks in round 4 of 1"):
+        SEVERAL_ROUNDS.check_plan(fourth, STUDY, 4)
+    last = with_noise(noise, rounds=4).model_copy(update={"round": 4})
     with refused_for("max_epsilon"):
-        SEVERAL_ROUNDS.check_plan(fourth, STUDY, 4, rounds_by_study={STUDY: {1, 2, 3}})
+        SEVERAL_ROUNDS.check_plan(last, STUDY, 4, rounds_by_study={STUDY: {1, 2, 3}})
 
 
 RHO = 0.2977  # epsilon 4 at delta 1e-5
@@ -305,6 +307,20 @@ def test_a_plan_that_reports_estimates_below_its_threshold_is_refused(confidence
     question = QUESTION.model_copy(update={"confidence": confidence})
     with refused_for("confidence"):
         POLICY.check_plan(PLAN.model_copy(update={"question": question}), STUDY, 1)
+
+
+@pytest.mark.parametrize("mechanism", ["subsampled-iblt", "approximate-histogram"])
+def test_a_rule_that_reports_items_of_any_count_is_refused(mechanism: str) -> None:
+    """The proof's rule reports what half of the tables list, so two tables show single devices."""
+
+    def asked(**own: object) -> AnyPlan:
+        fields = {"mechanism": mechanism, "threshold": 5, "contribution": 1, "words": 2**16}
+        question = parse_question(fields | {"domain": Utf8(max_bytes=2)} | own)
+        return MECHANISMS[mechanism].first_plan(question, TERMS, STUDY, 1, Random(1))
+
+    POLICY.check_plan(asked(), STUDY, 1)
+    with refused_for("min_threshold", "items held 1 times"):
+        POLICY.check_plan(asked(rule="theorem", repetitions=2), STUDY, 1)
 
 
 def test_fewer_devices_than_the_policys_threshold_reach_no_threshold() -> None:

@@ -1,7 +1,7 @@
 """A server that chooses the members of a cohort, in a study whose registrar seats the rounds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -134,4 +134,6 @@ async def play_enrolled(service: SeatedService) -> None:
 def test_a_device_shares_keys_three_times_in_a_study_without_a_vector() -> None:
     policy = Policy()
     assert policy.sharings(view_of().plan) == 3
-    assert policy.sharings(view_of(question=EVERY_ROUND_QUESTION).plan) == 3 + policy.max_rounds
+    plan = view_of(question=EVERY_ROUND_QUESTION).plan
+    assert policy.sharings(plan) == 3 + plan.rounds == plan.max_draws
+    assert replace(policy, max_rounds=2).sharings(plan) == 3 + 2

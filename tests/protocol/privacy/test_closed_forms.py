@@ -12,7 +12,7 @@ from protocol.privacy.closed_forms import (
     kl_delta,
     kl_epsilon,
 )
-from protocol.privacy.loss import compose, epsilon_of
+from protocol.privacy.loss_distributions import compose, epsilon_of
 from protocol.privacy.sample_threshold import addition_divergence, privacy_loss, removal_divergence
 
 NO_BOUND = math.inf

@@ -19,7 +19,7 @@ from protocol.privacy.events import (
     SkellamNoiseEvent,
 )
 from protocol.privacy.ledger import Budget, BudgetError, Ledger, Statement
-from protocol.privacy.loss import NeighbourRelation, bounded_loss, compose, epsilon_of
+from protocol.privacy.loss_distributions import NeighbourRelation, bounded_loss, compose, epsilon_of
 
 TRIE = SampleThresholdEvent(probability=0.145593, threshold=12, releases=10)
 NOISE = SkellamNoiseEvent(variance=13.40**2, releases=10)

@@ -11,7 +11,13 @@ from scipy.stats import nbinom
 
 from protocol.arrays import Floats
 from protocol.privacy import skellam
-from protocol.privacy.loss import NeighbourRelation, compose, delta_of, epsilon_of, local_loss
+from protocol.privacy.loss_distributions import (
+    NeighbourRelation,
+    compose,
+    delta_of,
+    epsilon_of,
+    local_loss,
+)
 from protocol.privacy.sample_threshold import (
     addition_divergence,
     privacy_loss,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import skellam as law
 
-from protocol.privacy.loss import compose, delta_of, epsilon_of
+from protocol.privacy.loss_distributions import compose, delta_of, epsilon_of
 from protocol.privacy.noise import NoiseShares
 from protocol.privacy.skellam import privacy_loss
 

@@ -13,7 +13,7 @@ from protocol.mechanisms.central.trie_votes import table_failure_probability, vo
 from protocol.mechanisms.central.triehh import TrieHh
 from protocol.privacy.events import LedgerEntry, SampleThresholdEvent
 from protocol.privacy.ledger import Ledger
-from protocol.privacy.loss import compose, delta_of
+from protocol.privacy.loss_distributions import compose, delta_of
 from protocol.simulation.study import run_study
 from protocol.sketches.vote_table import VoteTableShape, failure_probability_bound
 from protocol.study import EMPTY_STATE, Terms

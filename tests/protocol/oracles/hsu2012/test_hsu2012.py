@@ -13,7 +13,7 @@ import pytest
 from benchmarks.populations import count_recoveries, with_runner_up, with_uniform_tail
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import SparseRecovery
-from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
+from protocol.oracles.hsu2012.johnson_lindenstrauss import JohnsonLindenstrauss
 from protocol.oracles.hsu2012.projection_oracle import NoiseKind, Projection
 from protocol.randomness import seeded_words
 

@@ -15,7 +15,7 @@ from scipy.stats import ks_2samp
 
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import SparseRecovery
-from protocol.oracles.hsu2012.jl import JohnsonLindenstrauss
+from protocol.oracles.hsu2012.johnson_lindenstrauss import JohnsonLindenstrauss
 from protocol.oracles.hsu2012.projection_oracle import Projection
 from protocol.oracles.hsu2012.randomizers import AdditiveNoise
 from protocol.randomness import system_words

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from blindtally.planning import word_budget
-from blindtally.planning.word_budget import GOALS, TRACKED, StudyCase, StudySetting, f1_over_sizes
+from blindtally.planning import words_needed
+from blindtally.planning.words_needed import GOALS, TRACKED, StudyCase, StudySetting, f1_over_sizes
 from blindtally.simulate.populations import ItemPopulation
 from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.strings import Alphabet
@@ -21,7 +21,7 @@ def test_sizes_that_are_left_out_move_no_goal(monkeypatch: pytest.MonkeyPatch, e
     rising[23] = 0.94  # 0.95 is reached after this one and stays
     sizes = {round(60 * 1.2**number): f1 for number, f1 in enumerate(rising)}
     monkeypatch.setattr(
-        word_budget, "score_method", lambda *arguments: sizes.get(arguments[2], 1.0)
+        words_needed, "score_method", lambda *arguments: sizes.get(arguments[2], 1.0)
     )
     case, setting = (
         StudyCase(KeyedPopulation.of(POPULATION, 100), "none", 1),

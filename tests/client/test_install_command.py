@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from client.optional_deps import install_command
+from client.install_command import install_command
 
 FOLDER = {"url": "file:///home/me/my%20clone", "dir_info": {"editable": True}}
 
@@ -24,7 +24,7 @@ def test_an_extra_is_installed_from_the_same_source(
     direct_url: dict[str, object] | None, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = SimpleNamespace(read_text=lambda _: direct_url and json.dumps(direct_url))
-    monkeypatch.setattr("client.optional_deps.distribution", lambda _: installed)
+    monkeypatch.setattr("client.install_command.distribution", lambda _: installed)
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     assert install_command("demo") == f"pip install {target}"
 
