@@ -62,7 +62,7 @@ def test_a_process_that_dies_costs_its_piece_and_that_is_done_again(
         results = [future.result(PATIENCE) for future in futures]
     assert (tmp_path / "died").exists()
     assert [number for number, _ in results] == list(range(9))
-    assert len({pid for _, pid in results}) == 2 + 1 - (2 not in dict(results))
+    assert len({pid for _, pid in results}) in (2, 3)  # the new process may come too late for any
 
 
 def note(folder: Path) -> None:

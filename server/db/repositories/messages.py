@@ -1,4 +1,4 @@
-"""Repository of messages: rosters, message bodies and sums of cohorts."""
+"""Repository that reads messages: rosters, bodies and sums of cohorts; `participants.py` adds them."""
 
 from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass, field
