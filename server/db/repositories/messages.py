@@ -1,4 +1,4 @@
-"""Repository that reads messages: rosters, bodies and sums of cohorts; `participants.py` adds them."""
+"""Repository that reads messages, rosters and sums of cohorts; `participants.py` adds them."""
 
 from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass, field
