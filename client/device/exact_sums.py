@@ -52,7 +52,9 @@ def spends_exact_study(
         return True  # more are recent only if the clock went back
     rho, epsilon = rho_of(plan), math.inf
     if rho is not None:
-        hidden = math.fsum(each.rho or 0.0 for each in recent if not each.is_exact)
+        hidden = math.fsum(
+            each.rho for each in recent if each.rho is not None and not each.is_exact
+        )
         epsilon = epsilon_of_rho(hidden + rho, policy.max_delta)
     if rho is not None and epsilon <= policy.max_epsilon:
         return False
@@ -66,7 +68,7 @@ def _latest_times(vectors: Iterable[JournalEntry]) -> dict[_StudyKey, float]:
     times: dict[_StudyKey, float] = {}
     for each in vectors:
         key, time = (each.service, each.study), math.inf if each.time is None else each.time
-        times[key] = max(time, times.get(key, 0))
+        times[key] = max(time, times.get(key, time))
     return times
 
 

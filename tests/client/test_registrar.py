@@ -13,7 +13,7 @@ import pytest
 import stamina
 
 from client.errors import ForbiddenError, NotAuthorisedError
-from client.registrar import DrawRecord, Registrar, SeatingRefusedError
+from client.registrar import DrawRecord, Registrar, SeatingRefusedError, seating_rounds
 from client.transport import Transport
 from protocol.api.messages import (
     PROBLEM_TYPE_PREFIX,
@@ -50,6 +50,7 @@ class Service:
     rows: Sequence[bytes]
     received: list[bytes] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)  # of the next requests
+    seated: asyncio.Event = field(default_factory=asyncio.Event)
 
     def client(self) -> httpx.AsyncClient:
         transport = MockTransport(self._answer)
@@ -61,6 +62,7 @@ class Service:
         name = request.url.path.rsplit("/", 1)[-1]
         if request.method == "PUT":
             self.received.append(request.content)
+            self.seated.set()
             return httpx.Response(204)
         if name == "joiners":
             after = int(request.url.params["after"])
@@ -169,6 +171,48 @@ async def test_a_round_with_malformed_answers_keeps_no_other_round_waiting() -> 
     malformed, seated = ("broken", "the server sent a malformed answer"), ("study-1", "")
     assert reported == [malformed, seated, seated, malformed, seated]  # once for each reason
     assert len(at.received) == 3
+
+
+async def test_a_registrar_of_one_study_passes_over_a_round_of_another() -> None:
+    at, deadline = service(), "2030-01-01T00:00:00Z"
+    rounds = tuple(
+        PendingSeating(study=study, round=1, joiners=20, deadline=deadline)
+        for study in ("another", "study-1")
+    )
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/seatings"):
+            return httpx.Response(200, content=SeatingPage(rounds=rounds).model_dump_json())
+        return at._answer(request)
+
+    registrar = Registrar(REGISTRAR, DrawRecord(), Random(1), study="study-1")
+    client = httpx.AsyncClient(transport=MockTransport(answer), base_url="http://service/v1")
+    async with client as http:
+        await registrar.seat_pending(Transport(http))
+    assert len(at.received) == 1
+
+
+async def test_a_program_that_is_the_registrar_seats_in_the_background_until_it_ends() -> None:
+    at, before = service(), asyncio.all_tasks()
+    async with asyncio.timeout(20):
+        async with seating_rounds(at.client, Registrar(REGISTRAR, DrawRecord())):
+            assert len(at.received) == 1  # what waited
+            seated = at.seated = asyncio.Event()
+            await seated.wait()
+        assert asyncio.all_tasks() == before
+
+
+async def test_a_program_whose_key_may_not_seat_does_not_begin() -> None:
+    title = ProblemType.FORBIDDEN
+    problem = Problem(type=PROBLEM_TYPE_PREFIX + title, title="", status=403, detail="the key")
+
+    def client() -> httpx.AsyncClient:
+        transport = MockTransport(lambda _: httpx.Response(403, content=problem.model_dump_json()))
+        return httpx.AsyncClient(transport=transport, base_url="http://service/v1")
+
+    with pytest.raises(ForbiddenError):
+        async with seating_rounds(client, Registrar(REGISTRAR, DrawRecord())):
+            pytest.fail("the program must not begin")
 
 
 @pytest.mark.parametrize(

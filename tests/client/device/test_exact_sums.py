@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from random import Random
 
@@ -80,6 +81,19 @@ def test_the_first_exact_sum_spends_the_study_of_the_period() -> None:
     assert error.needed == 2
     two = replace(POLICY, max_exact_studies=2)
     assert spends_exact_study(two, exact_plan(), SERVICE_URL, [given_to()], NOW)
+
+
+def test_noise_that_keeps_the_limit_to_the_last_digit_hides_the_device() -> None:
+    plan = trie_plan(11.0)
+    rho = rho_of(plan)
+    assert rho is not None
+    for total, vectors in ((rho, []), (3 * rho, [given_to(rho=2 * rho, exact=False)])):
+        exactly = replace(POLICY, max_epsilon=epsilon_of_rho(total, POLICY.max_delta))
+        assert not spends_exact_study(exactly, plan, SERVICE_URL, vectors, NOW)
+
+
+def test_the_earliest_clock_is_that_of_2024() -> None:
+    assert datetime.fromtimestamp(MIN_TIME, UTC) == datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def test_a_second_url_of_a_service_gives_nothing_more() -> None:

@@ -1,6 +1,7 @@
 """One folder is one device: it runs once at a time, and an older copy is refused."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -227,6 +228,22 @@ def test_another_programs_file_is_refused(folder: Path, content: bytes) -> None:
     (folder / "lock").write_bytes(content)
     with pytest.raises(JournalError, match="not the record of a device"):
         run(folder)
+
+
+def test_a_start_writes_records_that_last_and_are_the_users_own(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("client.device.folder_lock.sync_folder", synced.append)
+    run(folder)
+    assert synced[-1] == folder  # the name of the new file `lock`
+    (record,) = (tmp_path / "cache" / "blindtally" / "devices").iterdir()
+    assert record.parent.stat().st_mode & 0o777 == 0o700
+    for file in (record, folder / "lock"):
+        assert json.loads(file.read_bytes())["generation"] == 1
+        assert file.stat().st_mode & 0o777 == 0o600
+    run(folder)
+    assert json.loads(record.read_bytes())["generation"] == 2
 
 
 def test_records_contain_no_secret(folder: Path, machine: Path) -> None:

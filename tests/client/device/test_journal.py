@@ -444,3 +444,16 @@ def test_of_many_processes_one_gives_its_vector(path: Path) -> None:
     codes = sorted(device.wait(60) for device in devices)
     assert codes == [0, 7, 7, 7]
     assert len(path.read_text().splitlines()) == 1
+
+
+def test_a_coin_costs_no_epsilon(path: Path) -> None:
+    journal = FileJournal(path)
+    journal.decide_to_join("study-1", 1, PLAN, lambda: True)
+    assert journal.epsilon_spent() == 0
+
+
+def test_entries_leave_no_file_open(path: Path) -> None:
+    journal, open_files = FileJournal(path), Path("/proc/self/fd")
+    before = len(list(open_files.iterdir()))
+    journal.record(VECTOR)
+    assert len(list(open_files.iterdir())) == before

@@ -16,11 +16,14 @@ from client.device.device import Device, DeviceStep, steps_in_mode
 from client.device.driver import EndState, run_participation
 from client.device.encoding import Contribution, encode
 from client.device.journal import FileJournal, JournalEntry, MemoryJournal
-from client.device.participation import MAX_ROW_BYTES
+from client.device.participation import MAX_ROW_BYTES, ReportParticipation
 from client.device.policy import PolicyError, rho_of
-from protocol.api.messages import JoinRequest
+from client.transport import Transport
+from protocol.api.messages import JoinRequest, RoundView
 from protocol.api.phases import MessageKind
-from protocol.mechanisms.registry import parse_question
+from protocol.api.signed_report import SignedReport
+from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
+from protocol.randomness import seeded_words
 from secagg.aggregator import check_answers
 from secagg.keys import Identity
 from secagg.messages import (
@@ -33,6 +36,7 @@ from tests.client.cohort import (
     REGISTRAR,
     SEMI_HONEST_POLICY,
     STUDY,
+    TERMS,
     N,
     Service,
     device,
@@ -41,6 +45,9 @@ from tests.client.cohort import (
     play,
     view_of,
 )
+from tests.client.mock_transport import MockTransport
+from tests.support.policies import refused_for
+from tests.support.views import round_document
 
 
 def test_the_largest_documents_are_those_of_the_protocol_page() -> None:
@@ -125,6 +132,65 @@ async def test_an_enrolment_is_shown_where_the_study_has_a_registrar_and_only_th
     assert (
         JoinRequest.model_validate_json(plain.received["participants"]).registrar_signature is None
     )
+
+
+async def test_a_document_is_read_up_to_its_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: dict[str, int] = {}
+    poll = Transport.poll
+
+    async def noted(self: Transport, path: str, ticket: str, max_bytes: int) -> httpx.Response:
+        read[path.rsplit("/", 1)[-1]] = max_bytes
+        return await poll(self, path, ticket, max_bytes)
+
+    monkeypatch.setattr(Transport, "poll", noted)
+    await play(Service(view_of()))
+    assert read == {name: 2**14 + N * size for name, size in MAX_ROW_BYTES.items()}
+
+
+async def test_a_device_whose_exact_study_is_spent_does_not_even_join() -> None:
+    """A refusal after the keys are shared would cost the others."""
+    earlier = JournalEntry.of("another", 1, 0, MessageKind.MASKED_INPUT, b"vector")
+    service = Service(view_of())
+    with refused_for("max_exact_studies"):
+        await play(service, device(journal=MemoryJournal([earlier])))
+    assert service.received == {}
+
+
+@pytest.mark.parametrize("registrar", [None, REGISTRAR])
+async def test_a_report_shows_the_enrolment_where_the_study_has_a_registrar(
+    registrar: Identity | None,
+) -> None:
+    asked = {"mechanism": "krr", "threshold": 5, "contribution": 1, "epsilon": 1.0}
+    question = parse_question(asked | {"domain": {"kind": "listed", "items": ["word", "other"]}})
+    terms = TERMS.model_copy(update={"registrar": registrar and registrar.public.hex()})
+    mechanism = REPORT_MECHANISMS["krr"]
+    plan = mechanism.first_plan(question, terms, STUDY, 1, Random(1))
+    view, who = RoundView.model_validate(round_document(plan.model_dump())), device()
+    enrolment = b""
+    if registrar and plan.registry:
+        enrolment = registrar.sign(plan.registry.enrolment_statement(who.identity.public))
+    sent: list[bytes] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.content)
+        return httpx.Response(204)
+
+    policy = replace(POLICY, registrar=registrar and registrar.public)
+    transport, chance = MockTransport(answer), seeded_words(np.random.default_rng(1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://service/v1") as http:
+        part = ReportParticipation(
+            Transport(http),
+            view,
+            replace(who, enrolment=enrolment),
+            policy=policy,
+            secrets=Random(1),
+            chance=chance,
+        )
+        assert [step async for step in part.steps(STUDY)] == [DeviceStep.REPORTED]
+    nbytes = mechanism.nbytes(plan)
+    report = SignedReport.unpack(who.identity.public, sent[0], nbytes, registrar is not None)
+    assert report.has_valid_signature
+    assert report.registrar_signature == enrolment
 
 
 async def test_a_device_answers_a_false_complaint_and_is_in_the_sum() -> None:

@@ -48,6 +48,39 @@ def plan(**terms: object) -> AnyPlan:
     return PLAN.model_copy(update={"terms": changed})
 
 
+def test_the_default_limits_are_those_of_the_documents() -> None:
+    """A change of one is a change of what blindtally promises."""
+    assert Policy() == Policy(
+        max_contribution=100,
+        min_cohort=50,
+        min_threshold=5.0,
+        min_corrupt=0.1,
+        max_dropout=0.5,
+        min_sigma=40,
+        modes=frozenset({"active"}),
+        max_upload_bytes=4_194_304,
+        max_sharings=3,
+        registrar=None,
+        trust_server_identities=False,
+        max_epsilon=4.0,
+        max_delta=1e-5,
+        max_rounds=32,
+        max_round_seconds=604_800,
+        repeat_exact=False,
+        max_exact_studies=1,
+        exact_period_days=30.0,
+    )
+
+
+def test_epsilon_may_be_spent_to_the_last_digit() -> None:
+    Policy().check_epsilon(spent=3.0, epsilon=1.0)
+    with pytest.raises(PolicyError, match=r"asks for epsilon 1\.5, and 1 is left") as refused:
+        Policy().check_epsilon(spent=3.0, epsilon=1.5)
+    assert refused.value.needed == 4.5
+    with pytest.raises(PolicyError, match="asks for epsilon 1, and 0 is left"):
+        Policy().check_epsilon(spent=5.0, epsilon=1.0)
+
+
 def test_a_plan_within_the_policy_is_taken() -> None:
     POLICY.check_plan(PLAN, STUDY, 1)
     for n in (80, 100):
@@ -212,6 +245,16 @@ def test_a_server_that_announces_fewer_rounds_than_it_asks_for_gets_no_more() ->
     last = with_noise(noise, rounds=4).model_copy(update={"round": 4})
     with refused_for("max_epsilon"):
         SEVERAL_ROUNDS.check_plan(last, STUDY, 4, rounds_by_study={STUDY: {1, 2, 3}})
+
+
+@pytest.mark.parametrize(("enough_for", "limits"), [(3, ["max_epsilon"]), (4, [])])
+def test_the_rounds_that_a_device_gave_count_if_the_plan_announces_fewer(
+    enough_for: int, limits: list[str]
+) -> None:
+    """Round 2 of 2 follows three rounds in which the device has given."""
+    asked = with_noise(1.01 * enough_for / 2 / RHO, rounds=2).model_copy(update={"round": 2})
+    violations = SEVERAL_ROUNDS.violations(asked, STUDY, 2, {STUDY: {1, 3, 4}})
+    assert [error.limit for error in violations] == limits
 
 
 RHO = 0.2977  # epsilon 4 at delta 1e-5

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from client.device.device import Device, steps_in_mode
+from client.device.journal import MemoryJournal
 from client.device.policy import Policy, PolicyError
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
@@ -60,6 +61,8 @@ async def test_a_device_takes_the_seat_that_the_registrar_drew() -> None:
     assert steps == list(steps_in_mode("active"))
     assert part.assignment is not None
     assert part.assignment.seat == (1, 0)
+    assert isinstance(part.device.journal, MemoryJournal)
+    assert {entry.cohort for entry in part.device.journal.entries} == {1}
     assert part.vector is not None
     service.check_total(part.vector)
 
