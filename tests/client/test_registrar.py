@@ -51,6 +51,7 @@ class Service:
     received: list[bytes] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)  # of the next requests
     seated: asyncio.Event = field(default_factory=asyncio.Event)
+    number: int = 1  # of the round that waits
 
     def client(self) -> httpx.AsyncClient:
         transport = MockTransport(self._answer)
@@ -68,7 +69,7 @@ class Service:
             after = int(request.url.params["after"])
             return httpx.Response(200, content=b"".join(self.rows[after : after + 7]))
         pending = PendingSeating(
-            study="study-1", round=1, joiners=20, deadline="2030-01-01T00:00:00Z"
+            study="study-1", round=self.number, joiners=20, deadline="2030-01-01T00:00:00Z"
         )
         document = SeatingPage(rounds=(pending,)) if name == "seatings" else self.view
         return httpx.Response(200, content=document.model_dump_json())
@@ -265,9 +266,15 @@ def few(at: Service) -> None:
     at.rows, at.view = at.rows[:15], at.view.model_copy(update={"joiners": 15})
 
 
+def beyond_the_last(at: Service) -> None:
+    plan = at.view.plan.model_copy(update={"round": 2, "rounds": 1})
+    at.number, at.view = 2, at.view.model_copy(update={"plan": plan})
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        (beyond_the_last, "no honest study has this plan: it asks in round 2 of 1"),
         (lambda at: setattr(at, "rows", [*at.rows, *at.rows[:1]]), "20 joined, and 21 are shown"),
         (few, "15 joined, and a round has 16 to 20"),
         (changed_plan(number=2, **TERMS), "the plan of another round"),
