@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from secagg.errors import OutOfPhaseError, ProtocolError
+from secagg.messages import Answers
 from tests.secagg.conftest import ASSUMPTIONS, RING, Group, assemble
 from tests.secagg.faulty import without
 
@@ -63,6 +64,11 @@ def test_states_messages_and_requests_show_no_secret_and_no_vector(group: Group)
     assert "Ed25519PrivateKey" not in repr(group.identities)
     for upload in group.masked_inputs.values():
         assert repr(upload.vector) not in repr(upload)
+
+
+def test_answers_to_complaints_show_no_share(group: Group) -> None:
+    dealt = group.shared[0].dealt
+    assert_quiet(group, [Answers(dict(enumerate(dealt.of_key)), dict(enumerate(dealt.of_seed)))])
 
 
 def test_messages_carry_no_secret_unencrypted(group: Group) -> None:
