@@ -123,9 +123,13 @@ class Mechanism(ABC, Generic[Q, P]):
         This default reads the columns `count` and `variance`, summed over rounds: both add up,
         since rounds have different devices and independent randomness.
         """
-        counts, variances = state.column(COUNT_COLUMN), state.column(VARIANCE_COLUMN)
+        counts, variances = self.totals(state)
         is_heavy = reaches_threshold(counts, variances, question.threshold, question.confidence)
         return estimates_of_rows(state, np.flatnonzero(is_heavy), counts, variances)
+
+    def totals(self, state: StudyState) -> tuple[Floats, Floats]:
+        """Return the estimated counts of the items of `state` over all rounds, and variances."""
+        return state.column(COUNT_COLUMN), state.column(VARIANCE_COLUMN)
 
     def confidence_interval(
         self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL

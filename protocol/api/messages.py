@@ -241,9 +241,14 @@ class RoundPage(PublicModel):
 
 
 class HeavyHitterPage(PublicModel):
-    """A page of heavy hitters, most frequent first; `next` is the `after` of the next page."""
+    """A page of heavy hitters, most frequent first; `next` is the `after` of the next page.
+
+    The estimates rest on `decoded_rounds` of the `summed_rounds`, whose devices they stand for.
+    """
 
     heavy_hitters: tuple[HeavyHitter, ...]
+    summed_rounds: int
+    decoded_rounds: int
     next: str | None
 
 

@@ -33,7 +33,7 @@ from server.api.dependencies import require
 from server.errors import ProblemError, malformed
 from server.http.etag import ETagRoute, etag_responses
 from server.principals import Permission
-from server.service import ServiceDep
+from server.service import Service, ServiceDep
 
 router = APIRouter(
     prefix="/v1/studies/{study}", tags=["answers"], dependencies=[require(Permission.READ)]
@@ -71,7 +71,7 @@ async def heavy_hitters(
     cursor = None if after is None else _parse_cursor(after)
     rows = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
     page, last = paginate(rows, limit)
-    return HeavyHitterPage(heavy_hitters=page, next=last and _cursor(last))
+    return await heavy_hitter_page(service, study, page, _cursor(last) if last else None)
 
 
 router.add_api_route(
@@ -81,6 +81,19 @@ router.add_api_route(
     responses=etag_responses({200: _JSON_OR_CSV, **problem_responses(404, 422)}),
     route_class_override=ETagRoute,
 )
+
+
+async def heavy_hitter_page(
+    service: Service, study: str, items: Sequence[HeavyHitter], following: str | None = None
+) -> HeavyHitterPage:
+    """Return a page of `items`, with the rounds on which their estimates rest."""
+    progress = (await service.store.progress.of_studies([study]))[study]
+    return HeavyHitterPage(
+        heavy_hitters=tuple(items),
+        summed_rounds=progress.summed_rounds,
+        decoded_rounds=progress.decoded_rounds,
+        next=following,
+    )
 
 
 def _cursor(last: HeavyHitter) -> str:

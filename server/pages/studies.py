@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final
 from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from protocol.api.messages import HeavyHitterPage, ProblemType, StudyView
+from protocol.api.messages import ProblemType, StudyView
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from server.api import studies as api
-from server.api.answers import csv_table
+from server.api.answers import csv_table, heavy_hitter_page
 from server.api.common import StudyId, paginate
 from server.api.dependencies import Caller, require
 from server.api.populations import study_statement
@@ -106,7 +106,7 @@ async def download(study: StudyId, file_format: str, service: ServiceDep) -> Res
     if file_format == "csv":
         body, media_type = csv_table(items), "text/csv; charset=utf-8"
     elif file_format == "json":
-        body = HeavyHitterPage(heavy_hitters=items, next=None).model_dump_json()
+        body = (await heavy_hitter_page(service, study, items)).model_dump_json()
         media_type = "application/json"
     else:
         raise ProblemError(ProblemType.NOT_FOUND, "heavy hitters are available as csv and as json")

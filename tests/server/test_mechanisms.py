@@ -26,7 +26,7 @@ async def test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key(served
     asked["domain"] = {"kind": "utf8", "max_bytes": 3}
     study = await served.create(question=asked, rounds=2)
     held: set[str] = {"ab"}
-    states = []
+    states, counts = [], []
     for number in (1, 2):
         devices = await served.join(study, 6, number - 1)
         for place, device in enumerate(devices):
@@ -42,8 +42,14 @@ async def test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key(served
         answer = await served.client.get(f"/v1/studies/{study}/heavy-hitters")
         assert answer.status_code == 200
         assert {row["item"] for row in answer.json()["heavy_hitters"]} <= held
+        counts += [row["estimate"] for row in answer.json()["heavy_hitters"]]
         if view.state == "undecoded":
             assert view.distinct is not None
             assert view.distinct > 100  # guessed from what is left: 360 were there
     assert states == ["decoded", "undecoded"]
+    page = answer.json()
+    assert (page["summed_rounds"], page["decoded_rounds"]) == (2, 1)
+    assert counts[1] == 2 * counts[0]  # the second round has as many devices
+    shown = await served.client.get(f"/studies/{study}")
+    assert "The estimates rest on the 1 of 2 rounds" in shown.text
     assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"

@@ -27,6 +27,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from protocol.arrays import Floats
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, SumMechanism, add_estimates, add_sums
 from protocol.mechanisms.iblt.sampled_table import (
@@ -51,6 +52,7 @@ from protocol.mechanisms.iblt.threshold_control import (
     paper_threshold,
     recent_devices,
 )
+from protocol.mechanisms.iblt.unread_rounds import add_devices, totals_of_all_rounds
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import capacity
 from protocol.sketches.iblt.table import DecodedTable
@@ -147,10 +149,14 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         """Return the answer of a `reading`; `devices` are those of each cohort."""
         whole = reading.whole
         state = _update_controller(plan, whole, sum(devices), state)
+        state = add_devices(state, sum(devices), is_read=whole.complete)
         if not whole.complete:
             return Answer(False, whole.distinct, state=state)
         estimates = _table(plan).estimates(plan.question.domain, reading, devices)
         return Answer(True, whole.distinct, tuple(estimates), add_estimates(state, estimates))
+
+    def totals(self, state: StudyState) -> tuple[Floats, Floats]:
+        return totals_of_all_rounds(state)
 
     def next_plan(
         self, plan: AdaptiveIbltPlan, answer: Answer | None, state: StudyState, rng: Random

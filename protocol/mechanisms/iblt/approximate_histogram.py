@@ -46,7 +46,7 @@ from pydantic import Field, model_validator
 
 from protocol.arrays import Keys
 from protocol.histograms import Histogram, keyed_histograms
-from protocol.mechanism import COUNT_COLUMN, VARIANCE_COLUMN, Answer, Estimate, SumMechanism, ranked
+from protocol.mechanism import Answer, Estimate, SumMechanism, ranked
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     check_words,
@@ -60,6 +60,7 @@ from protocol.mechanisms.iblt.subsampled import (
     elected_rows,
     theorem_parameters,
 )
+from protocol.mechanisms.iblt.unread_rounds import totals_of_all_rounds
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
 from protocol.study import WORD_BITS, Hex32, Plan, StudyState, SumQuestion, Terms
@@ -205,7 +206,7 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
         self, question: ApproximateHistogramQuestion, state: StudyState
     ) -> list[Estimate]:
         rows = elected_rows(state)
-        counts, variances = state.column(COUNT_COLUMN)[rows], state.column(VARIANCE_COLUMN)[rows]
+        counts, variances = (column[rows] for column in totals_of_all_rounds(state))
         names = [state.items[row] for row in rows]
         if _SKETCHES_ARRAY in state.arrays and names:
             counts, variances = _estimate_counts(state, question.domain.keys_of(names))

@@ -41,11 +41,9 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.arrays import Flags
+from protocol.arrays import Flags, Floats
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import (
-    COUNT_COLUMN,
-    VARIANCE_COLUMN,
     Answer,
     CohortSum,
     Estimate,
@@ -63,6 +61,7 @@ from protocol.mechanisms.iblt.sampled_table import (
     sampled_table,
     worst_case_threshold,
 )
+from protocol.mechanisms.iblt.unread_rounds import add_devices, totals_of_all_rounds
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import cells_for
 from protocol.study import Plan, StudyState, SumQuestion, Terms
@@ -73,14 +72,19 @@ _LISTS_ARRAY = "lists"  # of the study state: (items, repetitions), true if on t
 
 @dataclass(frozen=True, slots=True)
 class TableReadings:
-    """Estimates of the tables of a round, one list for each; empty if it was not read."""
+    """Estimates of the tables of a round, one list for each; empty if it was not read.
 
+    The round has `devices` devices.
+    """
+
+    devices: int
     lists: Sequence[Sequence[Estimate]]
     decoded_tables: int
     distinct: float
 
     def answer(self, state: StudyState) -> Answer:
         """Return the means of the tables that were read; decoded if half of them or more were."""
+        state = add_devices(state, self.devices, is_read=self.decoded_tables > 0)
         if self.decoded_tables == 0:
             return Answer(False, self.distinct, state=state)
         is_enough = 2 * self.decoded_tables >= len(self.lists)
@@ -169,7 +173,8 @@ class Repetitions:
             for table, each in readings
         ]
         distinct = sum(each.whole.distinct for _, each in readings) / self.tables
-        return TableReadings(lists, sum(each.whole.complete for _, each in readings), distinct)
+        decoded_tables = sum(each.whole.complete for _, each in readings)
+        return TableReadings(sum(devices), lists, decoded_tables, distinct)
 
     def _each(self, total: Vector) -> Iterator[tuple[SampledTable, Vector]]:
         lanes = len(total) // self.tables
@@ -324,7 +329,10 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
     ) -> list[Estimate]:
         if question.rule == "practical":
             return super().final_estimates(question, state)
-        counts, variances = state.column(COUNT_COLUMN), state.column(VARIANCE_COLUMN)
+        counts, variances = self.totals(state)
         return ranked(
             Estimate(state.items[row], counts[row], variances[row]) for row in elected_rows(state)
         )
+
+    def totals(self, state: StudyState) -> tuple[Floats, Floats]:
+        return totals_of_all_rounds(state)

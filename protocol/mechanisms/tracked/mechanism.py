@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from protocol.arrays import Keys
+from protocol.arrays import Floats, Keys
 from protocol.domains.hashed import Hashed
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import (
@@ -29,6 +29,7 @@ from protocol.mechanisms.iblt.threshold_control import (
     is_small,
     recent_devices,
 )
+from protocol.mechanisms.iblt.unread_rounds import add_devices, totals_of_all_rounds
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import (
@@ -163,6 +164,8 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
             listed = plan.table.estimates(plan.question.domain, reading, devices)
             sampled = [each for each in listed if each.item not in counters.rows]
         after = record_round(plan, state, participants, counted, sampled)
+        items = [each.item for each in counted]
+        after = add_devices(after, participants, is_read=listing.complete, counted=items)
         if plan.past_sketch:
             seed = bytes.fromhex(plan.seed)
             after = store_sketch(after, plan.round - 1, plan.past_sketch, seed, in_past)
@@ -219,6 +222,9 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
             return heavy
         strings = KnownStrings.from_state(question.domain, state).complete
         return [replace(each, item=strings.get(each.item, each.item)) for each in heavy]
+
+    def totals(self, state: StudyState) -> tuple[Floats, Floats]:
+        return totals_of_all_rounds(state)
 
     def _heavy_keys(self, question: TrackedQuestion, state: StudyState) -> list[Estimate]:
         if question.assume == "nothing" or not state.items:

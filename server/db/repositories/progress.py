@@ -19,12 +19,14 @@ from server.db.serializers import HIDDEN_REASON, hides_sizes
 class StudyProgress:
     """Progress of a study.
 
+    `summed_rounds` are those with a sum, `decoded_rounds` those of them whose sum was read.
     `devices` counts the devices in the sums of closed rounds, `enrolling` those in running rounds;
     a study that hides these numbers has None and 0. `last_state` is the state of the last closed
     round, which closed at `closed`. `heavy_hitters` is their present number.
     """
 
     closed_rounds: int = 0
+    summed_rounds: int = 0
     decoded_rounds: int = 0
     devices: int | None = 0
     enrolling: int = 0
@@ -66,6 +68,7 @@ class ProgressRepository(Repository):
             select(
                 RoundRow.study,
                 func.count().filter(is_closed),
+                func.count().filter(RoundRow.state.in_(["decoded", "undecoded"])),
                 func.count().filter(RoundRow.state == "decoded"),
                 func.coalesce(func.sum(RoundRow.participants), 0),
             )
@@ -86,10 +89,11 @@ class ProgressRepository(Repository):
         enrolling = dict(session.execute(enrolled).all())
         heavy_hitters = dict(session.execute(heavy).all())
         progress = {}
-        for study, rounds, decoded, devices in session.execute(counts):
+        for study, rounds, summed, decoded, devices in session.execute(counts):
             row = lasts.get(study)
             progress[study] = StudyProgress(
                 closed_rounds=rounds,
+                summed_rounds=summed,
                 decoded_rounds=decoded,
                 devices=int(devices or 0),
                 enrolling=int(enrolling.get(study) or 0),

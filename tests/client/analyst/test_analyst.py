@@ -83,7 +83,8 @@ async def all_of(rows: Any) -> list[Any]:
 
 
 def page(name: str, rows: list[dict[str, object]], after: object) -> httpx.Response:
-    return httpx.Response(200, json={name: rows, "next": after})
+    rounds = {"summed_rounds": 3, "decoded_rounds": 2} if name == "heavy_hitters" else {}
+    return httpx.Response(200, json={name: rows, "next": after} | rounds)
 
 
 def refusal(problem: ProblemType, status: int) -> httpx.Response:

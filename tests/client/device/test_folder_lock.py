@@ -166,6 +166,13 @@ def test_an_older_journal_is_refused_however_the_last_run_ended(folder: Path) ->
         run(folder)
 
 
+def test_a_device_that_has_sent_nothing_starts_again(folder: Path) -> None:
+    run(folder)
+    assert DeviceState.on_disk(folder).journal.epsilon_spent() == 0  # which creates an empty file
+    assert (folder / "journal").stat().st_size == 0
+    run(folder)
+
+
 def test_a_message_whose_record_cannot_be_written_is_not_sent(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

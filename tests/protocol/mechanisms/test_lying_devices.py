@@ -335,7 +335,7 @@ def test_a_flag_in_one_of_several_tables_is_kept() -> None:
         [Estimate("ab", 8.0, 2.0, 1e-9), Estimate("cd", 4.0, 2.0)],
         [Estimate("ab", 6.0, 2.0, 1e-7)],
     ]
-    means = TableReadings(lists, 2, 2.0).mean()
+    means = TableReadings(9, lists, 2, 2.0).mean()
     assert means == [Estimate("ab", 7.0, 1.0, 1e-9), Estimate("cd", 2.0, 0.5)]
 
 
