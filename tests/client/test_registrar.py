@@ -124,20 +124,30 @@ async def test_the_same_question_has_the_same_answer_in_any_order_of_joiners() -
     assert cohorts_of(at) == before
 
 
-async def test_a_registrar_goes_on_after_its_service_was_out_of_reach() -> None:
+async def test_a_registrar_goes_on_after_its_service_was_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     at, seated = service(), asyncio.Event()
+    delays, sleep = list[float](), asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        delays.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
     at.failures = [httpx.ConnectError("refused")]
     registrar = Registrar(REGISTRAR, DrawRecord())
     with stamina.set_testing(True, attempts=1):
         async with at.client() as http, asyncio.timeout(20):
             serving = asyncio.create_task(
-                registrar.serve(Transport(http), None, lambda *_: seated.set(), poll_seconds=0)
+                registrar.serve(Transport(http), None, lambda *_: seated.set(), poll_seconds=1e-3)
             )
             waiting = asyncio.create_task(seated.wait())
             await asyncio.wait([serving, waiting], return_when=asyncio.FIRST_COMPLETED)
             assert seated.is_set(), serving.exception()
             serving.cancel()
     assert len(at.received) == 1
+    assert delays[0] == 1e-3  # it does not ask without a pause
 
 
 async def test_a_registrar_of_one_study_seats_no_other() -> None:

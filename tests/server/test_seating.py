@@ -126,6 +126,15 @@ async def test_a_server_that_restarts_while_it_waits_for_seats_goes_on(
         await last.until_phase(study, "checking")
 
 
+async def test_a_device_that_waits_for_the_roster_gets_the_one_of_its_seat(served: Served) -> None:
+    _, devices = await joined(served)
+    waiting = [asyncio.create_task(device.get("roster")) for device in devices]
+    await asyncio.sleep(0.05)
+    assert await seat(served) == [""]
+    for device, answer in zip(devices, await asyncio.gather(*waiting), strict=True):
+        assert device.identity.public in answer.content
+
+
 async def test_a_roster_waits_at_one_replica_for_seats_that_another_receives(
     serve: Serve, postgres_url: str
 ) -> None:
