@@ -75,7 +75,7 @@ _OPERATORS: Final = (
 # What makes two lines the same for us: the texts that may differ without any consequence.
 _HARMLESS: Final = (
     re.compile(r"cache\(maxsize=[^)]*\)"),  # of functools
-    re.compile(r"strict=(True|False)\)"),  # of zip
+    re.compile(r"strict=(True|False)\)|init=(True|False)"),  # of zip, and of a field
     re.compile(r"reshape\(- ?\d+"),
     re.compile(r"problem_responses\([\d, ]*\)|\{ ?\d+: (OCTET_STREAM|_PENDING)_RESPONSE"),
     re.compile(r"wait: WaitSeconds = -?\d+"),

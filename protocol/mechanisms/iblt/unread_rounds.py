@@ -39,11 +39,23 @@ def add_devices(
     return state.add(counted, {_COUNTED_COLUMN: np.full(len(counted), float(devices))})
 
 
-def totals_of_all_rounds(state: StudyState) -> tuple[Floats, Floats]:
-    """Return the estimated counts of the items of `state` in all rounds, and their variances."""
-    counts, variances = state.column(COUNT_COLUMN), state.column(VARIANCE_COLUMN)
+def read_devices(state: StudyState) -> tuple[Floats, Floats]:
+    """Return for each item the devices of the rounds that showed its count, and of the others."""
     devices, unread_devices = state.arrays.get(_DEVICES_ARRAY, np.zeros(2)).tolist()
     unread = unread_devices - state.column(_COUNTED_COLUMN)
-    growth = unread / np.maximum(devices - unread, 1)
+    return np.maximum(devices - unread, 1), unread
+
+
+def totals_of_all_rounds(
+    state: StudyState, variances: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Return the estimated counts of the items of `state` in all rounds, and their variances.
+
+    `variances` are those of the estimates in the rounds that were read, by default the stored ones.
+    """
+    counts = state.column(COUNT_COLUMN)
+    variances = state.column(VARIANCE_COLUMN) if variances is None else variances
+    read, unread = read_devices(state)
+    growth = unread / read
     tokens = np.maximum(counts, 0) * growth * (1 + growth)
     return counts * (1 + growth), variances * (1 + growth) ** 2 + tokens

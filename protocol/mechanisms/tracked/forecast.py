@@ -32,11 +32,13 @@ from protocol.study import Plan, StudyState
 # Arrays of the study state.
 _DEVICES_ARRAY = "devices"  # by block
 _SAMPLED_EXPOSURE_ARRAY = "sampled exposure"  # by block
+_SPREAD_ARRAY = "sampling spread"  # sampling variance of all read rounds, per token per device
 _DRIFT_ARRAY = "drift"  # phi, dispersion, trend, and the jump before each block
 _EVICTED_KEYS_ARRAY = "evicted keys"
 # Columns of the study state, the first two for each block.
 _OBSERVED_COLUMN, _EXPOSURE_COLUMN = "observed {}", "exposure {}"
 _LAST_SLIP_COLUMN = "last slip"
+_COUNTED_SPREAD_COLUMN = "sampling spread of counted rounds"
 SLIP_VARIANCE_COLUMN = "slip variance"  # variance that slips add to the counts of each item
 
 
@@ -68,6 +70,11 @@ def record_round(
         tokens = np.array([each.count for each in sampled]) / sampler.mean_threshold
         state = state.add(items, {_OBSERVED_COLUMN.format(block): tokens})
     state = add_estimates(state, [*counted, *(sampled or [])])
+    if sampled is not None:
+        spread = participants * (sampler.mean_threshold - 1)
+        state = state.with_array(_SPREAD_ARRAY, _spread(state) + spread)
+        column = {_COUNTED_SPREAD_COLUMN: np.full(len(counted), spread)}
+        state = state.add([each.item for each in counted], column)
     drift = measure_drift(history_of(state))
     jumps = [drift.breaks.get(number, 0.0) for number in range(len(state.arrays[_DEVICES_ARRAY]))]
     drift_array = np.array([drift.phi, drift.dispersion, drift.trend, *jumps])
@@ -79,6 +86,23 @@ def record_slips(state: StudyState, items: Sequence[str], slips: Integers) -> St
     column = np.zeros(len(state.items))
     column[[state.rows[item] for item in items]] = slips
     return state.with_column(_LAST_SLIP_COLUMN, column)
+
+
+def sampling_variances(state: StudyState, rates: Floats) -> Floats:
+    """Return the variances of totals at `rates`, in tokens per device, without a model of drift.
+
+    A sampled token has variance E[T] - 1, and an item that is counted has none. The samples of one
+    item are too few for this variance: an item that was found late would have too low an estimate
+    with too low an error. So its rate over all rounds is used.
+    """
+    uncounted = np.maximum(_spread(state) - state.column(_COUNTED_SPREAD_COLUMN), 0)
+    variances: Floats = state.column(SLIP_VARIANCE_COLUMN) + np.maximum(rates, 0) * uncounted
+    return variances
+
+
+def _spread(state: StudyState) -> Floats:
+    spread: Floats = state.arrays.get(_SPREAD_ARRAY, np.zeros(1))
+    return spread
 
 
 def history_of(state: StudyState) -> History:

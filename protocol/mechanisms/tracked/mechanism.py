@@ -13,6 +13,7 @@ from protocol.arrays import Floats, Keys
 from protocol.domains.hashed import Hashed
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import (
+    COUNT_COLUMN,
     Answer,
     CohortSum,
     Estimate,
@@ -29,7 +30,11 @@ from protocol.mechanisms.iblt.threshold_control import (
     is_small,
     recent_devices,
 )
-from protocol.mechanisms.iblt.unread_rounds import add_devices, totals_of_all_rounds
+from protocol.mechanisms.iblt.unread_rounds import (
+    add_devices,
+    read_devices,
+    totals_of_all_rounds,
+)
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import (
@@ -44,6 +49,7 @@ from protocol.mechanisms.tracked.forecast import (
     history_of,
     record_round,
     record_slips,
+    sampling_variances,
 )
 from protocol.mechanisms.tracked.past_sketch import (
     PastSketch,
@@ -224,7 +230,8 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         return [replace(each, item=strings.get(each.item, each.item)) for each in heavy]
 
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
-        return totals_of_all_rounds(state)
+        rates = state.column(COUNT_COLUMN) / read_devices(state)[0]
+        return totals_of_all_rounds(state, sampling_variances(state, rates))
 
     def _heavy_keys(self, question: TrackedQuestion, state: StudyState) -> list[Estimate]:
         if question.assume == "nothing" or not state.items:
