@@ -113,6 +113,8 @@ async def test_late_messages_are_refused_and_their_devices_are_left_out(
         for kind, document in NEXT_MESSAGE_AND_DOCUMENT[step : step + 1]:
             refused(await late.put(kind, party.sizes()[kind] * b"x"), 410, "dropped-out")
             refused(await late.get(document), 410, "dropped-out")
+        if step == 0:  # who did not share keys has no use for the roster any more
+            refused(await late.get("roster"), 410, "dropped-out")
     await party.go(*STEPS[steps[-1] + 1 :])
     await party.end()
 
