@@ -194,6 +194,6 @@ async def _accept(
             raise refusal
         if status.phase is phase:
             await check_in_phase()
-    upload = DeviceUpload(MESSAGE_KIND[phase], previous, bodies)
+    upload = DeviceUpload(MESSAGE_KIND[phase], bodies)
     await service.store.participants.accept(participant, upload)
     service.orchestrator.wake()

@@ -21,7 +21,7 @@ from secagg.seating import MAX_DRAWS
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow, StudyRow
-from server.errors import ProblemError, cohort_failed, dropped_out, not_found, out_of_phase
+from server.errors import ProblemError, cohort_failed, not_found, out_of_phase
 
 # Masks hide whose vector spoils a sum, so every device with a vector in it is kept out.
 _POISONED_DETAIL = (
@@ -37,9 +37,6 @@ _OWN_MESSAGES = (
 # Built once: building these statements takes longer than running them.
 _UPLOAD_CONTEXT = (
     _COHORT_STATUS.add_columns(
-        exists()
-        .where(*_OWN_MESSAGES, MessageRow.kind == bindparam("of_previous_kind"))
-        .label("sent_previous"),
         select(MessageRow.digest)
         .where(*_OWN_MESSAGES, MessageRow.kind == bindparam("of_kind"))
         .scalar_subquery()
@@ -125,12 +122,11 @@ class ParticipantSlot:
 class DeviceUpload:
     """Upload of a participant, stored as one row, or as two of different kinds.
 
-    `kind` is the kind of the phase. Without a message of `previous_kind` the participant has
-    dropped out.
+    `kind` is the kind of the phase. That the participant sent the message of the phase before is
+    checked with its content, since it cannot change any more.
     """
 
     kind: MessageKind
-    previous_kind: MessageKind | None
     bodies: Mapping[MessageKind, bytes | memoryview] = field(repr=False)
 
     def digest(self) -> bytes:
@@ -287,7 +283,6 @@ class ParticipantRepository(Repository):
             "in_cohort": slot.cohort,
             "of_slot": slot.slot,
             "of_kind": upload.kind,
-            "of_previous_kind": upload.previous_kind or "",
         }
         query = _UPLOAD_CONTEXT.add_columns(self.database.now_column().label("now"))
         context = session.execute(query, parameters).one()  # locks the phase until the end
@@ -309,8 +304,6 @@ def _check_upload(context: Row[Any], upload: DeviceUpload, arrived: datetime) ->
         raise cohort_failed(context.failure)
     if phase is not _PHASE_OF_KIND[kind]:
         raise out_of_phase(kind, _PHASE_OF_KIND[kind], phase)
-    if upload.previous_kind is not None and not context.sent_previous:
-        raise dropped_out(phase)
     if arrived >= context.deadline:
         detail = f"the deadline of {phase} has passed: {context.deadline.isoformat()}"
         raise ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
