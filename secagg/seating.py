@@ -141,7 +141,7 @@ def log_unsafe_probability(
     terms = []
     for size in set(sizes):
         tail = log_tail(joiners, marked, size, assumptions.max_corrupt(size) + 1)
-        terms.append(math.log(MAX_DRAWS * sizes.count(size)) + float(tail[0]))
+        terms.append(math.log(MAX_DRAWS * sizes.count(size)) + tail.item())
     return float(logsumexp(terms))
 
 

@@ -84,7 +84,8 @@ class NeighbourSelection:
 
     def holders(self, slot: int, graph_nonce: bytes) -> tuple[int, ...]:
         """Return the k holders of `slot`, its neighbours first."""
-        return tuple(self.all_holders({slot: graph_nonce})[0].tolist())
+        (holders,) = self.all_holders({slot: graph_nonce}).tolist()
+        return tuple(holders)
 
     def all_holders(self, graph_nonces: Mapping[int, bytes]) -> NDArray[np.int64]:
         """Return the k holders for each of `graph_nonces`, one row each, neighbours first.

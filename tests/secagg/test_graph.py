@@ -1,10 +1,13 @@
 """Holders are distinct, uniform and independent; neighbours are mutual."""
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import product
 from math import log
 from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +95,26 @@ def test_a_stream_is_the_shortest_with_enough_distinct_draws(others: int, count:
     draws = selection["_holder_draws"]
     assert 1 - count / draws > count / others
     assert exponent(draws - 1) <= 80 < exponent(draws)
+
+
+@pytest.mark.parametrize("step", [-1, 0])
+def test_a_word_at_the_edge_of_two_slots_selects_one(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = 12
+    for value in range(n - 1):
+        word = (-(-(value << 32) // (n - 1)) + step) % 2**32
+
+        def streams(_: object, nonces: Mapping[int, bytes], draws: int, word: int = word) -> Any:
+            yield np.array([*nonces]), np.full((len(nonces), draws), word, np.uint32)
+
+        monkeypatch.setattr(NeighbourSelection, "_streams", streams)
+        selection, nonces = NeighbourSelection(LABEL, shape(n, 1)), graph_nonces(n)
+        drawn = word * (n - 1) >> 32
+        selected = {slot: drawn + (drawn >= slot) for slot in nonces}
+        for slot in nonces:
+            others = {o for o in nonces if selected[slot] == o or selected[o] == slot}
+            assert selection.neighbours(slot, nonces) == others
 
 
 @pytest.mark.parametrize("slot", [0, 7, 19])

@@ -245,6 +245,10 @@ def test_rates_exponents_and_modes_outside_their_range_are_refused(
         Assumptions(**{"corrupt": 0.1, "dropout": 0.1, **changed})
 
 
+def test_by_default_privacy_fails_once_in_2_to_the_40_against_an_active_server() -> None:
+    assert Assumptions(0.1, 0.2) == Assumptions(0.1, 0.2, sigma=40, eta=30, mode="active")
+
+
 def test_rates_count_whole_participants() -> None:
     assumptions = Assumptions(0.2, 0.2)
     assert [assumptions.max_corrupt(n) for n in (4, 5, 1_000)] == [0, 1, 200]

@@ -62,6 +62,7 @@ def test_states_messages_and_requests_show_no_secret_and_no_vector(group: Group)
     assert_quiet(group, [value for values in by_slot for value in values.values()])
     assert_quiet(group, [group.request, group.transcript, group.session])
     assert "Ed25519PrivateKey" not in repr(group.identities)
+    assert "X25519PrivateKey" not in repr(group.joined)
     for upload in group.masked_inputs.values():
         assert repr(upload.vector) not in repr(upload)
 
