@@ -30,6 +30,13 @@ from pydantic import Field, model_validator
 from protocol.arrays import Floats
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, SumMechanism, add_estimates, add_sums
+from protocol.mechanisms.counted_devices import (
+    add_devices,
+    add_recent_devices,
+    expected_devices,
+    recent_devices,
+    totals_of_all_rounds,
+)
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
@@ -46,13 +53,9 @@ from protocol.mechanisms.iblt.threshold_control import (
     TableLoad,
     ThresholdController,
     ThresholdRule,
-    add_recent_devices,
-    expected_devices,
     first_controller,
     paper_threshold,
-    recent_devices,
 )
-from protocol.mechanisms.iblt.unread_rounds import add_devices, totals_of_all_rounds
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import capacity
 from protocol.sketches.iblt.table import DecodedTable

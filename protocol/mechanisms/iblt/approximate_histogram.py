@@ -47,6 +47,7 @@ from pydantic import Field, model_validator
 from protocol.arrays import Keys
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, Estimate, SumMechanism, ranked
+from protocol.mechanisms.counted_devices import totals_of_all_rounds
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     check_words,
@@ -60,7 +61,6 @@ from protocol.mechanisms.iblt.subsampled import (
     elected_rows,
     theorem_parameters,
 )
-from protocol.mechanisms.iblt.unread_rounds import totals_of_all_rounds
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
 from protocol.study import WORD_BITS, Hex32, Plan, StudyState, SumQuestion, Terms

@@ -57,7 +57,7 @@ from protocol.arrays import Keys
 from protocol.domains.strings import Domain
 from protocol.histograms import KeyedHistograms
 from protocol.mechanism import Estimate, ranked
-from protocol.mechanisms.cohorts import compare_tables, merge_tables
+from protocol.mechanisms.counted_devices import compare_tables, merge_tables
 from protocol.search import first_true
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt

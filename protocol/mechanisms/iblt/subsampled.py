@@ -52,6 +52,7 @@ from protocol.mechanism import (
     add_sums,
     ranked,
 )
+from protocol.mechanisms.counted_devices import add_devices, totals_of_all_rounds
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
@@ -61,7 +62,6 @@ from protocol.mechanisms.iblt.sampled_table import (
     sampled_table,
     worst_case_threshold,
 )
-from protocol.mechanisms.iblt.unread_rounds import add_devices, totals_of_all_rounds
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import cells_for
 from protocol.study import Plan, StudyState, SumQuestion, Terms

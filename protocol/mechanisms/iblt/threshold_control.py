@@ -21,24 +21,20 @@ count like 1 / t, so s is compared at t per device.
 
 After a table that could not be read, s is estimated, and the slope is the last known one.
 
-How many devices come is not known when t is set. A round at night may have a twentieth of those by
-day. A table for too many devices only samples too little; one for too few is not read at all. So t
-is set for the largest of the recent rounds (`expected_devices`), and far smaller ones change no
-forecast.
+A round with far fewer devices than expected (`counted_devices.py`) changes no forecast.
 
 Source: the update of section 7 of [Gascon23], which leaves better rules open. There s is divided by
 the budget C, which cannot be meant in words, 8 of them per key; we read it as L0.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.study import StudyState
+from protocol.mechanisms.counted_devices import is_small
 
 ThresholdRule = Literal["paper", "steady"]
 
@@ -46,9 +42,6 @@ _FIRST_SLOPE = 0.7  # before a table was read
 _MIN_SLOPE = 0.25
 _FIRST_ERROR_VARIANCE = 0.1**2
 _DRIFT_Z_SCORE = 3.0  # standard deviations; larger errors are drift
-_RECENT_ROUNDS = 4  # so that two small rounds after another, such as a weekend, are passed over
-_SAME_SIZE_FACTOR = 1.3  # factor within which rounds have about the same number of devices
-_RECENT_DEVICES_ARRAY = "recent devices"  # of the study state, the last round last
 _MARGIN_SDS = 0.5  # standard deviations; the best F1 of 0, 0.5 and 1 over nine populations
 
 
@@ -109,37 +102,6 @@ def first_controller(load: TableLoad) -> ThresholdController:
     log_t, log_keys = _log_load(load)
     slope = _FIRST_SLOPE if load.singletons is None else _slope(load)
     return ThresholdController(log_keys, log_t, slope, _FIRST_ERROR_VARIANCE)
-
-
-def expected_devices(recent: Sequence[float], max_devices: int) -> float:
-    """Return the devices for which to set t, from those of the `recent` rounds, the last one last.
-
-    They are the largest of the last rounds, averaged with those of about the same size. If the last
-    round is larger than all before by a factor, the next may grow by this factor again.
-    """
-    *earlier, latest = (max(1.0, devices) for devices in recent[-_RECENT_ROUNDS:])
-    if earlier and is_small(max(earlier), latest):
-        return min(max_devices, latest * latest / max(earlier))
-    largest = max(latest, *earlier, 1.0)
-    usual = [devices for devices in (*earlier, latest) if not is_small(devices, largest)]
-    return min(max_devices, math.fsum(usual) / len(usual))
-
-
-def is_small(devices: float, expected: float) -> bool:
-    """Return whether a round had far fewer devices than expected."""
-    return devices * _SAME_SIZE_FACTOR < expected
-
-
-def recent_devices(state: StudyState) -> list[float]:
-    """Return the devices of the last rounds of the study, the last one last."""
-    sizes: list[float] = state.arrays.get(_RECENT_DEVICES_ARRAY, np.zeros(0)).tolist()
-    return sizes
-
-
-def add_recent_devices(state: StudyState, devices: int) -> StudyState:
-    """Return `state` after a round of `devices`."""
-    sizes = [*recent_devices(state), float(devices)][-_RECENT_ROUNDS - 1 :]
-    return state.with_array(_RECENT_DEVICES_ARRAY, np.array(sizes))
 
 
 def paper_threshold(t: float, distinct: float, limit: float) -> float:

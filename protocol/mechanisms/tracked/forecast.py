@@ -21,8 +21,8 @@ import numpy as np
 
 from protocol.arrays import Flags, Floats, Integers, Keys
 from protocol.mechanism import Estimate, add_estimates
+from protocol.mechanisms.counted_devices import add_recent_devices
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
-from protocol.mechanisms.iblt.threshold_control import add_recent_devices
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
 from protocol.mechanisms.tracked.past_sketch import estimate_levels

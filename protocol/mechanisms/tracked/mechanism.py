@@ -23,18 +23,17 @@ from protocol.mechanism import (
     ranked,
     reaches_threshold,
 )
-from protocol.mechanisms.cohorts import ComparedCounts, compare_counts
-from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
-from protocol.mechanisms.iblt.threshold_control import (
+from protocol.mechanisms.counted_devices import (
+    ComparedCounts,
+    add_devices,
+    compare_counts,
     expected_devices,
     is_small,
-    recent_devices,
-)
-from protocol.mechanisms.iblt.unread_rounds import (
-    add_devices,
     read_devices,
+    recent_devices,
     totals_of_all_rounds,
 )
+from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import (

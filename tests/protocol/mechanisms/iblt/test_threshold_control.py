@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from protocol.mechanisms.counted_devices import expected_devices
 from protocol.mechanisms.iblt.threshold_control import (
     TableLoad,
     ThresholdController,
-    expected_devices,
     first_controller,
 )
 

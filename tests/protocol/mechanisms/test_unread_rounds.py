@@ -7,7 +7,7 @@ import pytest
 
 from protocol.domains.strings import Utf8
 from protocol.mechanism import Estimate, add_estimates
-from protocol.mechanisms.iblt.unread_rounds import add_devices, totals_of_all_rounds
+from protocol.mechanisms.counted_devices import add_devices, totals_of_all_rounds
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.study import EMPTY_STATE, StudyState, Terms
 from tests.protocol.chance import seeded

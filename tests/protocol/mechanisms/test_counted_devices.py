@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binom
 
 from protocol.arrays import Integers
-from protocol.mechanisms import cohorts
-from protocol.mechanisms.cohorts import (
+from protocol.mechanisms import counted_devices
+from protocol.mechanisms.counted_devices import (
     MAX_P_VALUE,
     compare_counts,
     compare_tables,
@@ -128,7 +128,7 @@ def test_items_in_many_batches_are_compared_alike(monkeypatch: pytest.MonkeyPatc
     counts = split(np.arange(300), sizes, 3)
     counts[7, ::3] += 100
     at_once = compare_counts(counts, sizes, 1)
-    monkeypatch.setattr(cohorts, "_BATCH_COUNTS", 7 * len(sizes))
+    monkeypatch.setattr(counted_devices, "_BATCH_COUNTS", 7 * len(sizes))
     by_batches = compare_counts(counts, sizes, 1)
     assert at_once.flags == by_batches.flags
     assert (at_once.counts == by_batches.counts).all()

@@ -1,7 +1,8 @@
-"""Comparison of a round's cohorts, which finds counts that a few lying devices have made.
+"""Devices of rounds: cohorts that are left out, rounds that are not read, and the next round.
 
-Devices get their cohorts independently of their items: a registrar draws them; without one they
-follow the order of arrival, and devices that arrive together may be alike. So each of the X tokens
+**Cohorts** of a round are compared, which finds counts that a few lying devices have made. Devices
+get their cohorts independently of their items: a registrar draws them; without one they follow the
+order of arrival, and devices that arrive together may be alike. So each of the X tokens
 of an item (units that devices added to it) is in cohort c, of n_c out of n devices, with
 probability n_c / n. We allow rates that differ by a factor of W = 2, for honest cohorts that do
 differ: c has a token with a probability of at most q = W n_c / (W n_c + n - n_c). If a device adds
@@ -20,6 +21,22 @@ the cohorts or more would be left out, or more than 20, all are counted, since n
 them lie. So the estimate of honest devices is the plain sum, and unbiased, except with probability
 `MAX_P_VALUE`. An estimate from a share s of the devices is unbiased too, with an additional
 variance of N (1 - s) / s. A median of counts would be 0 for an item that most cohorts do not have.
+
+**A round that is not read**, because its table is too full, shows no counts. Its devices have
+counted all the same, so totals are estimated for them too. An item with c tokens in the D_r devices
+of the rounds that were read is assumed to have had the same rate in the D_u devices of the others:
+
+    total     =  c (1 + g),   g = D_u / D_r
+    variance  =  v (1 + g)^2 + c g (1 + g)
+
+The first term is that of the estimate of c, whose variance is v. The second is that of the tokens:
+they are Poisson in both, so that the unread ones differ from c g by c g + c g^2. It holds if rates
+do not change; `tracked` measures how they do, unless it is to assume nothing. An item that is
+counted exactly has its counts in a round whose table was not read, too.
+
+**The next round.** How many devices come is not known when t is set. A round at night may have a
+twentieth of those by day. A table for too many devices only samples too little; one for too few is
+not read at all. So t is set for the largest of the recent rounds.
 """
 
 import math
@@ -30,13 +47,21 @@ from typing import Self
 import numpy as np
 
 from protocol.arrays import Flags, Floats, Indices, Integers
+from protocol.mechanism import COUNT_COLUMN, VARIANCE_COLUMN
 from protocol.sketches.iblt.table import DecodedTable
+from protocol.study import StudyState
 from secagg.parameters import relative_entropy
 
 MAX_P_VALUE = 1e-6
 _MAX_RATE_RATIO = 2.0  # W
 _MAX_LEFT_OUT = 20  # cohorts of one item, which bounds the time
 _BATCH_COUNTS = 2**20  # counts in cohorts that are compared at once, which bounds the memory
+_RECENT_ROUNDS = 4  # so that two small rounds after another, such as a weekend, are passed over
+_SAME_SIZE_FACTOR = 1.3  # factor within which rounds have about the same number of devices
+_RECENT_DEVICES_ARRAY = "recent devices"  # of the study state, the last round last
+# Of the study state.
+_DEVICES_ARRAY = "devices of all and of unread rounds"
+_COUNTED_COLUMN = "devices of unread rounds that counted it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +213,68 @@ def _evidence(
     shares = np.minimum(counts / totals, 1)
     entropies = relative_entropy(shares, np.clip(shares, low, high))
     return np.where(is_counted, totals / max_device_count * entropies, 0.0)
+
+
+def add_devices(
+    state: StudyState, devices: int, *, is_read: bool, counted: Sequence[str] = ()
+) -> StudyState:
+    """Return `state` after a round of `devices`, in which the `counted` items were counted."""
+    all_and_unread = state.arrays.get(_DEVICES_ARRAY, np.zeros(2))
+    after = all_and_unread + np.array([devices, 0 if is_read else devices])
+    state = state.with_array(_DEVICES_ARRAY, after)
+    if is_read or not counted:
+        return state
+    return state.add(counted, {_COUNTED_COLUMN: np.full(len(counted), float(devices))})
+
+
+def read_devices(state: StudyState) -> tuple[Floats, Floats]:
+    """Return for each item the devices of the rounds that showed its count, and of the others."""
+    devices, unread_devices = state.arrays.get(_DEVICES_ARRAY, np.zeros(2)).tolist()
+    unread = unread_devices - state.column(_COUNTED_COLUMN)
+    return np.maximum(devices - unread, 1), unread
+
+
+def totals_of_all_rounds(
+    state: StudyState, variances: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Return the estimated counts of the items of `state` in all rounds, and their variances.
+
+    `variances` are those of the estimates in the rounds that were read, by default the stored ones.
+    """
+    counts = state.column(COUNT_COLUMN)
+    variances = state.column(VARIANCE_COLUMN) if variances is None else variances
+    read, unread = read_devices(state)
+    growth = unread / read
+    tokens = np.maximum(counts, 0) * growth * (1 + growth)
+    return counts * (1 + growth), variances * (1 + growth) ** 2 + tokens
+
+
+def expected_devices(recent: Sequence[float], max_devices: int) -> float:
+    """Return the devices for which to set t, from those of the `recent` rounds, the last one last.
+
+    They are the largest of the last rounds, averaged with those of about the same size. If the last
+    round is larger than all before by a factor, the next may grow by this factor again.
+    """
+    *earlier, latest = (max(1.0, devices) for devices in recent[-_RECENT_ROUNDS:])
+    if earlier and is_small(max(earlier), latest):
+        return min(max_devices, latest * latest / max(earlier))
+    largest = max(latest, *earlier, 1.0)
+    usual = [devices for devices in (*earlier, latest) if not is_small(devices, largest)]
+    return min(max_devices, math.fsum(usual) / len(usual))
+
+
+def is_small(devices: float, expected: float) -> bool:
+    """Return whether a round had far fewer devices than expected."""
+    return devices * _SAME_SIZE_FACTOR < expected
+
+
+def recent_devices(state: StudyState) -> list[float]:
+    """Return the devices of the last rounds of the study, the last one last."""
+    sizes: list[float] = state.arrays.get(_RECENT_DEVICES_ARRAY, np.zeros(0)).tolist()
+    return sizes
+
+
+def add_recent_devices(state: StudyState, devices: int) -> StudyState:
+    """Return `state` after a round of `devices`."""
+    sizes = [*recent_devices(state), float(devices)][-_RECENT_ROUNDS - 1 :]
+    return state.with_array(_RECENT_DEVICES_ARRAY, np.array(sizes))
