@@ -260,7 +260,7 @@ class ParticipantRepository(Repository):
 
         Raises:
             ProblemError: if the participant uploaded other content before, the cohort is in another
-                phase or its deadline has passed, the cohort failed, or the participant dropped out.
+                phase or its deadline has passed, or the cohort failed.
         """
         arrived = self.database.monotonic_seconds()  # time in the writers' queue does not count
         digest = upload.digest()  # before the queue, because SQLite has one writer at a time

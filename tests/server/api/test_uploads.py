@@ -3,13 +3,16 @@
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
-from protocol.api.phases import Phase
+from protocol.api.phases import MessageKind, Phase
 from secagg.aggregator import check_key_shares
 from secagg.messages import KeyShares
 from secagg.session import Session
+from server.db.repositories.participants import DeviceUpload, ParticipantRepository
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
 from tests.server.harness import STEPS, Served, study_request, together
@@ -246,3 +249,26 @@ async def test_a_locked_database_is_unavailable_and_costs_nobody_the_round(
         await device.upload("key-shares", body)
         await party.go(*STEPS[1:])
         await party.end()
+
+
+async def test_a_message_that_meets_another_request_is_stored_once(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests with the same message may both find none, in PostgreSQL."""
+    accept, calls = ParticipantRepository._accept, list[Any]()
+
+    async def conflicting(self: ParticipantRepository, *parts: Any) -> None:
+        calls.append(parts)
+        if len(calls) == 1:
+            raise IntegrityError("INSERT", None, Exception("unique"))
+        await accept(self, *parts)
+
+    monkeypatch.setattr(ParticipantRepository, "_accept", conflicting)
+    await party.go(*STEPS)
+    await party.end()
+    assert calls[0] in calls[1:]
+
+
+def test_an_upload_does_not_show_its_content() -> None:
+    upload = DeviceUpload(MessageKind.MASKED_INPUT, {MessageKind.MASKED_INPUT: b"content"})
+    assert "content" not in repr(upload)
