@@ -23,10 +23,10 @@ from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import Answers, Complaints, KeyShares, MaskedInput, UnmaskingShares
 from secagg.session import Transcript
 from server.api.common import OCTET_STREAM_BODY, problem_responses
-from server.api.dependencies import SlotDep, as_malformed, require_message
+from server.api.dependencies import PHASE_ORDER, SlotDep, as_malformed, require_message
 from server.db.repositories.messages import EnrolledCohort
 from server.db.repositories.participants import DeviceUpload, ParticipantSlot
-from server.errors import ProblemError
+from server.errors import ProblemError, out_of_phase
 from server.http.limits import read_body
 from server.service import Service, ServiceDep
 
@@ -188,6 +188,9 @@ async def _accept(
             refusal = error
     if not is_checked:
         status = await service.store.participants.status(participant.cohort)
+        # The phase may begin before the transaction, which would store what nobody has checked.
+        if PHASE_ORDER[status.phase] < PHASE_ORDER[phase]:
+            raise out_of_phase(MESSAGE_KIND[phase], phase, status.phase)
         if status.phase is phase and refusal is not None:
             raise refusal
         if status.phase is phase:

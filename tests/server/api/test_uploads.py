@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from sqlalchemy.exc import IntegrityError
@@ -12,7 +13,7 @@ from protocol.api.phases import MessageKind, Phase
 from secagg.aggregator import check_key_shares
 from secagg.messages import KeyShares
 from secagg.session import Session
-from server.db.repositories.participants import DeviceUpload, ParticipantRepository
+from server.db.repositories.participants import CohortStatus, DeviceUpload, ParticipantRepository
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
 from tests.server.harness import STEPS, Served, study_request, together
@@ -194,6 +195,24 @@ async def test_a_late_body_is_refused_by_the_current_phase_and_not_by_the_last_k
     monkeypatch.undo()
     party.counted = party.devices = party.devices[:-1]
     await party.go("confirm", "reveal")
+    await party.end()
+
+
+async def test_a_message_that_was_early_when_it_was_checked_is_not_stored(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The phase begins between the check and the transaction, which finds nothing wrong."""
+    await party.go("share")
+    await party.served.until_phase(party.study, "checking")
+    device = party.devices[0]
+    before = CohortStatus(Phase.SHARING, device.seat.deadline, None)
+    status = AsyncMock(return_value=before)
+    with monkeypatch.context() as checked_early:
+        checked_early.setattr(party.served.service.orchestrator, "last_phase", lambda _: None)
+        checked_early.setattr(ParticipantRepository, "status", status)
+        body = bytes(party.sizes()["complaints"])
+        refused(await device.put("complaints", body), 409, "wrong-phase")
+    await party.go(*STEPS[1:])
     await party.end()
 
 
