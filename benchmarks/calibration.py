@@ -12,7 +12,7 @@ nothing else is stated:
     growth       20, 60, 180 devices and so on, up to 10,000
     weekly       a fifth of the items are three times as frequent on two days of seven
     bursts       a fifth of the items come in three rounds of thirty only
-    flat         1,000 items of equal shares
+    flat         1,000 items of equal shares, and rounds of 1,000 devices
     few          3 rounds
 
 The columns for *reported* items are about those that the study reports; those for *heavy* items are
@@ -23,11 +23,11 @@ has 0.93 to 0.97, 0.9 to 1.1, and at most one item in 2,000.
 """
 
 import json
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from random import Random
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -36,21 +36,21 @@ from numpy.typing import NDArray
 from benchmarks.rows import argument_parser
 from blindtally.simulate.populations import DriftKind, ItemPopulation, load_item_population
 from blindtally.simulate.scores import score
-from blindtally.simulate.token_study import KeyedPopulation, TokenRounds, terms_for_tokens
+from blindtally.simulate.token_study import KeyedPopulation, run_tokens
 from protocol.mechanism import Estimate, SumMechanism
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
-from protocol.simulation.study import run_study
-from protocol.study import EMPTY_STATE, StudyState
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
+from protocol.study import StudyState
 
 _ROUNDS: Final = 30
 _DEVICES: Final = 10_000
 _FEW_DEVICES: Final = 500
-_MECHANISMS: Final[dict[str, dict[str, Any]]] = {
-    "tracked": {"mechanism": "tracked"},
-    "tracked, nothing": {"mechanism": "tracked", "assume": "nothing"},
-    "adaptive-iblt": {"mechanism": "adaptive-iblt"},
-    "subsampled-iblt": {"mechanism": "subsampled-iblt"},
-    "approximate-histogram": {"mechanism": "approximate-histogram"},
+# The mechanism, and its own settings.
+_MECHANISMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "tracked": ("tracked", {}),
+    "tracked, nothing": ("tracked", {"assume": "nothing"}),
+    "adaptive-iblt": ("adaptive-iblt", {}),
+    "subsampled-iblt": ("subsampled-iblt", {}),
+    "approximate-histogram": ("approximate-histogram", {}),
 }
 AnySumMechanism: TypeAlias = SumMechanism[Any, Any]
 Counts = NDArray[np.int64]
@@ -127,21 +127,6 @@ class Calibration:
     read: list[float] = field(default_factory=list)
 
 
-def run(
-    asked: dict[str, Any], tokens: TokenRounds, seed: int
-) -> tuple[AnyQuestion, StudyState, float]:
-    """Return the question, the state of the study of `tokens`, and the share of rounds read."""
-    question = parse_question(asked | {"domain": tokens.known.domain, "contribution": 1})
-    terms = terms_for_tokens(max(map(len, tokens.rounds)))
-    mechanism, state, read = SUM_MECHANISMS[question.mechanism], EMPTY_STATE, 0
-    rounds = ([histograms] for histograms in tokens.rounds)
-    planned = len(tokens.rounds)
-    for outcome in run_study(mechanism, question, terms, rounds, Random(seed), planned=planned):
-        state = outcome.study_state
-        read += outcome.answer is not None and outcome.answer.decoded
-    return question, state, read / planned
-
-
 def compare(
     calibration: Calibration, question: AnyQuestion, state: StudyState, truth: dict[str, int]
 ) -> None:
@@ -170,19 +155,19 @@ def _add(
     errors.z_scores += ((counts - true_counts) / spread).tolist()
 
 
-def measure(
-    known: KeyedPopulation, regime: str, asked: dict[str, Any], runs: int
-) -> dict[str, Any]:
-    """Return the figures of `runs` studies of the question `asked`."""
+def measure(known: KeyedPopulation, which: str, regime: str, options: Namespace) -> dict[str, Any]:
+    """Return the figures of the studies of a mechanism in a regime."""
+    mechanism, settings = _MECHANISMS[which]
     calibration = Calibration()
-    for seed in range(runs):
+    for seed in range(options.runs):
         rng = np.random.default_rng(seed)
         counts = list(_REGIMES[regime](known.population, rng))
-        question, state, read = run(asked, known.distribute(counts, 1, rng), seed)
+        tokens = known.distribute(counts, 1, rng)
+        study = run_tokens(mechanism, tokens, options.words, options.threshold, rng, settings)
         total = np.sum(counts, axis=0)
         truth = {known.population.items[i]: int(total[i]) for i in np.flatnonzero(total)}
-        calibration.read.append(read)
-        compare(calibration, question, state, truth)
+        calibration.read.append(study.rounds_decoded / len(counts))
+        compare(calibration, study.question, study.state, truth)
     return {
         "f1": float(np.mean(calibration.f1)),
         "read": float(np.mean(calibration.read)),
@@ -207,8 +192,7 @@ def main() -> None:
     for path in options.data:
         known = KeyedPopulation.of(load_item_population(path), _DEVICES)
         for which, regime in product(options.mechanism, options.regime):
-            asked = {"words": options.words, "threshold": options.threshold}
-            row = measure(known, regime, _MECHANISMS[which] | asked, options.runs)
+            row = measure(known, which, regime, options)
             name = path.name.split(".")[0]
             rows.append({"data": name, "mechanism": which, "regime": regime} | row)
             print(f"{f'{name}, {which}, {regime}':46}", _columns(row), flush=True)

@@ -16,6 +16,7 @@ are left out everywhere:
 
     another size of a cache
     a `zip` that does not check that our own columns have one length
+    a private field of a dataclass that its constructor takes
     `reshape(-2)`, which NumPy reads like `reshape(-1)`
     other statuses in the documentation of a route, which `make test-slow` compares with its answers
     another time that a request waits if it names none

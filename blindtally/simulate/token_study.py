@@ -3,10 +3,11 @@
 The tokens of a round are distributed to devices at random, m to each device.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from protocol.arrays import Integers
 from protocol.domains.hashed import Hashed, min_key_bits
 from protocol.domains.strings import Domain
 from protocol.histograms import Histograms, ItemIndex
-from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.simulation.study import run_study
 from protocol.study import EMPTY_STATE, StudyState, Terms
 
@@ -107,6 +108,7 @@ class TokenStudy:
     not an item. A device sends `vector_bytes` and receives `plan_bytes`.
     """
 
+    question: AnyQuestion
     found_items: ItemMask
     rounds_decoded: int
     vector_bytes: int
@@ -115,16 +117,21 @@ class TokenStudy:
 
 
 def run_tokens(
-    mechanism_name: str, tokens: TokenRounds, words: int, tau: float, rng: np.random.Generator
+    mechanism_name: str,
+    tokens: TokenRounds,
+    words: int,
+    tau: float,
+    rng: np.random.Generator,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> TokenStudy:
-    """Run a study of secure sums.
+    """Run a study of secure sums, with the mechanism's own `settings` in its question.
 
     Raises:
         TooFewWordsError: if no table fits into the words.
     """
     known, mechanism = tokens.known, SUM_MECHANISMS[mechanism_name]
     fields: dict[str, Any] = {"mechanism": mechanism_name, "threshold": tau, "words": words}
-    fields |= {"contribution": tokens.contribution, "domain": known.domain}
+    fields |= {"contribution": tokens.contribution, "domain": known.domain, **settings}
     terms, seed = terms_for_tokens(max(map(len, tokens.rounds))), Random(int(rng.integers(2**62)))
     try:
         question = parse_question(fields)
@@ -140,6 +147,7 @@ def run_tokens(
     wrong = len(names) - sum(name in known.index.positions for name in names)
     found_items = np.isin(np.array(known.population.items), names)
     return TokenStudy(
+        question,
         np.append(found_items, np.ones(wrong, np.bool_)),
         decoded,
         mechanism.ring(last_plan).nbytes,

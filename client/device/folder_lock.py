@@ -77,10 +77,9 @@ def locked_folder(folder: Path, secret: bytes) -> Iterator[None]:
         JournalError: if another program runs the device, the folder is an older copy or of another
             machine, or its files cannot be read or written.
     """
-    device = _device_name(secret)
-    key = os.getpid(), folder.absolute(), device
+    key = _lock_key(folder, secret)
     with _access:
-        lock = _locks.get(key) or _lock_files(folder, secret, device)
+        lock = _locks.get(key) or _lock_files(folder, secret)
         _locks[key] = lock
         lock.runs += 1
     try:
@@ -100,20 +99,24 @@ def record_journal(folder: Path, secret: bytes) -> None:
         OSError: if a record cannot be written; the message of the last entry must not be sent.
     """
     with _access:
-        lock = _locks.get((os.getpid(), folder.absolute(), _device_name(secret)))
+        lock = _locks.get(_lock_key(folder, secret))
         if lock is not None:
             nbytes = (folder / "journal").stat().st_size
             for file in lock.files.values():
                 _write(file, replace(lock.record, journal_bytes=nbytes))
 
 
+def _lock_key(folder: Path, secret: bytes) -> tuple[int, Path, str]:
+    return os.getpid(), folder.absolute(), _device_name(secret)
+
+
 def _device_name(secret: bytes) -> str:
     return hmac.digest(secret, b"device", "sha256").hex()[:32]
 
 
-def _lock_files(folder: Path, secret: bytes, device: str) -> _Lock:
+def _lock_files(folder: Path, secret: bytes) -> _Lock:
     files: dict[Path, int] = {}
-    users = user_cache_path("blindtally") / "devices" / device
+    users = user_cache_path("blindtally") / "devices" / _device_name(secret)
     with ExitStack() as stack:
         try:
             files[folder / "lock"] = _open_locked(folder / "lock", stack)

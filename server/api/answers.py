@@ -87,12 +87,9 @@ async def heavy_hitter_page(
     service: Service, study: str, items: Sequence[HeavyHitter], following: str | None = None
 ) -> HeavyHitterPage:
     """Return a page of `items`, with the rounds on which their estimates rest."""
-    progress = (await service.store.progress.of_studies([study]))[study]
+    summed, decoded = await service.store.progress.summed_and_decoded_rounds(study)
     return HeavyHitterPage(
-        heavy_hitters=tuple(items),
-        summed_rounds=progress.summed_rounds,
-        decoded_rounds=progress.decoded_rounds,
-        next=following,
+        heavy_hitters=tuple(items), summed_rounds=summed, decoded_rounds=decoded, next=following
     )
 
 

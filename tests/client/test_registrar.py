@@ -68,11 +68,19 @@ class Service:
         if name == "joiners":
             after = int(request.url.params["after"])
             return httpx.Response(200, content=b"".join(self.rows[after : after + 7]))
-        pending = PendingSeating(
-            study="study-1", round=self.number, joiners=20, deadline="2030-01-01T00:00:00Z"
-        )
-        document = SeatingPage(rounds=(pending,)) if name == "seatings" else self.view
-        return httpx.Response(200, content=document.model_dump_json())
+        if name == "seatings":
+            return waiting_rounds("study-1", number=self.number)
+        return httpx.Response(200, content=self.view.model_dump_json())
+
+
+def waiting_rounds(*studies: str, number: int = 1) -> httpx.Response:
+    """Return the answer that round `number` of each of `studies` waits for its seats."""
+    deadline = "2030-01-01T00:00:00Z"
+    rounds = tuple(
+        PendingSeating(study=study, round=number, joiners=20, deadline=deadline)
+        for study in studies
+    )
+    return httpx.Response(200, content=SeatingPage(rounds=rounds).model_dump_json())
 
 
 def service(number: int = 1, **terms: object) -> Service:
@@ -158,15 +166,10 @@ async def test_a_registrar_of_one_study_seats_no_other() -> None:
 
 async def test_a_round_with_malformed_answers_keeps_no_other_round_waiting() -> None:
     at, answers = service(), iter([b"{}", b"{}", b'{"joiners": 1}'])
-    deadline = "2030-01-01T00:00:00Z"
-    rounds = tuple(
-        PendingSeating(study=study, round=1, joiners=20, deadline=deadline)
-        for study in ("broken", "study-1")
-    )
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/seatings"):
-            return httpx.Response(200, content=SeatingPage(rounds=rounds).model_dump_json())
+            return waiting_rounds("broken", "study-1")
         if "/broken/" in request.url.path:
             return httpx.Response(200, content=next(answers))
         return at._answer(request)
@@ -185,15 +188,11 @@ async def test_a_round_with_malformed_answers_keeps_no_other_round_waiting() -> 
 
 
 async def test_a_registrar_of_one_study_passes_over_a_round_of_another() -> None:
-    at, deadline = service(), "2030-01-01T00:00:00Z"
-    rounds = tuple(
-        PendingSeating(study=study, round=1, joiners=20, deadline=deadline)
-        for study in ("another", "study-1")
-    )
+    at = service()
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/seatings"):
-            return httpx.Response(200, content=SeatingPage(rounds=rounds).model_dump_json())
+            return waiting_rounds("another", "study-1")
         return at._answer(request)
 
     registrar = Registrar(REGISTRAR, DrawRecord(), Random(1), study="study-1")

@@ -14,6 +14,11 @@ from server.db.repositories.studies import find_study
 from server.db.schema import PENDING_PHASES, CohortRow, HeavyHitterRow, RoundRow, StudyRow
 from server.db.serializers import HIDDEN_REASON, hides_sizes
 
+_SUMMED_AND_DECODED = (
+    func.count().filter(RoundRow.state.in_(["decoded", "undecoded"])),
+    func.count().filter(RoundRow.state == "decoded"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class StudyProgress:
@@ -68,8 +73,7 @@ class ProgressRepository(Repository):
             select(
                 RoundRow.study,
                 func.count().filter(is_closed),
-                func.count().filter(RoundRow.state.in_(["decoded", "undecoded"])),
-                func.count().filter(RoundRow.state == "decoded"),
+                *_SUMMED_AND_DECODED,
                 func.coalesce(func.sum(RoundRow.participants), 0),
             )
             .where(RoundRow.study.in_(studies))
@@ -105,6 +109,13 @@ class ProgressRepository(Repository):
             if hides_sizes(hidden):
                 progress[hidden.id] = replace(progress[hidden.id], devices=None, enrolling=0)
         return {study: progress.get(study, StudyProgress()) for study in studies}
+
+    @read_transaction
+    def summed_and_decoded_rounds(self, session: Session, study: str) -> tuple[int, int]:
+        """Return the number of rounds of `study` with a sum, and of those whose sum was read."""
+        query = select(*_SUMMED_AND_DECODED).where(RoundRow.study == study)
+        summed, decoded = session.execute(query).one()
+        return summed, decoded
 
     @read_transaction
     def round_summaries(self, session: Session, study: str, limit: int) -> tuple[RoundSummary, ...]:
