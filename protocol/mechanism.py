@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.special import gammainccinv, gammaincinv, ndtri
 
 from protocol.arrays import Floats, Indices
+from protocol.changes import RateHistory
 from protocol.domains.strings import Domain
 from protocol.histograms import Histogram
 from protocol.privacy.events import DpEvent, ExactSumEvent
@@ -130,6 +131,14 @@ class Mechanism(ABC, Generic[Q, P]):
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         """Return the estimated counts of the items of `state` over all rounds, and variances."""
         return state.column(COUNT_COLUMN), state.column(VARIANCE_COLUMN)
+
+    def rate_history(self, plan: P, state: StudyState, items: Sequence[str]) -> RateHistory | None:
+        """Return the observations of heavy `items` by block of rounds; `plan` is of any round.
+
+        None if the mechanism does not keep rounds apart, or before the first sum.
+        """
+        del plan, state, items
+        return None
 
     def confidence_interval(
         self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL

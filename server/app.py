@@ -11,6 +11,7 @@ from opentelemetry.trace import TracerProvider
 
 from server.api import (
     answers,
+    changes,
     enrolments,
     events,
     health,
@@ -96,6 +97,7 @@ def create_app(
         rounds,
         events,
         answers,
+        changes,
         populations,
         reports,
         seatings,

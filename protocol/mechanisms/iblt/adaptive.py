@@ -28,6 +28,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from protocol.arrays import Floats
+from protocol.changes import RateHistory
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, SumMechanism, add_estimates, add_sums
 from protocol.mechanisms.counted_devices import (
@@ -37,6 +38,7 @@ from protocol.mechanisms.counted_devices import (
     recent_devices,
     totals_of_all_rounds,
 )
+from protocol.mechanisms.iblt.round_counts import record_round_counts, round_count_history
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
@@ -154,9 +156,17 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
         state = _update_controller(plan, whole, sum(devices), state)
         state = add_devices(state, sum(devices), is_read=whole.complete)
         if not whole.complete:
+            state = record_round_counts(plan, state, sum(devices))
             return Answer(False, whole.distinct, state=state)
         estimates = _table(plan).estimates(plan.question.domain, reading, devices)
-        return Answer(True, whole.distinct, tuple(estimates), add_estimates(state, estimates))
+        state, spread = add_estimates(state, estimates), plan.sampler.mean_threshold - 1
+        state = record_round_counts(plan, state, sum(devices), estimates, spread)
+        return Answer(True, whole.distinct, tuple(estimates), state)
+
+    def rate_history(
+        self, plan: AdaptiveIbltPlan, state: StudyState, items: Sequence[str]
+    ) -> RateHistory | None:
+        return round_count_history(plan, state, items)
 
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         return totals_of_all_rounds(state)

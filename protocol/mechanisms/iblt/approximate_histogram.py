@@ -37,7 +37,7 @@ We differ in the case without a sketch, where the paper repeats the table as oft
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -45,9 +45,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.arrays import Keys
+from protocol.changes import RateHistory
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, Estimate, SumMechanism, ranked
 from protocol.mechanisms.counted_devices import totals_of_all_rounds
+from protocol.mechanisms.iblt.round_counts import round_count_history
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     check_words,
@@ -200,7 +202,12 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
         tables, sketched = _split(plan, total)
         if plan.sketch is not None:
             state = _store_sketch(plan, plan.sketch.counts(sketched), state)
-        return plan.repetitions.read(tables, [participants]).answer(state)
+        return plan.repetitions.read(tables, [participants]).answer(plan, state)
+
+    def rate_history(
+        self, plan: ApproximateHistogramPlan, state: StudyState, items: Sequence[str]
+    ) -> RateHistory | None:
+        return round_count_history(plan, state, items)
 
     def final_estimates(
         self, question: ApproximateHistogramQuestion, state: StudyState

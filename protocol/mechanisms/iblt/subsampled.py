@@ -42,6 +42,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.arrays import Flags, Floats
+from protocol.changes import RateHistory
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import (
     Answer,
@@ -53,9 +54,11 @@ from protocol.mechanism import (
     ranked,
 )
 from protocol.mechanisms.counted_devices import add_devices, totals_of_all_rounds
+from protocol.mechanisms.iblt.round_counts import record_round_counts, round_count_history
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
+    ThresholdSampler,
     check_words,
     max_cells,
     needed_words,
@@ -82,13 +85,17 @@ class TableReadings:
     decoded_tables: int
     distinct: float
 
-    def answer(self, state: StudyState) -> Answer:
+    def answer(self, plan: Plan, state: StudyState) -> Answer:
         """Return the means of the tables that were read; decoded if half of them or more were."""
         state = add_devices(state, self.devices, is_read=self.decoded_tables > 0)
         if self.decoded_tables == 0:
+            state = record_round_counts(plan, state, self.devices)
             return Answer(False, self.distinct, state=state)
-        is_enough = 2 * self.decoded_tables >= len(self.lists)
-        return Answer(is_enough, self.distinct, tuple(self.mean()), self.record(state))
+        is_enough, means = 2 * self.decoded_tables >= len(self.lists), self.mean()
+        sampler = ThresholdSampler(plan.t, plan.question.contribution)
+        spread = (sampler.mean_threshold - 1) / self.decoded_tables
+        state = record_round_counts(plan, self.record(state), self.devices, means, spread)
+        return Answer(is_enough, self.distinct, tuple(means), state)
 
     def mean(self) -> list[Estimate]:
         """Return the means over the tables that were read; an item counts 0 if it is not listed."""
@@ -313,7 +320,7 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
     def decode(
         self, plan: SubsampledIbltPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        return plan.repetitions.read(total, [participants]).answer(state)
+        return plan.repetitions.read(total, [participants]).answer(plan, state)
 
     def decode_cohorts(
         self, plan: SubsampledIbltPlan, sums: Sequence[CohortSum], state: StudyState
@@ -322,7 +329,7 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
         total, _ = add_sums(ring, sums)
         cohorts = [ring.unpack(each.packed) for each in sums]
         devices = [each.participants for each in sums]
-        return plan.repetitions.read(total, devices, cohorts).answer(state)
+        return plan.repetitions.read(total, devices, cohorts).answer(plan, state)
 
     def final_estimates(
         self, question: SubsampledIbltQuestion, state: StudyState
@@ -336,3 +343,8 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
 
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         return totals_of_all_rounds(state)
+
+    def rate_history(
+        self, plan: SubsampledIbltPlan, state: StudyState, items: Sequence[str]
+    ) -> RateHistory | None:
+        return round_count_history(plan, state, items)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.arrays import Flags, Floats, Integers, Keys
+from protocol.changes import RateHistory, block_ends, block_of
 from protocol.mechanism import Estimate, add_estimates
 from protocol.mechanisms.counted_devices import add_recent_devices
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
@@ -51,11 +52,11 @@ def record_round(
 ) -> StudyState:
     """Return `state` with a round's `counted` and `sampled` items; None if the table is unread."""
     sampler = ThresholdSampler(plan.t, plan.question.contribution)
-    block = (plan.round - 1) * min(plan.rounds, tuning.MAX_BLOCKS) // plan.rounds
+    block = block_of(plan.round, plan.rounds)
     sampled_exposure = participants / sampler.mean_threshold if sampled is not None else 0.0
     by_block = ((_DEVICES_ARRAY, participants), (_SAMPLED_EXPOSURE_ARRAY, sampled_exposure))
     for name, amount in by_block:
-        blocks = state.arrays.get(name, np.zeros(min(plan.rounds, tuning.MAX_BLOCKS))).copy()
+        blocks = state.arrays.get(name, np.zeros(len(block_ends(plan.rounds)))).copy()
         blocks[block] += amount
         state = state.with_array(name, blocks)
     state = add_recent_devices(state, participants)
@@ -113,6 +114,21 @@ def history_of(state: StudyState) -> History:
     counted = np.stack([state.column(_EXPOSURE_COLUMN.format(block)) for block in blocks], axis=1)
     last = int(np.flatnonzero(devices)[-1]) + 1 if devices.any() else 0
     return History(observed[:, :last], (counted + sampled)[:, :last], devices[:last])
+
+
+def rate_history_of(plan: Plan, state: StudyState, names: Sequence[str]) -> RateHistory | None:
+    """Return the observations of the items `names` by block; None before the first round."""
+    if _DEVICES_ARRAY not in state.arrays:
+        return None
+    history, rows = history_of(state), [state.rows[name] for name in names]
+    return RateHistory(
+        np.maximum(history.observed[rows], 0),
+        history.exposure[rows],
+        history.devices,
+        block_ends(plan.rounds)[: len(history.devices)],
+        drift_of(state).dispersion,
+        state.column(SLIP_VARIANCE_COLUMN)[rows],
+    )
 
 
 def drift_of(state: StudyState) -> Drift:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from protocol.arrays import Floats, Keys
+from protocol.changes import MAX_BLOCKS, RateHistory
 from protocol.domains.hashed import Hashed
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import (
@@ -46,6 +47,7 @@ from protocol.mechanisms.tracked.forecast import (
     evicted_keys,
     expected_counts,
     history_of,
+    rate_history_of,
     record_round,
     record_slips,
     sampling_variances,
@@ -232,6 +234,13 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         rates = state.column(COUNT_COLUMN) / read_devices(state)[0]
         return totals_of_all_rounds(state, sampling_variances(state, rates))
 
+    def rate_history(
+        self, plan: TrackedPlan, state: StudyState, items: Sequence[str]
+    ) -> RateHistory | None:
+        domain = plan.question.domain
+        names = [item if item in state.rows else domain.name(item) for item in items]
+        return rate_history_of(plan, state, names)
+
     def _heavy_keys(self, question: TrackedQuestion, state: StudyState) -> list[Estimate]:
         if question.assume == "nothing" or not state.items:
             return super().final_estimates(question, state)
@@ -288,7 +297,7 @@ def _known_keys(plan: TrackedPlan, state: StudyState) -> Keys:
 
 def _may_use_sketch(question: TrackedQuestion, rounds: int) -> bool:
     """Return whether past sketches are useful; a block of the state holds one at most."""
-    return question.assume != "nothing" and rounds <= tuning.MAX_BLOCKS
+    return question.assume != "nothing" and rounds <= MAX_BLOCKS
 
 
 def _plan_residual(

@@ -56,7 +56,6 @@ MIN_SLIP_WINDOWS = 8  # windows that a slip may count for in small groups
 
 # Forecast of totals (`forecast.py`).
 
-MAX_BLOCKS = 64  # blocks of rounds in the study state; 64 blocks of 16,384 items take 100 to 350 MB
 # Items with numbers in the study state; beyond them, the rarest are evicted. From 4,096 to 16,384,
 # F1 rose from 0.948 to 0.957 on domains with a sudden change (4,770 words) and from 0.953 to 0.959
 # with a gradual one, in twelve runs each, for 100 MB and seconds per round.

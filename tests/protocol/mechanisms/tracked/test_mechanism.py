@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from protocol.changes import MAX_BLOCKS
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet
 from protocol.mechanism import Answer
@@ -23,7 +24,6 @@ from protocol.mechanisms.tracked.forecast import (
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import KnownStrings
-from protocol.mechanisms.tracked.tuning_constants import MAX_BLOCKS
 from protocol.simulation.study import RoundOutcome, run_study
 from protocol.study import EMPTY_STATE, Terms
 from tests.protocol.chance import seeded

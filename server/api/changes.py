@@ -1,0 +1,299 @@
+"""Rates of heavy hitters over time: by round, changes between rounds, and two studies compared.
+
+Only published items have rates, so these answers cost no privacy. A study that hides how many
+devices joined has none, since rates would reveal it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Query
+from fastapi import Path as InPath
+
+from protocol.api.messages import HeavyHitter, ProblemType, StudyView
+from protocol.api.rates import (
+    RATE_DEVICES,
+    ItemChange,
+    ItemChanges,
+    Observation,
+    RoundRate,
+    RoundRates,
+)
+from protocol.arrays import Floats
+from protocol.changes import RateChanges, RateHistory, RateSample, compare_rates, listed_bound
+from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
+from protocol.mechanisms.registry import MECHANISMS
+from server.api.common import StudyId, problem_responses
+from server.api.dependencies import require
+from server.errors import ProblemError, malformed, not_found
+from server.principals import Permission
+from server.service import Service, ServiceDep
+
+router = APIRouter(
+    prefix="/v1/studies/{study}", tags=["answers"], dependencies=[require(Permission.READ)]
+)
+_PROBLEMS = problem_responses(404, 409, 422)
+_MAX_ITEMS = 100
+_Items = Annotated[
+    list[Annotated[str, Query(max_length=4096)]],
+    Query(min_length=1, max_length=_MAX_ITEMS, description="Heavy hitter of the study."),
+]
+_Rounds = Annotated[
+    str | None,
+    Query(pattern=r"^\d{1,9}-\d{1,9}$", description="First and last round, such as 1-5."),
+]
+FalseDiscoveryRate = Annotated[
+    float,
+    Query(gt=0, lt=1, description="Largest mean share of false changes among the reported ones."),
+]
+_Limit = Annotated[int, Query(ge=1, le=1000, description="Largest number of items to return.")]
+_OtherStudy = Annotated[str, InPath(pattern="^[0-9A-Za-z]{1,64}$")]
+
+
+@router.get("/series", responses=_PROBLEMS)
+async def series(study: StudyId, item: _Items, service: ServiceDep) -> RoundRates:
+    """Return the rate of each `item` by round, in tokens per 1,000 devices."""
+    view = await service.store.studies.show(study)
+    published = {row.item for row in await service.store.answers.heavy_hitters(study)}
+    for each in item:
+        if each not in published:
+            raise not_found(f"heavy hitter as {each!r}")
+    items = list(dict.fromkeys(item))
+    history = await rate_history(service, view, items)
+    return RoundRates(rates=tuple(rate for row in round_rates(items, history) for rate in row))
+
+
+@router.get("/changes", responses=_PROBLEMS)
+async def changes(
+    study: StudyId,
+    service: ServiceDep,
+    before: _Rounds = None,
+    after: _Rounds = None,
+    false_discovery_rate: FalseDiscoveryRate = 0.05,
+    limit: _Limit = 100,
+) -> ItemChanges:
+    """Return the heavy hitters whose rates changed, by p-value.
+
+    By default the first half of the rounds is compared with the last half.
+    """
+    view = await service.store.studies.show(study)
+    ranges = None
+    if before is not None or after is not None:
+        if before is None or after is None:
+            raise malformed("give both `before` and `after`", "query")
+        ranges = _parse_range(before), _parse_range(after)
+    return await item_changes(service, view, ranges, false_discovery_rate, limit)
+
+
+@router.get("/compare/{other}", responses=_PROBLEMS)
+async def compare(
+    study: StudyId,
+    other: _OtherStudy,
+    service: ServiceDep,
+    false_discovery_rate: FalseDiscoveryRate = 0.05,
+    limit: _Limit = 100,
+) -> ItemChanges:
+    """Return the rates of the heavy hitters of either study, and how those of `other` differ.
+
+    The study itself is the one before. An item that one answer does not list has an upper bound
+    there. Items that the other study's domain cannot hold are left out.
+    """
+    return await compared_studies(service, study, other, false_discovery_rate, limit)
+
+
+async def item_changes(
+    service: Service,
+    study: StudyView,
+    ranges: tuple[tuple[int, int], tuple[int, int]] | None,
+    false_discovery_rate: float,
+    limit: int,
+) -> ItemChanges:
+    """Return the changed heavy hitters of `study` between two ranges of rounds."""
+    items = [row.item for row in await service.store.answers.heavy_hitters(study.id)]
+    history = await rate_history(service, study, items)
+    try:
+        early, late = ranges or history.halves()
+    except ValueError as error:
+        raise ProblemError(ProblemType.WRONG_STATE, str(error)) from None
+    if max(early[0], late[0]) <= min(early[1], late[1]):
+        raise malformed(f"rounds {early[0]}-{early[1]} and {late[0]}-{late[1]} overlap", "query")
+    samples = history.sample(*early), history.sample(*late)
+    result = await asyncio.to_thread(compare_rates, *samples, false_discovery_rate)
+    rows = [row for row in _rows(items, *samples, result) if row.change is not None]
+    return _document(rows, (early, late), result, false_discovery_rate, limit)
+
+
+async def rate_history(service: Service, study: StudyView, items: Sequence[str]) -> RateHistory:
+    """Return the observations of `items` by round; ProblemError if the study has none."""
+    history = await _stored_history(service, study, items)
+    if history is None:
+        detail = "no round has a sum yet, or the mechanism keeps totals only, not those of rounds"
+        raise ProblemError(ProblemType.WRONG_STATE, detail)
+    return history
+
+
+async def _stored_history(
+    service: Service, study: StudyView, items: Sequence[str]
+) -> RateHistory | None:
+    if study.question.hides_device_counts:
+        detail = "rates are hidden, because they would reveal how many devices joined"
+        raise ProblemError(ProblemType.WRONG_STATE, detail)
+    if not study.round:
+        return None
+    plan = await service.store.rounds.plan(study.id, study.round)
+    state = await service.store.answers.study_state(study.id)
+    history: RateHistory | None = await asyncio.to_thread(
+        MECHANISMS[plan.mechanism].rate_history, plan, state, items
+    )
+    return history
+
+
+def round_rates(items: Sequence[str], history: RateHistory) -> list[list[RoundRate]]:
+    """Return the rates of each of `items` by block of rounds."""
+    blocks = list(zip(history.first_rounds.tolist(), history.last_rounds.tolist(), strict=True))
+    devices = history.devices.astype(int).tolist()
+    columns = [_numbers(RATE_DEVICES * column) for column in history.by_block().rates()]
+    is_counted = history.is_counted
+    rows = []
+    for place, item in enumerate(items):
+        row = []
+        for block, (first, last) in enumerate(blocks):
+            rate, low, high = (column[place][block] for column in columns)
+            how: Observation = "counted" if is_counted[place, block] else "sampled"
+            row.append(
+                RoundRate(
+                    item=item,
+                    first_round=first,
+                    last_round=last,
+                    devices=devices[block],
+                    how="not read" if rate is None else how,
+                    rate=rate,
+                    low=low,
+                    high=high,
+                )
+            )
+        rows.append(row)
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Published totals of a study by item, with variances of rates of all of its `devices`.
+
+    An item that is not listed has at most `unlisted` tokens, with `unlisted_variance`.
+    """
+
+    study: StudyView
+    devices: int
+    totals: dict[str, tuple[float, float]]
+    unlisted: float
+    unlisted_variance: float
+
+    def holds(self, item: str) -> bool:
+        """Return whether the domain has `item` itself, not only another form or its key."""
+        return self.study.question.canonical(item) == item
+
+    def sample(self, items: Sequence[str]) -> RateSample:
+        bound = self.unlisted, self.unlisted_variance
+        rows = [self.totals.get(item, bound) for item in items]
+        totals, variances = np.array(rows, np.float64).reshape(-1, 2).T
+        is_bound = np.array([item not in self.totals for item in items], np.bool_)
+        return RateSample.of_totals(totals, variances, self.devices, is_bound)
+
+
+async def _answer(service: Service, study: str) -> _Answer:
+    """Return the answer of `study` as far as it can be compared."""
+    view = await service.store.studies.show(study)
+    rows = await service.store.answers.heavy_hitters(study)
+    history = await _stored_history(service, view, [row.item for row in rows])
+    rounds = await service.store.progress.round_summaries(study, view.rounds)
+    read = [each for each in rounds if each.participants]
+    devices = sum(each.participants or 0 for each in read)
+    if not devices:
+        raise ProblemError(ProblemType.WRONG_STATE, f"no round of {study} has a sum yet")
+    dispersions = np.ones(len(rows)) if history is None else history.dispersions()
+    totals = {
+        row.item: (row.estimate, row.standard_error**2 + (dispersion - 1) * row.estimate)
+        for row, dispersion in zip(rows, dispersions.tolist(), strict=True)
+        if not _is_key(view, row)
+    }
+    # An item that is not listed was perhaps sampled in all rounds.
+    sampling = sum((each.sampling_threshold - 1) * (each.participants or 0) for each in read)
+    ratios = [variance / total for total, variance in totals.values() if total > 0]
+    variance = max([sampling / devices, *ratios]) * view.question.threshold
+    unlisted = listed_bound(view.question.threshold, variance, view.question.confidence)
+    return _Answer(view, devices, totals, unlisted, variance)
+
+
+def _is_key(study: StudyView, row: HeavyHitter) -> bool:
+    """Return whether `row` names the key of an item whose string was not fetched."""
+    is_hashed = isinstance(study.question.domain, Hashed)
+    return is_hashed and row.item.startswith(KEY_NAME_PREFIX)
+
+
+async def compared_studies(
+    service: Service, study: str, other: str, false_discovery_rate: float, limit: int
+) -> ItemChanges:
+    """Return the rates of the heavy hitters of two studies, `study` before and `other` after."""
+    if study == other:
+        raise malformed("a study cannot be compared with itself", "path.other")
+    first, second = await _answer(service, study), await _answer(service, other)
+    listed = dict.fromkeys([*first.totals, *second.totals])
+    items = [item for item in listed if first.holds(item) and second.holds(item)]
+    before, after = first.sample(items), second.sample(items)
+    result = await asyncio.to_thread(compare_rates, before, after, false_discovery_rate)
+    ranges = (1, first.study.round), (1, second.study.round)
+    rows = _rows(items, before, after, result)
+    return _document(rows, ranges, result, false_discovery_rate, limit)
+
+
+def _rows(
+    items: Sequence[str], before: RateSample, after: RateSample, result: RateChanges
+) -> list[ItemChange]:
+    names = [f"{name}_{when}" for when in ("before", "after") for name in ("rate", "low", "high")]
+    names += ["factor", "factor_low", "factor_high"]
+    rates = [RATE_DEVICES * column for sample in (before, after) for column in sample.rates()]
+    columns = [_numbers(column) for column in (*rates, result.factors, result.low, result.high)]
+    return [
+        ItemChange(item=item, change=kind, p_value=p_value, **dict(zip(names, row, strict=True)))
+        for item, kind, p_value, row in zip(
+            items, result.kinds, result.p_values.tolist(), zip(*columns, strict=True), strict=True
+        )
+    ]
+
+
+def _document(
+    rows: Sequence[ItemChange],
+    ranges: tuple[tuple[int, int], tuple[int, int]],
+    result: RateChanges,
+    false_discovery_rate: float,
+    limit: int,
+) -> ItemChanges:
+    ordered = sorted(rows, key=lambda row: (row.p_value, row.item))
+    return ItemChanges(
+        changes=tuple(ordered[:limit]),
+        before=ranges[0],
+        after=ranges[1],
+        tested=result.tested,
+        changed=sum(kind is not None for kind in result.kinds),
+        false_discovery_rate=false_discovery_rate,
+        interval_level=result.level,
+    )
+
+
+def _numbers(column: Floats) -> list[Any]:
+    """Return `column` as lists with None for nan and infinity, which JSON does not have."""
+    objects = column.astype(object)
+    objects[~np.isfinite(column)] = None
+    numbers: list[Any] = objects.tolist()
+    return numbers
+
+
+def _parse_range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if not 1 <= int(first) <= int(last):
+        raise malformed(f"{text} is not a range of rounds such as 1-5", "query")
+    return int(first), int(last)
