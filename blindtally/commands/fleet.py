@@ -60,7 +60,7 @@ from secagg.parameters import Mode
 
 DEFAULT_KEY_FILE = Path("registrar.key")
 MAX_SHOWN_ITEMS = 20  # heavy hitters
-_QUERYABLE_MECHANISMS = ("hierarchical-histogram", "triehh")
+_QUERYABLE_MECHANISMS = ("hierarchical-histogram", "number-sums", "triehh")
 # The option with which devices take part, by the limit of the policy that refuses.
 _OPTION_BY_LIMIT = {
     "max_contribution": "--max-contribution {}",
@@ -340,7 +340,8 @@ def _next_steps(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]
     yield f"its page: {study_url(url, study.id)}"
     if study.question.mechanism in _QUERYABLE_MECHANISMS:
         elsewhere = "" if url == DEFAULT_URL else f" --url {url}"
-        yield f"to query it: blindtally query {study.id} --quantile 0.5{elsewhere}"
+        rank = "" if study.question.mechanism == "number-sums" else " --quantile 0.5"
+        yield f"to query it: blindtally query {study.id}{rank}{elsewhere}"
     else:
         yield f'from Python: client.Analyst("{url}").study("{study.id}").heavy_hitters()'
 

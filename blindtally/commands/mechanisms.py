@@ -28,6 +28,10 @@ CATALOGUE: Final[dict[str, dict[str, tuple[str, str]]]] = {
             "how often each heavy item is held",
             "`words` per round, tables and a sketch",
         ),
+        "number-sums": (
+            "mean, sum and variance of numbers, exact, also by segment",
+            "24 bytes or fewer per round and segment",
+        ),
         "count-median": ("counts of a small domain; private with `epsilon`", "`words` per round"),
         "count-sketch": ("counts of a small domain; private with `epsilon`", "`words` per round"),
     },

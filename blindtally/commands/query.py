@@ -1,4 +1,4 @@
-"""`blindtally query`: quantiles, ranks and frequencies from a study that counts prefixes."""
+"""`blindtally query`: quantiles, ranks and frequencies, or means, of a study's values."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -9,6 +9,8 @@ from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
 from blindtally.console.tables import print_parts, result_table
 from protocol.api.messages import QueryResult
+from protocol.mechanisms.number_summary import NumberSummary
+from protocol.mechanisms.number_sums import NumberSums
 
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 
@@ -51,18 +53,23 @@ def query(
 ) -> None:
     """Query a study for quantiles, ranks, ranges, frequencies of prefixes, or the CDF.
 
-    Options can be repeated; without any, some quantiles are returned. A query uses only counts that
-    are released already, so it costs no privacy.
+    Options can be repeated; without any, some quantiles are returned. A study of number-sums
+    returns the mean, sum and standard deviation of its segments. A query uses only counts that are
+    released already, so it costs no privacy.
 
     Example:
       blindtally query 3f2a0c55d1e9b7a4 --quantile 0.5 --rank 37.5 --range 20:40
     """
-    if not (quantile or rank or within or prefix or cdf):
-        quantile = _DEFAULT_QUANTILES
+    is_default = not (quantile or rank or within or prefix or cdf)
     options: dict[str, Any] = {"estimator": estimator, "beta": beta}
     with open_analyst(url, key) as analyst:
         ranges = [_parse_range(text) for text in within or []]
         target = analyst.study(study)
+        if is_default and target.view.question.mechanism == NumberSums.name:
+            _answer_numbers(target.numbers(beta=beta), beta, json_path)
+            return
+        if is_default:
+            quantile = _DEFAULT_QUANTILES
         queries: dict[str, tuple[Callable[..., Sequence[QueryResult]], object]] = {
             "quantiles": (target.quantiles, quantile),
             "ranks": (target.ranks, rank),
@@ -75,6 +82,28 @@ def query(
         _show(results, beta)
     document = {name: [row.model_dump() for row in rows] for name, rows in results.items()}
     write_json(json_path, document | {"estimator": estimator, "beta": beta})
+
+
+def _answer_numbers(rows: Sequence[NumberSummary], beta: float, json_path: str | None) -> None:
+    """Print the means of all segments, with intervals of the population's means."""
+    cells = [
+        [
+            "all" if row.segment is None else row.segment,
+            f"{row.devices:,}",
+            *(f"{number:.6g}" for number in (row.sum, row.mean, row.mean_low, row.mean_high)),
+            "" if row.standard_deviation is None else f"{row.standard_deviation:.6g}",
+        ]
+        for row in rows
+    ]
+    headings = ["devices", "sum", "mean", f"{1 - beta:.0%} from", "to", "s.d."]
+    if json_path != "-":
+        print_parts(
+            result_table(["segment"], headings, cells),
+            "Sums, means and standard deviations are exact for the devices that took part, up to "
+            f"rounding by {rows[0].rounding:.3g} per device. Intervals are for the population's "
+            "mean.",
+        )
+    write_json(json_path, {"numbers": [row.model_dump() for row in rows], "beta": beta})
 
 
 def _parse_range(text: str) -> tuple[str, str]:

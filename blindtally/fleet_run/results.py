@@ -15,6 +15,7 @@ from client.fleet.config import FleetRound
 from protocol.api.messages import CohortView, HeavyHitter, StudyView
 from protocol.api.phases import Phase
 from protocol.mechanisms.frequency_sketches import FrequencySketchPlan
+from protocol.mechanisms.number_sums import NumberSumsPlan
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from protocol.report_mechanism import ReportPlan
 from protocol.sketches.iblt.layout import capacity
@@ -166,7 +167,9 @@ def summarize_study(
 
 def _table_capacity(plan: AnyPlan) -> int:
     """Return the number of distinct items that a table of `plan` holds; 0 without a table."""
-    return 0 if isinstance(plan, FrequencySketchPlan | ReportPlan) else capacity(plan.cells)
+    if isinstance(plan, FrequencySketchPlan | NumberSumsPlan | ReportPlan):
+        return 0
+    return capacity(plan.cells)
 
 
 def summarize_round(played: FleetRound, exact: bool) -> RoundResult:

@@ -8,9 +8,10 @@ import typer
 from blindtally.console.errors import exit_with_error, refuse_unused_options
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts
-from blindtally.simulate import local_privacy, quantiles, sums, triehh
+from blindtally.simulate import local_privacy, numbers, quantiles, sums, triehh
 from blindtally.simulate.options import SimulationRequest, accepted_options
 from blindtally.simulate.result import SimulationResult
+from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
 
 
@@ -64,6 +65,8 @@ def run(request: SimulationRequest) -> SimulationResult:
     """
     if request.mechanism in REPORT_MECHANISMS:
         return local_privacy.simulate(request)
+    if request.mechanism == NumberSums.name:
+        return numbers.simulate(request)
     if request.is_of_numbers:
         return quantiles.simulate(request)
     return triehh.simulate(request) if request.mechanism == "triehh" else sums.simulate(request)

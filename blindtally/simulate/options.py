@@ -17,6 +17,7 @@ from blindtally.console.options import (
 )
 from blindtally.parallel import DaskOption, WorkersOption
 from protocol.mechanisms.frequency_sketches import FrequencySketchName
+from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
 from protocol.oracles.registry import ORACLES, depends_on_goal, uses_frequency_bound
 from protocol.privacy.release import ReleaseMode
@@ -34,6 +35,10 @@ _COMMON_REPORT_OPTIONS: Final = {
     *("sets", "seed", "json_path", "workers", "dask"),
 }
 _REPORT_ONLY_OPTIONS: Final = {"confidence", "goal", "most"}
+_NUMBER_SUMS_OPTIONS: Final = {
+    *("mechanism", "data", "column", "rounds", "clients", "threshold", "words", "secagg"),
+    *("corrupt", "dropout", "mode", "levels", "low", "high", "sets", "seed", "json_path"),
+}
 _RELEASE_ONLY_OPTIONS: Final = {"epsilon", "delta", "levels", "low", "high", "release", "invited"}
 _WORKER_OPTIONS: Final = {"workers", "dask"}
 # A task must take half a second or more to be worth sending to a worker (docs/scaling.md).
@@ -122,7 +127,7 @@ class SimulationRequest:
             min=1,
             max=256,
             help="Levels of the tree, with one symbol or digit per level.",
-            show_default="10, with hierarchical-histogram 8",
+            show_default="10, with hierarchical-histogram 8, with number-sums 4",
         ),
     ] = None
     low: Annotated[
@@ -217,6 +222,8 @@ def accepted_options(
         if name == "prefix-extension":
             simulation += ", of strings of any characters,"
         return _COMMON_REPORT_OPTIONS | _report_options_of(name), simulation, {}
+    if name == NumberSums.name:
+        return _NUMBER_SUMS_OPTIONS, simulation, {}
     if name not in RELEASE_DEFAULTS:
         return all_options - _REPORT_ONLY_OPTIONS - _RELEASE_ONLY_OPTIONS, simulation, {}
     accepted = all_options - _REPORT_ONLY_OPTIONS - _WORKER_OPTIONS

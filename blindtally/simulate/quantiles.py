@@ -118,10 +118,7 @@ def run_numbers(request: SimulationRequest) -> NumberStudy:
     Raises:
         ValueError: if the data or the parameters do not allow a study.
     """
-    dataset = read_dataset(request.data, request.column)
-    if not isinstance(dataset, ItemCounts):
-        totals = dataset.item_totals()
-        dataset = ItemCounts(tuple(totals), np.array(list(totals.values()), np.int64))
+    dataset = read_item_counts(request)
     domain = _interval_of(request, dataset.items)
     inside = dataset.filter_items(domain.__contains__)
     if not inside.items:
@@ -137,8 +134,17 @@ def run_numbers(request: SimulationRequest) -> NumberStudy:
     return NumberStudy(plan, domain, distribution(plan, state), cell_counts, excluded)
 
 
+def read_item_counts(request: SimulationRequest) -> ItemCounts:
+    """Return the items of the request's data file with their counts, over all devices."""
+    dataset = read_dataset(request.data, request.column)
+    if isinstance(dataset, ItemCounts):
+        return dataset
+    totals = dataset.item_totals()
+    return ItemCounts(tuple(totals), np.array(list(totals.values()), np.int64))
+
+
 def _interval_of(request: SimulationRequest, items: tuple[str, ...]) -> NumericInterval:
-    numbers = [value for value in map(_parse_number, items) if value is not None]
+    numbers = [value for value in map(parse_number, items) if value is not None]
     if not numbers and (request.low is None or request.high is None):
         raise ValueError(f"there are no numbers in {request.data}: name the --column they are in")
     return NumericInterval(
@@ -149,7 +155,8 @@ def _interval_of(request: SimulationRequest, items: tuple[str, ...]) -> NumericI
     )
 
 
-def _parse_number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
+    """Return the finite number that `text` is, None if it is not."""
     try:
         value = float(text)
     except ValueError:

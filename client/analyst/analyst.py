@@ -33,6 +33,7 @@ from protocol.api.messages import (
     StudyView,
     Timeouts,
 )
+from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
 from protocol.quantiles.cdf import Estimator
@@ -138,6 +139,20 @@ class Study:
     ) -> ResultTable[QueryResult]:
         """Return the ranks of `points` values, from the first to the last; see `quantiles`."""
         return self._query("cdf", estimator, beta, points=points)
+
+    def numbers(self, *, beta: float = 0.05) -> ResultTable[NumberSummary]:
+        """Return the mean and the variance of the devices' numbers, of all and per segment.
+
+        The first row has all devices. An interval misses the population's value with probability
+        `beta`.
+
+        Raises:
+            WrongStateError: if no segment has enough devices yet.
+            BadRequestError: if the study sums no numbers.
+        """
+        path = "studies", self.id, "numbers"
+        page = self._sender.send(requests.get(NumberSummaries, *path, beta=beta))
+        return ResultTable(page.results, NumberSummary.model_fields)
 
     def _query(
         self, kind: str, estimator: Estimator, beta: float, **params: object

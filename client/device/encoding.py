@@ -6,16 +6,22 @@ estimates of the sum of these contributions.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
+from protocol.domains.strings import SEGMENT_SEPARATOR
 from protocol.histograms import Histogram, clip
 from protocol.mechanism import add_noise
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.randomness import RandomWords
 from secagg.ring import Vector
+
+Items: TypeAlias = (
+    Iterable[str | float | tuple[str, str | float]] | Mapping[str, int | Sequence[str | float]]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +33,32 @@ class Contribution:
     over_bound: int  # beyond the contribution bound, or more copies of an item than allowed
 
 
-def count_items(records: Iterable[str]) -> Histogram:
-    return dict(Counter(records))
+def count_items(items: Items) -> Histogram:
+    """Return the histogram of `items`: texts, numbers, or pairs of a segment and one of these.
+
+    In a mapping, the value of an item is its count, and the value of a segment a list of its items.
+
+    Raises:
+        ValueError: if a segment contains the separator of segments and items.
+    """
+    counts = Counter[str]()
+    if not isinstance(items, Mapping):
+        for record in items:
+            counts[_pair(*record) if isinstance(record, tuple) else str(record)] += 1
+        return dict(counts)
+    for key, value in items.items():
+        if isinstance(value, Iterable):
+            counts.update(_pair(key, item) for item in value)
+        else:
+            counts[key] += value
+    return dict(counts)
+
+
+def _pair(segment: str, item: str | float) -> str:
+    """Return the item of a `Product` for a pair."""
+    if SEGMENT_SEPARATOR in segment:
+        raise ValueError(f"a segment contains no {SEGMENT_SEPARATOR!r}, got {segment!r}")
+    return f"{segment}{SEGMENT_SEPARATOR}{item}"
 
 
 def make_contribution(

@@ -9,7 +9,7 @@ or next year, is the same device, which contributes to no study twice.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import SystemRandom
@@ -28,7 +28,7 @@ from client.device.driver import (
     run_participation,
     wait_for_open_round,
 )
-from client.device.encoding import count_items, make_contribution
+from client.device.encoding import Items, count_items, make_contribution
 from client.device.journal import Journal, JournalError
 from client.device.policy import Policy
 from client.errors import MAX_RETRY_AFTER_SECONDS, NoRoundError, NotAuthorisedError, WrongStateError
@@ -43,7 +43,6 @@ MAX_LISTED_STUDIES: Final = 20  # bounds the work that a service can give to a d
 DEFAULT_PATIENCE_SECONDS: Final = 120.0
 _MAY_CHANGE: Final = (EndState.NO_ROUND, EndState.LATE)  # when another round opens
 
-Items: TypeAlias = Iterable[str | float] | Mapping[str, int]
 EnrolmentSigner: TypeAlias = Callable[[Registry, bytes], Awaitable[bytes]]
 
 
@@ -85,6 +84,9 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
 ) -> tuple[ParticipationOutcome, ...]:
     """Let one device with `items` take part in a round of one study; return the outcomes.
 
+    `items` are texts or numbers, or their counts as a mapping. In a study with segments they are
+    pairs of a segment and an item, or a mapping of segments to lists of items.
+
     Without a `study`, the device tries the running studies that the service lists, newest first,
     and takes part in the first that its policy accepts; there is one outcome per study that it
     tried. A closed service lists no studies to devices. The device waits up to `wait` seconds for a
@@ -98,7 +100,8 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     Cancelling the call drops the device out. Messages that were recorded count as sent.
 
     Raises:
-        ValueError: if `collection` is empty, or `url` is not an http or https address.
+        ValueError: if `collection` is empty, `url` is not an http or https address, or a segment
+            contains ":".
         JournalError: if a message cannot be recorded, so that it is not sent; or if another
             process runs the device, or its folder is an older copy.
         ServiceError, ServiceUnreachableError, UnsafeRequestError: if the service does not list its
@@ -107,7 +110,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     """
     if not collection:
         raise ValueError("collection must name the collection that the items come from")
-    histogram = dict(items) if isinstance(items, Mapping) else count_items(map(str, items))
+    histogram = count_items(items)
     if device_state is None:
         device_state = await asyncio.to_thread(DeviceState.on_disk)
     url = _service_url(url)

@@ -87,7 +87,7 @@ class BaseDomain(PublicModel, ABC):
 
 
 _MAX_BASE = 256
-_CHUNK_LIMIT = 2**24  # leaves a sketch 7 bits of 31 for a hash
+CHUNK_LIMIT = 2**24  # leaves a sketch 7 bits of 31 for a hash
 
 
 class Digits(BaseDomain):
@@ -166,7 +166,7 @@ class Digits(BaseDomain):
     @property
     def chunks(self) -> int:
         digits = 1
-        while self.base ** (digits + 1) <= _CHUNK_LIMIT:
+        while self.base ** (digits + 1) <= CHUNK_LIMIT:
             digits += 1
         return -(-self.width // digits)
 

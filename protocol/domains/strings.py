@@ -11,6 +11,7 @@ look up a hash. The cost is linear in the length of the longest item. Hashed key
     utf8       any text of up to `max_bytes` bytes: up to 3 of them are a number to the base 256
     listed     a public dictionary: the key of an item is its position
     interval   numbers from low to high, as digits (`numeric.py`)
+    product    a listed segment and an item of another domain, written "segment:item"
 
 An item outside the domain has no number. A device leaves such items out before it counts
 (`item in domain`), so that they take no room under its contribution bound.
@@ -24,10 +25,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from protocol.arrays import DigitRows, Keys
-from protocol.domains.base import BaseDomain, Digits
+from protocol.arrays import DigitRows, ItemValues, Keys
+from protocol.domains.base import CHUNK_LIMIT, BaseDomain, Digits
 from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
 from protocol.model import Text, invalid
@@ -201,8 +202,105 @@ class Listed(BaseDomain):
         return [self.items[key] if key < self.bound else None for key in keys[:, 0].tolist()]
 
 
+SEGMENT_SEPARATOR = ":"  # no segment contains it, so the first one of an item ends its segment
+Segment: TypeAlias = Annotated[
+    str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^:\x00-\x1f]+$")
+]
+
+
+class Product(BaseDomain):
+    """Pairs of a public segment and an item of the `inner` domain, written "segment:item".
+
+    The position of the segment is a digit of the key, before those of the item: in the first chunk
+    of the key where it fits, and otherwise in its own chunk. An item may contain the separator.
+    """
+
+    kind: Literal["product"] = "product"
+    segments: tuple[Segment, ...] = Field(min_length=2, max_length=4096)
+    inner: Annotated[Alphabet | Utf8 | NumericInterval, Field(discriminator="kind")]
+
+    @model_validator(mode="after")
+    def _is_a_set(self) -> Self:
+        if len(self._positions) != len(self.segments):
+            raise ValueError("a segment occurs twice in the list")
+        return self
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {segment: position for position, segment in enumerate(self.segments)}
+
+    @property
+    def _shares_chunk(self) -> bool:
+        return len(self.segments) * self.inner.bound <= CHUNK_LIMIT
+
+    @property
+    def chunks(self) -> int:
+        return self.inner.chunks + (not self._shares_chunk)
+
+    @property
+    def bound(self) -> int:
+        inner = self.inner.bound
+        return len(self.segments) * inner if self._shares_chunk else max(inner, len(self.segments))
+
+    def __contains__(self, item: str) -> bool:
+        segment, separator, rest = item.partition(SEGMENT_SEPARATOR)
+        return bool(separator) and segment in self._positions and rest in self.inner
+
+    def canonical(self, item: str) -> str | None:
+        return self.name(item) if item in self else None
+
+    def name(self, item: str) -> str:
+        segment, separator, rest = item.partition(SEGMENT_SEPARATOR)
+        return segment + separator + self.inner.name(rest)
+
+    def keys_of(self, names: Sequence[str]) -> Keys:
+        segments, rest = self._split(names)
+        inner = self.inner.keys_of(rest)
+        if not self._shares_chunk:
+            return np.column_stack([segments, inner])
+        inner[:, 0] += segments * np.uint64(self.inner.bound)
+        return inner
+
+    def decode(self, keys: Keys) -> list[str | None]:
+        if self._shares_chunk:
+            segments, first = np.divmod(keys[:, 0], np.uint64(self.inner.bound))
+            return self._join(segments, self.inner.decode(np.column_stack([first, keys[:, 1:]])))
+        return self._join(keys[:, 0], self.inner.decode(keys[:, 1:]))
+
+    @property
+    def inner_values(self) -> int:
+        """Return the number of values per segment: value v of segment s is s inner_values + v."""
+        return int(self.inner.base**self.inner.width)
+
+    @property
+    def value_count(self) -> int:
+        return len(self.segments) * self.inner_values
+
+    def values_of(self, items: Sequence[str]) -> ItemValues:
+        self.encode(items)  # raises the error of an item outside
+        segments, rest = self._split(items)
+        return segments * np.uint64(self.inner_values) + self.inner.values_of(rest)
+
+    def names_of(self, values: ItemValues) -> list[str | None]:
+        segments, rest = np.divmod(values, np.uint64(self.inner_values))
+        return self._join(segments, self.inner.names_of(rest))
+
+    def _split(self, items: Sequence[str]) -> tuple[NDArray[np.uint64], list[str]]:
+        pairs = [item.partition(SEGMENT_SEPARATOR) for item in items]
+        segments = np.array([self._positions[segment] for segment, _, _ in pairs], np.uint64)
+        return segments, [rest for _, _, rest in pairs]
+
+    def _join(self, segments: NDArray[np.uint64], rest: Sequence[str | None]) -> list[str | None]:
+        return [
+            None
+            if name is None or segment >= len(self.segments)
+            else self.segments[segment] + SEGMENT_SEPARATOR + name
+            for segment, name in zip(segments.tolist(), rest, strict=True)
+        ]
+
+
 Domain: TypeAlias = Annotated[
-    Alphabet | Utf8 | Hashed | Listed | NumericInterval, Field(discriminator="kind")
+    Alphabet | Utf8 | Hashed | Listed | NumericInterval | Product, Field(discriminator="kind")
 ]
 
 

@@ -30,6 +30,7 @@ from protocol.mechanisms.iblt.subsampled import (
     SubsampledIbltPlan,
     SubsampledIbltQuestion,
 )
+from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
 from protocol.mechanisms.reports.dictionary import (
     DICTIONARY_MECHANISMS,
     DictionaryPlan,
@@ -59,6 +60,7 @@ AnyQuestion: TypeAlias = Annotated[
     | GlpsQuestion
     | HierarchicalHistogramQuestion
     | JlQuestion
+    | NumberSumsQuestion
     | DictionaryQuestion
     | PrefixQuestion
     | SubsampledIbltQuestion
@@ -72,6 +74,7 @@ AnyPlan: TypeAlias = Annotated[
     | FrequencySketchPlan
     | HierarchicalHistogramPlan
     | LinearPlan
+    | NumberSumsPlan
     | DictionaryPlan
     | PrefixPlan
     | SubsampledIbltPlan
@@ -89,6 +92,7 @@ SUM_MECHANISMS: dict[str, SumMechanism[Any, Any]] = {
         COUNT_MEDIAN,
         COUNT_SKETCH,
         HierarchicalHistogram(),
+        NumberSums(),
         Tracked(),
         TrieHh(),
     )

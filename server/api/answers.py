@@ -1,4 +1,4 @@
-"""Answers of a study: heavy hitters, and the distribution of values where prefixes are counted.
+"""Answers of a study: heavy hitters, distributions of values, and sums of numbers.
 
 Every answer is computed from published results. It costs no privacy, however often it is read.
 """
@@ -24,6 +24,11 @@ from protocol.api.messages import (
 )
 from protocol.domains.numeric import NumericInterval
 from protocol.mechanisms.central.queries import distribution
+from protocol.mechanisms.number_summary import (
+    NoNumbersError,
+    NumberSummaries,
+    summarise_numbers,
+)
 from protocol.mechanisms.registry import AnyPlan
 from protocol.quantiles.cdf import EmptyTreeError, Estimator
 from protocol.quantiles.distribution import BoundedEstimate, Distribution
@@ -47,6 +52,9 @@ _MAX_POINTS = 1000
 _QUERY_PROBLEMS = problem_responses(404, 409, 422)
 _TextValues = Annotated[
     list[Annotated[str, Query(max_length=4096)]], Query(min_length=1, max_length=_MAX_POINTS)
+]
+Beta = Annotated[
+    float, Query(gt=0, lt=1, description="Probability that an interval misses the true value.")
 ]
 _DomainValues: TypeAlias = list[float] | list[str]
 
@@ -174,15 +182,17 @@ async def _distribution_query(
         Estimator,
         Query(description="In tries: plain counts pruned values as 0, ratio keeps their mass."),
     ] = "ratio",
-    beta: Annotated[
-        float, Query(gt=0, lt=1, description="Probability that an interval misses the true value.")
-    ] = 0.05,
+    beta: Beta = 0.05,
 ) -> DistributionQuery:
+    return DistributionQuery(*await _counts_so_far(study, service), estimator, beta)
+
+
+async def _counts_so_far(study: str, service: Service) -> tuple[AnyPlan, StudyState]:
     view = await service.store.studies.show(study)
     if not view.round:
         raise ProblemError(ProblemType.WRONG_STATE, "the study has not been started")
     plan = await service.store.rounds.plan(study, view.round)
-    return DistributionQuery(plan, await service.store.answers.study_state(study), estimator, beta)
+    return plan, await service.store.answers.study_state(study)
 
 
 DistributionQueryDep = Annotated[DistributionQuery, Depends(_distribution_query)]
@@ -235,3 +245,15 @@ async def cdf(
         return bounded
 
     return await query.answer(x, evaluate)
+
+
+@router.get("/numbers", responses=_QUERY_PROBLEMS)
+async def numbers(study: StudyId, service: ServiceDep, beta: Beta = 0.05) -> NumberSummaries:
+    """Return the mean and the variance of the devices' numbers, of all and per segment."""
+    plan, state = await _counts_so_far(study, service)
+    try:
+        return summarise_numbers(plan, state, beta)
+    except NoNumbersError as error:
+        raise ProblemError(ProblemType.WRONG_STATE, str(error)) from None
+    except ValueError as error:
+        raise malformed(str(error), "query") from None

@@ -1,4 +1,4 @@
-"""Answer of a study as its page shows it: heavy hitters, or the distribution of values."""
+"""Answer of a study as its page shows it: heavy hitters, a distribution, or means."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,6 +11,12 @@ from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Domain
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
 from protocol.mechanisms.central.queries import distribution
+from protocol.mechanisms.number_summary import (
+    NoNumbersError,
+    NumberSummary,
+    summarise_numbers,
+)
+from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import AnyPlan
 from protocol.quantiles.cdf import EmptyTreeError
 from protocol.quantiles.distribution import Distribution
@@ -81,6 +87,17 @@ async def distribution_summary(store: Store, study: StudyView) -> DistributionSu
     plan = await store.rounds.plan(study.id, study.round)
     state = await store.answers.study_state(study.id)
     return await asyncio.to_thread(_summarise, plan, state)
+
+
+async def number_summaries(store: Store, study: StudyView) -> tuple[NumberSummary, ...]:
+    """Return the means of all and of each segment; empty if nothing was summed yet."""
+    if not study.round or study.question.mechanism != NumberSums.name:
+        return ()
+    plan = await store.rounds.plan(study.id, study.round)
+    try:
+        return summarise_numbers(plan, await store.answers.study_state(study.id)).results
+    except NoNumbersError:
+        return ()
 
 
 def _summarise(plan: AnyPlan, state: StudyState) -> DistributionSummary | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from protocol.api.messages import StudyView
 from protocol.domains.hashed import Hashed
+from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.privacy.events import DpEvent, LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
 from protocol.study import Terms
@@ -71,6 +72,15 @@ def _visible(study: StudyView, event: DpEvent) -> Iterator[str]:
         yield (
             "The sampled count of every cell, even of a cell with a single device. The threshold "
             f"of {event.threshold} protects against readers of the answer, not against the server."
+        )
+    elif study.question.mechanism == NumberSums.name:
+        yield (
+            "The exact sums of each cohort: in each segment, the number of devices, and the sums "
+            "of their numbers and of the squares."
+        )
+        yield (
+            "The number of a device that is alone in a segment of its cohort, but not which device "
+            "it is. This is not differential privacy."
         )
     else:
         yield "The exact sum of each cohort: the counts of common items, which are the answer."

@@ -15,7 +15,7 @@ from server.api.dependencies import Caller, require
 from server.api.populations import study_statement
 from server.errors import ProblemError
 from server.pages import charts
-from server.pages.answers import distribution_summary, item_table
+from server.pages.answers import distribution_summary, item_table, number_summaries
 from server.pages.history import EstimateHistories, HistoriesDep
 from server.pages.page_router import page_router
 from server.pages.privacy_summary import privacy_cost, privacy_summary
@@ -76,6 +76,7 @@ async def _context(
         "is_cut": study.round > len(rounds),
         "table": item_table(items, history, search, study.question.domain),
         "distribution": await distribution_summary(store, study),
+        "numbers": await number_summaries(store, study),
         "charts": [*([counts] if counts else []), *charts.round_charts(study, rounds, sizes)],
         "is_pending": is_pending,
         "privacy": privacy_summary(study, entry),

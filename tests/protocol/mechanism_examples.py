@@ -1,11 +1,12 @@
 """Examples of questions and plans of every mechanism of sums, for laws that all of them keep."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from protocol.domains.strings import Alphabet, Utf8
+from protocol.domains.numeric import NumericInterval
+from protocol.domains.strings import Alphabet, Product, Utf8
 from protocol.mechanism import Estimate, Mechanism
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
@@ -16,6 +17,7 @@ from protocol.mechanisms.frequency_sketches import (
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.approximate_histogram import ApproximateHistogramQuestion
 from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion
+from protocol.mechanisms.number_sums import NumberSumsQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.forecast import record_round
@@ -49,12 +51,17 @@ class Example:
     is_sketch: bool = False  # whose estimates other items move
     is_biased: bool = False  # by less than the standard deviation
     is_private: bool = False  # so that small counts are suppressed, or none is exact
+    spell: Callable[[str], str] = str  # an item of two letters as devices hold it
     state: StudyState = EMPTY_STATE
 
     @property
     def mechanism(self) -> Mechanism[Any, Any]:
         """Return the mechanism that the question asks for."""
         return SUM_MECHANISMS[self.question.mechanism]
+
+    def held(self, letters: Mapping[str, int]) -> dict[str, int]:
+        """Return a histogram of items of two letters as a device holds it."""
+        return {self.spell(item): count for item, count in letters.items()}
 
     def plan(self, seed: int = 0) -> Any:
         """Return a first plan with the update."""
@@ -146,6 +153,20 @@ def hierarchy(mode: str, **own: Any) -> Example:
     return Example(question, influence=two_votes, is_private=True)
 
 
+def numbers() -> Example:
+    """Return sums of numbers, with the items of two letters as segments."""
+    pairs = tuple(a + b for a in "abcdefgh" for b in "abcdefgh")
+    interval = NumericInterval(low=-2, high=6, alpha=10, length=2)
+    question = NumberSumsQuestion(
+        threshold=1, domain=Product(segments=pairs, inner=interval), words=2000
+    )
+    return Example(
+        question,
+        influence=whole_contribution,
+        spell=lambda item: f"{item}:{interval.name(str(len(item) + ord(item[-1]) % 4))}",
+    )
+
+
 LETTERS = Alphabet(characters="abcdefgh", length=2)
 EXAMPLES = {
     "adaptive-iblt, all of it": iblt(6, 1.0, LETTERS),
@@ -170,6 +191,7 @@ EXAMPLES = {
     "count-sketch, one item each": sketch("count-sketch", 1, 4),
     "count-sketch, in noise": noisy_sketch("count-sketch"),
     "count-median, in noise": noisy_sketch("count-median"),
+    "number-sums": numbers(),
     "tracked, nothing": tracked(6, 2.5),
     "tracked, some items": tracked(6, 2.5, "ab", "cd", "aa"),
     "tracked, some items, in units": tracked(6, 7.5, "ab", "cd", "ef"),

@@ -52,7 +52,7 @@ def device(most: int) -> st.SearchStrategy[dict[str, int]]:
 
 
 def encode(example: Example, plan: Plan, histogram: Histogram, seed: int = 0) -> Any:
-    return example.mechanism.encode(plan, histogram, seeded(seed))
+    return example.mechanism.encode(plan, example.held(histogram), seeded(seed))
 
 
 def same(first: Any, second: Any) -> bool:
@@ -105,6 +105,7 @@ def test_blocks_of_a_fleet_add_up_as_its_devices_one_by_one(
     ring = mechanism.ring(plan)
     histograms = data.draw(st.lists(device(2 * most + 1), max_size=8))
     size = data.draw(st.integers(1, 8))
+    histograms = [example.held(histogram) for histogram in histograms]
     fleet = Histograms.from_mappings([*histograms, {"a" * 99: 1}])
     by_blocks, one_by_one = ring.zero(), ring.zero()
     chance, rng = seeded(3), np.random.default_rng(4)
@@ -164,7 +165,8 @@ def test_an_honest_sum_of_full_contributions_has_no_fault(example: Example) -> N
     one_each = dict.fromkeys(items[:most], 1)
     for histograms in ([{"ab": most}] * devices, [one_each] * devices):
         plan = example.plan()
-        total = example.mechanism.encode_sum(plan, histograms, seeded(2))
+        held = [example.held(histogram) for histogram in histograms]
+        total = example.mechanism.encode_sum(plan, held, seeded(2))
         assert example.mechanism.fault(plan, total, devices) is None
 
 
@@ -257,7 +259,7 @@ def test_more_than_the_contribution_or_less_than_one_is_refused(
 def test_no_sum_of_full_contributions_wraps(example: Example) -> None:
     most, devices = example.question.contribution, TERMS.max_devices
     plan = example.plan().model_copy(update={"t": 1.0})
-    histograms, rng = [{"ab": most}] * devices, random.Random(1)
+    histograms, rng = [example.held({"ab": most})] * devices, random.Random(1)
     outcome = run_round(example.mechanism, plan, [histograms], rng, example.state)
     assert outcome.answer is not None
     values = read(outcome.answer)
@@ -274,12 +276,13 @@ def test_estimates_are_unbiased_with_the_reported_variance(example: Example) -> 
     truth: Counter[str] = Counter()
     for histogram in histograms:
         truth.update(histogram)
+    held = [example.held(histogram) for histogram in histograms]
     rng, runs = np.random.default_rng(8), 600
     counts = {item: np.zeros(runs) for item in truth}
     estimates = {item: np.zeros(runs) for item in truth}
     for run in range(runs):
         plan = plan.model_copy(update={"seed": rng.bytes(32).hex()})  # chance is in it, too
-        total = example.mechanism.encode_sum(plan, histograms, seeded_words(rng))
+        total = example.mechanism.encode_sum(plan, held, seeded_words(rng))
         answer = example.mechanism.decode(plan, total, len(histograms), example.state)
         assert answer.decoded
         for estimate in answer.estimates:
@@ -308,6 +311,7 @@ DIGESTS = {
     "count-median": "4257af4aba5ffa0b69bfc5d3db325027",
     "count-sketch, one item each": "2a7a3ffe48219f46788fe546397a2c21",
     "hierarchical-histogram, in noise": "89425a88f32fa2263c8de2ffac7ca265",
+    "number-sums": "e4988ce6edb2aa26a01f8481dc881a13",
     "triehh, sampled": "4cf32aee4bf265f003e4166c95a43013",
     "tracked, tight, some items": "5e1bbf6e209869ad15f24ce1fe12b7e2",
 }

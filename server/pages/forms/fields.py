@@ -113,6 +113,30 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
             ),
         ),
         QuestionForm(
+            "number-sums",
+            "Mean and variance of numbers",
+            "Exact sums of one number per device, and intervals for the population's mean. A round "
+            "counts if it has enough devices.",
+            {"contribution": 1, "domain.kind": "interval", "words": 64},
+            (
+                replace(
+                    _THRESHOLD,
+                    label="Devices per answer",
+                    default="5",
+                    hint="A round with fewer numbers than this does not count.",
+                ),
+                FormField("question.domain.low", "Lowest value", "0", "number"),
+                FormField("question.domain.high", "Highest value", "100", "number"),
+                FormField("question.domain.alpha", "Base of a digit", "10"),
+                FormField(
+                    "question.domain.length",
+                    "Digits",
+                    "4",
+                    hint="Numbers are rounded to base^digits steps of the interval.",
+                ),
+            ),
+        ),
+        QuestionForm(
             "triehh",
             "Common strings, differentially private",
             "Strings without a known list, found symbol by symbol. Devices take part in each "

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 
 import httpx
 import pytest
@@ -13,7 +14,9 @@ from client.fleet.config import FleetConfig
 from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
 from protocol.domains.numeric import NumericInterval
+from protocol.domains.strings import Product
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
+from protocol.mechanisms.number_sums import NumberSumsQuestion
 from protocol.study import Terms
 from tests.support.policies import trusting_policy
 
@@ -40,8 +43,8 @@ def at(url: str) -> list[str]:
         return [study.id, "--url", url]
 
 
-async def play(url: str, study: StudyView) -> None:
-    held = [{str(5 * number): 1} for number in range(12)]
+async def play(url: str, study: StudyView, prefixes: Sequence[str] = ("",)) -> None:
+    held = [{f"{prefixes[n % len(prefixes)]}{5 * n}": 1} for n in range(12)]
     config = FleetConfig(12, policy=trusting_policy(min_cohort=5, max_epsilon=5000))
     fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1", timeout=30), study, held, config)
     assert [played.view.state async for played in fleet.run()] == ["decoded"]
@@ -71,6 +74,27 @@ def test_without_options_some_quantiles_are_shown(at: list[str]) -> None:
     assert code == 0
     assert "quantiles" in text
     assert "0.99" in text
+
+
+def test_means_are_shown_of_a_study_of_sums(url: str) -> None:
+    whole = NumericInterval(low=-0.5, high=63.5, alpha=4, length=3)
+    domain = Product(segments=("even", "odd"), inner=whole)
+    with Analyst(url) as analyst:
+        question = NumberSumsQuestion(domain=domain, words=100)
+        study = analyst.create("means", question, TERMS, rounds=1)
+        asyncio.run(play(url, study.view, ("even:", "odd:")))
+        assert study.wait().state == "finished"
+        rows = study.numbers()
+        assert [row.segment for row in rows] == [None, "even", "odd"]
+        assert rows.to_pandas()["mean"].tolist() == [27.5, 25, 30]
+    code, text = run(study.id, "--url", url, "--beta", "0.1")
+    assert code == 0, text
+    assert "90% from" in text
+    assert "27.5" in text
+    code, text = run(study.id, "--url", url, "--json", "-")
+    assert json.loads(text)["numbers"] == [row.model_dump() for row in rows]
+    code, text = run(study.id, "--url", url, "--quantile", "0.5")
+    assert (code, "counts no prefixes" in text) == (1, True)
 
 
 @pytest.mark.parametrize(

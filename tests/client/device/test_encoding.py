@@ -1,12 +1,18 @@
 """Contribution of a device: which of its records it leaves out."""
 
+from random import Random
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.device.encoding import make_contribution
+from client.device.encoding import Items, count_items, make_contribution
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.randomness import seeded_words
+from protocol.study import EMPTY_STATE, Terms
 
 QUESTION = AdaptiveIbltQuestion(
     threshold=5, contribution=6, domain=Alphabet(characters="\0abc", length=3, pad="\0"), words=2000
@@ -25,6 +31,38 @@ def test_more_copies_of_an_item_than_the_policy_allows_are_left_out() -> None:
     contribution = make_contribution(QUESTION, holdings, np.random.default_rng(1), max_copies=2)
     assert contribution.histogram == {"a": 2, "b": 1}
     assert (contribution.outside_domain, contribution.over_bound) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("items", "histogram"),
+    [
+        (["a", 2.5, "a"], {"a": 2, "2.5": 1}),
+        ({"a": 3}, {"a": 3}),
+        ([("north", "a:b"), ("south", 2), ("south", 2)], {"north:a:b": 1, "south:2": 2}),
+        ({"north": ["a", "a"], "south": [2.5], "x:b": 4}, {"north:a": 2, "south:2.5": 1, "x:b": 4}),
+    ],
+)
+def test_items_are_texts_numbers_counts_or_pairs(items: Items, histogram: dict[str, int]) -> None:
+    assert count_items(items) == histogram
+
+
+@pytest.mark.parametrize("items", [[("a:b", "c")], {"a:b": ["c"]}])
+def test_a_segment_that_would_become_another_pair_is_refused(items: Items) -> None:
+    with pytest.raises(ValueError, match="a segment contains no ':'"):
+        count_items(items)
+
+
+def test_a_count_is_the_weight_of_an_item() -> None:
+    """Here the minutes that each device used an application, at most 6 of them."""
+    mechanism, rng = SUM_MECHANISMS["adaptive-iblt"], np.random.default_rng(1)
+    terms = Terms(cohort_size=5, minimum=3)
+    plan = mechanism.first_plan(QUESTION, terms, "weights", 1, Random(1))
+    assert plan.t == 1  # the table holds all tokens
+    minutes: tuple[Items, ...] = ({"a": 3, "b": 1}, {"a": 2}, {"b": 9})
+    held = [make_contribution(QUESTION, count_items(each), rng).histogram for each in minutes]
+    total = mechanism.encode_sum(plan, held, seeded_words(rng))
+    answer = mechanism.decode(plan, total, len(held), EMPTY_STATE)
+    assert {row.item: row.count for row in answer.estimates} == {"a": 5, "b": 7}
 
 
 @given(

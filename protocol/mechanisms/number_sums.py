@@ -1,0 +1,230 @@
+"""Sums of numbers: mean, variance and total of a number of each device, by exact secure sums.
+
+A device holds a number of an interval, in one of the listed segments if the domain has any. The
+interval has K cells of equal width, and the number counts as the middle of its cell c, from 0 to
+K - 1. So all sums are sums of integers, and are exact:
+
+    device   (1, c, c^2) at the place of its segment, and a check
+    sum      (n, S, Q) of each segment, and the check of all of them
+    answer   mean and variance of the n devices, with intervals (`number_summary.py`)
+
+The check is a random linear combination of all other elements modulo 2^61 - 1, whose coefficients
+follow from the seed of the round. It adds up as they do. A random vector passes it with probability
+below 2^-60. The laws of n, S and Q alone would pass many vectors of a single segment.
+
+A round's sums of a segment count if at least `threshold` devices are in them. The server deletes
+the sums of a round once it is decoded. So the difference of two answers never shows the number of
+fewer devices.
+
+Source: the pairs (x, x^2) for the variance are the encoding of [CorriganGibbsBoneh17, section 5.2],
+where two servers verify proofs; here a liar is bounded by the laws of `fault` only.
+"""
+
+from collections.abc import Iterable
+from operator import mul
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from protocol.arrays import Integers
+from protocol.domains.numeric import NumericInterval
+from protocol.domains.strings import Domain, Product
+from protocol.hashing import HashFamily
+from protocol.histograms import Histogram, device_values
+from protocol.mechanism import Answer, Estimate, SumMechanism, ranked
+from protocol.randomness import RandomWords
+from protocol.study import (
+    DEFAULT_MIN_THRESHOLD,
+    WORD_BITS,
+    Plan,
+    StudyState,
+    SumQuestion,
+    Terms,
+)
+from secagg.ring import Lane, Ring, Vector
+
+TOTAL_NAME = "all"  # of the devices of a study without segments
+SUMS_ARRAY = "number sums"  # of the study state: rows n, S and Q, with a column per segment
+_CHECK_PRIME = 2**61 - 1
+_SUM_LIMIT = 2**63  # sums of squares over all rounds are signed 64-bit integers
+
+
+class NumberSumsQuestion(SumQuestion):
+    """Question for the mean and the variance of a number of each device, per segment.
+
+    The domain is an interval, or a product of segments and an interval. A segment is in the answer
+    if at least `threshold` devices of one round are in it.
+    """
+
+    mechanism: Literal["number-sums"] = "number-sums"
+    threshold: float = Field(default=DEFAULT_MIN_THRESHOLD, ge=1, le=1e12, strict=True)
+    contribution: int = Field(default=1, ge=1, le=1)
+    confidence: float = Field(default=0.5, ge=0.5, le=0.5)
+
+    @model_validator(mode="after")
+    def _has_numbers(self) -> Self:
+        is_interval = isinstance(_inner(self.domain), NumericInterval)
+        if not is_interval:
+            raise ValueError("sums of numbers need an interval, or a product of segments with one")
+        return self
+
+    @property
+    def interval(self) -> NumericInterval:
+        """Return the interval of the numbers."""
+        inner = _inner(self.domain)
+        assert isinstance(inner, NumericInterval)  # validated above
+        return inner
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """Return the names of all segments, `TOTAL_NAME` if the domain has none."""
+        return self.domain.segments if isinstance(self.domain, Product) else (TOTAL_NAME,)
+
+    @property
+    def discards_sums(self) -> bool:
+        return True
+
+
+class NumberSumsPlan(Plan):
+    """Plan of a round: each device adds its number and the square to the sums of its segment."""
+
+    mechanism: Literal["number-sums"] = "number-sums"
+    question: NumberSumsQuestion
+
+    @model_validator(mode="after")
+    def _fits_the_words(self) -> Self:
+        _check_size(self.question, self.terms, self.rounds)
+        return self
+
+    @property
+    def ring(self) -> Ring:
+        """Return lanes of the numbers of devices, the sums, the squares, and the check."""
+        return _ring(self.question, self.terms)
+
+    def check_of(self, sums: Integers) -> int:
+        """Return the check of `sums`, the rows n, S and Q with a column per segment."""
+        family = HashFamily(bytes.fromhex(self.seed), "number sums", sums.size, 0)
+        factors: list[int] = family.coefficients[1:].tolist()
+        numbers: list[int] = sums.ravel().tolist()
+        check: int = sum(map(mul, factors, numbers)) % _CHECK_PRIME
+        return check
+
+
+class NumberSums(SumMechanism[NumberSumsQuestion, NumberSumsPlan]):
+    """Mechanism of exact sums of numbers and their squares."""
+
+    name = "number-sums"
+    plan_type = NumberSumsPlan
+
+    def _first_fields(
+        self, question: NumberSumsQuestion, terms: Terms, rounds: int
+    ) -> dict[str, Any]:
+        _check_size(question, terms, rounds)
+        return {}
+
+    def ring(self, plan: NumberSumsPlan) -> Ring:
+        return plan.ring
+
+    def encode_sum(
+        self, plan: NumberSumsPlan, histograms: Iterable[Histogram], chance: RandomWords
+    ) -> Vector:
+        del chance  # every number is added
+        question = plan.question
+        values = device_values(question.domain, histograms)
+        values = values[values < question.domain.value_count]  # others hold no number
+        segments, cells = np.divmod(values.astype(np.int64), question.interval.cells)
+        sums = np.zeros((3, len(question.segments)), np.int64)
+        for row, amounts in zip(sums, (np.ones_like(cells), cells, cells**2), strict=True):
+            np.add.at(row, segments, amounts)
+        lanes = plan.ring.lanes
+        parts = [*sums, np.array([plan.check_of(sums)])]
+        return tuple(part.astype(lane.dtype) for lane, part in zip(lanes, parts, strict=True))
+
+    def fault(self, plan: NumberSumsPlan, total: Vector, participants: int) -> str | None:
+        """Return the law that `total` breaks: the check, and what n integers up to K - 1 can have.
+
+        A random vector breaks no law with probability 2^-60 at most. One lying device is not
+        detected if it changes all elements so that the laws still hold. Then it may move the mean
+        of its cohort to any number of the interval, and count as all devices of its cohort.
+        """
+        sums = _rows_of(total)
+        if plan.check_of(sums) != int(total[-1][0]):
+            return "the check is not that of the sums"
+        devices, cells, squares = ([int(each) for each in row] for row in sums)
+        if sum(devices) > participants:
+            return "there are more numbers than devices"
+        largest = plan.question.interval.cells - 1
+        for n, s, q in zip(devices, cells, squares, strict=True):
+            if not s <= n * largest:
+                return "a sum of numbers is larger than its devices can have"
+            if not _smallest_squares(n, s) <= q <= largest * s or (q - s) % 2:
+                return "a sum of squares is not that of any numbers with this sum"
+        return None
+
+    def decode(
+        self, plan: NumberSumsPlan, total: Vector, participants: int, state: StudyState
+    ) -> Answer:
+        del participants  # only some of them hold a number
+        sums = _rows_of(total)
+        sums[:, sums[0] < plan.question.threshold] = 0
+        shown = int(np.count_nonzero(sums[0]))
+        estimates = tuple(_device_counts(plan.question, sums))
+        sums += state.arrays.get(SUMS_ARRAY, np.zeros_like(sums))
+        return Answer(True, shown, estimates, state.with_array(SUMS_ARRAY, sums))
+
+    def final_estimates(self, question: NumberSumsQuestion, state: StudyState) -> list[Estimate]:
+        """Return the number of devices in each segment that has an answer."""
+        return _device_counts(question, state.arrays.get(SUMS_ARRAY, np.zeros((3, 0), np.int64)))
+
+
+def _inner(domain: Domain) -> Domain:
+    return domain.inner if isinstance(domain, Product) else domain
+
+
+def _rows_of(total: Vector) -> Integers:
+    """Return the rows n, S and Q of a sum, without its check."""
+    return np.stack([row.astype(np.int64) for row in total[:-1]])
+
+
+def _device_counts(question: NumberSumsQuestion, sums: Integers) -> list[Estimate]:
+    counts = sums[0].tolist()
+    return ranked(
+        Estimate(question.segments[place], float(count), 0.0)
+        for place, count in enumerate(counts)
+        if count
+    )
+
+
+def _smallest_squares(n: int, total: int) -> int:
+    """Return the smallest sum of squares of `n` integers with this total: all about equal.
+
+    It is at least total^2 / n, the bound of Cauchy and Schwarz for real numbers.
+    """
+    if not n:
+        return total * total  # 0, or more than any sum has
+    low, larger = divmod(total, n)
+    return n * low**2 + larger * (2 * low + 1)
+
+
+def _ring(question: NumberSumsQuestion, terms: Terms) -> Ring:
+    largest, segments = question.interval.cells - 1, len(question.segments)
+    bounds = [terms.max_devices * largest**power for power in range(3)]
+    lanes = [Lane(2 ** bound.bit_length(), segments) for bound in bounds]
+    return Ring((*lanes, Lane(_CHECK_PRIME, 1)))
+
+
+def _check_size(question: NumberSumsQuestion, terms: Terms, rounds: int) -> None:
+    """Raise ValueError if sums of squares may wrap, or the words are too few."""
+    cells = question.interval.cells
+    if rounds * terms.max_devices * cells**2 >= _SUM_LIMIT:
+        raise ValueError(
+            f"squares of {cells:,} cells are too large for {terms.max_devices:,} devices in each "
+            f"of {rounds:,} rounds: use fewer digits, or fewer rounds"
+        )
+    needed = -(-8 * _ring(question, terms).nbytes // WORD_BITS)
+    if needed > question.words:
+        raise ValueError(
+            f"{question.words} words are too few: the sums of {len(question.segments):,} segments "
+            f"take {needed:,} words"
+        )
