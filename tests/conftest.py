@@ -25,6 +25,7 @@ from hypothesis import settings
 
 ALL_TESTS: Final = ("",)
 SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
+    "tests/blindtally/commands/test_changes.py": ALL_TESTS,
     "tests/blindtally/commands/test_query.py": ALL_TESTS,
     "tests/blindtally/commands/test_stopping.py": ALL_TESTS,
     "tests/blindtally/planning/test_study_form_predictions.py": (
@@ -203,6 +204,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/protocol/mechanisms/tracked/test_past_sketch.py": ALL_TESTS,
     "tests/protocol/mechanisms/iblt/test_subsampled.py": ALL_TESTS,
     "tests/protocol/mechanisms/test_lying_devices.py": ALL_TESTS,
+    "tests/protocol/mechanisms/test_rate_history.py": ALL_TESTS,
     "tests/protocol/oracles/hsu2012": ALL_TESTS,
     "tests/protocol/oracles/test_formulas.py": (
         "test_orders_of_fields_are_primes_and_powers_of_two",
@@ -241,6 +243,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_with_any_false_shares_the_sum_is_exact_or_there_is_none",
     ),
     "tests/secagg/test_vectors.py": ("test_a_file_is_what_the_generator_writes",),
+    "tests/server/api/test_changes.py": ALL_TESTS,
     "tests/server/api/test_events.py": ALL_TESTS,
     "tests/server/api/test_foreign.py": ALL_TESTS,
     "tests/server/api/test_interrupted_bodies.py": ALL_TESTS,

@@ -25,7 +25,7 @@ PYTHON_FILES = {
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 SERVICE_URL = "http://127.0.0.1:8000"
 RUN = CliRunner()
-SERVICE_COMMANDS = ("serve", "fleet", "demo", "privacy", "query", "seat")
+SERVICE_COMMANDS = ("serve", "fleet", "demo", "privacy", "query", "changes", "seat")
 # The figures are drawn in tests/paper.
 LONG_COMMANDS = ["keys", "revoke"], ["tokens", "revoke"], ["grid"], ["fig3"], ["cdf"]
 

@@ -32,6 +32,7 @@ from protocol.api.messages import (
     StudyView,
     Timeouts,
 )
+from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
@@ -95,6 +96,52 @@ class AsyncStudy:
     async def heavy_hitters(self) -> ResultTable[HeavyHitter]:
         """Return the items found so far, most frequent first."""
         return await self._sender.table(requests.heavy_hitters(self.id))
+
+    async def series(self, items: Sequence[str]) -> ResultTable[RoundRate]:
+        """Return the rate of each heavy hitter in `items` by round, per 1,000 devices.
+
+        Raises:
+            NotFoundError: if an item is not a heavy hitter.
+            WrongStateError: if the mechanism keeps totals only, or no round has a sum yet.
+        """
+        request = requests.get(RoundRates, "studies", self.id, "series", item=items)
+        page = await self._sender.send(request)
+        return ResultTable(page.rates, RoundRate.model_fields)
+
+    async def changes(
+        self,
+        before: tuple[int, int] | None = None,
+        after: tuple[int, int] | None = None,
+        *,
+        false_discovery_rate: float = 0.05,
+    ) -> ItemChanges:
+        """Return the heavy hitters that are rising, falling, new or gone, by p-value.
+
+        The first and last rounds `before` and `after` are compared, by default the halves of the
+        study so far. On average at most a share `false_discovery_rate` of the changes is false.
+
+        Raises:
+            WrongStateError: if the mechanism keeps totals only, or fewer than two rounds have sums.
+        """
+        ranges = requests.round_ranges(before=before, after=after)
+        return await self._changes(false_discovery_rate, "changes", **ranges)
+
+    async def compare(
+        self, other: "AsyncStudy | str", *, false_discovery_rate: float = 0.05
+    ) -> ItemChanges:
+        """Return the rates of the heavy hitters of this study, and of the `other` one as the later.
+
+        A `change` is None where they do not differ at the false-discovery rate.
+        """
+        study = other if isinstance(other, str) else other.id
+        return await self._changes(false_discovery_rate, "compare", study)
+
+    async def _changes(
+        self, false_discovery_rate: float, *parts: str, **params: object
+    ) -> ItemChanges:
+        params |= {"false_discovery_rate": false_discovery_rate, "limit": requests.MAX_CHANGES}
+        request = requests.get(ItemChanges, "studies", self.id, *parts, **params)
+        return await self._sender.send(request)
 
     async def quantiles(
         self, q: Sequence[float], *, estimator: Estimator = "ratio", beta: float = 0.05

@@ -34,6 +34,7 @@ DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of de
 DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
 RECONNECT_SECONDS: Final = 0.2  # before a broken stream of events is opened again
 ROUND_COLUMNS: Final = ("number", "state", "participants", "distinct", "opened", "closed")
+MAX_CHANGES: Final = 1000  # items with changes in one answer
 FINAL_STATES: Final = ("finished", "stopped")
 _RESPONSE_TIMEOUT_SECONDS: Final = 30.0
 
@@ -209,6 +210,11 @@ def study_terms(
     count = math.ceil(devices / DEFAULT_COHORT_SIZE) if cohorts is None else cohorts
     size = math.ceil(devices / max(1, count))  # `Terms` refuses 0 devices or cohorts
     return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=count, registrar=registrar)
+
+
+def round_ranges(**ranges: tuple[int, int] | None) -> dict[str, str]:
+    """Return the parameters of those ranges of rounds that are given."""
+    return {name: f"{ends[0]}-{ends[1]}" for name, ends in ranges.items() if ends is not None}
 
 
 def studies() -> PagedRequest[StudyView]:

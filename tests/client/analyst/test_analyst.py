@@ -187,6 +187,34 @@ async def test_a_query_sends_all_its_arguments(kind: Kind) -> None:
         assert [row.model_dump() for row in await answer_of(asked)] == rows
 
 
+async def test_changes_and_comparisons_send_ranges_and_the_false_discovery_rate(
+    kind: Kind,
+) -> None:
+    document = {"changes": [], "before": [1, 2], "after": [4, 5], "tested": 3, "changed": 0}
+    document |= {"false_discovery_rate": 0.1, "interval_level": 0.9}
+    requested: list[dict[str, str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        path = request.url.path.removeprefix("/v1/studies/s1")
+        if not path:
+            return httpx.Response(200, json=study())
+        assert path in ("/changes", "/compare/s2")
+        requested.append(dict(request.url.params))
+        return httpx.Response(200, json=document)
+
+    async with asking(kind, answer) as analyst:
+        asked = await study_of(analyst)
+        await answer_of(asked.changes())
+        changed = await answer_of(asked.changes((1, 2), (4, 5), false_discovery_rate=0.1))
+        await answer_of(asked.compare("s2", false_discovery_rate=0.1))
+    assert changed.after == (4, 5)
+    assert requested == [
+        {"false_discovery_rate": "0.05", "limit": "1000"},
+        {"before": "1-2", "after": "4-5", "false_discovery_rate": "0.1", "limit": "1000"},
+        {"false_discovery_rate": "0.1", "limit": "1000"},
+    ]
+
+
 async def test_watching_yields_each_changed_round_until_the_study_is_over(kind: Kind) -> None:
     looks = iter(
         [

@@ -1,0 +1,129 @@
+"""`blindtally changes`: rising and falling items of a study, rates by round, and two studies."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from typer import Argument, Option
+
+from blindtally.console.output_files import JsonOption, write_json
+from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
+from blindtally.console.tables import print_parts, result_table
+from protocol.api.rates import RATE_DEVICES, ItemChanges, RoundRate
+
+_UNIT = f"per {RATE_DEVICES:,}"
+
+
+def changes(
+    study: Annotated[str, Argument(help="Id of the study.")],
+    item: Annotated[
+        list[str] | None,
+        Option(help="Heavy hitter whose rate by round to show; repeatable."),
+    ] = None,
+    compare: Annotated[
+        str | None, Option(metavar="STUDY", help="Id of a later study to compare with.")
+    ] = None,
+    before: Annotated[
+        str | None, Option(metavar="FIRST-LAST", help="Earlier rounds. [default: the first half]")
+    ] = None,
+    after: Annotated[
+        str | None, Option(metavar="FIRST-LAST", help="Later rounds. [default: the last half]")
+    ] = None,
+    false_discovery_rate: Annotated[
+        float,
+        Option(min=1e-9, max=0.999, help="Largest mean share of false ones among the changes."),
+    ] = 0.05,
+    url: UrlOption = DEFAULT_URL,
+    key: ApiKeyOption = None,
+    json_path: JsonOption = None,
+) -> None:
+    """Show heavy hitters that are rising, falling, new or gone, or rates by round.
+
+    Without `--item` and `--compare`, the first half of the rounds is compared with the last half.
+    Rates are tokens per 1,000 devices; their intervals include the chance of which devices came.
+
+    Example:
+      blindtally changes 3f2a0c55d1e9b7a4
+      blindtally changes 3f2a0c55d1e9b7a4 --item github.com
+      blindtally changes 3f2a0c55d1e9b7a4 --compare 9d1c77a0b2e4f658
+    """
+    rates: Sequence[RoundRate] = ()
+    change = comparison = None
+    with open_analyst(url, key) as analyst:
+        ranges = _parse_rounds("--before", before), _parse_rounds("--after", after)
+        target = analyst.study(study)
+        if item:
+            rates = target.series(item)
+        if any(ranges) or not (item or compare):
+            change = target.changes(*ranges, false_discovery_rate=false_discovery_rate)
+        if compare is not None:
+            comparison = target.compare(compare, false_discovery_rate=false_discovery_rate)
+    if json_path != "-":
+        _show_rates(rates)
+        if change:
+            between = f"changed between rounds {_rounds(change.before)} and {_rounds(change.after)}"
+            _show_changes(change, between)
+        if comparison:
+            _show_changes(comparison, "differ between the studies")
+    document = {
+        "rates": [row.model_dump() for row in rates],
+        "changes": change and change.model_dump(),
+        "comparison": comparison and comparison.model_dump(),
+    }
+    write_json(json_path, document)
+
+
+def _parse_rounds(option: str, text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    try:
+        return int(first), int(last)
+    except ValueError:
+        raise ValueError(f"{option} takes FIRST-LAST, such as 1-5, not {text!r}") from None
+
+
+def _show_rates(rates: Sequence[RoundRate]) -> None:
+    for item in dict.fromkeys(row.item for row in rates):
+        cells = [
+            [
+                _rounds((row.first_round, row.last_round)),
+                row.how,
+                f"{row.devices:,}",
+                *map(_number, (row.rate, row.low, row.high)),
+            ]
+            for row in rates
+            if row.item == item
+        ]
+        numbers = ["devices", _UNIT, "95% from", "to"]
+        print_parts(result_table(["rounds", "how"], numbers, cells, title=item), "")
+
+
+def _show_changes(answer: ItemChanges, statement: str) -> None:
+    cells = [
+        [
+            row.item,
+            row.change or "",
+            *map(_number, (row.rate_before, row.rate_after, row.factor)),
+            _number(row.factor_low),
+            "inf" if row.factor_high is None else _number(row.factor_high),
+            f"{row.p_value:.1g}",
+        ]
+        for row in answer.changes
+    ]
+    numbers = ["before", "after", "factor", f"{answer.interval_level:.1%} from", "to", "p"]
+    if cells:
+        print_parts(result_table(["item", "change"], numbers, cells), "")
+    print_parts(
+        f"{answer.changed} of {answer.tested} items {statement} (tokens {_UNIT} devices). "
+        f"On average at most {answer.false_discovery_rate:.2g} of these changes are false."
+    )
+
+
+def _rounds(ends: tuple[int, int]) -> str:
+    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]}-{ends[1]}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

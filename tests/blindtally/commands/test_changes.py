@@ -1,0 +1,115 @@
+"""`blindtally changes`, and the analyst's methods behind it, against a real service."""
+
+import asyncio
+import json
+from collections import Counter
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from client.analyst.analyst import Analyst
+from client.fleet.config import FleetConfig
+from client.fleet.fleet import Fleet
+from protocol.api.messages import StudyView
+from protocol.domains.strings import Utf8
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.study import Terms
+from tests.support.policies import trusting_policy
+
+QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
+TERMS = Terms(cohort_size=16, minimum=10, corrupt=0.1, dropout=0.2)
+EARLY_ITEMS, LATE_ITEMS = {"always": 1, "early": 1}, {"always": 1, "late": 1}
+
+
+@pytest.fixture(scope="module")
+def studies(url: str) -> tuple[str, str]:
+    """Return two studies: of a round of 16 early devices and one of late ones, and of late ones."""
+    with Analyst(url) as analyst:
+        both = analyst.create("both", QUESTION, TERMS, rounds=2)
+        last = analyst.create("last", QUESTION, TERMS, rounds=1)
+        for study, held in ((both, EARLY_ITEMS), (both, LATE_ITEMS), (last, LATE_ITEMS)):
+            asyncio.run(play_one_round(url, study.view, held))
+    return both.id, last.id
+
+
+async def play_one_round(url: str, study: StudyView, held: dict[str, int]) -> None:
+    config = FleetConfig(16, policy=trusting_policy(min_cohort=5))
+    holdings = [Counter(held)] * 16
+    fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1"), study, holdings, config)
+    async for played in fleet.run():
+        assert played.view.state == "decoded"
+        return
+
+
+def run(*args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["changes", *args])
+    return result.exit_code, result.output
+
+
+def test_an_analyst_reads_series_changes_and_comparisons(
+    url: str, studies: tuple[str, str]
+) -> None:
+    """The p-value of 16 tokens and none is 2^-15."""
+    with Analyst(url) as analyst:
+        study, last = map(analyst.study, studies)
+        rates = study.series(["late", "always"])
+        assert [(row.item, row.first_round, row.rate) for row in rates] == [
+            ("late", 1, 0),
+            ("late", 2, 1000),
+            ("always", 1, 1000),
+            ("always", 2, 1000),
+        ]
+        assert list(rates.to_pandas().columns)[:3] == ["item", "first_round", "last_round"]
+        document = study.changes()
+        assert {row.item: row.change for row in document.changes} == {
+            "late": "new",
+            "early": "gone",
+        }
+        assert study.changes((1, 1), (2, 2)) == document
+        assert not study.changes(false_discovery_rate=1e-9).changes
+        compared = study.compare(last)
+        assert compared == study.compare(last.id)
+        rows = {row.item: row for row in compared.changes}
+        assert rows.keys() == {"always", "early", "late"}
+        assert rows["early"].rate_after is None
+        assert rows["always"].rate_before == rows["always"].rate_after == 1000
+
+
+def test_the_command_shows_changes(url: str, studies: tuple[str, str]) -> None:
+    code, text = run(studies[0], "--url", url)
+    assert code == 0, text
+    assert "2 of 3 items changed between rounds 1 and 2" in text
+    assert [line.split()[:2] for line in text.splitlines() if line.startswith(("late", "early"))]
+    assert "inf" in text
+
+
+def test_the_command_shows_rates_and_two_studies(url: str, studies: tuple[str, str]) -> None:
+    args = ["--item", "late", "--compare", studies[1], "--url", url]
+    code, text = run(studies[0], *args)
+    assert code == 0, text
+    assert "counted" in text
+    assert "items differ between the studies" in text
+    code, text = run(studies[0], *args, "--before", "1-1", "--after", "2-2", "--json", "-")
+    document = json.loads(text)
+    assert [row["rate"] for row in document["rates"]] == [0, 1000]
+    assert [row["item"] for row in document["changes"]["changes"]] == ["early", "late"]
+    assert document["comparison"]["tested"] == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["--before", "1"], "--before takes FIRST-LAST"),
+        (["--before", "1-1"], "both"),
+        (["--item", "never"], "heavy hitter"),
+        (["--compare", "nobody"], "no such study"),
+    ],
+)
+def test_mistakes_are_explained(
+    args: list[str], reason: str, url: str, studies: tuple[str, str]
+) -> None:
+    code, text = run(studies[0], *args, "--url", url)
+    assert code == 1
+    assert reason in text
