@@ -126,7 +126,7 @@ def encoding_rows(population: ItemCounts) -> Iterator[BenchmarkRow]:
     )
     terms = Terms(cohort_size=1000, minimum=500, cohorts=_ENCODED_ITEMS // 1000)
     plan = mechanism.first_plan(question, terms, "scale", 1, Random(1)).model_copy(update={"t": 1})
-    blocks = list(next(population.rounds(1, _ENCODED_ITEMS, 1, rng)))
+    blocks = list(next(population.rounds([_ENCODED_ITEMS], 1, rng)))
     ring, chance = mechanism.ring(plan), seeded_words(rng)
 
     def devices() -> None:

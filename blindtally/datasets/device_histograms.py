@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import accumulate
 from tempfile import TemporaryFile
 from typing import Any, Final, overload
 
@@ -98,24 +99,23 @@ class DeviceHistograms(Sequence[Histogram]):
 
     def rounds(
         self,
-        rounds: int,
-        clients: int,
+        sizes: Sequence[int],
         contribution: int,
         rng: np.random.Generator,
         batch_holdings: int = histograms.BATCH_HOLDINGS,
         chunk_devices: int | None = None,
     ) -> Iterator[RoundDevices[Histograms]]:
-        """Yield `clients` devices per round, in random order and none in two rounds.
+        """Yield rounds of these numbers of devices, in random order and none in two rounds.
 
         Histograms are not clipped to the `contribution`, which only sets the devices of a batch.
         """
         order, size = rng.permutation(len(self)), max(1, batch_holdings // contribution)
-        length = min(clients, chunk_devices or clients)
-        for begin in range(0, rounds * clients, clients):
-            selected = order[begin : begin + clients]
+        for devices, end in zip(sizes, accumulate(sizes), strict=True):
+            selected = order[end - devices : end]
+            length = min(devices, chunk_devices or devices)
             chunks = [
                 _DeviceSelection(self, selected[start : start + length], size)
-                for start in range(0, clients, length)
+                for start in range(0, devices, length)
             ]
             yield RoundDevices(chunks[0](), chunks[1:])
 

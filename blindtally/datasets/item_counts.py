@@ -1,8 +1,9 @@
 """Items with their counts, from which the items of simulated devices are drawn."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 
@@ -29,27 +30,28 @@ class ItemCounts:
 
     def rounds(
         self,
-        rounds: int,
-        clients: int,
+        sizes: Sequence[int],
         contribution: int,
         rng: np.random.Generator,
         batch_holdings: int = BATCH_HOLDINGS,
         chunk_devices: int | None = None,
+        counts_by_round: Iterable[Integers] | None = None,
     ) -> Iterator[RoundDevices[Histograms]]:
-        """Yield `clients` new devices per round, each with `contribution` drawn items.
+        """Yield rounds of these numbers of new devices, each with `contribution` drawn items.
 
+        Items are drawn from `counts_by_round`, by default from the same counts in every round.
         Batches have at most `batch_holdings` draws, which are made when the batch is read.
         """
         index = ItemIndex(self.items)
         index_of_kind = np.array([index.positions[item] for item in self.items], np.int64)
         size = max(1, batch_holdings // contribution)
-        draws = _TokenDraws(index, index_of_kind, self.counts, contribution, size)
-        first = min(clients, chunk_devices or clients)
-        for _ in range(rounds):
-            starts = range(first, clients, first)
+        for devices, counts in zip(sizes, counts_by_round or repeat(self.counts), strict=False):
+            draws = _TokenDraws(index, index_of_kind, counts, contribution, size)
+            first = min(devices, chunk_devices or devices)
+            starts = range(first, devices, first)
             seeds = tuple(rng.integers(2**63, size=2).tolist()) if starts else ()
             later = [
-                partial(draws.later_chunk, min(first, clients - start), seeds, number)
+                partial(draws.later_chunk, min(first, devices - start), seeds, number)
                 for number, start in enumerate(starts, 1)
             ]
             yield RoundDevices(draws.batches(first, rng), later)

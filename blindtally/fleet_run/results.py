@@ -149,7 +149,7 @@ def summarize_study(
     settings: Mapping[str, Any],
 ) -> StudyResults:
     threshold = study.question.threshold
-    estimates = ((row.item, row.estimate, row.standard_error) for row in rows)
+    estimates = ((row.item, row.estimate, row.standard_error, row.low, row.high) for row in rows)
     compared = compare_with_truth(estimates, true_counts(played), threshold)
     return StudyResults(
         study=study.id,

@@ -136,7 +136,7 @@ def holdings_for_fleet(
             )
         return population
     rng = np.random.default_rng([seed, 0])
-    blocks = chain.from_iterable(population.rounds(rounds, devices, contribution, rng))
+    blocks = chain.from_iterable(population.rounds([devices] * rounds, contribution, rng))
     return list(chain.from_iterable(blocks))
 
 

@@ -75,7 +75,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
     mechanism = REPORT_MECHANISMS[request.mechanism]
     plan = mechanism.first_plan(question, terms, "simulation", 1, Random(request.seed))
     rng = np.random.default_rng(request.seed)
-    devices = next(dataset.rounds(1, clients, 1, rng, chunk_devices=CHUNK_DEVICES))
+    devices = next(dataset.rounds([clients], 1, rng, chunk_devices=CHUNK_DEVICES))
     with (
         open_round_executor(request.workers, request.dask, _MIN_TASK_SECONDS) as executor,
         spinner("reports"),
@@ -91,7 +91,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
     if isinstance(domain, Hashed):  # devices report keys
         item_of = {domain.name(item): item for item in dataset.items}
         estimates = [replace(e, item=item_of.get(e.item, e.item)) for e in estimates]
-    comparison = compare_estimates(estimates, reports.truth, question.threshold)
+    comparison = compare_estimates(mechanism, estimates, reports.truth, question.threshold)
     finished = _Round(
         mechanism, plan, domain, clients, state, reports.truth, question.threshold, comparison
     )
@@ -174,6 +174,7 @@ def _dictionary_result(
         "threshold": finished.threshold,
         "outside_domain": finished.outside_domain,
         "found": len(found_items),
+        "interval_coverage": finished.comparison.interval_coverage,
     }
     document = {
         "mechanism": plan.mechanism,
@@ -209,7 +210,8 @@ def _dictionary_result(
         )
     ]
     table = result_table(["error of shares"], ["measured", "expected"], rows)
-    return SimulationResult(document, [summary, heavy_hitter_table(found_items), table])
+    coverage = fact_table(finished.comparison.interval_facts())
+    return SimulationResult(document, [summary, heavy_hitter_table(found_items), coverage, table])
 
 
 def _heavy_hitter_result(request: SimulationRequest, finished: _Round) -> SimulationResult:
@@ -229,6 +231,7 @@ def _heavy_hitter_result(request: SimulationRequest, finished: _Round) -> Simula
         "min_detectable_count": detectable if detectable and math.isfinite(detectable) else None,
         "outside_domain": finished.outside_domain,
         "found": len(comparison.found_items),
+        "interval_coverage": comparison.interval_coverage,
         "heavy_hitters": [asdict(hitter) for hitter in comparison.found_items[:MAX_LISTED_ITEMS]],
         "missed": comparison.missed,
         "question": plan.question.model_dump(mode="json", exclude={"domain": {"items"}}),
@@ -248,7 +251,7 @@ def _heavy_hitter_result(request: SimulationRequest, finished: _Round) -> Simula
         facts["outside"] = f"the items of {document['outside_domain']:,} devices, not in the domain"
     first = ", ".join(f"{item!r} {count:,}" for item, count in [*comparison.missed.items()][:5])
     facts["missed"] = f"{len(comparison.missed):,} with a true count this high: {first}"
-    facts |= comparison.score.facts()
+    facts |= comparison.interval_facts() | comparison.score.facts()
     if not comparison.found_items:
         facts["precision"] = "n/a (nothing was found)"
     if not comparison.missed and all(hit.true_count < threshold for hit in comparison.found_items):

@@ -16,6 +16,8 @@ from blindtally.console.options import (
     complete_mechanism,
 )
 from blindtally.parallel import DaskOption, WorkersOption
+from blindtally.simulate.domains import DomainChoice
+from blindtally.simulate.populations import DriftKind
 from protocol.mechanisms.frequency_sketches import FrequencySketchName
 from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
@@ -34,7 +36,9 @@ _COMMON_REPORT_OPTIONS: Final = {
     *("mechanism", "data", "column", "clients", "epsilon", "threshold", "confidence"),
     *("sets", "seed", "json_path", "workers", "dask"),
 }
-_REPORT_ONLY_OPTIONS: Final = {"confidence", "goal", "most"}
+_REPORT_ONLY_OPTIONS: Final = {"goal", "most"}
+# Options of studies of several rounds that sum tables of items.
+_TABLE_ONLY_OPTIONS: Final = {"domain", "drift", "devices_by_round", "lost_rounds"}
 _NUMBER_SUMS_OPTIONS: Final = {
     *("mechanism", "data", "column", "rounds", "clients", "threshold", "words", "secagg"),
     *("corrupt", "dropout", "mode", "levels", "low", "high", "sets", "seed", "json_path"),
@@ -79,6 +83,29 @@ class SimulationRequest:
         int, Option(min=1, max=10_000, help="Number of rounds (R); reports have one.")
     ] = 30
     clients: Annotated[int, Option(min=3, help="Number of devices in a round (n).")] = 10_000
+    devices_by_round: Annotated[
+        str | None,
+        Option(
+            metavar="N,N,...",
+            help="Numbers of devices in rounds that differ, instead of --clients; repeated until "
+            "the last round.",
+        ),
+    ] = None
+    lost_rounds: Annotated[
+        str | None,
+        Option(
+            metavar="NUMBER",
+            help="Number of rounds that fail, drawn at random, or the rounds themselves with "
+            "commas: 2,5 or 7, for one.",
+        ),
+    ] = None
+    drift: Annotated[
+        DriftKind,
+        Option(
+            help="Change of the items over the rounds: gradual or sudden to others, late (new "
+            "items appear) or crowds (in every second week of rounds a third of the devices)."
+        ),
+    ] = "none"
     threshold: Annotated[
         float | None,
         Option(
@@ -90,7 +117,9 @@ class SimulationRequest:
     ] = None
     confidence: Annotated[
         float,
-        Option(min=0.01, max=0.999, help="Confidence that an item found by reports is heavy."),
+        Option(
+            min=0.01, max=0.999, help="Confidence that an item is heavy from which it is reported."
+        ),
     ] = 0.5
     words: Annotated[
         int | None,
@@ -101,6 +130,13 @@ class SimulationRequest:
         ),
     ] = None
     contribution: ContributionOption = 1
+    domain: Annotated[
+        DomainChoice,
+        Option(
+            help="Keys of the items: whole strings (alphabet, utf8), hashes whose strings tracked "
+            "fetches later (hashed), or the cheapest for the data (auto)."
+        ),
+    ] = "auto"
     alphabet: Annotated[str | None, Option(help="Characters of the items.")] = None
     length: Annotated[
         int | None,
@@ -225,12 +261,15 @@ def accepted_options(
     if name == NumberSums.name:
         return _NUMBER_SUMS_OPTIONS, simulation, {}
     if name not in RELEASE_DEFAULTS:
-        return all_options - _REPORT_ONLY_OPTIONS - _RELEASE_ONLY_OPTIONS, simulation, {}
-    accepted = all_options - _REPORT_ONLY_OPTIONS - _WORKER_OPTIONS
+        accepted = all_options - _REPORT_ONLY_OPTIONS - _RELEASE_ONLY_OPTIONS
+        if request.devices_by_round is None:
+            return accepted, simulation, {}
+        return accepted - {"clients"}, f"{simulation} with --devices-by-round", {}
+    accepted = all_options - _REPORT_ONLY_OPTIONS - _WORKER_OPTIONS - _TABLE_ONLY_OPTIONS
     reason = _WHY_TRIE_IS_NOT_SHARED
     if request.is_of_numbers:
         reason = _WHY_NUMBERS_ARE_NOT_SHARED
-        accepted -= {"invited"}
+        accepted -= {"invited", "confidence"}
         simulation += " over numbers"
     return accepted, simulation, dict.fromkeys(_WORKER_OPTIONS, reason)
 

@@ -45,9 +45,7 @@ class ItemPopulation:
         """Yield the counts of each of `rounds`, of `tokens` each on average."""
         for number, shares in enumerate(self.shares_by_round(rounds, rng, drift)):
             drawn = max(1, round(rng.normal(tokens, tokens / 10)))
-            if drift == "crowds" and number // _CROWD_PERIOD_ROUNDS % 2:
-                drawn = max(1, drawn // 3)
-            yield rng.multinomial(drawn, shares)
+            yield rng.multinomial(size_with_drift(drawn, number, drift), shares)
 
     def shares_by_round(
         self, rounds: int, rng: np.random.Generator, drift: DriftKind = "none"
@@ -67,6 +65,12 @@ class ItemPopulation:
                 away = float(2 * number >= rounds)
             shares = ((1 - away) * self.shares + away * other) * (comes <= number)
             yield shares / shares.sum()
+
+
+def size_with_drift(size: int, number: int, drift: DriftKind) -> int:
+    """Return the devices of round `number`, counted from 0, that has `size` without the drift."""
+    is_quiet = drift == "crowds" and number // _CROWD_PERIOD_ROUNDS % 2
+    return max(1, size // 3) if is_quiet else size
 
 
 def load_item_population(path: Path) -> ItemPopulation:

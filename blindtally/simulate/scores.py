@@ -7,7 +7,7 @@ measure that would divide by zero is 1. Source: section 7 of [Gascon23].
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import erf
 
 from protocol.arrays import Floats
-from protocol.mechanism import Estimate
+from protocol.mechanism import CONFIDENCE_LEVEL, Estimate, Mechanism
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.oracles.oracle import Oracle
 from protocol.simulation.study import RoundOutcome
@@ -24,16 +24,23 @@ from protocol.study import EMPTY_STATE
 
 @dataclass(frozen=True, slots=True)
 class FoundItem:
-    """A heavy hitter that a study found, with its estimate and its true count."""
+    """A heavy hitter that a study found, with its estimate, 95% interval and true count."""
 
     item: str
     estimate: float
     standard_error: float
     true_count: int
+    low: float
+    high: float
 
     @property
     def error(self) -> float:
         return self.estimate - self.true_count
+
+    @property
+    def is_covered(self) -> bool:
+        """Return whether the interval from `low` to `high`, known to a half, holds the count."""
+        return self.low - 0.5 <= self.true_count <= self.high + 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +67,28 @@ class Comparison:
     found_items: tuple[FoundItem, ...]
     missed: dict[str, int]
 
+    @property
+    def interval_coverage(self) -> float | None:
+        """Return the share of the found items whose interval holds the true count."""
+        covered = [hitter.is_covered for hitter in self.found_items]
+        return sum(covered) / len(covered) if covered else None
+
+    def interval_facts(self) -> dict[str, str]:
+        """Return the line that compares intervals with true counts, if there are intervals."""
+        if self.interval_coverage is None:
+            return {}
+        count, level = f"{len(self.found_items):,}", f"{CONFIDENCE_LEVEL:.0%}"
+        text = f"{self.interval_coverage:.1%} of {count} hold the true count; {level} should"
+        return {"intervals": text}
+
 
 @dataclass(frozen=True, slots=True)
 class StudyScore:
     """Accuracy and cost of a study of secure sums.
 
     `words` are the 16-bit words that a device sends in the largest round, `thresholds` the sampling
-    threshold t of each round, and `devices` those in any sum. A partial score is of the rounds
-    before Ctrl-C.
+    threshold t of each round, and `devices` those in any sum. A lost round has no sum. A partial
+    score is of the rounds before Ctrl-C.
     """
 
     comparison: Comparison
@@ -75,6 +96,7 @@ class StudyScore:
     rounds_decoded: int
     thresholds: list[float]
     devices: int
+    rounds_lost: int = 0
     is_partial: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -83,6 +105,8 @@ class StudyScore:
             **asdict(self.comparison.score),
             "words": self.words,
             "rounds_decoded": self.rounds_decoded,
+            "rounds_lost": self.rounds_lost,
+            "interval_coverage": self.comparison.interval_coverage,
             "thresholds": self.thresholds,
             "devices": self.devices,
             "heavy_hitters": [asdict(hitter) for hitter in self.comparison.found_items],
@@ -100,11 +124,14 @@ def score(found_items: set[str], heavy: set[str]) -> Score:
 
 
 def compare_with_truth(
-    estimates: Iterable[tuple[str, float, float]], truth: Mapping[str, int], threshold: float
+    estimates: Iterable[tuple[str, float, float, float, float]],
+    truth: Mapping[str, int],
+    threshold: float,
 ) -> Comparison:
-    """Compare found items, each with estimate and standard error, with true counts."""
+    """Compare found items, each with estimate, standard error and interval, with true counts."""
     hitters = tuple(
-        FoundItem(item, estimate, error, truth.get(item, 0)) for item, estimate, error in estimates
+        FoundItem(item, estimate, error, truth.get(item, 0), low, high)
+        for item, estimate, error, low, high in estimates
     )
     heavy = {item: count for item, count in truth.items() if count >= threshold}
     names = {hitter.item for hitter in hitters}
@@ -113,9 +140,18 @@ def compare_with_truth(
 
 
 def compare_estimates(
-    estimates: Iterable[Estimate], truth: Mapping[str, int], threshold: float
+    mechanism: Mechanism[Any, Any],
+    estimates: Sequence[Estimate],
+    truth: Mapping[str, int],
+    threshold: float,
 ) -> Comparison:
-    rows = ((e.item, e.count, math.sqrt(e.variance)) for e in estimates)
+    counts = np.array([each.count for each in estimates], np.float64)
+    variances = np.array([each.variance for each in estimates], np.float64)
+    ends = (end.tolist() for end in mechanism.confidence_interval(counts, variances))
+    rows = (
+        (each.item, each.count, math.sqrt(each.variance), low, high)
+        for each, low, high in zip(estimates, *ends, strict=True)
+    )
     return compare_with_truth(rows, truth, threshold)
 
 
@@ -126,7 +162,7 @@ def score_study(outcomes: Iterable[RoundOutcome[AnyPlan]], question: AnyQuestion
     study, and the score is of the rounds before it; without such rounds Ctrl-C is raised.
     """
     truth: Counter[str] = Counter()
-    words = decoded = devices = 0
+    words = decoded = lost = devices = 0
     thresholds, state, is_partial = list[float](), EMPTY_STATE, False
     rounds = iter(outcomes)
     while not is_partial:
@@ -142,12 +178,14 @@ def score_study(outcomes: Iterable[RoundOutcome[AnyPlan]], question: AnyQuestion
         truth.update(outcome.truth)
         words = max(words, vector_words(outcome.plan))
         decoded += outcome.answer is not None and outcome.answer.decoded
+        lost += outcome.answer is None
         thresholds.append(outcome.plan.t)
         devices += outcome.devices
         state = outcome.study_state
-    estimates = SUM_MECHANISMS[question.mechanism].final_estimates(question, state)
-    comparison = compare_estimates(estimates, truth, question.threshold)
-    return StudyScore(comparison, words, decoded, thresholds, devices, is_partial)
+    mechanism = SUM_MECHANISMS[question.mechanism]
+    estimates = mechanism.final_estimates(question, state)
+    comparison = compare_estimates(mechanism, estimates, truth, question.threshold)
+    return StudyScore(comparison, words, decoded, thresholds, devices, lost, is_partial)
 
 
 def vector_words(plan: AnyPlan) -> int:

@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindtally.simulate.domains import cheapest_domain
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from protocol.arrays import Integers
-from protocol.domains.hashed import Hashed, min_key_bits
 from protocol.domains.strings import Domain
 from protocol.histograms import Histograms, ItemIndex
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.simulation.study import run_study
 from protocol.study import EMPTY_STATE, StudyState, Terms
 
-_MAX_PLAIN_KEY_BITS = 64  # domains with longer keys are hashed
 _COHORT_SIZE = 1000
 
 ItemMask = NDArray[np.bool_]
@@ -51,11 +50,8 @@ class KeyedPopulation:
 
         Hashed keys are as short as rounds of `tokens` on average allow.
         """
-        if population.domain.key_bit_count <= _MAX_PLAIN_KEY_BITS:
-            return cls(population, population.domain)
-        longest = max(len(item.encode()) for item in population.items)
-        bits = min_key_bits(terms_for_tokens(tokens).max_devices)
-        return cls(population, Hashed(max_bytes=longest, key_bits=bits))
+        max_tokens = terms_for_tokens(tokens).max_devices
+        return cls(population, cheapest_domain(population.domain, population.items, max_tokens))
 
     @cached_property
     def index(self) -> ItemIndex:

@@ -115,6 +115,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         "words": study.words,
         "threshold": request.sum_threshold,
         **asdict(study.comparison.score),
+        "interval_coverage": study.comparison.interval_coverage,
         "items_truncated": holdings.truncated_items,
         "items_outside_domain": holdings.excluded_items,
         "heavy_hitters": [asdict(hitter) for hitter in hitters],
@@ -124,6 +125,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
     facts = {"found": f"{len(hitters):,} items in {study.levels} levels"}
     for rank, (recall, f1) in scores.items():
         facts[f"the top {rank:,}"] = f"recall {recall:.3f}, F1 {f1:.3f}"
+    facts |= study.comparison.interval_facts()
     facts |= _release_facts(study, holdings) | privacy_facts(epsilons, delta)
     facts |= {
         "words": f"{study.words:,} of 16 bits per device and level, at most",
@@ -187,7 +189,7 @@ def _run(
     plan, state = run_rounds(_MECHANISM, first_plan, levels, plan_rng, sum_round)
     estimates = _MECHANISM.final_estimates(question, state)
     seconds = time.process_time() - started
-    comparison = compare_estimates(estimates, truth, request.sum_threshold)
+    comparison = compare_estimates(_MECHANISM, estimates, truth, request.sum_threshold)
     words, max_participants = map(max, zip(*sizes, strict=True))
     return _Study(plan, comparison, len(sizes), words, max_participants, seconds)
 
@@ -198,6 +200,7 @@ def _question_of(request: SimulationRequest, dataset: Dataset) -> TrieHhQuestion
     length = request.release_levels * (stride if isinstance(stride, int) and stride > 0 else 1)
     fields: dict[str, Any] = {
         "threshold": request.sum_threshold,
+        "confidence": request.confidence,
         "contribution": request.contribution,
         "domain": _domain_of(dataset.items, request.alphabet, length),
         "words": request.words or _DEFAULT_WORDS,
@@ -237,7 +240,7 @@ def _assign_holdings(
     numbers: dict[str, int] = {}
     number_of = {item: numbers.setdefault(name, len(numbers)) for item, name in admitted.items()}
     within = dataset.filter_items(admitted.__contains__)
-    drawn = Histograms.concatenated(next(within.rounds(1, clients, question.contribution, rng)))
+    drawn = Histograms.concatenated(next(within.rounds([clients], question.contribution, rng)))
     held = clip_histograms(drawn, question.contribution, rng)
     items = np.array([number_of[name] for name in held.items], np.int64)[held.item_indices]
     truncated = sum(item != name for item, name in admitted.items())

@@ -56,7 +56,7 @@ def played(fleet: Any, executor: RoundExecutor, chunk: int | None = 7, **options
     asked = {"mechanism": "triehh" if how else "adaptive-iblt", "threshold": 5, "words": 3000}
     domain = Alphabet(characters="abcdef", length=2)
     question = parse_question(asked | {"contribution": 3, "domain": domain} | how)
-    rounds = fleet.rounds(2, 36, question.contribution, np.random.default_rng(1), 9, chunk)
+    rounds = fleet.rounds([36] * 2, question.contribution, np.random.default_rng(1), 9, chunk)
     rounds = options.pop("changed", iter)(rounds)
     options = {"planned": 2, "dropout": 0.2, "executor": executor} | options
     return list(
@@ -108,7 +108,7 @@ def reported(
     asked = {"mechanism": name, "threshold": 5, "domain": domain, "epsilon": 4.0}
     plan = REPORT_MECHANISMS[name].first_plan(parse_question(asked), TERMS, "simulation", 1, rng())
     chance = np.random.default_rng(1)
-    people = changed(next(fleet.rounds(1, 90, 1, chance, 9, 9)))
+    people = changed(next(fleet.rounds([90], 1, chance, 9, 9)))
     spec = ReportRoundSpec(REPORT_MECHANISMS[name], plan, 1)
     reports = run_report_round(spec, people, chance, executor)
     return REPORT_MECHANISMS[name].decode(plan, reports.aggregate, EMPTY_STATE), reports.truth

@@ -163,12 +163,12 @@ def test_an_unknown_column_is_reported_with_the_known_ones(tmp_path: Path) -> No
 def test_devices_are_drawn_as_often_as_their_items_count(tmp_path: Path) -> None:
     population = read_dataset(written(tmp_path, "w,n\na,6\nb,3\nc,1\n"))
     rng = np.random.default_rng(1)
-    rounds = list(population.rounds(3, population.clients_per_round(3, 2000), 1, rng))
+    rounds = list(population.rounds([population.clients_per_round(3, 2000)] * 3, 1, rng))
     devices = [list(chain(*blocks)) for blocks in rounds]
     assert [len(some) for some in devices] == [2000, 2000, 2000]
     drawn = Counter(item for some in devices for histogram in some for item in histogram)
     assert abs(drawn["a"] / 6000 - 0.6) < 0.03  # five standard errors
-    [[[device]]] = population.rounds(1, 1, 5, rng)
+    [[[device]]] = population.rounds([1], 5, rng)
     assert sum(device.values()) == 5
 
 
@@ -178,7 +178,7 @@ def test_devices_are_drawn_as_often_as_their_items_count(tmp_path: Path) -> None
 )
 def test_each_draw_is_the_item_of_the_token_with_that_number(counts: list[int], seed: int) -> None:
     items = tuple(f"{number:02}" for number in range(len(counts)))
-    rounds = ItemCounts(items, np.array(counts)).rounds(1, 500, 1, np.random.default_rng(seed), 99)
+    rounds = ItemCounts(items, np.array(counts)).rounds([500], 1, np.random.default_rng(seed), 99)
     drawn = [item for block in next(rounds) for (item,) in block]
     numbers = np.random.default_rng(seed).integers(sum(counts), size=500)
     ends = np.cumsum(counts)
@@ -189,7 +189,9 @@ def test_no_device_is_in_two_rounds() -> None:
     people = DeviceHistograms.of({str(number): 1} for number in range(100))
     assert people.clients_per_round(3, 1000) == 33
     assert people.clients_per_round(3, 20) == 20
-    rounds = [list(chain(*blocks)) for blocks in people.rounds(3, 33, 1, np.random.default_rng(1))]
+    rounds = [
+        list(chain(*blocks)) for blocks in people.rounds([33] * 3, 1, np.random.default_rng(1))
+    ]
     seen = [item for devices in rounds for histogram in devices for item in histogram]
     assert [len(devices) for devices in rounds] == [33, 33, 33]
     assert len(seen) == len(set(seen)) == 99

@@ -138,6 +138,12 @@ def test_the_domain_can_be_chosen(
         (["--data", "{words}", "--set", "words=3"], "--set takes name=value"),
         (["--data", "{words}", "--set", "depth=3"], "depth: Extra inputs are not permitted"),
         (["--data", "{words}", "--seed", -1], "--seed"),
+        (["--data", "{words}", "--domain", "hashed"], "--domain hashed goes with tracked"),
+        (["--data", "{words}", "--domain", "utf8", "--alphabet", "w"], "not of --domain utf8"),
+        (["--data", "{words}", "--lost-rounds", "31,"], "lists rounds from 1 to 30"),
+        (["--data", "{words}", "--lost-rounds", "31"], "at most the 30 rounds, got 31"),
+        (["--data", "{words}", "--lost-rounds", "a,b"], "whole numbers with commas"),
+        (["--data", "{words}", "--devices-by-round", "9"], "takes no --clients"),
         ([], "--data"),
     ],
 )
@@ -156,6 +162,18 @@ def test_too_few_devices_for_the_rounds_are_reported(tmp_path: Path) -> None:
     result = simulate("--data", baskets, "--rounds", 3)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "--rounds 1 is the most" in result.stderr
+
+
+def test_devices_of_a_file_have_no_drift_and_are_in_one_round(tmp_path: Path) -> None:
+    baskets = tmp_path / "baskets.txt"
+    baskets.write_text("1\n" * 50)
+    drifting = simulate("--data", baskets, "--rounds", 3, "--drift", "late")
+    assert (drifting.exit_code, drifting.stderr.count("\n")) == (2, 1)
+    assert "its drifts are none and crowds" in drifting.stderr
+    many = simulate("--data", baskets, "--rounds", 3, "--devices-by-round", "20,5")
+    assert many.exit_code == 0, many.stderr
+    too_many = simulate("--data", baskets, "--rounds", 3, "--devices-by-round", "20,11")
+    assert "holds 50 devices, each in one round at most, and the rounds take 51" in too_many.stderr
 
 
 def test_an_unknown_mechanism_is_reported_with_all_known() -> None:
@@ -205,3 +223,86 @@ def test_finding_nothing_where_nothing_is_heavy_is_right() -> None:
     undecoded = outcome(None, {"a": 1})
     measured = score_study([undecoded], undecoded.plan.question)
     assert measured.comparison.score == Score(1, 1, 1)
+
+
+@pytest.fixture
+def long_words(tmp_path: Path) -> Path:
+    """Return a file of 3,000 words of 100 bytes of a large alphabet, counts falling as 1 / rank."""
+    path = tmp_path / "long.csv"
+    rows = (
+        f"{chr(0x4E00 + rank % 200) * 30}{rank:010},{30_000 // rank}\n" for rank in range(1, 3001)
+    )
+    path.write_text("word,count\n" + "".join(rows))
+    return path
+
+
+def test_tracked_hashes_long_words_by_default_and_finds_more(long_words: Path) -> None:
+    """Compare one study of each domain; another seed moves an F1 by about 0.02."""
+    common = ["simulate", "tracked", "--data", long_words, "--rounds", 10, "--clients", 3000]
+    common += ["--words", 2000, "--threshold", 40, "--json", "-"]
+    runs = {
+        domain: documented(CliRunner().invoke(app, [*map(str, [*common, "--domain", domain])]))
+        for domain in ("auto", "utf8")
+    }
+    kinds = {domain: run["parameters"]["domain"]["kind"] for domain, run in runs.items()}
+    assert kinds == {"auto": "hashed", "utf8": "utf8"}
+    assert runs["auto"]["f1"] > 0.9
+    assert runs["auto"]["f1"] > runs["utf8"]["f1"] + 0.1
+
+
+def test_rounds_may_differ_in_size_and_some_may_be_lost(words: Path) -> None:
+    common = ["--data", words, "--rounds", 5, "--words", 1000, "--devices-by-round", "900,90"]
+    document = documented(simulate(*common, "--lost-rounds", "2,3", "--json", "-"))
+    assert document["devices"] == 900 + 90 + 900
+    assert (document["rounds_decoded"], document["rounds_lost"]) == (3, 2)
+    assert document["parameters"]["lost_rounds"] == [2, 3]
+    assert len(document["thresholds"]) == 5
+    assert documented(simulate(*common, "--lost-rounds", "2,3", "--json", "-")) == document
+    drawn = documented(simulate(*common, "--lost-rounds", 2, "--json", "-"))
+    assert drawn["rounds_lost"] == len(set(drawn["parameters"]["lost_rounds"])) == 2
+    shown = simulate(*common, "--lost-rounds", "5,").stdout
+    assert "4 decoded of 5, 1 lost" in shown
+    assert "90 to 900 selected per round" in shown
+
+
+def test_equal_rounds_by_round_are_those_of_clients(words: Path) -> None:
+    common = ["--data", words, "--rounds", 3, "--words", 500, "--json", "-"]
+    plain, listed = (
+        documented(simulate(*common, *how)) | {"parameters": None}
+        for how in (["--clients", 700], ["--devices-by-round", "700"])
+    )
+    assert plain == listed
+
+
+@pytest.mark.parametrize("drift", ["gradual", "sudden", "late", "crowds"])
+def test_items_may_drift(words: Path, drift: str) -> None:
+    """The first item has 15% of the devices; each of the drifts takes some of its count or none."""
+    common = ["--data", words, "--rounds", 16, "--clients", 400, "--words", 600, "--json", "-"]
+    document, still = (documented(simulate(*common, "--drift", kind)) for kind in (drift, "none"))
+    assert document["parameters"]["drift"] == drift
+    if drift == "crowds":  # rounds 8 to 14 have a third of the devices
+        assert document["devices"] == 9 * 400 + 7 * 133
+    else:
+        assert document["devices"] == 16 * 400
+    assert document["heavy_hitters"] != still["heavy_hitters"]
+    assert document["f1"] > 0.7
+
+
+def test_the_output_names_the_domain_and_the_share_of_intervals_that_hold(words: Path) -> None:
+    options = ["--data", words, "--rounds", 6, "--clients", 900, "--words", 400]
+    shown = simulate(*options).stdout
+    assert "alphabet: keys of" in shown
+    document = documented(simulate(*options, "--json", "-"))
+    hitters = document["heavy_hitters"]
+    covered = [h["low"] - 0.5 <= h["true_count"] <= h["high"] + 0.5 for h in hitters]
+    assert document["interval_coverage"] == sum(covered) / len(covered)
+    assert f"{document['interval_coverage']:.1%} of {len(covered)} hold the true count" in shown
+
+
+def test_more_confidence_reports_fewer_items(words: Path) -> None:
+    common = ["--data", words, "--rounds", 4, "--clients", 900, "--words", 200, "--json", "-"]
+    few, many = (
+        {hit["item"] for hit in documented(simulate(*common, "--confidence", p))["heavy_hitters"]}
+        for p in (0.95, 0.5)
+    )
+    assert few < many

@@ -82,7 +82,9 @@ def test_a_known_bound_lowers_the_worst_error_and_long_lists_are_cut(tmp_path: P
         ("olh", ["--most", 0.1], "olh takes no --most"),
         ("ocms", ["--most", 0.1], "max_frequency must be 1 except for goal worst-mse"),
         ("tracked", ["--epsilon", 1, "--goal", "l2"], "tracked takes no --epsilon, --goal"),
-        ("triehh", ["--confidence", 0.9], "triehh takes no --confidence"),
+        ("triehh", ["--domain", "utf8"], "triehh takes no --domain"),
+        ("triehh", ["--low", 0, "--confidence", 0.9], "over numbers takes no --confidence"),
+        ("ocms", ["--lost-rounds", 1, "--drift", "late"], "takes no --lost-rounds, --drift"),
         ("triehh", ["--dask", "local"], "takes no --dask: a level of 10,000,000 devices takes"),
         (
             "triehh",

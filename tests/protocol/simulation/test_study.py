@@ -218,7 +218,7 @@ def test_a_study_does_not_depend_on_the_size_of_blocks(contribution: int, how: A
             DeviceHistograms.of(held),
             ItemCounts(("ab", "cd", "ab"), np.array([5, 6, 7])),
         ):
-            rounds = people.rounds(2, 48, contribution, np.random.default_rng(1), block)
+            rounds = people.rounds([48] * 2, contribution, np.random.default_rng(1), block)
             mechanism, rng = SUM_MECHANISMS[question.mechanism], random.Random(1)
             yield from run_study(mechanism, question, TERMS, rounds, rng, planned=2, dropout=0.2)
 
