@@ -49,7 +49,8 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         dropout=max(0.2, request.dropout + 0.1),
         mode=request.mode,
     )
-    rounds = inside.rounds(request.rounds, request.clients, 1, np.random.default_rng(request.seed))
+    sizes = [request.clients] * request.rounds
+    rounds = inside.rounds(sizes, 1, np.random.default_rng(request.seed))
     outcomes = run_study(
         NumberSums(),
         question,
