@@ -16,13 +16,14 @@ One round, in the order of its vector (`plan.py`):
 Between rounds the study state keeps the observations of each item (`forecast.py`). Totals include
 the rounds in which an item was not counted. `assume` selects the model of these rounds:
 
-    drift        rates move as much as they are observed to move (`rates.py`). If
-                 they do not move, all rounds inform the rounds without a count. The default
+    drift        rates stay and jump at times, each item by itself (`change_points.py`), or move
+                 gradually if counted items do (`rates.py`). If they do not move, all rounds
+                 inform the rounds without a count. The default
     stationary   rates do not move
     nothing      a count is the counted tokens and t times the sampled ones: unbiased in all cases,
                  since a plan is made before its round, but inaccurate
 
-The forecast of all totals then decides which items have counters, which strings are fetched, and
+The forecast of all totals (`forecast.py`) then decides which items have counters, which strings are fetched, and
 how the bytes of a round are divided. The next t is the one at which the table would be nearly full.
 By Good and Turing, new keys will have the same number of tokens as keys with one token had now.
 

@@ -55,12 +55,11 @@ from protocol.mechanisms.tracked.forecast import (
 from protocol.mechanisms.tracked.past_sketch import (
     PastSketch,
     SketchAllocation,
-    estimate_levels,
     store_sketch,
 )
 from protocol.mechanisms.tracked.plan import ResidualSampling, TrackedPlan, TrackedQuestion
-from protocol.mechanisms.tracked.rates import STATIONARY
 from protocol.mechanisms.tracked.string_fetching import FetchSchedule, KnownStrings
+from protocol.mechanisms.tracked.totals import estimate_totals
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.study import StudyState, Terms
 from secagg.ring import Ring, Vector
@@ -245,14 +244,13 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         if question.assume == "nothing" or not state.items:
             return super().final_estimates(question, state)
         history = history_of(state)
-        drift = drift_of(state) if question.assume == "drift" else STATIONARY
-        levels = estimate_levels(question.domain, state, history, drift)
-        spread = levels.variances + state.column(SLIP_VARIANCE_COLUMN)
+        drift = drift_of(state) if question.assume == "drift" else None
+        totals, spread = estimate_totals(question.domain, state, history, drift, question.threshold)
+        spread += state.column(SLIP_VARIANCE_COLUMN)
         threshold = decision_threshold(question.threshold)
-        is_heavy = reaches_threshold(levels.totals, spread, threshold, question.confidence)
+        is_heavy = reaches_threshold(totals, spread, threshold, question.confidence)
         heavy = np.flatnonzero(is_heavy)
-        largest = question.largest_count(int(history.devices.sum()))
-        totals = np.minimum(levels.totals, largest)
+        totals = np.minimum(totals, question.largest_count(int(history.devices.sum())))
         return estimates_of_rows(state, heavy, totals, spread)
 
 

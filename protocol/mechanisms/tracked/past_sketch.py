@@ -143,8 +143,7 @@ def estimate_levels(domain: Domain, state: StudyState, history: History, drift: 
     readers = list(_stored_sketches(domain, state, len(history.devices)))
     if not readers:
         return filter_levels(history, drift)
-    unseen = history.devices - history.exposure
-    unseen = np.where(unseen > _ROUNDING_TOLERANCE * history.devices, unseen, 0.0)
+    unseen = _unseen_devices(history)
     expected = unseen * history.rates_between(drift.breaks)
     first = _with_sketch_counts(history, readers, unseen, expected)
     levels = filter_levels(first, drift)
@@ -154,6 +153,20 @@ def estimate_levels(domain: Domain, state: StudyState, history: History, drift: 
     rates = np.maximum(levels.smoothed_rates, min_rates)
     second = _with_sketch_counts(history, readers, unseen, unseen * rates)
     return filter_levels(replace(second, sketch_variances=first.sketch_variances), drift, rates)
+
+
+def with_sketch_counts(
+    domain: Domain, state: StudyState, history: History, rates: Floats
+) -> History:
+    """Return `history` with the counts of the sketches of `state`, expected at `rates` (k, B)."""
+    readers = list(_stored_sketches(domain, state, len(history.devices)))
+    unseen = _unseen_devices(history)
+    return _with_sketch_counts(history, readers, unseen, unseen * rates) if readers else history
+
+
+def _unseen_devices(history: History) -> Floats:
+    unseen = history.devices - history.exposure
+    return np.where(unseen > _ROUNDING_TOLERANCE * history.devices, unseen, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,24 @@ SKEW_DIVISOR = 3
 # Tokens that an item without any is assumed to have over all its exposure.
 MIN_TOKENS_PER_ITEM = 0.25
 
+# Change points of items (`change_points.py`).
+
+# Shape of the prior of a segment's rate. Web words, 1,000 words: at 0.25 and 0.5, intervals of late
+# items covered 0.90, and with a gradual drift too; at 4 they covered 0.89 and 0.78.
+SEGMENT_RATE_SHAPE = 0.5
+FIRST_CHANGE_RATE = 0.01  # probability of a change before a block, before it is measured
+CHANGE_RATE_ITERATIONS = 15  # of expectation maximisation
+CHANGE_RATE_ITEMS = 400  # items of which the probability is measured
+CHANGE_RATE_VIRTUAL_ITEMS = 100  # whose changes are distributed evenly over the blocks
+MIN_EXPECTED_TOKENS = 1e-3  # unobserved tokens of a block, for the weight of a sketch
+# Trend per block, in multiples of the mean rate, from which a study drifts gradually. Web words:
+# 0.066 with a gradual drift, and at most 0.003 without, changes and bursts included.
+MIN_TREND = 0.02
+# Items that may be relevant for the threshold: their total of the filter and this many deviations
+# reach this share of it.
+RELEVANT_Z_SCORE = 4.0
+RELEVANT_THRESHOLD_SHARE = 0.5
+
 # Counters (`counters.py`).
 
 # Probability that a count is above its window, and also that it is below.
