@@ -23,9 +23,10 @@ the rounds in which an item was not counted. `assume` selects the model of these
     nothing      a count is the counted tokens and t times the sampled ones: unbiased in all cases,
                  since a plan is made before its round, but inaccurate
 
-The forecast of all totals (`forecast.py`) then decides which items have counters, which strings are fetched, and
-how the bytes of a round are divided. The next t is the one at which the table would be nearly full.
-By Good and Turing, new keys will have the same number of tokens as keys with one token had now.
+The forecast of all totals (`forecast.py`) then decides which items have counters, which strings are
+fetched, and how the bytes of a round are divided. The next t is the one at which the table would be
+nearly full. By Good and Turing, new keys will have the same number of tokens as keys with one token
+had now.
 
 Devices learn the list of tracked items, which is what the study knows so far, and about how
 frequent each item is, from the width of its counter.
