@@ -17,6 +17,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as InPath
 
 from protocol.api.messages import SeatingPage, SeatingView
+from protocol.api.phases import Phase
 from protocol.mechanisms.registry import AnyPlan
 from protocol.study import Hex32
 from secagg.keys import SIGNATURE_BYTES
@@ -29,6 +30,7 @@ from server.api.common import (
     problem_responses,
 )
 from server.api.dependencies import as_malformed, require
+from server.errors import out_of_phase
 from server.http.limits import OCTET_STREAM, read_body
 from server.principals import Permission
 from server.service import Service, ServiceDep
@@ -84,7 +86,8 @@ async def seat(study: StudyId, number: RoundNumber, request: Request, service: S
     """Seat the joiners: a signature for each cohort, and the number of the joiner in each seat.
 
     Seats are in the order of cohorts and slots; joiners are numbered in the order of joining.
-    Repeating the request changes nothing. Sharing starts when all joiners have moved.
+    Repeating the request changes nothing. Sharing starts when all joiners have moved. Seats that
+    come too late are refused, and count as a draw of each joiner.
     """
     lobby = await service.store.seatings.lobby(study, number)
     plan = await service.cohort_cache.plan((study, number))
@@ -94,11 +97,13 @@ async def seat(study: StudyId, number: RoundNumber, request: Request, service: S
     signatures = [body[start : start + SIGNATURE_BYTES] for start in _starts(cohorts)]
     seatings = [CohortSeating(i, lobby.joiners, each) for i, each in enumerate(signatures)]
     order = np.frombuffer(body, ">u4", offset=cohorts * SIGNATURE_BYTES).astype(np.int64)
-    if lobby.is_waiting:
+    if lobby.is_waiting or lobby.is_late:
         identities = await _identities(service, lobby.cohort)
         with as_malformed():
             await asyncio.to_thread(_check_seats, plan, identities, order.tolist(), seatings)
-    await service.store.seatings.accept(study, number, order.tolist(), seatings)
+    phase = await service.store.seatings.accept(study, number, order.tolist(), seatings)
+    if phase is Phase.FAILED:
+        raise out_of_phase("the seating of a round", Phase.SEATING, phase)
     service.orchestrator.wake()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import httpx
 import numpy as np
@@ -197,6 +198,50 @@ async def test_a_device_that_was_seated_as_often_as_it_may_be_stops_no_later_rou
         assert await seat(served, registrar) == [""]
         await served.pass_phase(study, number)
         await served.until_closed(study, number)
+
+
+class LateTransport(httpx.ASGITransport):
+    """A transport that delivers the registrar's seats when `passing` is over."""
+
+    passing: Callable[[], Awaitable[object]]
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "PUT":
+            await self.passing()
+        return await super().handle_async_request(request)
+
+
+async def test_seats_that_come_too_late_count_as_a_draw(served: Served) -> None:
+    """Otherwise the registrar would refuse each later round, which the device stops by joining."""
+    study = await served.create(terms=SEATED, timeouts=TIMEOUTS, rounds=4)
+    registrar, transport = Registrar(REGISTRAR, DrawRecord()), LateTransport(served.app)
+    refusals: list[str] = []
+    idler = Device(served.client, "idler", {"ab": 1}, registrar=REGISTRAR)
+    for number in range(1, 5):
+        await served.join(study, 8, after=number - 1, registrar=REGISTRAR)
+        idler = idler.again()
+        idler.view = await served.open_round(study, number - 1)
+        answer = await idler.apply(study, number)
+        assert answer.status_code == (201 if number < 4 else 409)
+        await served.pass_phase(study, number)
+        transport.passing = partial(served.pass_phase, study, number)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test/v1") as http:
+            await registrar.seat_pending(
+                Transport(http, 5), report=lambda _round, refusal: refusals.append(refusal)
+            )
+        await served.until_closed(study, number)
+    assert ["the cohort is failed" in refusal for refusal in refusals] == [True] * 4
+
+
+async def test_false_seats_that_come_too_late_count_for_nobody(served: Served) -> None:
+    study, devices = await joined(served, rounds=2)
+    await served.pass_phase(study)
+    for body, status, kind in (
+        (seats(devices, Identity.of(bytes(32))), 422, "malformed"),
+        (seats(devices), 409, "wrong-phase"),
+        (seats(devices), 409, "wrong-phase"),
+    ):
+        refused(await put_seats(served, study, body), status, kind)
 
 
 async def test_seats_that_the_registrar_did_not_sign_change_nothing(served: Served) -> None:

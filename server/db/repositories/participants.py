@@ -341,10 +341,9 @@ def _find_participant(
 def _check_draws(session: Session, study: str, cohorts: Sequence[CohortRow]) -> None:
     """Refuse a device that the registrar seats no more, which would refuse its whole round.
 
-    `cohorts` are those of its earlier rounds.
+    `cohorts` are those of its earlier rounds. Seats that came too late were drawn as well.
     """
-    seated = {Phase.SEATING.value, Phase.SHARING.value}
-    draws = sum(seated <= {record["phase"] for record in cohort.history} for cohort in cohorts)
+    draws = sum(cohort.seating is not None for cohort in cohorts)
     if draws < MAX_DRAWS:
         return
     plan = parse_plan(session.get_one(RoundRow, (study, 1)).plan)

@@ -44,11 +44,13 @@ _TAKE_SEAT = (
 class Lobby:
     """The first cohort of a round, and the joiners of the whole round.
 
-    `is_waiting`: whether it still waits for the registrar's seats.
+    `is_waiting`: whether it still waits for the registrar's seats; `is_late`: whether it failed
+    while it did.
     """
 
     cohort: int
     is_waiting: bool
+    is_late: bool
     joiners: int
 
 
@@ -90,7 +92,7 @@ class SeatingRepository(Repository):
             ProblemError: if there is no such round, or it is still enrolling.
         """
         row = _find_lobby(session, study, number)
-        return Lobby(row.id, _is_waiting(row), _count_joiners(session, row))
+        return Lobby(row.id, _is_waiting(row), _is_late(row), _count_joiners(session, row))
 
     @read_transaction
     def joiners(
@@ -113,23 +115,28 @@ class SeatingRepository(Repository):
         number: int,
         order: Sequence[int],
         seatings: Sequence[CohortSeating],
-    ) -> bool:
-        """Store the seats of joiners, in the `order` of cohorts and slots; False if repeated.
+    ) -> Phase:
+        """Store the seats of joiners in the `order` of cohorts and slots; return the round's phase.
+
+        Of a round that failed while it waited, only the fact is stored that its registrar drew.
 
         Raises:
             ProblemError: if the round is not seating, or was seated otherwise.
         """
         lobby = _find_lobby(session, study, number, lock=True)
+        if _is_late(lobby):
+            lobby.seating = seatings[0].pack()
+            return lobby.phase
         if not _is_waiting(lobby):
             if _stored_seatings(session, study, number) == list(seatings):
-                return False
+                return lobby.phase
             if lobby.phase is Phase.SEATING:
                 detail = "the registrar sent other seats before"
                 raise ProblemError(ProblemType.CONFLICT, detail, phase=lobby.phase)
             raise out_of_phase("the seating of a round", Phase.SEATING, lobby.phase)
         _make_cohorts(session, lobby, seatings)
         lobby.seating = seatings[0].pack() + np.array(order, ">u4").tobytes()
-        return True
+        return lobby.phase
 
     @read_transaction
     def seats(self, session: Session, study: str, number: int) -> Seats | None:
@@ -216,6 +223,11 @@ def _find_lobby(session: Session, study: str, number: int, *, lock: bool = False
 
 def _is_waiting(lobby: CohortRow) -> bool:
     return lobby.phase is Phase.SEATING and lobby.seating is None
+
+
+def _is_late(lobby: CohortRow) -> bool:
+    is_failed = lobby.phase is Phase.FAILED and lobby.seating is None
+    return is_failed and lobby.history[-2]["phase"] == Phase.SEATING
 
 
 def _count_joiners(session: Session, lobby: CohortRow) -> int:
