@@ -29,7 +29,7 @@ from protocol.privacy.noise import simulate_skellam_sum
 from protocol.privacy.planning import best_design, min_variance
 from protocol.quantiles.cdf import CumulativeDistribution, Estimator, leaf_cdf, tree_cdf
 from protocol.quantiles.complete_tree import CompleteTree
-from protocol.quantiles.tree import PrefixTree, integers_to_digits
+from protocol.quantiles.prefix_tree import PrefixTree, integers_to_digits
 
 EPSILON, DELTA = 1.0, 1e-6
 _ERROR_GOALS = {  # for max and mean

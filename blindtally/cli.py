@@ -38,6 +38,7 @@ _MODULES = {
     "keys": "blindtally.commands.access",
     "tokens": "blindtally.commands.access",
     "audit": "blindtally.commands.access",
+    "registrar": "blindtally.commands.registrar_key",
     "simulate": "blindtally.simulate.command",
 }
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import COMMANDS, app
-from blindtally.commands.registrar import create_key_file
+from blindtally.commands.registrar_key import create_key_file
 from blindtally.demo.server_process import ServerProcess
 from client import Analyst
 from paper.commands import app as paper

@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.text import Text
 from typer import Option
 
-from blindtally.commands.registrar import load_or_create_key_file, load_registrar_of
+from blindtally.commands.registrar_key import load_or_create_key_file, load_registrar_of
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import (
     DropoutOption,

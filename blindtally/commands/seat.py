@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from typer import Argument
 
-from blindtally.commands.registrar import KeyFileError, load_key_file
+from blindtally.commands.registrar_key import KeyFileError, load_key_file
 from blindtally.console.errors import exit_with_error
 from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, service_error_exit
 from client.errors import ServiceError

@@ -8,7 +8,7 @@ import typer
 from blindtally.console.errors import exit_with_error, refuse_unused_options
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts
-from blindtally.simulate import local_privacy, numbers, quantiles, sums, triehh
+from blindtally.simulate import local_privacy, numbers, quantiles, secure_sums, triehh
 from blindtally.simulate.options import SimulationRequest, accepted_options
 from blindtally.simulate.result import SimulationResult
 from protocol.mechanisms.number_sums import NumberSums
@@ -69,4 +69,6 @@ def run(request: SimulationRequest) -> SimulationResult:
         return numbers.simulate(request)
     if request.is_of_numbers:
         return quantiles.simulate(request)
-    return triehh.simulate(request) if request.mechanism == "triehh" else sums.simulate(request)
+    if request.mechanism == "triehh":
+        return triehh.simulate(request)
+    return secure_sums.simulate(request)

@@ -24,7 +24,7 @@ from protocol.mechanisms.central.queries import distribution
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.quantiles.distribution import Distribution
-from protocol.quantiles.tree import integers_to_digits
+from protocol.quantiles.prefix_tree import integers_to_digits
 from protocol.study import StudyState, Terms
 from secagg.ring import Vector
 

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from protocol.arrays import Flags, Floats, Indices
-from protocol.quantiles.tree import PrefixTree, digits_to_integers
+from protocol.quantiles.prefix_tree import PrefixTree, digits_to_integers
 
 Estimator: TypeAlias = Literal["ratio", "plain"]
 _MAX_LEVEL_NODES = 2**48  # that floating-point positions can distinguish

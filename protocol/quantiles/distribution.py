@@ -44,7 +44,7 @@ from protocol.domains.numeric import NumericInterval
 from protocol.mechanism import gamma_interval
 from protocol.quantiles.cdf import CumulativeDistribution
 from protocol.quantiles.complete_tree import rank_variance
-from protocol.quantiles.tree import PrefixTree, integers_to_digits
+from protocol.quantiles.prefix_tree import PrefixTree, integers_to_digits
 
 QueryPoints: TypeAlias = ArrayLike | str | Sequence[str]  # numbers of an interval, otherwise items
 

@@ -23,7 +23,7 @@ from blindtally.cli import app
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.item_counts import ItemCounts
 from blindtally.parallel import LOCAL_CLUSTER, ParallelExecutor, map_bounded, open_workers
-from blindtally.simulate import local_privacy, sums
+from blindtally.simulate import local_privacy, secure_sums
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, parse_question
 from protocol.simulation.chunks import LOCAL_EXECUTOR, RoundDevices, RoundExecutor
@@ -232,7 +232,7 @@ def test_ctrl_c_keeps_a_partial_result(tmp_path: Path, monkeypatch: pytest.Monke
             yield from (next(study) for _ in range(rounds))
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(sums, "run_study", stopped)
+        monkeypatch.setattr(secure_sums, "run_study", stopped)
         return CliRunner().invoke(app, [*asked, "--json", str(tmp_path / "out.json")])
 
     result = run(2)

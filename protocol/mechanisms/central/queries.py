@@ -29,7 +29,7 @@ from protocol.quantiles.distribution import (
     PrefixShares,
     PrunedErrors,
 )
-from protocol.quantiles.tree import NO_PREFIX, PrefixTree, find_prefixes, integers_to_digits
+from protocol.quantiles.prefix_tree import NO_PREFIX, PrefixTree, find_prefixes, integers_to_digits
 from protocol.study import Plan, StudyState
 
 

@@ -11,7 +11,12 @@ from protocol.domains.base import Digits
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.model import invalid
-from protocol.quantiles.tree import NO_PREFIX, digits_to_integers, find_prefixes, integers_to_digits
+from protocol.quantiles.prefix_tree import (
+    NO_PREFIX,
+    digits_to_integers,
+    find_prefixes,
+    integers_to_digits,
+)
 from protocol.sketches.vote_table import VoteTable, VoteTableShape
 
 MAX_TRIE_CELLS = 2**24

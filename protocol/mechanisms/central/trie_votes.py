@@ -29,7 +29,7 @@ from protocol.histograms import Histogram, Histograms
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.privacy.release import Release
-from protocol.quantiles.tree import NO_PREFIX
+from protocol.quantiles.prefix_tree import NO_PREFIX
 from protocol.randomness import RandomWords
 from protocol.sketches.vote_table import VoteTableShape, max_votes
 from protocol.study import Terms

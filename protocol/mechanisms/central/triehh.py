@@ -46,7 +46,7 @@ from protocol.mechanisms.central.trie_plan import (
 )
 from protocol.mechanisms.central.trie_votes import device_items, encode_votes, vote_table_shape
 from protocol.privacy.events import DpEvent
-from protocol.quantiles.tree import PrefixTree
+from protocol.quantiles.prefix_tree import PrefixTree
 from protocol.randomness import RandomWords
 from protocol.sketches.vote_table import VoteTableShape
 from protocol.study import WORD_BITS, StudyState, Terms

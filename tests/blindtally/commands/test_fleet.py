@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.commands.fleet import DEFAULT_KEY_FILE, heavy_hitter_table, suggest_options
-from blindtally.commands.registrar import create_key_file, load_key_file
+from blindtally.commands.registrar_key import create_key_file, load_key_file
 from blindtally.demo.server_process import ServerProcess
 from client.analyst.analyst import Analyst
 from client.device.policy import PolicyError

@@ -32,7 +32,7 @@ from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.mechanisms.central.triehh import TrieHh
 from protocol.privacy.events import SampleThresholdEvent
 from protocol.privacy.loss_distributions import compose, delta_of
-from protocol.quantiles.tree import PrefixTree, digits_to_integers, integers_to_digits
+from protocol.quantiles.prefix_tree import PrefixTree, digits_to_integers, integers_to_digits
 from protocol.study import EMPTY_STATE, StudyState, Terms
 from tests.protocol.chance import fit, seeded
 

@@ -19,7 +19,7 @@ from protocol.quantiles.distribution import (
     PrefixShares,
     PrunedErrors,
 )
-from protocol.quantiles.tree import PrefixTree
+from protocol.quantiles.prefix_tree import PrefixTree
 from protocol.simulation.study import run_study
 from protocol.study import EMPTY_STATE, StudyState, Terms
 from tests.protocol.chance import seeded

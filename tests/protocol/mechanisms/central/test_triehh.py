@@ -18,7 +18,7 @@ from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.privacy.release import Release
-from protocol.quantiles.tree import PrefixTree
+from protocol.quantiles.prefix_tree import PrefixTree
 from protocol.simulation.chunks import RandomDropout
 from protocol.simulation.study import run_round, run_study
 from protocol.study import EMPTY_STATE, StudyState, Terms

@@ -5,15 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from protocol.privacy.closed_forms import (
+from protocol.privacy.loss_distributions import compose, epsilon_of
+from protocol.privacy.sample_threshold import addition_divergence, privacy_loss, removal_divergence
+from protocol.privacy.sample_threshold_bounds import (
     c_alpha_delta,
     c_alpha_epsilon,
     cormode21_epsilon,
     kl_delta,
     kl_epsilon,
 )
-from protocol.privacy.loss_distributions import compose, epsilon_of
-from protocol.privacy.sample_threshold import addition_divergence, privacy_loss, removal_divergence
 
 NO_BOUND = math.inf
 ROWS = [  # theta, m; note, C_alpha, KL, exact level times ten, exact, of n = 10^6, delta = 10^-6

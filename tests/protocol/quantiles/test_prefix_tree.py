@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.arrays import DigitRows
-from protocol.quantiles import tree
-from protocol.quantiles.tree import (
+from protocol.quantiles import prefix_tree
+from protocol.quantiles.prefix_tree import (
     NO_PREFIX,
     PrefixTree,
     digits_to_integers,
@@ -54,7 +54,7 @@ def test_polynomials_that_meet_change_nothing(
 ) -> None:
     """Rows of one last digit, or of one sum, have equal polynomials with these factors."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tree, "_POLYNOMIAL_FACTOR", np.uint64(factor))
+        patched.setattr(prefix_tree, "_POLYNOMIAL_FACTOR", np.uint64(factor))
         assert find_prefixes(*both).tolist() == looked_up(*both)
 
 
