@@ -29,6 +29,7 @@ from server.http.auth import AuthMiddleware
 from server.http.limits import BodyLimit, SecurityHeaders
 from server.http.request_log import RequestLogMiddleware
 from server.pages import assets, login, operations
+from server.pages import changes as change_pages
 from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
 from server.pages.forms import preview
@@ -108,6 +109,7 @@ def create_app(
         form_routes,
         preview,
         study_pages,
+        change_pages,
         round_pages,
         operations,
     ):

@@ -1,10 +1,11 @@
 """Charts and sparklines: series for uPlot as JSON in an attribute, and points of an SVG line."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from protocol.api.messages import StudyView
+from protocol.api.rates import RoundRate
 from protocol.study import WORD_BITS
 from server.db.repositories.progress import RoundSummary
 from server.pages.formatting import items_label, significant
@@ -13,6 +14,7 @@ from server.pages.history import EstimateHistory, RoundSize
 OptionalValues: TypeAlias = Sequence[float | None]
 _MAX_LINES: Final = 5  # items in one chart
 _WIDTH, _HEIGHT, _EDGE = 96.0, 24.0, 2.0  # of a sparkline's viewBox
+_MAX_BAND_FACTOR = 2.0  # height of a sparkline's band, in multiples of the largest value
 _MAX_LABEL_CHARS = 24  # characters of an item in a legend
 
 
@@ -115,12 +117,16 @@ def _truncated(item: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """A small line: `points` of an SVG polyline, its end, and its values in words."""
+    """A small line: `points` of an SVG polyline, its end, its values in words, and its interval.
+
+    The points of `band` are those of an SVG polygon; empty without intervals.
+    """
 
     points: str
     x: float
     y: float
     description: str
+    band: str = ""
 
 
 def sparkline(values: OptionalValues) -> Sparkline | None:
@@ -132,11 +138,46 @@ def sparkline(values: OptionalValues) -> Sparkline | None:
     if not known:
         return None
     largest = max(1e-9, *(value for _, value in known))
-    step = (_WIDTH - 2 * _EDGE) / max(len(values) - 1, 1)
-    points = [
-        (_EDGE + index * step, _HEIGHT - _EDGE - (_HEIGHT - 2 * _EDGE) * max(value, 0) / largest)
-        for index, value in known
+    return _sparkline(known, len(values), largest)
+
+
+def rate_sparkline(rates: Sequence[RoundRate]) -> Sparkline | None:
+    """Return the sparkline of an item's rates by round, with their intervals as a band.
+
+    Wide intervals are cut at `_MAX_BAND_FACTOR` times the largest rate.
+    """
+    known = [
+        (index, each.rate, each.low or 0.0, each.high or 0.0)
+        for index, each in enumerate(rates)
+        if each.rate is not None
     ]
-    svg_points = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    if not known:
+        return None
+    values = [(index, rate) for index, rate, _, _ in known]
+    limit = _MAX_BAND_FACTOR * max(rate for _, rate in values)
+    highs = [(index, min(high, limit) if limit else high) for index, _, _, high in known]
+    largest = max(1e-9, *(high for _, high in highs))
+    lows = [(index, low) for index, _, low, _ in known]
+    band = _svg_points([*highs, *reversed(lows)], len(rates), largest)
+    line = _sparkline(values, len(rates), largest)
+    return replace(line, band=_join(band))
+
+
+def _sparkline(known: Sequence[tuple[int, float]], count: int, largest: float) -> Sparkline:
+    points = _svg_points(known, count, largest)
     last_values = ", ".join(significant(value) for _, value in known[-_MAX_LINES:])
-    return Sparkline(svg_points, *points[-1], last_values)
+    return Sparkline(_join(points), *points[-1], last_values)
+
+
+def _svg_points(
+    values: Sequence[tuple[int, float]], count: int, largest: float
+) -> list[tuple[float, float]]:
+    step = (_WIDTH - 2 * _EDGE) / max(count - 1, 1)
+    return [
+        (_EDGE + index * step, _HEIGHT - _EDGE - (_HEIGHT - 2 * _EDGE) * max(value, 0) / largest)
+        for index, value in values
+    ]
+
+
+def _join(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

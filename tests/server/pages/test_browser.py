@@ -265,6 +265,7 @@ def test_a_study_is_created_watched_live_and_read(
         paths = {
             "studies": "/",
             "study": f"/studies/{study}",
+            "changes": f"/studies/{study}/changes",
             "round": f"/studies/{study}/rounds/2",
             "new": "/studies/new",
             "operations": "/operations",

@@ -1,0 +1,118 @@
+"""Page of the rates of a study over time: what is rising, new or gone, and another study."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import Query, Request, Response
+
+from protocol.api.messages import HeavyHitter, ProblemType, StudyView
+from protocol.api.rates import RATE_DEVICES, ItemChange, ItemChanges, RoundRate
+from server.api.changes import compared_studies, item_changes, rate_history, round_rates
+from server.api.common import StudyId
+from server.errors import ProblemError
+from server.pages.charts import Sparkline, rate_sparkline
+from server.pages.page_router import page_router
+from server.pages.view import render
+from server.principals import Permission
+from server.service import Service, ServiceDep
+
+router = page_router(Permission.READ)
+_FALSE_DISCOVERY_RATE: Final = 0.05
+_MAX_ROWS: Final = 100
+_Search = Annotated[str, Query(alias="q", max_length=200)]
+_OtherStudy = Annotated[str, Query(pattern="^[0-9A-Za-z]{0,64}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRates:
+    """Rates of an item by round, their line, and the last round that observed it, if any."""
+
+    item: str
+    sparkline: Sparkline | None
+    last: RoundRate | None
+
+    @classmethod
+    def of(cls, item: str, rates: Sequence[RoundRate]) -> "ItemRates":
+        known = [rate for rate in rates if rate.rate is not None]
+        return cls(item, rate_sparkline(rates), known[-1] if known else None)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTable:
+    """The first rows of `answer`, each with its rates by round if they are of one study.
+
+    `reason` states why there is no answer.
+    """
+
+    answer: ItemChanges | None = None
+    rows: tuple[tuple[ItemChange, Sparkline | None], ...] = ()
+    reason: str = ""
+
+
+@router.get("/studies/{study}/changes")
+async def show(
+    study: StudyId,
+    request: Request,
+    service: ServiceDep,
+    search: _Search = "",
+    compare: _OtherStudy = "",
+) -> Response:
+    """Show the changes in a study, rates by round, and how another study differs."""
+    view = await service.store.studies.show(study)
+    hitters = await service.store.answers.heavy_hitters(study)
+    return render(
+        request,
+        "changes.html",
+        study=view,
+        search=search,
+        compare=compare,
+        unit=f"per {RATE_DEVICES:,} devices",
+        changed=await _changed(service, view),
+        compared=await _compared(service, view, compare) if compare else None,
+        rates=await _rates(service, view, hitters, search),
+    )
+
+
+async def _changed(service: Service, study: StudyView) -> ChangeTable:
+    try:
+        answer = await item_changes(service, study, None, _FALSE_DISCOVERY_RATE, _MAX_ROWS)
+        items = [row.item for row in answer.changes]
+        history = await rate_history(service, study, items)
+    except ProblemError as problem:
+        return ChangeTable(reason=_reason(problem))
+    rates = await asyncio.to_thread(round_rates, items, history)
+    lines = map(rate_sparkline, rates)
+    return ChangeTable(answer, tuple(zip(answer.changes, lines, strict=True)))
+
+
+async def _compared(service: Service, study: StudyView, other: str) -> ChangeTable:
+    try:
+        answer = await compared_studies(service, study.id, other, _FALSE_DISCOVERY_RATE, _MAX_ROWS)
+    except ProblemError as problem:
+        return ChangeTable(reason=_reason(problem))
+    return ChangeTable(answer, tuple((row, None) for row in answer.changes))
+
+
+async def _rates(
+    service: Service, study: StudyView, hitters: Sequence[HeavyHitter], search: str
+) -> tuple[ItemRates, ...]:
+    """Return the rates of the most frequent items that contain `search`; none without rounds."""
+    text = search.casefold()
+    items = [row.item for row in hitters if text in row.item.casefold()][:_MAX_ROWS]
+    try:
+        history = await rate_history(service, study, items)
+    except ProblemError as problem:
+        _reason(problem)
+        return ()
+    rates = await asyncio.to_thread(round_rates, items, history)
+    return tuple(map(ItemRates.of, items, rates))
+
+
+def _reason(problem: ProblemError) -> str:
+    """Return the reason why a study has no rates; raises other problems."""
+    expected = (ProblemType.WRONG_STATE, ProblemType.NOT_FOUND, ProblemType.MALFORMED)
+    if problem.kind not in expected:
+        raise problem
+    return problem.detail
