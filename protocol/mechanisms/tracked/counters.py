@@ -8,13 +8,19 @@ a prime p, with random weights w_i from the seed of the round. The counters of a
 its total modulo 2^b, for any data of devices. This is a linear law, which false vectors break.
 
 If one count has left its window, however far, the total differs by the missing amount, and the
-check by w_i times this amount. Their quotient is w_i, so the count is corrected. If several counts
-have left, or a device lied, the quotient is the weight of no item (except with probability
-size / p, which is 2^-13 for 2,000 items), and all counts stay as they were read: counts that left
-are wrong by multiples of 2^b, the others are right. The amount then missing from the total, or two
-windows if that is more, is the *slip* of the group. Its item is unknown, so it is a variance of all
-items, and a reason for wider windows in the next round. Since a lie can make a slip of any size,
-a slip counts for at most a quarter of the group's windows, or eight windows if that is more.
+check by w_i times this amount. Their quotient is w_i, so the count is corrected. If j windows of
+2^b are missing in all, j counts may have left by one window each, for instance because many items
+have gone. What was read shows which ones: a count at the end of its window is improbable, and the
+count one window away would be usual after a jump of the rate. The j most likely counts are moved
+by a window, then pairs of about equal probability are exchanged, until the check agrees. A wrong
+choice agrees with probability 2^-24, and one of all that are tried with 2^-14.
+
+If nothing agrees, or a device lied, a count is moved by a window only where that is far more
+probable; others that left their windows are wrong by multiples of 2^b. The amount then missing from
+the total, or two windows if that is more, is the *slip* of the group. Its item is unknown, so it is
+a variance of all items, and a reason for wider windows in the next round. Since a lie can make a
+slip of any size, a slip counts for at most a quarter of the group's windows, or eight windows if
+that is more.
 """
 
 from collections.abc import Mapping
@@ -95,21 +101,29 @@ class Counters:
         """Return the sum of all counts, as the lanes of totals have it."""
         return sum(int(total[0]) for total in vector[1::3])
 
-    def decode(self, vector: Vector, expected: Floats) -> tuple[Integers, Integers]:
-        """Return the count of each item and the slip of its group, given `expected` counts.
+    def decode(
+        self, vector: Vector, expected: Floats, deviations: Floats
+    ) -> tuple[Integers, Integers]:
+        """Return the count of each item and the slip of its group.
 
-        A slip is not negative, though the missing amount may be.
+        The arguments have the expected counts with their standard deviations. A slip is not
+        negative, though the missing amount may be.
         """
         remainders = np.concatenate([part.astype(np.int64) for part in vector[::3]])
         lows = window_starts(expected, self.moduli)
         counts = lows + (remainders - lows) % self.moduli
         slips = np.zeros_like(counts)
-        parts = self._parts(counts), self._parts(slips), self._parts(self.moduli), self._weights
-        for part, slip, moduli, weights, total, check in zip(
-            *parts, vector[1::3], vector[2::3], strict=True
+        parts = map(self._parts, (expected, np.maximum(deviations, 0.5)))
+        columns = self._parts(counts), self._parts(slips), *parts, self._weights
+        for group, part, slip, usual, spread, weights, total, check in zip(
+            self.groups, *columns, vector[1::3], vector[2::3], strict=True
         ):
-            if not _correct_one_count(part, weights, int(total[0]), int(check[0])):
-                missing, window = abs(int(total[0]) - int(part.sum())), int(moduli[0])
+            window, sums = 2**group.bits, (int(total[0]), int(check[0]))
+            if _correct_one_count(part, weights, *sums):
+                continue
+            if not _correct_windows(part, weights, *sums, window, _Usual(usual, spread)):
+                _move_improbable_counts(part, window, _Usual(usual, spread))
+                missing = abs(sums[0] - int(part.sum()))
                 windows = max(tuning.MIN_SLIP_WINDOWS, int(tuning.MAX_SLIP_FRACTION * len(part)))
                 slip[:] = min(max(missing, 2 * window), windows * window)
         return counts, slips
@@ -190,3 +204,57 @@ def _correct_one_count(counts: Integers, weights: Integers, total: int, check: i
         return False
     counts[rows[0]] += missing
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """Expected counts of the items of a group, and their standard deviations."""
+
+    means: Floats
+    deviations: Floats
+
+    def jump_evidence(self, counts: Integers, moved: Integers) -> Floats:
+        """Return the log likelihood ratio of each count being the `moved` one.
+
+        An item whose rate has jumped has a gamma distribution of shape 1/2 around its usual count
+        (`change_points.py`), others a normal one. A count below 0 is impossible.
+        """
+        surprise = ((counts - self.means) / self.deviations) ** 2 / 2 + np.log(self.deviations)
+        means = np.maximum(self.means, 0.5)
+        alike = np.log((np.maximum(moved, 0) + 0.5) * means) / 2 + np.maximum(moved, 0) / means / 2
+        return np.where(moved >= 0, surprise - alike, -np.inf)
+
+
+def _correct_windows(
+    counts: Integers, weights: Integers, total: int, check: int, window: int, usual: _Usual
+) -> bool:
+    """Move in place the counts that probably left by a window; return whether the check agrees."""
+    missing = total - int(counts.sum())
+    windows, direction = abs(missing) // window, window if missing > 0 else -window
+    evidence = usual.jump_evidence(counts, counts + direction)
+    if missing % window or not 0 < windows <= np.isfinite(evidence).sum():
+        return False
+    order = np.argsort(-evidence, kind="stable")
+    moved, others = order[:windows], order[windows:][: tuning.MAX_EXCHANGED_COUNTS]
+    others = others[np.isfinite(evidence[others])]
+    off = (
+        check - _check(counts, weights) - _check(np.full(windows, direction), weights[moved])
+    ) % (_CHECK_PRIME)
+    if off:
+        unlikely = moved[-tuning.MAX_EXCHANGED_COUNTS :]
+        change = (weights[others] - weights[unlikely, np.newaxis]) * direction % _CHECK_PRIME
+        stays, goes = np.nonzero(change == off)
+        if len(stays) != 1:
+            return False
+        moved = np.append(moved[moved != unlikely[stays[0]]], others[goes[0]])
+    counts[moved] += direction
+    return True
+
+
+def _move_improbable_counts(counts: Integers, window: int, usual: _Usual) -> None:
+    """Move in place each count that is far more probable one window away."""
+    directions = np.array([[window], [-window]])
+    evidence = usual.jump_evidence(counts, counts + directions)
+    best = evidence.argmax(axis=0)
+    is_improbable = evidence.max(axis=0) > tuning.MIN_JUMP_EVIDENCE
+    counts[is_improbable] += directions[best[is_improbable], 0]

@@ -262,13 +262,13 @@ def _read_counters(
     if not counters.items:
         return [], {}, state
     devices = [participants for _, participants in cohorts]
-    expected, _ = expected_counts(state, sum(devices), counters.items)
-    counts, slips = counters.decode(plan.split(total)[0], expected)
+    expected, spread = expected_counts(state, sum(devices), counters.items)
+    counts, slips = counters.decode(plan.split(total)[0], expected, spread)
     compared = ComparedCounts.plain(counts)
     if len(cohorts) > 1:
         readings = [
-            counters.decode(plan.split(vector)[0], expected * size / sum(devices))
-            for vector, size in cohorts
+            counters.decode(plan.split(vector)[0], expected * share, spread * math.sqrt(share))
+            for vector, share in ((vector, size / sum(devices)) for vector, size in cohorts)
         ]
         by_cohort, slipped = (np.array(column) for column in zip(*readings, strict=True))
         # Honest counts are read by cohort without slips, but those of a liar may be below 0.
