@@ -2,7 +2,8 @@
 
     python -m benchmarks.calibration [--data FILE ...] [--mechanism NAME ...] [--regime NAME ...]
 
-Studies are simulated with one item per device. Regimes, of 30 rounds of 10,000 devices each if
+Studies are simulated with one item per device. `count-sketch` and `count-median` know a dictionary
+of all items, where the domain is too large to list. Regimes, of 30 rounds of 10,000 devices each if
 nothing else is stated:
 
     iid          every round from the same distribution
@@ -37,7 +38,9 @@ from benchmarks.rows import argument_parser
 from blindtally.simulate.populations import DriftKind, ItemPopulation, load_item_population
 from blindtally.simulate.scores import score
 from blindtally.simulate.token_study import KeyedPopulation, run_tokens
+from protocol.domains.strings import Listed
 from protocol.mechanism import Estimate, SumMechanism
+from protocol.mechanisms.frequency_sketches import MAX_CANDIDATES, candidate_count
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.study import StudyState
 
@@ -50,8 +53,15 @@ _MECHANISMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "tracked, nothing": ("tracked", {"assume": "nothing"}),
     "adaptive-iblt": ("adaptive-iblt", {}),
     "subsampled-iblt": ("subsampled-iblt", {}),
-    "approximate-histogram": ("approximate-histogram", {}),
+    # With the words at which these answer.
+    "approximate-histogram": ("approximate-histogram", {"words": 8000}),
+    "count-sketch": ("count-sketch", {"words": 16_000}),
+    "count-median": ("count-median", {"words": 30_000}),
 }
+_DICTIONARY_MECHANISMS: Final = {
+    "count-sketch",
+    "count-median",
+}  # which score every item of their domain
 AnySumMechanism: TypeAlias = SumMechanism[Any, Any]
 Counts = NDArray[np.int64]
 
@@ -158,6 +168,8 @@ def _add(
 def measure(known: KeyedPopulation, which: str, regime: str, options: Namespace) -> dict[str, Any]:
     """Return the figures of the studies of a mechanism in a regime."""
     mechanism, settings = _MECHANISMS[which]
+    if which in _DICTIONARY_MECHANISMS and candidate_count(known.domain) > MAX_CANDIDATES:
+        known = KeyedPopulation(known.population, Listed(items=known.population.items))
     calibration = Calibration()
     for seed in range(options.runs):
         rng = np.random.default_rng(seed)

@@ -25,15 +25,18 @@ import numpy as np
 from pydantic import Field, model_validator
 from scipy.special import ndtri
 
-from protocol.arrays import Keys
+from protocol.arrays import Floats, Keys
 from protocol.domains.strings import Domain
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import (
+    CONFIDENCE_LEVEL,
     MAX_SHOWN_ESTIMATES,
     Answer,
     Estimate,
     SumMechanism,
     estimates_of_values,
+    normal_interval,
+    reaches_threshold,
 )
 from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.central.release_question import MIN_EPSILON
@@ -42,7 +45,7 @@ from protocol.privacy.noise import MAX_EVENTS, NoiseShares
 from protocol.privacy.planning import min_variance
 from protocol.privacy.release import Release
 from protocol.randomness import RandomWords
-from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
+from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits
 from protocol.study import WORD_BITS, Plan, StudyState, SumQuestion, Terms
 from secagg.ring import Ring, Vector
 
@@ -198,9 +201,7 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         self, plan: FrequencySketchPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
         sketch, keys = plan.sketch, enumerate_keys(plan.question.domain)
-        counts = sketch.counts(total)
-        scores = median(sketch.estimates(counts, keys))
-        variances = sketch.variance(counts, scores)
+        scores, variances = sketch.read(sketch.counts(total), keys)
         devices = np.array([float(participants)])
         added = (_SCORES_ARRAY, scores), (_VARIANCES_ARRAY, variances), (_DEVICES_ARRAY, devices)
         for name, column in added:
@@ -218,10 +219,16 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
     ) -> list[Estimate]:
         scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
         variances = state.arrays.get(_VARIANCES_ARRAY, scores)
-        heavy = np.flatnonzero(scores >= question.threshold)
+        is_heavy = reaches_threshold(scores, variances, question.threshold, question.confidence)
         devices = int(state.arrays.get(_DEVICES_ARRAY, np.zeros(1))[0])
         possible = np.minimum(scores, question.largest_count(devices))
-        return estimates_of_values(question.domain, heavy, possible, variances)
+        return estimates_of_values(question.domain, np.flatnonzero(is_heavy), possible, variances)
+
+    def confidence_interval(
+        self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
+    ) -> tuple[Floats, Floats]:
+        low, high = normal_interval(counts, variances, level)
+        return np.maximum(low, 0), high
 
 
 COUNT_MEDIAN = FrequencySketchMechanism("count-median")

@@ -3,13 +3,11 @@
 A sketch is `rows` rows of `width` cells. Row j adds a key's value, with a random sign or none,
 to one cell g_j(x), and so estimates the count of x:
 
-    signed      s_j(x) T_j(g_j(x))              unbiased: the other keys of the cell cancel
-    unsigned    (w T_j(g_j(x)) - N) / (w - 1)   unbiased: the mean N / w of the other keys
-                                                is subtracted; N is the sum of all counts
+    signed      s_j(x) T_j(g_j(x))    unbiased: the other keys of the cell cancel
+    unsigned    T_j(g_j(x))           too high by the other keys of the cell
 
-either with variance about F2 / w, where F2 is the sum of all squared counts. The median over
-rows is unbiased for signed rows; for unsigned rows it is too low by at most one standard deviation
-of a row.
+either with variance about F2 / w, where F2 is the sum of all squared counts. The estimate is the
+median over rows; `median_errors.py` has its bias and variance.
 
 An honest sum of devices that hold N tokens together, at most `max_total`, keeps these laws:
 
@@ -21,25 +19,26 @@ An honest sum of devices that hold N tokens together, at most `max_total`, keeps
                 for w of at least 20; a small change by an even amount is not detected
 
 Source: [Charikar02] for signs and medians; [CormodeMuthukrishnan05] for rows of counts
-without signs; [DengRafiei07] for the subtraction of the mean; [Wu23] for locations that stay while
-signs change from sum to sum.
+without signs; [Wu23] for locations that stay while signs change from sum to sum.
 """
 
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from protocol.arrays import Integers, Keys
+from protocol.arrays import Floats, Indices, Integers, Keys
 from protocol.hashing import HashFamily, fast_range
 from protocol.privacy.noise import absolute_sum_bound, tail_bound
+from protocol.sketches.median_errors import (
+    MedianEstimates,
+    RowEstimates,
+    estimate_medians,
+    keys_of_nobody,
+)
 from secagg.ring import Lane, Ring, Vector
 
 MAX_ROWS = 63  # one hash word has the signs of all rows
 NOISE_TAIL = 2.0**-64  # probability that the noise of a row breaks a law
-
-F = TypeVar("F", np.float32, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +126,21 @@ class CountSketch:
         size = absolute_sum_bound(variance, self.width, NOISE_TAIL)
         return _size_fault(counts, max_total + size)
 
-    def estimates(self, counts: Integers, keys: Keys) -> NDArray[np.float64]:
-        """Return each row's estimates for `keys`, shape `(rows, n)`."""
-        cells = counts.reshape(-1)[self._cell(keys)].astype(np.float64)
-        if self.sign_seed is not None:
-            cells *= self._sign(keys)
-            return cells
-        cells *= self.width
-        cells -= counts.sum(axis=1, keepdims=True)
-        cells /= self.width - 1
-        return cells
+    def estimates(self, counts: Integers, keys: Keys) -> Floats:
+        """Return each row's estimates for `keys`, shape `(rows, n)`; without signs, too high."""
+        return (counts.reshape(-1)[self._cell(keys)] * self._sign(keys)).astype(np.float64)
 
-    def edges(self, keys: Keys) -> tuple[NDArray[np.int64], Integers]:
+    def read(self, counts: Integers, keys: Keys) -> MedianEstimates:
+        """Return the estimates of `keys` from the cells `counts`, without bias."""
+        rows, noise_rows = (
+            RowEstimates(self.estimates(counts, each), self._cell(each))
+            for each in (keys, keys_of_nobody(self.chunks))
+        )
+        return estimate_medians(rows, noise_rows, has_signs=self.sign_seed is not None)
+
+    def edges(self, keys: Keys) -> tuple[Indices, Integers]:
         """Return the cell of each key in each row, and its sign there, shapes `(rows, n)`."""
         return self._cell(keys), np.broadcast_to(self._sign(keys), (self.rows, len(keys)))
-
-    def variance(self, counts: Integers, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the variances of medians over rows, for many small errors.
-
-        Each row has (F2 - x^2) / w; the median of H rows has pi / 2 H of that where errors are
-        normal, and less where they are mostly zero.
-        """
-        f2 = float((counts.astype(np.float64) ** 2).sum(axis=1).mean())
-        share = min(1.0, np.pi / (2 * self.rows)) / self.width
-        return np.asarray(np.maximum(f2 - estimates**2, 0) * share, np.float64)
 
     @property
     def _is_signed(self) -> bool:
@@ -160,7 +150,7 @@ class CountSketch:
     def _cells(self) -> int:
         return self.rows * self.width
 
-    def _cell(self, keys: Keys) -> NDArray[np.int64]:
+    def _cell(self, keys: Keys) -> Indices:
         """Return the cell of each key in each row, shape `(rows, n)`."""
         within = fast_range(self._location_family.hash(keys), self.width).astype(np.int64).T
         return within + np.arange(0, self._cells, self.width)[:, np.newaxis]
@@ -185,24 +175,3 @@ def _size_fault(counts: Integers, most: int) -> str | None:
 
 def cell_bits(max_count: int, signed: bool) -> int:
     return (2 * max_count if signed else max_count).bit_length()
-
-
-def median(rows: NDArray[F]) -> NDArray[F]:
-    """Return the medians of the columns of `rows`, by exchanging whole rows."""
-    count = len(rows)
-    if count > 15:
-        ordered = list(np.sort(rows, axis=0))
-    else:
-        ordered, spare = list(rows.copy()), np.empty_like(rows[0])
-        # The largest of the rest moves to the end.
-        for end in range(count - 1, (count - 1) // 2 - 1, -1):
-            for at in range(end):
-                low, high = ordered[at], ordered[at + 1]
-                np.minimum(low, high, out=spare)
-                np.maximum(low, high, out=high)
-                ordered[at], spare = spare, low
-    if count % 2 == 0:
-        ordered[count // 2] += ordered[count // 2 - 1]
-        ordered[count // 2] /= 2
-    middle: NDArray[F] = ordered[count // 2]
-    return middle

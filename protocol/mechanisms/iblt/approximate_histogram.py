@@ -38,16 +38,25 @@ We differ in the case without a sketch, where the paper repeats the table as oft
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.arrays import Keys
+from protocol.arrays import Floats, Keys
 from protocol.changes import RateHistory
 from protocol.histograms import Histogram, keyed_histograms
-from protocol.mechanism import Answer, Estimate, SumMechanism, ranked
+from protocol.mechanism import (
+    CONFIDENCE_LEVEL,
+    Answer,
+    Estimate,
+    SumMechanism,
+    normal_interval,
+    ranked,
+    reaches_threshold,
+)
 from protocol.mechanisms.counted_devices import totals_of_all_rounds
 from protocol.mechanisms.iblt.round_counts import round_count_history
 from protocol.mechanisms.iblt.sampled_table import (
@@ -64,7 +73,12 @@ from protocol.mechanisms.iblt.subsampled import (
     theorem_parameters,
 )
 from protocol.randomness import RandomWords
-from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits, median
+from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits
+from protocol.sketches.median_errors import (
+    MedianEstimates,
+    estimate_sums_of_rounds,
+    keys_of_nobody,
+)
 from protocol.study import WORD_BITS, Hex32, Plan, StudyState, SumQuestion, Terms
 from secagg.ring import Ring, Vector
 
@@ -217,9 +231,20 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
         names = [state.items[row] for row in rows]
         if _SKETCHES_ARRAY in state.arrays and names:
             counts, variances = _estimate_counts(state, question.domain.keys_of(names))
-        min_count = 0 if question.rule == "theorem" else question.threshold
-        triples = zip(names, counts.tolist(), variances.tolist(), strict=True)
-        return ranked(Estimate(*triple) for triple in triples if triple[1] >= min_count)
+        if question.rule == "theorem":
+            is_reported = np.ones(len(names), np.bool_)
+        else:
+            is_reported = reaches_threshold(
+                counts, variances, question.threshold, question.confidence
+            )
+        columns = names, counts.tolist(), variances.tolist()
+        return ranked(map(Estimate, *(compress(column, is_reported) for column in columns)))
+
+    def confidence_interval(
+        self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
+    ) -> tuple[Floats, Floats]:
+        low, high = normal_interval(counts, variances, level)
+        return np.maximum(low, 0), high
 
 
 def _theorem_sizes(
@@ -296,17 +321,15 @@ def _store_sketch(
     )
 
 
-def _estimate_counts(
-    state: StudyState, keys: Keys
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _estimate_counts(state: StudyState, keys: Keys) -> MedianEstimates:
     """Return the counts of `keys` over all rounds, and their variances."""
     sketches = state.arrays[_SKETCHES_ARRAY]
     _, rows, width = sketches.shape
-    sums, spread = np.zeros((rows, len(keys))), np.zeros(len(keys))
-    locations = state.arrays[_LOCATION_SEED_ARRAY].tobytes()
-    for counts, signs in zip(sketches, state.arrays[_SIGN_SEEDS_ARRAY], strict=True):
-        sketch = CountSketch(rows, width, keys.shape[1], 1, locations, signs.tobytes())
-        estimates = sketch.estimates(counts.astype(np.int64), keys)
-        sums += estimates
-        spread += sketch.variance(counts, median(estimates))
-    return median(sums), spread
+    chunks, locations = keys.shape[1], state.arrays[_LOCATION_SEED_ARRAY].tobytes()
+    every = np.concatenate((keys, keys_of_nobody(chunks)))
+    rounds = (
+        CountSketch(rows, width, chunks, 1, locations, signs.tobytes()).estimates(counts, every)
+        for counts, signs in zip(sketches, state.arrays[_SIGN_SEEDS_ARRAY], strict=True)
+    )
+    # Of a fixed seed, so that every reading gives the same.
+    return estimate_sums_of_rounds(rounds, len(keys), np.random.default_rng(list(locations)))

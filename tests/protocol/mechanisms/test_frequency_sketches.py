@@ -50,6 +50,29 @@ def test_what_is_heavy_is_found_over_rounds(name: str) -> None:
 
 
 @NAMES
+def test_confidence_decides_what_is_reported_and_changes_no_estimate(name: str) -> None:
+    asked, mechanism = question(name, domain=Alphabet(characters="ab", length=2)), MECHANISMS[name]
+    state = EMPTY_STATE.with_array("scores", np.array([100.0, 64.0, 50.0, 40.0]))
+    state = state.with_array("variances", np.full(4, 100.0)).with_array("devices", np.ones(1) * 200)
+
+    def reported(confidence: float) -> dict[str, float]:
+        sure = asked.model_copy(update={"confidence": confidence})
+        return {each.item: each.count for each in mechanism.final_estimates(sure, state)}
+
+    assert reported(0.5) == {"aa": 100, "ab": 64, "ba": 50}
+    assert reported(0.9) == {"aa": 100, "ab": 64}  # 1.28 standard errors of 10 above 50
+    assert reported(0.95) == {"aa": 100}
+    assert set(reported(0.1)) == {"aa", "ab", "ba", "bb"}
+
+
+@NAMES
+def test_intervals_are_of_counts_and_as_wide_on_both_sides(name: str) -> None:
+    low, high = MECHANISMS[name].confidence_interval(np.array([100.0, 9.0]), np.full(2, 100.0))
+    assert low == pytest.approx([100 - 19.6, 0], abs=0.01)
+    assert high == pytest.approx([100 + 19.6, 9 + 19.6], abs=0.01)
+
+
+@NAMES
 def test_the_words_are_used(name: str) -> None:
     for hashes in (5, 11):
         asked = question(name, rows=hashes)

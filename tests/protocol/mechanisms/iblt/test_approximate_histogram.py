@@ -16,7 +16,8 @@ from protocol.mechanisms.iblt.approximate_histogram import (
     ApproximateHistogramQuestion,
 )
 from protocol.simulation.study import run_study
-from protocol.sketches.count_sketch import CountSketch, median
+from protocol.sketches.count_sketch import CountSketch
+from protocol.sketches.median_errors import median
 from protocol.study import EMPTY_STATE, Terms
 from tests.protocol.chance import seeded
 
@@ -156,6 +157,18 @@ def test_the_practical_rule_halves_the_words() -> None:
 def test_the_practical_rule_has_one_table() -> None:
     with pytest.raises(ValidationError, match="one table"):
         first_plan(rule="practical", repetitions=2)
+
+
+def test_confidence_decides_what_the_practical_rule_reports() -> None:
+    plan = first_plan(rule="practical", words=500, rounds=4, threshold=30)
+    counts = spread(4, [20 + item for item in range(40)] + [1] * 100, np.random.default_rng(6))
+    state, by_item = study(plan, counts)
+    usual = {each.item: each for each in by_item if each is not None}
+    sure = MECHANISM.final_estimates(plan.question.model_copy(update={"confidence": 0.99}), state)
+    assert 0 < len(sure) < len(usual)
+    assert all(each == usual[each.item] for each in sure)
+    limits = {item: each.count - 2.326 * each.variance**0.5 for item, each in usual.items()}
+    assert {each.item for each in sure} == {item for item, low in limits.items() if low >= 30}
 
 
 def test_faults_of_the_sketch_are_reported() -> None:
