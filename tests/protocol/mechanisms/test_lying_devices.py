@@ -322,12 +322,13 @@ def test_a_cohort_with_a_counter_below_zero_does_not_count() -> None:
 
 
 def test_cohorts_that_are_read_correct_a_sum_that_is_not() -> None:
-    """Two counters of 40 devices are outside their windows in the sum, and inside in cohorts."""
-    plan, state = two_counters(4, bits=3)
-    sums = [CohortSum(plan.ring.pack(TRACKED.encode_sum(plan, COHORT_ITEMS, seeded(1))), 10)] * 4
-    assert counts_of(TRACKED.decode_cohorts(plan, sums, state)) == [16, 16]
+    """Counters of 44 devices are one and two windows off in the sum, and inside in cohorts."""
+    plan, state = two_counters(5, bits=3)
+    part = TRACKED.encode_sum(plan, [{"ab": 1}] * 7 + [{"cd": 1}] * 4, seeded(1))
+    sums = [CohortSum(plan.ring.pack(part), 11)] * 4
+    assert counts_of(TRACKED.decode_cohorts(plan, sums, state)) == [28, 16]
     total, devices = add_sums(plan.ring, sums)
-    assert counts_of(TRACKED.decode(plan, total, devices, state)) == [8, 8]
+    assert counts_of(TRACKED.decode(plan, total, devices, state)) == [12, 8]
 
 
 def test_a_flag_in_one_of_several_tables_is_kept() -> None:
