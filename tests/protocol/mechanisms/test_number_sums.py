@@ -182,6 +182,19 @@ def test_one_liar_moves_the_mean_within_the_interval_and_counts_as_all_devices()
     assert "more numbers than devices" in str(MECHANISM.fault(plan, total, 100))
 
 
+def test_one_liar_shows_the_number_of_a_device_that_is_alone_in_its_segment() -> None:
+    """The documented limit of the threshold: it counts devices, also those that do not exist."""
+    plan = first(question(domain=SEGMENTED, threshold=5))
+    honest = [{"north:10": 1}] * 95 + [{"south:42": 1}] + [{}] * 4
+    total = MECHANISM.encode_sum(plan, honest, seeded(1))
+    assert "south" not in summaries(plan, MECHANISM.decode(plan, total, 100, EMPTY_STATE).state)
+    plan.ring.add(total, forged(plan, (0, 0, 0), (4, 0, 0), (0, 0, 0)))
+    assert MECHANISM.fault(plan, total, 100) is None
+    state = MECHANISM.decode(plan, total, 100, EMPTY_STATE).state
+    shown = summaries(plan, state)["south"]
+    assert (shown.devices, shown.sum) == (5, pytest.approx(42))
+
+
 @pytest.mark.parametrize(
     ("own", "reason"),
     [
