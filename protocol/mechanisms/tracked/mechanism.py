@@ -103,11 +103,10 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         names = items.cached(
             "names", domain, lambda: [domain.name(x) if x in domain else "" for x in items]
         )
-        rows = items.cached(
-            "rows", plan, lambda: np.array([counters.rows.get(x, -1) for x in names], np.int64)
-        )
-        totals = held.item_totals(held.counts)
-        tracked = np.flatnonzero((rows >= 0) & (totals > 0))
+        totals, rows = held.item_totals(held.counts), np.full(len(items), -1, np.int64)
+        present = np.flatnonzero(totals)
+        rows[present] = [counters.rows.get(names[i], -1) for i in present.tolist()]
+        tracked = np.flatnonzero(rows >= 0)
         counts = np.zeros(len(counters.rows), dtype=np.int64)
         np.add.at(counts, rows[tracked], totals[tracked])
         fetched = (
