@@ -15,18 +15,25 @@ from blindtally.console.progress import progress_steps
 from blindtally.console.tables import print_parts, result_table
 from blindtally.planning import release_designs, sketch_noise
 from blindtally.planning.forecast import (
-    DEFAULT_ITEMS,
     DEVICE_RANGE,
-    MAX_SIZES,
+    Prediction,
     StudyForecast,
     forecast_study,
-    zipf_population,
+    max_steps,
 )
 from blindtally.planning.lying_devices import LyingDevices, effects_of_liars, equal_cohorts
 from blindtally.planning.oracle_recommendation import recommend_reports
-from blindtally.planning.words_needed import StudyCase, StudySetting
-from blindtally.simulate.populations import load_item_population
-from blindtally.simulate.token_study import KeyedPopulation
+from blindtally.planning.population_range import (
+    DEFAULT_ITEMS,
+    DEFAULT_ZIPF,
+    WHY_LOW_OR_HIGH,
+    AssumedCounts,
+    NamedCase,
+    bracketing_cases,
+    case_of_file,
+    middle_case,
+)
+from blindtally.planning.words_needed import StudySetting
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Domain
 from protocol.mechanisms.registry import parse_question
@@ -118,15 +125,28 @@ def plan(
         ),
     ] = None,
     zipf: Annotated[
-        float, Option(min=0.1, max=3, help="Exponent s of the assumed shares, rank^-s.")
-    ] = 1.0,
+        float | None,
+        Option(
+            min=0.1,
+            max=3,
+            help="Exponent s of the assumed shares, rank^-s.",
+            show_default=f"{DEFAULT_ZIPF:g}, and a range over flat and steep shares",
+        ),
+    ] = None,
     items: Annotated[
-        int, Option(min=10, max=10**6, help="Number of assumed items.")
-    ] = DEFAULT_ITEMS,
+        int | None,
+        Option(
+            min=10,
+            max=10**6,
+            help="Number of assumed items, at most.",
+            show_default=f"{DEFAULT_ITEMS:,}",
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         Option(
-            help="CSV file whose items and shares replace the assumed ones.",
+            help="File of items with counts, or of users, that is simulated instead of assumed "
+            "items.",
             autocompletion=complete_data,
         ),
     ] = None,
@@ -149,7 +169,7 @@ def plan(
             refuse_unused_options(context, _SKETCH_OPTIONS, f"a plan of {mechanism}")
             if rounds is None or words is None:
                 raise exit_with_error(f"{mechanism} takes --rounds and --words")
-            settings = devices, rounds, words, epsilon, delta, items
+            settings = devices, rounds, words, epsilon, delta, items or DEFAULT_ITEMS
             sketch_noise.compare_sketches(mechanism, *settings, json_path)
             return
         refuse_unused_options(context, _RELEASE_OPTIONS, "a plan of triehh")
@@ -164,24 +184,27 @@ def plan(
     rounds, threshold, words = _required_sum_options(devices, rounds, threshold, words, domain)
     try:
         terms = equal_cohorts(devices, cohorts)
+        setting = StudySetting(rounds, threshold, devices * contribution, words)
+        brackets = list[NamedCase]()
         if data is not None:
-            population = load_item_population(data)
+            middle = case_of_file(data, setting.tokens, contribution)
         else:
             assumed: Domain = Hashed(max_bytes=max_bytes)
             if domain == "alphabet":
                 assumed = Alphabet(characters=alphabet, length=length)
-            population = zipf_population(assumed, items, zipf)
-        setting = StudySetting(rounds, threshold, devices * contribution, words)
-        case = StudyCase(KeyedPopulation.of(population, setting.tokens), "none", contribution)
-        with progress_steps("sizes, at most", MAX_SIZES) as step:
-            forecast = forecast_study(case, setting, [(seed, run) for run in range(runs)], step)
+            counts = AssumedCounts(items, zipf)
+            middle = middle_case(assumed, counts, setting.tokens, contribution)
+            brackets = bracketing_cases(assumed, counts, setting, contribution)
+        with progress_steps("simulated, at most", max_steps(runs, len(brackets))) as step:
+            seeds = [(seed, run) for run in range(runs)]
+            forecast = forecast_study(middle, setting, seeds, brackets, step, _report)
         question = parse_question(
             {
                 "mechanism": max(forecast.predictions, key=lambda row: row.f1).mechanism,
                 "threshold": threshold,
                 "contribution": contribution,
                 "words": words,
-                "domain": case.known.domain.model_dump(),
+                "domain": middle.case.known.domain.model_dump(),
             }
         )
         assert isinstance(question, SumQuestion)  # of a sum, as all predictions
@@ -189,10 +212,11 @@ def plan(
     except ValueError as error:
         raise exit_with_error(error) from None
     if json_path != "-":
-        _show(forecast, liars, question)
+        _show(forecast, liars, question, data)
     document: dict[str, Any] = {"question": question.model_dump(mode="json")}
     document["words"] = {str(goal): size for goal, size in forecast.words_by_goal.items()}
     document["predictions"] = [asdict(row) for row in forecast.predictions]
+    document["f1_by_population"] = forecast.f1_by_population
     document["lying_devices"] = [asdict(row) for row in liars]
     write_json(json_path, document)
 
@@ -211,29 +235,58 @@ def _required_sum_options(
     return rounds, threshold, words
 
 
-def _show(forecast: StudyForecast, liars: Sequence[LyingDevices], question: SumQuestion) -> None:
+def _report(predictions: Sequence[Prediction]) -> None:
+    """Print the results of the first studies, while others are simulated."""
+    for row in predictions:
+        range_text = f"; {row.described_range} in other data" if row.described_range else ""
+        typer.echo(f"F1 about {row.f1:.2f} with {row.mechanism}{range_text}", err=True)
+    typer.echo("simulating more ...", err=True)
+
+
+def _show(
+    forecast: StudyForecast,
+    liars: Sequence[LyingDevices],
+    question: SumQuestion,
+    data: Path | None,
+) -> None:
     rows = [
         (
             row.mechanism,
             f"{row.f1:.3f} \u00b1 {row.f1_deviation:.3f}",
+            row.described_range or "-",
             f"{row.rounds_decoded:.1f}",
             f"{row.upload_bytes:,}",
             f"{row.download_bytes:,}",
         )
         for row in forecast.predictions
     ]
-    numbers = ["F1", "rounds decoded", "bytes sent", "received, at most"]
-    title = "Results of a study, and bytes of a device in a round"
+    numbers = ["F1", "in other data", "decoded", "bytes sent", "received"]
+    title = "Results of a study, decoded rounds, and bytes of a device in a round, at most"
     print_parts(result_table(["mechanism"], numbers, rows, title), "")
+    _show_range(forecast.predictions, data)
+    scope = " and items as assumed" if data is None else ""
     for goal, size in forecast.words_by_goal.items():
         words = "more than 200,000 words" if size is None else f"about {size:,.0f} words"
-        print_parts(f"An F1 of {goal:g} takes {words} with tracked.")
+        print_parts(f"An F1 of {goal:g} takes {words} with tracked{scope}.")
     _show_liars(liars)
     print_parts(
         "Bytes are those of vector and plan; `blindtally params` adds those of the secure sum.",
         "To run the study, create it with this question:",
     )
     typer.echo(question.model_dump_json(indent=2))
+
+
+def _show_range(predictions: Sequence[Prediction], data: Path | None) -> None:
+    if data is not None:
+        print_parts(f"Simulated with the items of {data}. \u00b1 is over studies of these items.")
+        return
+    for row in predictions:
+        print_parts(
+            f"F1 with {row.mechanism} depends on the data:",
+            f"  {row.f1_low:.2f}  {row.f1_low_population}",
+            f"  {row.f1_high:.2f}  {row.f1_high_population}",
+        )
+    print_parts(f"{WHY_LOW_OR_HIGH} With --data your own items are simulated.", "")
 
 
 def _show_liars(liars: Sequence[LyingDevices]) -> None:

@@ -12,16 +12,14 @@ from typing import Final
 
 from blindtally.console.tables import format_seconds
 from blindtally.planning.forecast import (
-    DEFAULT_ITEMS,
     DEVICE_RANGE,
     ROUND_RANGE,
     forecast_study,
-    zipf_population,
 )
+from blindtally.planning.population_range import AssumedCounts, bracketing_cases, middle_case
 from blindtally.planning.sum_costs import SumCost, measure_operations
-from blindtally.planning.words_needed import StudyCase, StudySetting
+from blindtally.planning.words_needed import StudySetting
 from blindtally.process_pool import RetryingProcessPool
-from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from secagg.parameters import choose_parameters
@@ -88,15 +86,19 @@ def _accuracy_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
         return
     domain, contribution = question.domain, question.contribution
     max_bytes = domain.max_bytes if isinstance(domain, Hashed) else _MAX_STRING_BYTES
-    population = zipf_population(Hashed(max_bytes=max_bytes), DEFAULT_ITEMS, 1.0)
+    assumed, counts = Hashed(max_bytes=max_bytes), AssumedCounts()
     words: int = getattr(question, "words")  # noqa: B009 (both mechanisms have it)
     setting = StudySetting(plan.rounds, question.threshold, devices * contribution, words)
-    case = StudyCase(KeyedPopulation.of(population, setting.tokens), "none", contribution)
-    forecast = forecast_study(case, setting, [(_SEED, run) for run in range(_RUNS)])
+    middle = middle_case(assumed, counts, setting.tokens, contribution)
+    brackets = bracketing_cases(assumed, counts, setting, contribution)
+    seeds = [(_SEED, run) for run in range(_RUNS)]
+    forecast = forecast_study(middle, setting, seeds, brackets)
     for row in forecast.predictions:
         by = "" if row.mechanism == plan.mechanism else f" by {row.mechanism}"
         f1 = f"{row.f1:.2f} ± {row.f1_deviation:.2f}"
         yield AdviceLine(f"F1{by}", f1, "of simulated studies: 100,000 items, shares as 1 / rank")
+        note = f"low: {row.f1_low_population}; high: {row.f1_high_population}"
+        yield AdviceLine(f"F1 in other data{by}", row.described_range, note)
         decoded = significant(row.rounds_decoded)
         yield AdviceLine(f"Rounds decoded{by}", decoded, f"of {plan.rounds}")
         yield AdviceLine(f"A device receives{by}", nbytes(row.download_bytes), "a plan, at most")

@@ -5,12 +5,13 @@ Sizes are tried on a grid whose steps are a fifth, and interpolated by their log
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.simulate.populations import DriftKind
 from blindtally.simulate.token_study import (
     ItemMask,
@@ -111,11 +112,15 @@ TRACKED: Final = Method("tracked", 60, _find_tracked)
 
 @dataclass(frozen=True, slots=True)
 class StudyCase:
-    """A population, its drift, and the number of items per device."""
+    """A population, its drift, and the number of items per device.
+
+    If there are `users`, the devices of each round are drawn from them, and not their tokens.
+    """
 
     known: KeyedPopulation
     drift: DriftKind
     contribution: int
+    users: DeviceHistograms | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +140,28 @@ def draw_study(case: StudyCase, setting: StudySetting, seed: Sequence[int]) -> D
     """Draw the rounds of one study."""
     rng = np.random.default_rng([*seed, 0])
     population = case.known.population
+    if case.users is not None:
+        return _draw_users(case, case.users, setting, rng)
     rounds = list(population.rounds(setting.rounds, setting.tokens, rng, case.drift))
     heavy: ItemMask = np.sum(rounds, axis=0) >= setting.tau
     return DrawnStudy(case.known.distribute(rounds, case.contribution, rng), heavy)
+
+
+def _draw_users(
+    case: StudyCase, users: DeviceHistograms, setting: StudySetting, rng: np.random.Generator
+) -> DrawnStudy:
+    """Draw the users of each round; none is drawn twice before all are drawn once."""
+    size = -(-setting.tokens // case.contribution)
+    needed = setting.rounds * size
+    orders = [rng.permutation(len(users)) for _ in range(-(-needed // len(users)))]
+    order = np.concatenate(orders)[:needed]
+    rounds = [
+        case.known.clip(users.take(order[start : start + size]), case.contribution, rng)
+        for start in range(0, needed, size)
+    ]
+    totals = np.sum([held.item_totals(held.counts) for held in rounds], axis=0)
+    heavy: ItemMask = totals[case.known.places] >= setting.tau
+    return DrawnStudy(TokenRounds(case.known, rounds, case.contribution), heavy)
 
 
 def score_method(

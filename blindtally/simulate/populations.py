@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.datasets.device_histograms import DeviceHistograms
-from blindtally.datasets.reader import DataError, read_dataset
+from blindtally.datasets.reader import DataError, Dataset, read_dataset
 from protocol.domains.strings import Alphabet, Domain, smallest_domain
 
 DriftKind = Literal["none", "gradual", "sudden", "late", "crowds"]
@@ -83,6 +83,18 @@ def load_item_population(path: Path) -> ItemPopulation:
     if isinstance(data, DeviceHistograms):
         form = "a CSV file of item,count, or the bundled words"
         raise DataError(path, f"holds devices, and figures draw from items and counts: name {form}")
-    fits = all(item in PAPER_ALPHABET for item in data.items)
-    domain: Domain = PAPER_ALPHABET if fits else smallest_domain(data.items)
-    return ItemPopulation(data.items, data.counts / data.counts.sum(), domain)
+    return population_of(data)
+
+
+def population_of(data: Dataset) -> ItemPopulation:
+    """Return the items of `data`, over the paper's alphabet where it fits."""
+    items = data.items
+    if isinstance(data, DeviceHistograms):
+        totals = data.item_totals()
+        counts = np.array([totals[item] for item in items], np.int64)
+    else:
+        counts = data.counts
+    domain: Domain = smallest_domain(items)
+    if all(item in PAPER_ALPHABET for item in items):
+        domain = PAPER_ALPHABET
+    return ItemPopulation(items, counts / counts.sum(), domain)

@@ -17,7 +17,7 @@ from blindtally.simulate.domains import cheapest_domain
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from protocol.arrays import Integers
 from protocol.domains.strings import Domain
-from protocol.histograms import Histograms, ItemIndex
+from protocol.histograms import Histograms, ItemIndex, clip_histograms
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.simulation.study import run_study
 from protocol.study import EMPTY_STATE, StudyState, Terms
@@ -82,7 +82,17 @@ class KeyedPopulation:
         devices = np.arange(len(tokens)) // contribution
         holdings, held = np.unique(devices * kinds + tokens, return_counts=True)
         ends = np.searchsorted(holdings, np.arange(1, devices[-1] + 2) * kinds)
-        histograms = Histograms(self.index, holdings % kinds, held, ends)
+        return self._admitted(Histograms(self.index, holdings % kinds, held, ends))
+
+    def clip(self, held: Histograms, contribution: int, rng: np.random.Generator) -> Histograms:
+        """Return the sent items: those of the domain, at most `contribution` of each device.
+
+        The items of `held` are those of the population.
+        """
+        same = Histograms(self.index, held.item_indices, held.counts, held.ends)
+        return clip_histograms(self._admitted(same), contribution, rng)
+
+    def _admitted(self, histograms: Histograms) -> Histograms:
         sent = np.where(self.is_admitted[histograms.item_indices], histograms.counts, 0)
         return histograms if sent.all() else histograms.with_counts(sent)
 

@@ -33,6 +33,7 @@ async def test_a_study_that_finds_items_is_simulated_and_its_costs_are_measured(
     lines = {line.label: line for line in await form_predictions.predict(plan)}
     assert lines["F1"].value.startswith("0.")
     assert lines["Rounds decoded"].note == "of 2"
+    assert lines["F1 in other data"].note.startswith("low: ")
     assert {"Words for an F1 of 0.95", "A device computes", "The server computes"} <= lines.keys()
 
 

@@ -3,11 +3,19 @@
 import numpy as np
 import pytest
 
+from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.planning import words_needed
-from blindtally.planning.words_needed import GOALS, TRACKED, StudyCase, StudySetting, f1_over_sizes
+from blindtally.planning.words_needed import (
+    GOALS,
+    TRACKED,
+    StudyCase,
+    StudySetting,
+    draw_study,
+    f1_over_sizes,
+)
 from blindtally.simulate.populations import ItemPopulation
 from blindtally.simulate.token_study import KeyedPopulation
-from protocol.domains.strings import Alphabet
+from protocol.domains.strings import Alphabet, smallest_domain
 
 ITEMS = tuple("abcdefghijklmnop")
 POPULATION = ItemPopulation(
@@ -30,3 +38,20 @@ def test_sizes_that_are_left_out_move_no_goal(monkeypatch: pytest.MonkeyPatch, e
     whole, sparse = (f1_over_sizes(case, TRACKED, setting, [(1,)], every=of) for of in (1, every))
     assert [sparse.x_reaching(goal) for goal in GOALS] == [whole.x_reaching(goal) for goal in GOALS]
     assert len(sparse.points) <= len(whole.points) - 5
+
+
+def test_users_are_drawn_once_before_any_is_drawn_twice_and_send_at_most_the_contribution() -> None:
+    users = DeviceHistograms.of({f"u{number}": 1, "all": 3} for number in range(50))
+    items = users.items
+    population = ItemPopulation(items, np.ones(len(items)) / len(items), smallest_domain(items))
+    case = StudyCase(KeyedPopulation.of(population, 100), "none", 2, users)
+    study = draw_study(case, StudySetting(rounds=3, tau=60, tokens=50, words=100), [1])
+    sizes = [len(held) for held in study.tokens.rounds]
+    assert sizes == [25, 25, 25]
+    assert all(held.device_totals.max() == 2 for held in study.tokens.rounds)
+    first, second, third = (
+        {item for histogram in held for item in histogram} for held in study.tokens.rounds
+    )
+    assert not (first & second) - {"all"}
+    assert [items[place] for place in np.flatnonzero(study.heavy)] == ["all"]
+    assert third <= set(items)
