@@ -140,6 +140,14 @@ class Mechanism(ABC, Generic[Q, P]):
         del plan, state, items
         return None
 
+    def remembers_all(self, state: StudyState) -> bool:
+        """Return whether the columns of `state` add up to unbiased totals of many items.
+
+        Then it has all items that were sampled, also rare ones, of nearly all rounds.
+        """
+        del state
+        return False
+
     def confidence_interval(
         self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
     ) -> tuple[Floats, Floats]:

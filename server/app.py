@@ -20,6 +20,7 @@ from server.api import (
     reports,
     rounds,
     seatings,
+    segments,
     studies,
     uploads,
 )
@@ -99,6 +100,7 @@ def create_app(
         events,
         answers,
         changes,
+        segments,
         populations,
         reports,
         seatings,

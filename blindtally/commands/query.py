@@ -9,8 +9,10 @@ from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
 from blindtally.console.tables import print_parts, result_table
 from protocol.api.messages import QueryResult
+from protocol.api.segments import SegmentSummary
 from protocol.mechanisms.number_summary import NumberSummary
 from protocol.mechanisms.number_sums import NumberSums
+from protocol.mechanisms.segment_totals import segments_of
 
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 
@@ -38,6 +40,9 @@ def query(
     cdf: Annotated[
         int | None, Option(min=2, max=1000, help="Number of values whose ranks to return.")
     ] = None,
+    top: Annotated[
+        int, Option(min=0, max=1000, help="Number of items to show in each segment of a study.")
+    ] = 3,
     estimator: Annotated[
         Literal["ratio", "plain"],
         Option(
@@ -54,8 +59,9 @@ def query(
     """Query a study for quantiles, ranks, ranges, frequencies of prefixes, or the CDF.
 
     Options can be repeated; without any, some quantiles are returned. A study of number-sums
-    returns the mean, sum and standard deviation of its segments. A query uses only counts that are
-    released already, so it costs no privacy.
+    returns the mean, sum and standard deviation of its segments. Any other study with segments
+    returns the total, the share and the most frequent items of each. A query uses only counts that
+    are released already, so it costs no privacy.
 
     Example:
       blindtally query 3f2a0c55d1e9b7a4 --quantile 0.5 --rank 37.5 --range 20:40
@@ -67,6 +73,9 @@ def query(
         target = analyst.study(study)
         if is_default and target.view.question.mechanism == NumberSums.name:
             _answer_numbers(target.numbers(beta=beta), beta, json_path)
+            return
+        if is_default and segments_of(target.view.question.domain):
+            _answer_segments(target.segments(top), json_path)
             return
         if is_default:
             quantile = _DEFAULT_QUANTILES
@@ -104,6 +113,29 @@ def _answer_numbers(rows: Sequence[NumberSummary], beta: float, json_path: str |
             "mean.",
         )
     write_json(json_path, {"numbers": [row.model_dump() for row in rows], "beta": beta})
+
+
+def _answer_segments(rows: Sequence[SegmentSummary], json_path: str | None) -> None:
+    """Print the total, the share and the first items of each segment."""
+    cells = [
+        [
+            row.segment,
+            ", ".join(f"{each.item} {each.estimate:,.0f}" for each in row.items),
+            _format_range(row.total, row.total_low, row.total_high, "{:,.0f}"),
+            _format_range(row.share, row.share_low, row.share_high, "{:.1%}"),
+        ]
+        for row in rows
+    ]
+    if json_path != "-":
+        headings = ["total, 95% interval", "share of shown totals"]
+        print_parts(result_table(["segment", "most frequent"], headings, cells))
+    write_json(json_path, {"segments": [row.model_dump() for row in rows]})
+
+
+def _format_range(value: float | None, low: float | None, high: float | None, form: str) -> str:
+    if value is None:
+        return "unknown"
+    return f"{form.format(value)} ({form.format(low)} to {form.format(high)})"
 
 
 def _parse_range(text: str) -> tuple[str, str]:

@@ -34,6 +34,7 @@ from protocol.api.messages import (
     Timeouts,
 )
 from protocol.api.rates import ItemChanges, RoundRate, RoundRates
+from protocol.api.segments import SegmentSummaries, SegmentSummary
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
@@ -196,6 +197,16 @@ class Study:
         path = "studies", self.id, "numbers"
         page = self._sender.send(requests.get(NumberSummaries, *path, beta=beta))
         return ResultTable(page.results, NumberSummary.model_fields)
+
+    def segments(self, limit: int = 10) -> ResultTable[SegmentSummary]:
+        """Return the total, the share and at most `limit` items of each segment.
+
+        Raises:
+            BadRequestError: if the domain of the study has no segments.
+        """
+        path = "studies", self.id, "segments"
+        page = self._sender.send(requests.get(SegmentSummaries, *path, limit=limit))
+        return ResultTable(page.segments, SegmentSummary.model_fields)
 
     def _query(
         self, kind: str, estimator: Estimator, beta: float, **params: object

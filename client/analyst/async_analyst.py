@@ -33,6 +33,7 @@ from protocol.api.messages import (
     Timeouts,
 )
 from protocol.api.rates import ItemChanges, RoundRate, RoundRates
+from protocol.api.segments import SegmentSummaries, SegmentSummary
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
@@ -199,6 +200,16 @@ class AsyncStudy:
         path = "studies", self.id, "numbers"
         page = await self._sender.send(requests.get(NumberSummaries, *path, beta=beta))
         return ResultTable(page.results, NumberSummary.model_fields)
+
+    async def segments(self, limit: int = 10) -> ResultTable[SegmentSummary]:
+        """Return the total, the share and at most `limit` items of each segment.
+
+        Raises:
+            BadRequestError: if the domain of the study has no segments.
+        """
+        path = "studies", self.id, "segments"
+        page = await self._sender.send(requests.get(SegmentSummaries, *path, limit=limit))
+        return ResultTable(page.segments, SegmentSummary.model_fields)
 
     async def _query(
         self, kind: str, estimator: Estimator, beta: float, **params: object

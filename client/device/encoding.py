@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from protocol.domains.strings import SEGMENT_SEPARATOR
+from protocol.domains.base import SEGMENT_SEPARATOR
 from protocol.histograms import Histogram, clip
 from protocol.mechanism import add_noise
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion

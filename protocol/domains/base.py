@@ -6,13 +6,33 @@ digits, and group them into chunks (`Digits`).
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, StringConstraints
 
 from protocol.arrays import DigitRows, ItemValues, Keys
 from protocol.model import PublicModel
+
+SEGMENT_SEPARATOR = ":"  # no segment contains it, so the first one of an item ends its segment
+MAX_SEGMENTS = 4096
+Segment: TypeAlias = Annotated[
+    str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^:\x00-\x1f]+$")
+]
+
+
+def _check_distinct(segments: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(segments)) != len(segments):
+        raise ValueError("a segment occurs twice in the list")
+    return segments
+
+
+Segments: TypeAlias = Annotated[
+    tuple[Segment, ...],
+    Field(min_length=2, max_length=MAX_SEGMENTS, repr=False),
+    AfterValidator(_check_distinct),
+]
 
 
 class BaseDomain(PublicModel, ABC):
@@ -42,6 +62,11 @@ class BaseDomain(PublicModel, ABC):
     def key_bit_count(self) -> int:
         """Return the bits of a key in fields of the smallest size."""
         return self.chunks * self.bound.bit_length()
+
+    def segment_of(self, name: str) -> str | None:
+        """Return the segment of an item or of its name; None if the domain has no segments."""
+        del name
+        return None
 
     def name(self, item: str) -> str:
         """Return the name of `item` in a sum and its answers: by default the item itself."""

@@ -26,13 +26,14 @@ Source: keys by hash are as in [GoodrichMitzenmacher11]; names and fetching are 
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from functools import cached_property
+from typing import Literal, Self, get_args
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from protocol.arrays import Keys
-from protocol.domains.base import BaseDomain
+from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain, Segments
 
 _MAX_CHUNK_BITS = 24
 # The distance from 2^b down to a prime, so that a chunk needs no more bits in its lane.
@@ -42,6 +43,7 @@ _HEX_PATTERN = re.compile(r"[0-9a-f]+")
 
 
 KeyBits = Literal[24, 32, 40, 48, 72]
+_MIN_HASH_BITS = 20  # of a key with a segment
 _MAX_PIECE_LOSS = 1 / 400  # probability for a piece of a string
 
 
@@ -75,10 +77,13 @@ class Hashed(BaseDomain):
         return size <= self.max_bytes and "\0" not in item
 
     def name(self, item: str) -> str:
+        return self._name(self._chunks([self._number(item)])[0])
+
+    def _number(self, item: str) -> int:
+        """Return the bits of the key of `item`, before its chunks are reduced."""
         salt = self.salt.encode()
         digest = hashlib.blake2b(item.encode(), digest_size=self.key_bits // 8, salt=salt)
-        number = int.from_bytes(digest.digest(), "big")
-        return self._name(self._chunks([number])[0])
+        return int.from_bytes(digest.digest(), "big")
 
     def keys_of(self, names: Sequence[str]) -> Keys:
         rows = self._chunks(int(name.removeprefix(KEY_NAME_PREFIX), 16) for name in names)
@@ -105,6 +110,53 @@ class Hashed(BaseDomain):
     def _name(self, chunks: Sequence[int]) -> str:
         number = sum(c << self._chunk_bits * place for place, c in enumerate(chunks))
         return f"{KEY_NAME_PREFIX}{number:0{self._hex_digits}x}"
+
+
+class HashedProduct(Hashed):
+    """Pairs of a public segment and a text, written "segment:item", with one key for the pair.
+
+    The highest bits of a key are the position of the segment, so that it is known before the text
+    is, and the others are of the hash of the pair. `max_bytes` bounds the pair.
+    """
+
+    kind: Literal["hashed-product"] = "hashed-product"  # type: ignore[assignment]
+    segments: Segments
+
+    @model_validator(mode="after")
+    def _has_bits_for_hashes(self) -> Self:
+        if self._hash_bits < _MIN_HASH_BITS:
+            raise ValueError(
+                f"keys of {self.key_bits} bits are too short for {len(self.segments):,} segments: "
+                "use more key_bits"
+            )
+        return self
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {segment: position for position, segment in enumerate(self.segments)}
+
+    @property
+    def _hash_bits(self) -> int:
+        # One position more than there are segments, as a prime bound wraps the highest numbers.
+        return self.key_bits - len(self.segments).bit_length()
+
+    def __contains__(self, item: str) -> bool:
+        segment, separator, _ = item.partition(SEGMENT_SEPARATOR)
+        return bool(separator) and segment in self._positions and super().__contains__(item)
+
+    def _number(self, item: str) -> int:
+        segment = self._positions[item.partition(SEGMENT_SEPARATOR)[0]]
+        return segment << self._hash_bits | super()._number(item) & (1 << self._hash_bits) - 1
+
+    def segment_of(self, name: str) -> str | None:
+        if SEGMENT_SEPARATOR in name:  # no name of a key contains it
+            return name.partition(SEGMENT_SEPARATOR)[0]
+        position = int(name.removeprefix(KEY_NAME_PREFIX), 16) >> self._hash_bits
+        return self.segments[position] if position < len(self.segments) else None
+
+    def decode(self, keys: Keys) -> list[str | None]:
+        names = [self._name(row) for row in keys.tolist()]
+        return [None if self.segment_of(name) is None else name for name in names]
 
 
 def min_key_bits(tokens: int) -> KeyBits:

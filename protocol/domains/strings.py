@@ -12,6 +12,7 @@ look up a hash. The cost is linear in the length of the longest item. Hashed key
     listed     a public dictionary: the key of an item is its position
     interval   numbers from low to high, as digits (`numeric.py`)
     product    a listed segment and an item of another domain, written "segment:item"
+               (`HashedProduct` for hashed keys)
 
 An item outside the domain has no number. A device leaves such items out before it counts
 (`item in domain`), so that they take no room under its contribution bound.
@@ -25,11 +26,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from protocol.arrays import DigitRows, ItemValues, Keys
-from protocol.domains.base import CHUNK_LIMIT, BaseDomain, Digits
-from protocol.domains.hashed import Hashed
+from protocol.domains.base import CHUNK_LIMIT, SEGMENT_SEPARATOR, BaseDomain, Digits, Segments
+from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.numeric import NumericInterval
 from protocol.model import Text, invalid
 
@@ -202,12 +203,6 @@ class Listed(BaseDomain):
         return [self.items[key] if key < self.bound else None for key in keys[:, 0].tolist()]
 
 
-SEGMENT_SEPARATOR = ":"  # no segment contains it, so the first one of an item ends its segment
-Segment: TypeAlias = Annotated[
-    str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^:\x00-\x1f]+$")
-]
-
-
 class Product(BaseDomain):
     """Pairs of a public segment and an item of the `inner` domain, written "segment:item".
 
@@ -216,14 +211,8 @@ class Product(BaseDomain):
     """
 
     kind: Literal["product"] = "product"
-    segments: tuple[Segment, ...] = Field(min_length=2, max_length=4096)
+    segments: Segments
     inner: Annotated[Alphabet | Utf8 | NumericInterval, Field(discriminator="kind")]
-
-    @model_validator(mode="after")
-    def _is_a_set(self) -> Self:
-        if len(self._positions) != len(self.segments):
-            raise ValueError("a segment occurs twice in the list")
-        return self
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -252,6 +241,9 @@ class Product(BaseDomain):
     def name(self, item: str) -> str:
         segment, separator, rest = item.partition(SEGMENT_SEPARATOR)
         return segment + separator + self.inner.name(rest)
+
+    def segment_of(self, name: str) -> str | None:
+        return name.partition(SEGMENT_SEPARATOR)[0]
 
     def keys_of(self, names: Sequence[str]) -> Keys:
         segments, rest = self._split(names)
@@ -300,7 +292,8 @@ class Product(BaseDomain):
 
 
 Domain: TypeAlias = Annotated[
-    Alphabet | Utf8 | Hashed | Listed | NumericInterval | Product, Field(discriminator="kind")
+    Alphabet | Utf8 | Hashed | HashedProduct | Listed | NumericInterval | Product,
+    Field(discriminator="kind"),
 ]
 
 

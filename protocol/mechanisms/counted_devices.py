@@ -56,6 +56,7 @@ MAX_P_VALUE = 1e-6
 _MAX_RATE_RATIO = 2.0  # W
 _MAX_LEFT_OUT = 20  # cohorts of one item, which bounds the time
 _BATCH_COUNTS = 2**20  # counts in cohorts that are compared at once, which bounds the memory
+_MAX_UNREAD_SHARE = 0.05  # of the devices, for totals of many items together
 _RECENT_ROUNDS = 4  # so that two small rounds after another, such as a weekend, are passed over
 _SAME_SIZE_FACTOR = 1.3  # factor within which rounds have about the same number of devices
 _RECENT_DEVICES_ARRAY = "recent devices"  # of the study state, the last round last
@@ -232,6 +233,16 @@ def read_devices(state: StudyState) -> tuple[Floats, Floats]:
     devices, unread_devices = state.arrays.get(_DEVICES_ARRAY, np.zeros(2)).tolist()
     unread = unread_devices - state.column(_COUNTED_COLUMN)
     return np.maximum(devices - unread, 1), unread
+
+
+def few_are_unread(state: StudyState) -> bool:
+    """Return whether nearly all devices are in rounds that were read.
+
+    Where t follows the data, a table is unread mostly if t is too low because the sample of the
+    round before was small by chance. Then all that is estimated from samples is too low.
+    """
+    devices, unread = state.arrays.get(_DEVICES_ARRAY, np.zeros(2)).tolist()
+    return bool(unread <= _MAX_UNREAD_SHARE * devices)
 
 
 def totals_of_all_rounds(

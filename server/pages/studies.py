@@ -13,6 +13,7 @@ from server.api.answers import csv_table, heavy_hitter_page
 from server.api.common import StudyId, paginate
 from server.api.dependencies import Caller, require
 from server.api.populations import study_statement
+from server.api.segments import segment_summaries
 from server.errors import ProblemError
 from server.pages import charts
 from server.pages.answers import distribution_summary, item_table, number_summaries
@@ -25,6 +26,7 @@ from server.service import Service, ServiceDep
 
 router = page_router()
 _PAGE_SIZE = 50
+_ITEMS_PER_SEGMENT = 5
 MAX_ROUNDS_SHOWN: Final = 100  # of a study on its page, the last ones
 Search = Annotated[str, Query(alias="q", max_length=200)]
 
@@ -77,6 +79,7 @@ async def _context(
         "table": item_table(items, history, search, study.question.domain),
         "distribution": await distribution_summary(store, study),
         "numbers": await number_summaries(store, study),
+        "segments": await segment_summaries(service, study, _ITEMS_PER_SEGMENT),
         "charts": [*([counts] if counts else []), *charts.round_charts(study, rounds, sizes)],
         "is_pending": is_pending,
         "privacy": privacy_summary(study, entry),

@@ -35,6 +35,7 @@ from protocol.mechanisms.counted_devices import (
     add_devices,
     add_recent_devices,
     expected_devices,
+    few_are_unread,
     recent_devices,
     totals_of_all_rounds,
 )
@@ -170,6 +171,9 @@ class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
 
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         return totals_of_all_rounds(state)
+
+    def remembers_all(self, state: StudyState) -> bool:
+        return few_are_unread(state)
 
     def next_plan(
         self, plan: AdaptiveIbltPlan, answer: Answer | None, state: StudyState, rng: Random

@@ -344,6 +344,10 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         return totals_of_all_rounds(state)
 
+    def remembers_all(self, state: StudyState) -> bool:
+        del state
+        return True
+
     def rate_history(
         self, plan: SubsampledIbltPlan, state: StudyState, items: Sequence[str]
     ) -> RateHistory | None:

@@ -260,6 +260,11 @@ def evict_items(plan: Plan, state: StudyState) -> StudyState:
     return state.select_rows(stays).with_array(_EVICTED_KEYS_ARRAY, evicted)
 
 
+def has_evicted(state: StudyState) -> bool:
+    """Return whether items were evicted, so that their counts are not in `state`."""
+    return _EVICTED_KEYS_ARRAY in state.arrays
+
+
 def evicted_keys(plan: Plan, state: StudyState) -> Keys:
     """Return the keys of evicted items."""
     none = np.zeros((0, plan.question.domain.chunks), np.uint64)

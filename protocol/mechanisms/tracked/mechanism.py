@@ -29,6 +29,7 @@ from protocol.mechanisms.counted_devices import (
     add_devices,
     compare_counts,
     expected_devices,
+    few_are_unread,
     is_small,
     read_devices,
     recent_devices,
@@ -46,6 +47,7 @@ from protocol.mechanisms.tracked.forecast import (
     evict_items,
     evicted_keys,
     expected_counts,
+    has_evicted,
     history_of,
     rate_history_of,
     record_round,
@@ -231,6 +233,9 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         rates = state.column(COUNT_COLUMN) / read_devices(state)[0]
         return totals_of_all_rounds(state, sampling_variances(state, rates))
+
+    def remembers_all(self, state: StudyState) -> bool:
+        return few_are_unread(state) and not has_evicted(state)
 
     def rate_history(
         self, plan: TrackedPlan, state: StudyState, items: Sequence[str]

@@ -14,8 +14,9 @@ from client.fleet.config import FleetConfig
 from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Product
+from protocol.domains.strings import Product, Utf8
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.number_sums import NumberSumsQuestion
 from protocol.study import Terms
 from tests.support.policies import trusting_policy
@@ -43,8 +44,8 @@ def at(url: str) -> list[str]:
         return [study.id, "--url", url]
 
 
-async def play(url: str, study: StudyView, prefixes: Sequence[str] = ("",)) -> None:
-    held = [{f"{prefixes[n % len(prefixes)]}{5 * n}": 1} for n in range(12)]
+async def play(url: str, study: StudyView, prefixes: Sequence[str] = ("",), scale: int = 5) -> None:
+    held = [{f"{prefixes[n % len(prefixes)]}{scale * n}": 1} for n in range(12)]
     config = FleetConfig(12, policy=trusting_policy(min_cohort=5, max_epsilon=5000))
     fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1", timeout=30), study, held, config)
     assert [played.view.state async for played in fleet.run()] == ["decoded"]
@@ -95,6 +96,27 @@ def test_means_are_shown_of_a_study_of_sums(url: str) -> None:
     assert json.loads(text)["numbers"] == [row.model_dump() for row in rows]
     code, text = run(study.id, "--url", url, "--quantile", "0.5")
     assert (code, "counts no prefixes" in text) == (1, True)
+
+
+def test_segments_are_shown_of_a_study_that_has_some(url: str) -> None:
+    domain = Product(segments=("even", "odd"), inner=Utf8(max_bytes=3))
+    with Analyst(url) as analyst:
+        question = AdaptiveIbltQuestion(threshold=5, contribution=1, domain=domain, words=2000)
+        study = analyst.create("by segment", question, TERMS, rounds=1)
+        asyncio.run(play(url, study.view, ("even:a", "odd:a"), scale=0))
+        assert study.wait().state == "finished"
+        rows = study.segments(limit=1)
+        assert [(row.segment, row.total, row.share) for row in rows] == [
+            ("even", 6, 0.5), ("odd", 6, 0.5)
+        ]  # fmt: skip
+        assert [(each.item, each.estimate) for each in rows[0].items] == [("a0", 6)]
+        assert rows.to_pandas()["heavy_hitters"].tolist() == [1, 1]
+    code, text = run(study.id, "--url", url)
+    assert code == 0, text
+    assert "a0 6" in text
+    assert "50.0%" in text
+    code, text = run(study.id, "--url", url, "--top", "0", "--json", "-")
+    assert json.loads(text)["segments"] == [row.model_dump() for row in study.segments(limit=0)]
 
 
 @pytest.mark.parametrize(

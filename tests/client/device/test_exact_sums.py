@@ -14,7 +14,7 @@ from client.device.exact_sums import MIN_TIME, spends_exact_study
 from client.device.journal import JournalEntry
 from client.device.policy import Policy, PolicyError, epsilon_of_rho, rho_of
 from protocol.api.phases import MessageKind
-from protocol.domains.strings import Alphabet, Utf8
+from protocol.domains.strings import Alphabet, Product, Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
@@ -223,3 +223,15 @@ def _check_period(vectors: list[JournalEntry]) -> None:
     assert len({each.study for each in vectors if each.is_exact}) <= POLICY.max_exact_studies
     rho = math.fsum(each.rho or 0 for each in vectors if not each.is_exact)
     assert epsilon_of_rho(rho, POLICY.max_delta) <= POLICY.max_epsilon
+
+
+@pytest.mark.parametrize("first_has_segments", [True, False])
+def test_pairs_with_segments_are_items_of_the_same_collection(first_has_segments: bool) -> None:
+    """Otherwise the sums of items and of the same items by segment could be subtracted."""
+    domain = Product(segments=("a", "b"), inner=Utf8(max_bytes=6))
+    question = EXACT_QUESTION.model_copy(update={"domain": domain})
+    mechanism = SUM_MECHANISMS["adaptive-iblt"]
+    by_segment = mechanism.first_plan(question, TERMS, "by segment", 1, Random(1))
+    plans = [by_segment, exact_plan()] if first_has_segments else [exact_plan(), by_segment]
+    assert spends_exact_study(POLICY, plans[0], SERVICE_URL, [], NOW)
+    assert "had; the next is possible" in str(refusal(plans[1], given_to(plans[0].study)))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from protocol.domains.hashed import HashedProduct, KeyBits
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Product, Utf8
 
@@ -76,3 +77,32 @@ def test_keys_that_no_pair_has_decode_to_none() -> None:
 def test_segments_that_could_be_confused_are_refused(segments: list[str]) -> None:
     with pytest.raises(ValidationError):
         Product.model_validate({"segments": segments, "inner": {"kind": "utf8", "max_bytes": 3}})
+
+
+HASHED = HashedProduct(segments=SEGMENTS, max_bytes=40)
+
+
+@given(st.sampled_from(SEGMENTS), st.text("abc:#é ", max_size=10), st.sampled_from([24, 40, 72]))
+def test_the_key_of_a_pair_shows_its_segment_and_hashes_both(
+    segment: str, item: str, bits: KeyBits
+) -> None:
+    domain = HASHED.model_copy(update={"key_bits": bits})
+    pair = f"{segment}:{item}"
+    name = domain.name(pair)
+    assert domain.segment_of(name) == domain.segment_of(pair) == segment
+    assert domain.decode(domain.encode([pair])) == [name]
+    others = [domain.name(f"{other}:{item}") for other in SEGMENTS if other != segment]
+    hashes = {int(each[1:], 16) % 2 ** (bits - 2) for each in (name, *others)}
+    assert len(hashes) == len(SEGMENTS)  # of 22 bits: equal with probability 1e-6
+    assert name not in domain
+
+
+def test_keys_without_a_segment_and_items_without_one_are_refused() -> None:
+    top = np.array([[0, 0xFFFFF]], np.uint64)  # the fourth of three segments
+    assert HASHED.decode(top) == [None]
+    for item in ("abc", "south-west:abc", "north" * 20 + ":a", "#0123456789"):
+        assert item not in HASHED
+        with pytest.raises(ValueError, match="outside the domain"):
+            HASHED.encode([item])
+    with pytest.raises(ValidationError, match="use more key_bits"):
+        HashedProduct(segments=tuple(map(str, range(16))), max_bytes=9, key_bits=24)

@@ -1,0 +1,88 @@
+"""Tokens in each segment of a domain with segments, also those of items that are not listed.
+
+A mechanism that remembers all items that it sampled has an unbiased estimate of each (0 for an item
+that was never sampled), so their sum is unbiased too. Items are sampled independently, so variances
+add up. A segment's total T has an interval as an item's count. Its share p = T / (T + U) among all
+segments, with the total U of the others, varies by
+
+    var p  ~  (U^2 var T + T^2 var U) / (T + U)^4
+
+A total below the threshold is not shown, as the count of an item is not, and shares are those among
+the shown segments. Otherwise the difference from all would show it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+
+from protocol.arrays import Floats, Indices
+from protocol.domains.base import BaseDomain
+from protocol.mechanism import CONFIDENCE_LEVEL
+from protocol.mechanisms.counted_devices import totals_of_all_rounds
+from protocol.mechanisms.registry import MECHANISMS, AnyQuestion
+from protocol.study import StudyState
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedNumber:
+    """An estimate with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTotal:
+    """Tokens in a segment, and their share of those in all shown segments."""
+
+    total: BoundedNumber
+    share: BoundedNumber
+
+
+def segments_of(domain: BaseDomain) -> tuple[str, ...]:
+    """Return the segments of `domain` in the order of its list; empty if it has none."""
+    segments: tuple[str, ...] = getattr(domain, "segments", ())
+    return segments
+
+
+def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, SegmentTotal]:
+    """Return the total of each segment that reaches the threshold of `question`.
+
+    Empty if the domain has no segments, or `Mechanism.remembers_all` is false.
+    """
+    mechanism, segments = MECHANISMS[question.mechanism], segments_of(question.domain)
+    if not segments or not mechanism.remembers_all(state):
+        return {}
+    rows = {segment: row for row, segment in enumerate(segments)}
+    places = [rows[question.domain.segment_of(item) or ""] for item in state.items]
+    groups = np.array(places, np.int64)
+    # The variances of the samples themselves: rates over all rounds are for the items one by one.
+    state_totals = totals_of_all_rounds(state)
+    counts, variances = (_sums(groups, column, len(segments)) for column in state_totals)
+    shown = np.flatnonzero(counts >= question.threshold)
+    counts, variances = counts[shown], variances[shown]
+    low, high = mechanism.confidence_interval(counts, variances)
+    shares, errors = _shares(counts, variances)
+    margins = -float(ndtri((1 - CONFIDENCE_LEVEL) / 2)) * errors
+    ends = np.maximum(shares - margins, 0), np.minimum(shares + margins, 1)
+    columns = [each.tolist() for each in (shown, counts, low, high, shares, *ends)]
+    return {
+        segments[row]: SegmentTotal(BoundedNumber(*numbers[:3]), BoundedNumber(*numbers[3:]))
+        for row, *numbers in zip(*columns, strict=True)
+    }
+
+
+def _sums(groups: Indices, numbers: Floats, count: int) -> Floats:
+    sums = np.zeros(count)
+    np.add.at(sums, groups, numbers)
+    return sums
+
+
+def _shares(counts: Floats, variances: Floats) -> tuple[Floats, Floats]:
+    """Return the share of each count in the sum of all, and its standard error."""
+    whole, other_variances = counts.sum(), variances.sum() - variances
+    others = whole - counts
+    spread = others**2 * variances + counts**2 * other_variances
+    return counts / whole, np.sqrt(np.maximum(spread, 0)) / whole**2
