@@ -37,7 +37,7 @@ if it reached this bound, and only a higher rate in the other answer is a change
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -91,6 +91,13 @@ class RateHistory:
         counted: Flags = (self.exposure >= _COUNTED_SHARE * self.devices) & (self.devices > 0)
         return counted
 
+    def select(self, rows: Sequence[int]) -> "RateHistory":
+        """Return the observations of the items in `rows`."""
+        chosen = np.array(rows, np.int64)
+        slips = np.broadcast_to(self.slip_variances, len(self.tokens))[chosen]
+        tokens, exposure = self.tokens[chosen], self.exposure[chosen]
+        return replace(self, tokens=tokens, exposure=exposure, slip_variances=slips)
+
     def dispersions(self) -> Floats:
         """Return the dispersion D of each item, 1 or more."""
         tokens = self.tokens.sum(axis=1)
@@ -112,8 +119,19 @@ class RateHistory:
         return RateSample(self.tokens / dispersions, self.exposure / dispersions)
 
     def sample(self, first_round: int, last_round: int) -> "RateSample":
-        """Return the sample of each item in the blocks inside these rounds."""
+        """Return the sample of each item in the blocks inside these rounds.
+
+        Raises:
+            ValueError: if no block that has closed is inside.
+        """
         inside = (self.first_rounds >= first_round) & (self.last_rounds <= last_round)
+        if not inside.any():
+            size = int(self.last_rounds[0])
+            raise ValueError(
+                f"rounds {first_round}-{last_round} contain no closed block of {size} rounds"
+                if size > 1
+                else f"no round of {first_round}-{last_round} has closed"
+            )
         dispersions = self.dispersions()
         tokens, exposure = (each[:, inside].sum(axis=1) for each in (self.tokens, self.exposure))
         return RateSample(tokens / dispersions, exposure / dispersions)

@@ -85,7 +85,11 @@ async def changes(
         if before is None or after is None:
             raise malformed("give both `before` and `after`", "query")
         ranges = _parse_range(before), _parse_range(after)
-    return await item_changes(service, view, ranges, false_discovery_rate, limit)
+    items = [row.item for row in await service.store.answers.heavy_hitters(study)]
+    history = await rate_history(service, view, items)
+    return await asyncio.to_thread(
+        item_changes, items, history, ranges, false_discovery_rate, limit
+    )
 
 
 @router.get("/compare/{other}", responses=_PROBLEMS)
@@ -104,25 +108,26 @@ async def compare(
     return await compared_studies(service, study, other, false_discovery_rate, limit)
 
 
-async def item_changes(
-    service: Service,
-    study: StudyView,
+def item_changes(
+    items: Sequence[str],
+    history: RateHistory,
     ranges: tuple[tuple[int, int], tuple[int, int]] | None,
     false_discovery_rate: float,
     limit: int,
 ) -> ItemChanges:
-    """Return the changed heavy hitters of `study` between two ranges of rounds."""
-    items = [row.item for row in await service.store.answers.heavy_hitters(study.id)]
-    history = await rate_history(service, study, items)
+    """Return those `items` whose rates changed between two ranges of rounds, or the halves."""
     try:
         early, late = ranges or history.halves()
     except ValueError as error:
         raise ProblemError(ProblemType.WRONG_STATE, str(error)) from None
     if max(early[0], late[0]) <= min(early[1], late[1]):
         raise malformed(f"rounds {early[0]}-{early[1]} and {late[0]}-{late[1]} overlap", "query")
-    samples = history.sample(*early), history.sample(*late)
-    result = await asyncio.to_thread(compare_rates, *samples, false_discovery_rate)
-    rows = [row for row in _rows(items, *samples, result) if row.change is not None]
+    try:
+        before, after = history.sample(*early), history.sample(*late)
+    except ValueError as error:
+        raise malformed(str(error), "query") from None
+    result = compare_rates(before, after, false_discovery_rate)
+    rows = [row for row in _rows(items, before, after, result) if row.change is not None]
     return _document(rows, (early, late), result, false_discovery_rate, limit)
 
 

@@ -7,8 +7,9 @@ from typing import Annotated, Final
 
 from fastapi import Query, Request, Response
 
-from protocol.api.messages import HeavyHitter, ProblemType, StudyView
+from protocol.api.messages import ProblemType, StudyView
 from protocol.api.rates import RATE_DEVICES, ItemChange, ItemChanges, RoundRate
+from protocol.changes import RateHistory
 from server.api.changes import compared_studies, item_changes, rate_history, round_rates
 from server.api.common import StudyId
 from server.errors import ProblemError
@@ -61,7 +62,14 @@ async def show(
 ) -> Response:
     """Show the changes in a study, rates by round, and how another study differs."""
     view = await service.store.studies.show(study)
-    hitters = await service.store.answers.heavy_hitters(study)
+    items = [row.item for row in await service.store.answers.heavy_hitters(study)]
+    rates: tuple[ItemRates, ...] = ()
+    try:
+        history = await rate_history(service, view, items)
+    except ProblemError as problem:
+        changed = ChangeTable(reason=_reason(problem))
+    else:
+        changed, rates = await asyncio.to_thread(_over_time, items, history, search)
     return render(
         request,
         "changes.html",
@@ -69,22 +77,32 @@ async def show(
         search=search,
         compare=compare,
         unit=f"per {RATE_DEVICES:,} devices",
-        changed=await _changed(service, view),
+        changed=changed,
         compared=await _compared(service, view, compare) if compare else None,
-        rates=await _rates(service, view, hitters, search),
+        rates=rates,
     )
 
 
-async def _changed(service: Service, study: StudyView) -> ChangeTable:
+def _over_time(
+    items: Sequence[str], history: RateHistory, search: str
+) -> tuple[ChangeTable, tuple[ItemRates, ...]]:
+    """Return the changes, and the rates of the most frequent items that contain `search`."""
+    text = search.casefold()
+    rows = [row for row, item in enumerate(items) if text in item.casefold()][:_MAX_ROWS]
+    rates = _rates_of([items[row] for row in rows], history.select(rows))
     try:
-        answer = await item_changes(service, study, None, _FALSE_DISCOVERY_RATE, _MAX_ROWS)
-        items = [row.item for row in answer.changes]
-        history = await rate_history(service, study, items)
+        answer = item_changes(items, history, None, _FALSE_DISCOVERY_RATE, _MAX_ROWS)
     except ProblemError as problem:
-        return ChangeTable(reason=_reason(problem))
-    rates = await asyncio.to_thread(round_rates, items, history)
-    lines = map(rate_sparkline, rates)
-    return ChangeTable(answer, tuple(zip(answer.changes, lines, strict=True)))
+        return ChangeTable(reason=_reason(problem)), rates
+    places = {item: row for row, item in enumerate(items)}
+    changed = [row.item for row in answer.changes]
+    lines = _rates_of(changed, history.select([places[item] for item in changed]))
+    pairs = zip(answer.changes, (each.sparkline for each in lines), strict=True)
+    return ChangeTable(answer, tuple(pairs)), rates
+
+
+def _rates_of(items: Sequence[str], history: RateHistory) -> tuple[ItemRates, ...]:
+    return tuple(map(ItemRates.of, items, round_rates(items, history)))
 
 
 async def _compared(service: Service, study: StudyView, other: str) -> ChangeTable:
@@ -93,21 +111,6 @@ async def _compared(service: Service, study: StudyView, other: str) -> ChangeTab
     except ProblemError as problem:
         return ChangeTable(reason=_reason(problem))
     return ChangeTable(answer, tuple((row, None) for row in answer.changes))
-
-
-async def _rates(
-    service: Service, study: StudyView, hitters: Sequence[HeavyHitter], search: str
-) -> tuple[ItemRates, ...]:
-    """Return the rates of the most frequent items that contain `search`; none without rounds."""
-    text = search.casefold()
-    items = [row.item for row in hitters if text in row.item.casefold()][:_MAX_ROWS]
-    try:
-        history = await rate_history(service, study, items)
-    except ProblemError as problem:
-        _reason(problem)
-        return ()
-    rates = await asyncio.to_thread(round_rates, items, history)
-    return tuple(map(ItemRates.of, items, rates))
 
 
 def _reason(problem: ProblemError) -> str:

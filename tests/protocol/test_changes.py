@@ -152,6 +152,20 @@ def test_an_item_that_is_not_listed_has_a_bound_and_can_only_be_rarer() -> None:
     assert listed_bound(50, 100, 0.975) == pytest.approx(50 + 19.6, abs=0.1)
 
 
+@pytest.mark.parametrize("t", [1, 5])
+def test_totals_of_two_studies_differ_as_rarely_as_p_values_state(t: int) -> None:
+    """Totals are sampled at 1 / t, the other study has half the devices; 4,000 items of each."""
+    rng = np.random.default_rng(5)
+    rates, samples = np.geomspace(0.02, 0.5, 4000), []
+    for devices in (4000, 2000):
+        totals = t * rng.binomial(rng.poisson(rates * devices), 1 / t).astype(float)
+        samples.append(RateSample.of_totals(totals, totals * (t - 1), devices))
+    p_values = compare_rates(*samples).p_values
+    for level in (0.01, 0.05, 0.2):
+        deviation = math.sqrt(level * (1 - level) / 4000)
+        assert 0.4 * level < (p_values <= level).mean() < level + 5 * deviation
+
+
 def test_what_was_not_read_is_not_tested() -> None:
     unread = RateSample(np.array([0.0]), np.array([0.0]))
     changes = compare_rates(unread, _sample(1000))
@@ -180,6 +194,30 @@ def test_halves_are_those_of_the_rounds_so_far() -> None:
     single = RateHistory(np.ones((1, 1)), np.ones((1, 1)), np.ones(1), block_ends(1))
     with pytest.raises(ValueError, match="two rounds"):
         single.halves()
+
+
+def test_rounds_without_a_closed_block_have_no_sample() -> None:
+    single, pairs = (
+        RateHistory(np.ones((1, 4)), np.ones((1, 4)), np.ones(4), block_ends(rounds)[:4])
+        for rounds in (64, 128)
+    )
+    assert single.sample(4, 4).tokens.tolist() == [1]
+    assert pairs.sample(3, 6).tokens.tolist() == [2]
+    with pytest.raises(ValueError, match="no round of 5-9 has closed"):
+        single.sample(5, 9)
+    with pytest.raises(ValueError, match="rounds 2-3 contain no closed block of 2 rounds"):
+        pairs.sample(2, 3)
+
+
+def test_selected_items_keep_their_observations() -> None:
+    known = RateHistory(
+        np.arange(6.0).reshape(3, 2), np.ones((3, 2)), np.ones(2), block_ends(2), 1.0,
+        np.array([0.0, 5.0, 9.0]),
+    )  # fmt: skip
+    chosen = known.select([2, 1])
+    assert chosen.tokens.tolist() == [[4, 5], [2, 3]]
+    assert chosen.dispersions().tolist() == known.dispersions()[[2, 1]].tolist()
+    assert known.select([]).by_block().rates()[0].shape == (0, 2)
 
 
 def _sample(tokens: float, *, is_bound: bool = False) -> RateSample:

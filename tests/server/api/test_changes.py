@@ -142,6 +142,7 @@ async def test_rounds_can_be_named(served: Served) -> None:
         {"before": "2-1", "after": "3-4"},
         {"before": "0-1", "after": "3-4"},
         {"before": "x", "after": "3-4"},
+        {"before": "1-2", "after": "7-9"},
     )
     for params in bad:
         await read(served, f"{study}/changes", 422, **params)
