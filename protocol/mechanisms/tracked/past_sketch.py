@@ -13,10 +13,12 @@ their cells first: the sampled ones, and the rest as their rates at that time pr
 reduces F2 to about the number of tokens of the round. The noise is measured from the remaining
 values of the cells; it is the same for all items.
 
-A cell counts modulo 2^b. Of the counts with its remainder, the one in a window is used, which
-begins `WINDOW_NOISE_SDS` standard deviations of noise below 0, or is around the expected count if
-that is beyond. A device that lies about a cell is not detected; it moves one round of the items of
-that cell by at most 2^b.
+A cell counts modulo 2^b, so that it shows a count or one of its *aliases*, 2^b or more away. Of the
+two that are nearest to the expected count, the more likely one is read, given how far the count may
+be from its expectation, by chance and by drift, and given the noise. Where the other one has a
+probability of more than `MAX_ALIAS_PROBABILITY`, or both are unlikely, the cell reveals nothing of
+this item. A device that lies about a cell is not detected; it moves one round of the items of that
+cell by at most 2^b.
 
 Sketch and table share the bytes of a round. At a given share, an item of the threshold, with tau /
 R tokens per round, is first sampled after about 1 + t R / tau rounds, and each of these rounds
@@ -36,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from protocol.arrays import Floats
+from protocol.arrays import Flags, Floats
 from protocol.domains.strings import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.rates import Drift, History, Levels, filter_levels
@@ -141,32 +143,56 @@ def store_sketch(
 def estimate_levels(domain: Domain, state: StudyState, history: History, drift: Drift) -> Levels:
     """Return totals and rates of the items of `state`, from `history` and its sketches."""
     readers = list(_stored_sketches(domain, state, len(history.devices)))
+    levels = filter_levels(history, drift)
     if not readers:
-        return filter_levels(history, drift)
-    unseen = _unseen_devices(history)
-    expected = unseen * history.rates_between(drift.breaks)
-    first = _with_sketch_counts(history, readers, unseen, expected)
-    levels = filter_levels(first, drift)
+        return levels
+    rates = _limited_rates(history, levels.smoothed_rates)
+    variances = drift.dispersion, _rate_variances(history, drift, rates)
+    first = _read_sketches(history, readers, rates, *variances)
+    rates = _limited_rates(history, filter_levels(first, drift).smoothed_rates)
+    second = _read_sketches(history, readers, rates, *variances)
     # The second pass subtracts the tokens of other items by the rates of the first pass. This also
     # removes some noise of the item itself, so the noise of the first pass is kept.
-    min_rates = tuning.MIN_RATE_PER_MEAN * history.rates[:, np.newaxis]
-    rates = np.maximum(levels.smoothed_rates, min_rates)
-    second = _with_sketch_counts(history, readers, unseen, unseen * rates)
-    return filter_levels(replace(second, sketch_variances=first.sketch_variances), drift, rates)
+    assert first.sketch_variances is not None
+    assert second.sketch_variances is not None
+    noise = np.where(np.isfinite(second.sketch_variances), first.sketch_variances, np.inf)
+    return filter_levels(replace(second, sketch_variances=noise), drift, rates)
 
 
 def with_sketch_counts(
-    domain: Domain, state: StudyState, history: History, rates: Floats
+    domain: Domain, state: StudyState, history: History, drift: Drift, rates: Floats
 ) -> History:
     """Return `history` with the counts of the sketches of `state`, expected at `rates` (k, B)."""
     readers = list(_stored_sketches(domain, state, len(history.devices)))
-    unseen = _unseen_devices(history)
-    return _with_sketch_counts(history, readers, unseen, unseen * rates) if readers else history
+    if not readers:
+        return history
+    rates = _limited_rates(history, rates)
+    variances = _rate_variances(history, drift, rates)
+    return _read_sketches(history, readers, rates, drift.dispersion, variances)
 
 
-def _unseen_devices(history: History) -> Floats:
-    unseen = history.devices - history.exposure
-    return np.where(unseen > _ROUNDING_TOLERANCE * history.devices, unseen, 0.0)
+def _limited_rates(history: History, rates: Floats) -> Floats:
+    return np.maximum(rates, tuning.MIN_RATE_PER_MEAN * history.rates[:, np.newaxis])
+
+
+def _rate_variances(history: History, drift: Drift, rates: Floats) -> Floats:
+    """Return the variances of `rates` (k, B), given the observed tokens of all blocks.
+
+    Precisions add up: those by the blocks before, by the block itself, and by those after.
+    """
+    blocks = rates.shape[1]
+    steps = [drift.breaks.get(block, math.hypot(drift.phi, drift.trend)) for block in range(blocks)]
+    step_variances = (rates * steps) ** 2
+    own = history.exposure / (drift.dispersion * rates)
+    before, after = np.zeros_like(rates), np.zeros_like(rates)
+    for block in range(1, blocks):
+        known = before[:, block - 1] + own[:, block - 1]
+        before[:, block] = known / (1 + known * step_variances[:, block])
+        later = blocks - block
+        known = after[:, later] + own[:, later]
+        after[:, later - 1] = known / (1 + known * step_variances[:, later])
+    variances: Floats = 1 / (before + own + after + 1 / (tuning.FIRST_RATE_SD * rates) ** 2)
+    return variances
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,26 +205,57 @@ class _SketchReader:
     item_cells: NDArray[np.int64]
     signs: NDArray[np.int64]
 
-    def read(self, observed: Floats, unseen: Floats) -> tuple[Floats, Floats]:
+    def read(self, observed: Floats, unseen: Floats, scatter: Floats) -> tuple[Floats, Floats]:
         """Return the count of each item beyond its `observed` tokens, and its variance.
 
-        `unseen` are the expected tokens beyond them. Both inputs are 0 for items that are not in
-        the sketch.
+        `unseen` are the expected tokens beyond them, with the variances `scatter`. All inputs are 0
+        for items that are not in the sketch.
         """
-        expected, half = observed + unseen, self.cell_values / 2
-        known = np.bincount(self.item_cells, self.signs * expected, len(self.cells))
+        half = self.cell_values / 2
+        known = np.bincount(self.item_cells, self.signs * (observed + unseen), len(self.cells))
         residuals = np.mod(self.cells - known + half, self.cell_values) - half
         # Expected tokens have a variance as large as their number. The rest is of unknown items.
         known_variances = np.bincount(self.item_cells, unseen, len(self.cells))
-        unknown_variance = float((residuals**2).mean() - known_variances.mean())
+        wrapped = np.minimum(known_variances, self.cell_values**2 / 12)
+        unknown_variance = float((residuals**2).mean() - wrapped.mean())
         unknown_variance = max(tuning.MIN_SKETCH_VARIANCE, unknown_variance)
         noise = unknown_variance + known_variances[self.item_cells] - unseen
-        spread = math.sqrt(unknown_variance + known_variances.mean())
-        below = tuning.WINDOW_NOISE_SDS * spread
-        is_beyond = expected > self.cell_values - 2 * below - 2
-        low = np.where(is_beyond, expected - half, -below)
-        counts = residuals[self.item_cells] * self.signs + expected
-        return low + np.mod(counts - low, self.cell_values) - observed, noise
+        surprises = residuals[self.item_cells] * self.signs
+        surprises, is_clear = _unwrapped(surprises, self.cell_values, unseen, scatter, noise)
+        return unseen + surprises, np.where(is_clear, noise, np.inf)
+
+
+def _unwrapped(
+    surprises: Floats, cell_values: int, expected: Floats, scatter: Floats, noise: Floats
+) -> tuple[Floats, Flags]:
+    """Return the more likely of two counts, less `expected`, and whether it is clear."""
+    others = surprises - np.copysign(cell_values, surprises)
+    first, second = (
+        np.exp(_log_likelihood(each, expected, scatter, noise)) for each in (surprises, others)
+    )
+    doubt = np.minimum(first, second) + tuning.FALSE_CELL_LIKELIHOOD
+    is_clear = doubt < tuning.MAX_ALIAS_PROBABILITY * (first + second)
+    return np.where(first >= second, surprises, others), is_clear
+
+
+def _log_likelihood(surprises: Floats, expected: Floats, scatter: Floats, noise: Floats) -> Floats:
+    """Return the logarithm of the likelihood of the `surprises` of cells, up to a constant.
+
+    Above 0 it is that of a shifted gamma distribution with their variance and skewness, below that
+    of the most likely normal count of 0 or more and normal noise.
+    """
+    scatter = np.maximum(scatter, _ROUNDING_TOLERANCE)
+    variances = scatter + noise
+    third_moments = scatter * np.maximum(
+        2 * scatter / np.maximum(expected, _ROUNDING_TOLERANCE) - 1, 0
+    )
+    shapes = 4 / np.clip(third_moments / variances**1.5, *tuning.LIKELIHOOD_SKEWNESS) ** 2
+    scaled = np.maximum(surprises, 0) / np.sqrt(variances / shapes)
+    above = (shapes - 1) * np.log1p(scaled / shapes) - scaled
+    at_zero = expected**2 / scatter + (surprises + expected) ** 2 / noise
+    is_at_zero = surprises * scatter < -expected * variances
+    below = np.where(is_at_zero, at_zero, surprises**2 / variances) / 2
+    return np.where(surprises > 0, above, -below)
 
 
 def _stored_sketches(domain: Domain, state: StudyState, blocks: int) -> Iterator[_SketchReader]:
@@ -212,16 +269,23 @@ def _stored_sketches(domain: Domain, state: StudyState, blocks: int) -> Iterator
         yield _SketchReader(block, 2**past.bits, cells.astype(np.float64), positions[0], signs[0])
 
 
-def _with_sketch_counts(
-    history: History, readers: Sequence[_SketchReader], unseen: Floats, expected: Floats
+def _read_sketches(
+    history: History,
+    readers: Sequence[_SketchReader],
+    rates: Floats,
+    dispersion: float,
+    rate_variances: Floats,
 ) -> History:
+    """Return `history` with the counts of the sketches, expected at `rates` (k, B)."""
+    unseen = history.devices - history.exposure
+    unseen = np.where(unseen > _ROUNDING_TOLERANCE * history.devices, unseen, 0.0)
     counts, noise = np.zeros_like(unseen), np.full_like(unseen, np.inf)
     for reader in readers:
         block = reader.block
-        inside = unseen[:, block] > 0
-        observed, hidden = (
-            np.where(inside, array[:, block], 0.0) for array in (history.observed, expected)
-        )
-        counts[:, block], variances = reader.read(observed, hidden)
-        noise[:, block] = np.where(inside, variances, np.inf)
+        hidden = unseen[:, block]
+        expected = hidden * rates[:, block]
+        scatter = dispersion * expected + hidden**2 * rate_variances[:, block]
+        observed = np.where(hidden > 0, history.observed[:, block], 0.0)
+        counts[:, block], variances = reader.read(observed, expected, scatter)
+        noise[:, block] = np.where(hidden > 0, variances, np.inf)
     return replace(history, sketch_counts=counts, sketch_variances=noise)

@@ -37,7 +37,7 @@ def estimate_totals(
     segmented = segmented_totals(part, change_rates, drift.dispersion)
     rates = levels.smoothed_rates.copy()
     rates[rows] = segmented.rates
-    sketched = with_sketch_counts(domain, state, history, rates)
+    sketched = with_sketch_counts(domain, state, history, drift, rates)
     if sketched.sketch_counts is not None:
         sketched = with_sketches(sketched, rates)
         part = replace(part, observed=sketched.observed[rows], exposure=sketched.exposure[rows])
