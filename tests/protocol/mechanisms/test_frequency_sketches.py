@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from scipy.optimize import linprog
 
 from client.device.policy import rho_of
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanism import MAX_SHOWN_ESTIMATES, add_noise
 from protocol.mechanisms.central.release_design import min_honest_share
-from protocol.mechanisms.frequency_sketches import candidate_count
+from protocol.mechanisms.frequency_sketches import candidate_count, enumerate_keys
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS, parse_plan, parse_question
 from protocol.privacy.events import PARTIES, LedgerEntry
 from protocol.privacy.ledger import Ledger
@@ -224,3 +225,29 @@ def test_a_plan_has_the_noise_of_its_question(name: str) -> None:
     exact = MECHANISMS[name].first_plan(question(name), TERMS, "study", 1, random.Random(1))
     with pytest.raises(ValidationError, match="if its question has an epsilon"):
         parse_plan(exact.model_dump() | {"release": plan["release"], "width": 9})
+
+
+def test_exact_estimates_of_common_items_can_show_a_rare_one() -> None:
+    """The documented limit of the threshold: estimates are linear equations for all items."""
+    domain = Alphabet(characters="abcd", length=2)
+    asked = question("count-median", domain=domain, threshold=5, words=9, rows=2)
+    mechanism = SUM_MECHANISMS["count-median"]
+    plan = mechanism.first_plan(asked, TERMS, "s", 1, random.Random(4))
+    held = [*["aa"] * 40, *["bb"] * 30, *["cc"] * 29, "dd"]
+    total = mechanism.encode_sum(plan, [{item: 1} for item in held], seeded(1))
+    state = mechanism.decode(plan, total, len(held), EMPTY_STATE).state
+    shown = {each.item: each.count for each in mechanism.final_estimates(asked, state)}
+    assert "dd" not in shown
+    # A published estimate is the mean of two cells less the bias, which is the last unknown.
+    keys = enumerate_keys(domain)
+    items, (cells, _) = domain.decode(keys), plan.sketch.edges(keys)
+    means = [(cells == cells[:, [items.index(item)]]).mean(axis=0) for item in shown]
+    equations = [np.append(mean, -1) for mean in means] + [np.append(np.ones(len(items)), 0)]
+    counts = [(0, None)] * len(items) + [(None, None)]
+    rare = np.zeros(len(items) + 1)
+    rare[items.index("dd")] = 1
+    fewest, most = (
+        sign * linprog(sign * rare, A_eq=equations, b_eq=[*shown.values(), 100], bounds=counts).fun
+        for sign in (1, -1)
+    )
+    assert (fewest, most) == pytest.approx((1, 1))
