@@ -11,7 +11,10 @@ from typing import Final
 from server.errors import FieldError
 from server.pages.forms.fields import QUESTION_FORMS, QuestionForm, form_fields
 
-_DOMAIN_TAGS: Final = ("hashed", "utf8", "alphabet", "interval", "listed")  # tags of a union
+# Tags of a union, and the place of a domain in one with segments.
+_DOMAIN_TAGS: Final = (
+    *("hashed", "hashed-product", "utf8", "alphabet", "interval", "listed", "product", "inner"),
+)
 _SECTIONS: Final = {"question": "Question", "terms": "Rounds and cohorts", "timeouts": "More"}
 # Field names in the texts of faults; those that are English words only where they name a field.
 _FIELD_NAMES: Final = re.compile(

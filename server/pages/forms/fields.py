@@ -74,6 +74,12 @@ _MODE = FormField(
     ),
 )  # fmt: skip
 _BYTES = FormField("question.domain.max_bytes", "Longest item, bytes", "64", hint="Bytes of UTF-8.")
+_SEGMENTS = FormField(
+    "question.domain.segments", "Segments", "", "lines",
+    "One per line, such as countries, for an answer by segment. Devices pass pairs of a segment "
+    "and an item.",
+    is_optional=True,
+)  # fmt: skip
 _SHORT_BYTES = replace(_BYTES, default="12")
 
 QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
@@ -85,7 +91,7 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
             "Heavy hitters among strings of any length. Items found so far are counted exactly, "
             "and each plan reveals them to devices.",
             {"domain.kind": "hashed"},
-            (_THRESHOLD, _CONTRIBUTION, _BYTES, _WORDS),
+            (_THRESHOLD, _CONTRIBUTION, _BYTES, _WORDS, _SEGMENTS),
         ),
         QuestionForm(
             "adaptive-iblt",
@@ -117,7 +123,7 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
             "Mean and variance of numbers",
             "Exact sums of one number per device, and intervals for the population's mean. A round "
             "counts if it has enough devices.",
-            {"contribution": 1, "domain.kind": "interval", "words": 64},
+            {"contribution": 1, "domain.kind": "interval", "words": 65536},
             (
                 replace(
                     _THRESHOLD,
@@ -134,6 +140,7 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
                     "4",
                     hint="Numbers are rounded to base^digits steps of the interval.",
                 ),
+                _SEGMENTS,
             ),
         ),
         QuestionForm(
@@ -265,7 +272,7 @@ def study_document(question: QuestionForm, form: Mapping[str, str]) -> dict[str,
         text = form.get(field.path, "")
         if field.widget != "lines":
             text = text.strip()
-        if text:
+        if text.strip():
             values[field.path] = field.convert(text)
     document: dict[str, Any] = {}
     for path, value in values.items():
@@ -274,4 +281,15 @@ def study_document(question: QuestionForm, form: Mapping[str, str]) -> dict[str,
         for parent in parents:
             target = target.setdefault(parent, {})
         target[name] = value
+    document["question"]["domain"] = _with_segments(document["question"]["domain"])
     return document
+
+
+def _with_segments(domain: dict[str, Any]) -> dict[str, Any]:
+    """Return the domain of pairs with a segment, if the form has segments for `domain`."""
+    if "segments" not in domain:
+        return domain
+    if domain["kind"] == "hashed":
+        return domain | {"kind": "hashed-product"}
+    inner = {name: value for name, value in domain.items() if name != "segments"}
+    return {"kind": "product", "segments": domain["segments"], "inner": inner}

@@ -46,6 +46,20 @@ async def test_the_defaults_of_every_kind_make_a_study(served: Served) -> None:
         assert (await served.client.get(where)).status_code == 200
 
 
+async def test_segments_make_a_domain_of_pairs(served: Served) -> None:
+    for kind, domain in (("tracked", "hashed-product"), ("number-sums", "product")):
+        changes = {"question.domain.segments": "north\n south \n", "key": kind}
+        answer = await send(served, filled(kind, **changes))
+        assert answer.status_code == 303, re.findall(r"fault.*?</p>", answer.text)
+        view = (await served.client.get(f"/v1{answer.headers['location']}")).json()
+        assert view["question"]["domain"]["kind"] == domain
+        assert view["question"]["domain"]["segments"] == ["north", "south"]
+    changes = {"question.domain.segments": "north\nnorth", "question.domain.low": "much"}
+    answer = await send(served, filled("number-sums", **changes))
+    assert "a segment occurs twice" in error_at(answer.text, "question.domain.segments")
+    assert error_at(answer.text, "question.domain.low")
+
+
 async def test_a_study_need_not_start_at_once(served: Served) -> None:
     form = filled("tracked")
     del form["start"]  # as a browser leaves out a box that is not ticked
