@@ -160,4 +160,4 @@ def _fit_noise(noise: Floats, gaps: Floats) -> tuple[float, float, float]:
         return bias, variance, 0.0
     slope = float(((regressor - mean) * squares).mean() / spread)
     slope = min(max(slope, 0.0), variance / mean)
-    return bias, variance - slope * mean, slope
+    return bias, max(variance - slope * mean, 0.0), slope  # the difference may be rounded below 0

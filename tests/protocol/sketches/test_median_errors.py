@@ -12,6 +12,8 @@ from protocol.arrays import Floats
 from protocol.sketches.count_sketch import CountSketch
 from protocol.sketches.median_errors import (
     MedianEstimates,
+    RowEstimates,
+    estimate_medians,
     estimate_sums_of_rounds,
     keys_of_nobody,
     median,
@@ -104,6 +106,19 @@ def test_keys_alone_in_their_cells_are_exact() -> None:
     rounds[:, 0] = 50
     estimates = read_rounds(rounds, 5, 1)
     assert (estimates.counts[0], estimates.variances[0]) == (200, 0)
+
+
+def test_variances_are_never_rounded_below_zero() -> None:
+    """Noise that grows faster than the squares of the gaps has no variance at a gap of 0."""
+    cells = np.arange(250).reshape(5, 50)
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        gaps = rng.random(50) * np.where(rng.random(50) < 0.1, 9, 1)
+        middles = np.where(gaps > 1, gaps**2 / 7, 0) * rng.choice([-1, 1], 50)
+        noise = middles + gaps / 2 * np.array([-1, -1, 0, 1, 1])[:, np.newaxis]
+        keys = RowEstimates(np.zeros((5, 3)), cells[:, :3])
+        estimates = estimate_medians(keys, RowEstimates(noise, cells), has_signs=True)
+        assert (estimates.variances >= 0).all()
 
 
 READERS: list[Callable[[Floats], MedianEstimates]] = [
