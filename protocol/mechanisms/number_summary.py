@@ -96,7 +96,9 @@ def _summary(
     mean = interval.low + width * (s / n + 0.5)
     variance = width**2 * ((n * q - s * s) / (n * (n - 1))) if n > 1 else None
     deviation = None if variance is None else sqrt(variance)
-    margin = inf if deviation is None else -float(stdtrit(n - 1, beta / 2)) * deviation / sqrt(n)
+    margin = inf
+    if deviation is not None:  # for a tiny beta the quantile is infinite, with any sign
+        margin = deviation and abs(float(stdtrit(n - 1, beta / 2))) * deviation / sqrt(n)
     low, high = _deviation_interval(interval, n, mean, variance, rounding, beta)
     return NumberSummary(
         segment=segment,
@@ -129,7 +131,7 @@ def _deviation_interval(
         return 0.0, largest
     radius = max(interval.high - mean, mean - interval.low)
     spread = sqrt(variance * max(0.0, radius**2 - variance) / n)
-    margin = -float(ndtri(beta / 2)) * spread
+    margin = spread and -float(ndtri(beta / 2)) * spread
     rounded = rounding * sqrt(n / (n - 1))
     low = sqrt(max(0.0, variance - margin)) - rounded
     high = sqrt(variance + margin) + rounded

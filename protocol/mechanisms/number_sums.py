@@ -47,6 +47,7 @@ from secagg.ring import Lane, Ring, Vector
 TOTAL_NAME = "all"  # of the devices of a study without segments
 SUMS_ARRAY = "number sums"  # of the study state: rows n, S and Q, with a column per segment
 _CHECK_PRIME = 2**61 - 1
+_MAX_NUMBER = 1e100
 _SUM_LIMIT = 2**63  # sums of squares over all rounds are signed 64-bit integers
 
 
@@ -67,6 +68,8 @@ class NumberSumsQuestion(SumQuestion):
         is_interval = isinstance(_inner(self.domain), NumericInterval)
         if not is_interval:
             raise ValueError("sums of numbers need an interval, or a product of segments with one")
+        if max(abs(self.interval.low), abs(self.interval.high)) > _MAX_NUMBER:
+            raise ValueError(f"numbers are at most {_MAX_NUMBER:g}, so that variances are finite")
         return self
 
     @property

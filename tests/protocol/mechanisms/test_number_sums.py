@@ -85,6 +85,20 @@ def test_segments_are_summed_apart_and_add_up_to_the_total() -> None:
     assert results[None].sum == pytest.approx(190)
 
 
+@pytest.mark.parametrize("held", [[99] * 10, [0, 99], [50, *[0] * 8]])
+@pytest.mark.parametrize("beta", [5e-324, 1e-300, 1e-17, 1 - 1e-16])
+def test_intervals_of_any_probability_are_finite_and_hold_the_estimate(
+    held: list[int], beta: float
+) -> None:
+    plan = first(question())
+    (row,) = summarise_numbers(plan, add_round(plan, [str(each) for each in held]), beta).results
+    assert row.variance is not None
+    assert row.standard_deviation is not None
+    assert -0.5 <= row.mean_low <= row.mean <= row.mean_high <= 99.5
+    assert row.variance_low <= row.variance <= row.variance_high * (1 + 1e-12)
+    assert row.standard_deviation_low <= row.standard_deviation <= row.standard_deviation_high
+
+
 def test_other_numbers_are_off_by_half_a_cell_at_most() -> None:
     interval = NumericInterval(low=0, high=1, alpha=10, length=1)
     plan = first(question(domain=interval))
@@ -204,6 +218,7 @@ def test_one_liar_shows_the_number_of_a_device_that_is_alone_in_its_segment() ->
             "need an interval",
         ),
         ({"contribution": 2}, "less than or equal to 1"),
+        ({"domain": NumericInterval(low=0, high=1e200, length=1)}, "variances are finite"),
         ({"confidence": 0.9}, "less than or equal to 0.5"),
     ],
 )
