@@ -12,7 +12,8 @@ heavy if b / 2 lists or more have it. Two rules choose t, b and the room L0 of t
                 b = 1, and an item is heavy if its *estimate* is tau or more. The analyst may give t
                 instead: with t = 1 all items are in the table
 
-Estimates are means over the repetitions that were read, and add up over rounds.
+Estimates are means over the repetitions that were read, and add up over rounds. Items that earlier
+rounds listed help to read the table of the practical rule (`sketches/iblt/decoding.py`).
 
 Source: Algorithm 2, theorem 1 with appendix A, and section 7 of [Gascon23]. The paper prints
 two values of b and two of L0; ours are those that its proof uses:
@@ -164,15 +165,21 @@ class Repetitions:
         return None
 
     def read(
-        self, total: Vector, devices: Sequence[int], cohorts: Sequence[Vector] = ()
+        self,
+        total: Vector,
+        devices: Sequence[int],
+        cohorts: Sequence[Vector] = (),
+        known_items: Sequence[str] = (),
     ) -> TableReadings:
         """Return the estimates of all tables, and the mean number of distinct keys.
 
-        `devices` are those of each cohort. A table that is too full is read by its `cohorts`.
+        `devices` are those of each cohort. A table that is too full is read by its `cohorts`, and
+        one table alone also with the help of `known_items`; for hundreds, that would take minutes.
         """
+        known = self.question.domain.keys_of(known_items) if self.tables == 1 else None
         parts = [[part for _, part in self._each(vector)] for vector in cohorts]
         readings = [
-            (table, table.read(part, None, [each[number] for each in parts]))
+            (table, table.read(part, known, [each[number] for each in parts]))
             for number, (table, part) in enumerate(self._each(total))
         ]
         lists = [
@@ -320,7 +327,7 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
     def decode(
         self, plan: SubsampledIbltPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
-        return plan.repetitions.read(total, [participants]).answer(plan, state)
+        return plan.repetitions.read(total, [participants], (), state.items).answer(plan, state)
 
     def decode_cohorts(
         self, plan: SubsampledIbltPlan, sums: Sequence[CohortSum], state: StudyState
@@ -329,7 +336,7 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
         total, _ = add_sums(ring, sums)
         cohorts = [ring.unpack(each.packed) for each in sums]
         devices = [each.participants for each in sums]
-        return plan.repetitions.read(total, devices, cohorts).answer(plan, state)
+        return plan.repetitions.read(total, devices, cohorts, state.items).answer(plan, state)
 
     def final_estimates(
         self, question: SubsampledIbltQuestion, state: StudyState

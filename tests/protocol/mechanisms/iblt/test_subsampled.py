@@ -178,3 +178,19 @@ def test_a_table_that_is_not_read_has_no_vote_and_no_weight() -> None:
         )
         heavy = MECHANISM.final_estimates(plan.question, answer.state)
         assert heavy == ([Estimate("abc", 40.0, 0.0)] if votes == 2 else [])
+
+
+def test_items_of_earlier_rounds_help_to_read_a_table_that_is_too_full() -> None:
+    """A table holds 45% more keys if half are known with probability 95%; these are 20% more."""
+    terms = Terms(cohort_size=1000, minimum=100, mode="semi-honest")
+    plan, rng = first_plan(terms, 2, words=1000, t=1.0), np.random.default_rng(1)
+    limit = capacity(plan.cells)
+    names = ["".join(rng.choice(list(LETTERS.characters), 3)) for _ in range(4 * limit)]
+    items = list(dict.fromkeys(names))[: int(1.2 * limit)]
+    early = MECHANISM.encode_sum(plan, [{item: 1} for item in items[: int(0.8 * limit)]], seeded(1))
+    known = MECHANISM.decode(plan, early, len(items), EMPTY_STATE).state
+    plan = MECHANISM.next_plan(plan, None, known, random.Random(2))
+    total = MECHANISM.encode_sum(plan, [{item: 1} for item in items], seeded(2))
+    assert not MECHANISM.decode(plan, total, len(items), EMPTY_STATE).decoded
+    answer = MECHANISM.decode(plan, total, len(items), known)
+    assert {each.item: each.count for each in answer.estimates} == dict.fromkeys(items, 1.0)
