@@ -80,8 +80,8 @@ CATALOGUE: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
 }
 _SUM_TITLES: Final = (
-    "Secure sums of cohorts: the sums themselves are seen",
-    "Secure sums, central (epsilon, delta):\nof the sum with noise, else of what is shown",
+    "Secure sums of cohorts: the server sees the exact sums",
+    "Secure sums, central (epsilon, delta)-DP:\nof the sum if it has noise, else of the answer",
 )
 
 
@@ -96,7 +96,10 @@ def mechanisms(json_path: JsonOption = None) -> None:
         for title, entries in zip(titles, CATALOGUE.values(), strict=True):
             facts = {name: f"{what}\nsends {cost}" for name, (what, cost) in entries.items()}
             print_parts(Text(title, "bold"), fact_table(facts), "")
-        print_parts("d: values, m: symbols or rows. docs/mechanisms.md has a section for each.")
+        print_parts(
+            "words: 16-bit words that the question allows; d: values; m: symbols or rows. "
+            "docs/mechanisms.md has a section for each mechanism."
+        )
     rows = [
         {
             "mechanism": name,

@@ -164,14 +164,14 @@ def _show(cost: SumCost, units: OperationSeconds, words: int, cohorts: int) -> N
 def _parameter_rows(cost: SumCost, cohorts: int) -> Iterator[TableRow]:
     chosen, a = cost.parameters, cost.assumptions
     corrupt, dropouts = a.max_corrupt(chosen.n), a.max_dropouts(chosen.n)
-    reason = "the fewest with which such a threshold exists"
+    reason = "the fewest for which a threshold t is secure"
     if chosen.is_complete:
         reason = "every device holds shares of all others: fewer are not secure"
     yield "holders k", str(chosen.holders), reason
     reason = (
-        f"no device has this many corrupt holders ({corrupt} are corrupt; probability "
-        f"2^-{a.sigma}), and each has this many that survive ({dropouts} may drop out; "
-        f"probability 2^-{a.eta})"
+        f"no device has this many corrupt holders ({corrupt} are corrupt), except with probability "
+        f"2^-{a.sigma}; each has this many that survive ({dropouts} may drop out), except with "
+        f"probability 2^-{a.eta}"
     )
     yield "threshold t", str(chosen.threshold), reason
     neighbour_reason = f"for masks: {dropouts} random dropouts isolate no device (2^-{a.sigma})"
@@ -188,7 +188,7 @@ def _parameter_rows(cost: SumCost, cohorts: int) -> Iterator[TableRow]:
         reason = f"of the {chosen.n * cohorts:,} devices of a round"
         if cohorts > 1:
             reason += (
-                f", divided at random by the registrar (probability 2^-{a.sigma}); "
+                f", divided at random by the registrar (fails with probability 2^-{a.sigma}); "
                 f"{chosen_by_server:,} if the server divided them"
             )
     yield "colluders", f"{safe:,}", reason
@@ -196,7 +196,7 @@ def _parameter_rows(cost: SumCost, cohorts: int) -> Iterator[TableRow]:
 
 def _byte_rows(cost: SumCost) -> Iterator[TableRow]:
     signatures = cost.message_count * SIGNATURE_BYTES
-    yield "messages", str(cost.message_count), f"per device; the signatures have {signatures} B"
+    yield "messages", str(cost.message_count), f"per device, with {signatures} B of signatures"
     for name, sizes, note in (
         ("bytes up", cost.upload_bytes, "from each device, without its vector"),
         ("bytes down", cost.download_bytes, "to each device"),

@@ -299,7 +299,7 @@ def _show_liars(liars: Sequence[LyingDevices]) -> None:
         )
         for row in liars
     ]
-    numbers = ["count of an item of nobody", "loss of an item", "unreadable part"]
+    numbers = ["count of an item nobody holds", "lost part of an item", "unreadable part"]
     title = "Effects of lying devices on a round, at worst"
     print_parts(result_table(["devices"], numbers, rows, title))
     print_parts(

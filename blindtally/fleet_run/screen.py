@@ -160,13 +160,18 @@ def _cost_table(results: StudyResults) -> Table:
     return fact_table(
         {
             "rounds decoded": f"{results.rounds_decoded} of {len(results.rounds)}",
-            "threshold t": " → ".join(f"{result.t:.2f}" for result in results.rounds),
-            "dropouts": ", ".join(f"{n} {phase}" for phase, n in results.dropouts.items()),
+            "sampling threshold": " → ".join(f"{result.t:.2f}" for result in results.rounds),
+            "dropouts": _describe_dropouts(results),
             "bytes per device": f"{cost.vector:,.0f} packed vector; {cost.sent:,.0f} sent and "
             f"{cost.received:,.0f} received in total",
             "seconds": f"{results.seconds:.1f} in total; by phase: {_describe_seconds(results)}",
         }
     )
+
+
+def _describe_dropouts(results: StudyResults) -> str:
+    phases = [phase for phase in PARTICIPANT_PHASES[results.mode] if phase in results.dropouts]
+    return ", ".join(f"{results.dropouts[phase]} {phase}" for phase in phases)
 
 
 def _describe_seconds(results: StudyResults) -> str:
