@@ -243,7 +243,7 @@ async def test_an_error_has_a_page_without_details(
 
 
 async def test_keys_of_hashed_items_and_who_may_read_them_are_explained(served: Served) -> None:
-    words = "is a key whose string was not fetched"
+    running, over = "is a key whose string is not known yet", "whose string was not fetched"
     limit = (
         "Devices do not see the counts. A dishonest server could ask for the string of a rare key"
     )
@@ -253,7 +253,9 @@ async def test_keys_of_hashed_items_and_who_may_read_them_are_explained(served: 
         study = await served.create(question=question | changes)
         await add_heavy_hitters(served, study, ("#0123456789",))
         page = await page_of(served, f"/studies/{study}")
-        assert ((words in page), (limit in page)) == (has_keys, has_keys)
+        assert ((running in page), (limit in page)) == (has_keys, has_keys)
+        await post(served, f"/studies/{study}/stop")
+        assert (over in await page_of(served, f"/studies/{study}")) == has_keys
 
 
 async def test_a_study_with_a_budget_shows_the_epsilon_of_each_party(served: Served) -> None:
