@@ -187,7 +187,7 @@ def plan(
         setting = StudySetting(rounds, threshold, devices * contribution, words)
         brackets = list[NamedCase]()
         if data is not None:
-            middle = case_of_file(data, setting.tokens, contribution)
+            middle = case_of_file(data, setting, contribution)
         else:
             assumed: Domain = Hashed(max_bytes=max_bytes)
             if domain == "alphabet":

@@ -89,7 +89,7 @@ def bracketing_cases(
     ]
 
 
-def case_of_file(path: Path, tokens: int, contribution: int) -> NamedCase:
+def case_of_file(path: Path, setting: StudySetting, contribution: int) -> NamedCase:
     """Return the case of a file's own items, and its own users if it has any.
 
     Raises:
@@ -98,7 +98,7 @@ def case_of_file(path: Path, tokens: int, contribution: int) -> NamedCase:
     data = read_dataset(path)
     users = data if isinstance(data, DeviceHistograms) else None
     population = population_of(data)
-    known = KeyedPopulation.of(population, tokens)
+    known = KeyedPopulation.of(population, setting.tokens, setting.words)
     return NamedCase(f"the items of {path}", StudyCase(known, "none", contribution, users))
 
 

@@ -4,16 +4,19 @@ Each cell of a table holds a key. A key of an alphabet or of UTF-8 is the whole 
 grows with the longest item. A hashed key has one size, and only `tracked` fetches the strings of
 heavy keys later, for which it uses words too.
 
-Keys of more than 64 bits are hashed. Measured with `tracked`, 30 rounds of 10,000 devices and
-threshold 50, on web words cut to some characters of 26, F1 with whole strings and with hashed keys:
+Keys of more than 64 bits are hashed, and with few words those of more than 96. Measured with
+`tracked`, 30 rounds of 10,000 devices and threshold 50: F1 with whole strings and with hashed keys,
+of web words cut to some characters of 26 (the first three rows), of words of commit messages, whose
+alphabet is larger, and of the bundled words:
 
     characters   bits   500 words        1,500 words
              5     24   0.80 and 0.47    0.97 and 0.96
             10     48   0.70 and 0.45    0.94 and 0.96
             16     80   0.55 and 0.47    0.89 and 0.95
+            16    114   0.51 and 0.59    0.89 and 0.98
 
-On words of commit messages, whose alphabet is larger, keys of 114 bits have 0.51 and 0.59, and 0.89
-and 0.98. With 500 words, whole strings of up to 80 bits are therefore better: name the domain.
+    bundled words, 80 bits   600 words        800 words        1,000 words
+                             0.86 and 0.65    0.94 and 0.92    0.96 and 0.98
 """
 
 from collections.abc import Collection
@@ -23,17 +26,25 @@ from protocol.domains.hashed import Hashed, min_key_bits
 from protocol.domains.strings import Alphabet, Domain, Utf8, alphabet_of, smallest_domain
 
 DomainChoice = Literal["auto", "alphabet", "utf8", "hashed"]
-MAX_PLAIN_KEY_BITS: Final = 64  # items with longer keys are hashed
+_MAX_PLAIN_KEY_BITS: Final = 64  # items with longer keys are hashed
+_MAX_PLAIN_KEY_BITS_OF_FEW_WORDS: Final = 96
+_FEW_WORDS: Final = 900  # with fewer, fetched strings take too large a part
 
 
 def cheapest_domain(
-    plain: Domain, items: Collection[str], max_tokens: int, max_bytes: int | None = None
+    plain: Domain,
+    items: Collection[str],
+    max_tokens: int,
+    words: int | None = None,
+    max_bytes: int | None = None,
 ) -> Domain:
-    """Return `plain`, or hashed keys for `tracked` if the keys of `plain` are long.
+    """Return `plain`, or hashed keys for `tracked` if the keys of `plain` are long for its words.
 
-    Hashed keys are as short as rounds of `max_tokens` allow.
+    Hashed keys are as short as rounds of `max_tokens` allow. Without `words` there are many.
     """
-    if plain.key_bit_count <= MAX_PLAIN_KEY_BITS:
+    has_few_words = words is not None and words < _FEW_WORDS
+    limit = _MAX_PLAIN_KEY_BITS_OF_FEW_WORDS if has_few_words else _MAX_PLAIN_KEY_BITS
+    if plain.key_bit_count <= limit:
         return plain
     return hashed_domain(items, max_tokens, max_bytes)
 
@@ -50,6 +61,7 @@ def choose_domain(
     *,
     mechanism: str,
     max_tokens: int,
+    words: int,
     alphabet: str | None = None,
     length: int | None = None,
 ) -> Domain:
@@ -73,11 +85,11 @@ def choose_domain(
     if choice == "utf8":
         longest = max((len(item.encode()) for item in items), default=1)
         return Utf8(max_bytes=length or max(1, longest))
-    return _automatic_domain(items, mechanism, max_tokens, length)
+    return _automatic_domain(items, mechanism, max_tokens, words, length)
 
 
 def _automatic_domain(
-    items: Collection[str], mechanism: str, max_tokens: int, length: int | None
+    items: Collection[str], mechanism: str, max_tokens: int, words: int, length: int | None
 ) -> Domain:
     try:
         plain: Alphabet | Utf8 = Utf8(max_bytes=length) if length else smallest_domain(items)
@@ -87,4 +99,4 @@ def _automatic_domain(
         return hashed_domain(items, max_tokens)  # as long items have no other domain
     if mechanism != "tracked":
         return plain
-    return cheapest_domain(plain, items, max_tokens, length)
+    return cheapest_domain(plain, items, max_tokens, words, length)

@@ -44,6 +44,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         whole.items,
         mechanism=request.mechanism,
         max_tokens=terms.max_devices * request.contribution,
+        words=request.words or _DEFAULT_WORDS,
         alphabet=request.alphabet,
         length=request.length,
     )

@@ -45,13 +45,17 @@ class KeyedPopulation:
     domain: Domain
 
     @classmethod
-    def of(cls, population: ItemPopulation, tokens: int) -> "KeyedPopulation":
+    def of(
+        cls, population: ItemPopulation, tokens: int, words: int | None = None
+    ) -> "KeyedPopulation":
         """Return the population with its own domain, or hashed if its keys are long.
 
-        Hashed keys are as short as rounds of `tokens` on average allow.
+        Hashed keys are as short as rounds of `tokens` on average allow. Without `words` there are
+        many.
         """
         max_tokens = terms_for_tokens(tokens).max_devices
-        return cls(population, cheapest_domain(population.domain, population.items, max_tokens))
+        domain = cheapest_domain(population.domain, population.items, max_tokens, words)
+        return cls(population, domain)
 
     @cached_property
     def index(self) -> ItemIndex:
