@@ -48,7 +48,8 @@ def count_items(items: Items) -> Histogram:
         return dict(counts)
     for key, value in items.items():
         if isinstance(value, Iterable):
-            counts.update(_pair(key, item) for item in value)
+            within = [value] if isinstance(value, str) else value  # a text is one item
+            counts.update(_pair(key, item) for item in within)
         else:
             counts[key] += value
     return dict(counts)

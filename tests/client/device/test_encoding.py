@@ -39,6 +39,7 @@ def test_more_copies_of_an_item_than_the_policy_allows_are_left_out() -> None:
         (["a", 2.5, "a"], {"a": 2, "2.5": 1}),
         ({"a": 3}, {"a": 3}),
         ([("north", "a:b"), ("south", 2), ("south", 2)], {"north:a:b": 1, "south:2": 2}),
+        ({"north": "37.5"}, {"north:37.5": 1}),
         ({"north": ["a", "a"], "south": [2.5], "x:b": 4}, {"north:a": 2, "south:2.5": 1, "x:b": 4}),
     ],
 )
