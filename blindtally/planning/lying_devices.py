@@ -26,9 +26,9 @@ MAX_COHORT_SIZE: Final = 100_000
 class LyingDevices:
     """Effects of `liars` devices on a round, at worst.
 
-    `lift` is the largest count that they give to an item of nobody. `lost_share` is the part that
-    they can take from the count of an item, and `unreadable_share` the part of the round that they
-    can make unreadable.
+    `lift` is the largest count that they give to an item nobody holds. `lost_share` is the part
+    that they can take from the count of an item, and `unreadable_share` the part of the round that
+    they can make unreadable.
     """
 
     liars: int

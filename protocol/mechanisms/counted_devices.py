@@ -140,7 +140,7 @@ def merge_tables(tables: Sequence[DecodedTable]) -> DecodedTable:
 
 
 def max_unflagged_tokens(cohorts: int, liars: int, max_device_count: int) -> float:
-    """Return the tokens that `liars` in different cohorts give an item of nobody without a flag.
+    """Return the tokens that `liars` in different cohorts give an item nobody holds without a flag.
 
     Cohorts have equal sizes. Infinite if the liars are in too many of them.
     """

@@ -187,9 +187,10 @@ def _dropouts(phases: tuple[PhaseProgress, ...]) -> Iterator[PhaseDropouts]:
 def _sent_bytes(cohort: CohortView, nbytes: int) -> Iterator[tuple[str, int]]:
     """Yield the largest size of each message of a device, as far as its holders are known."""
     yield "keys and signature", 3 * KEY_BYTES + SIGNATURE_BYTES
-    yield "masked table", nbytes + SIGNATURE_BYTES
     if cohort.holders:
         yield "shares of the mask key and of a seed", KeyShares.nbytes(cohort.holders)
-        yield "complaints about shares, none", Complaints.nbytes(0)
-        yield "signature of the survivors", SIGNATURE_BYTES
+        yield "message without complaints about shares", Complaints.nbytes(0)
+    yield "masked table", nbytes + SIGNATURE_BYTES
+    if cohort.holders:
+        yield "signature under the list of survivors", SIGNATURE_BYTES
         yield "revealed shares of others, about", UnmaskingShares.nbytes(cohort.holders)

@@ -81,7 +81,7 @@ class AttackedRound:
         return answer
 
     def lift(self, values: tuple[int, ...], cohort: int = 0) -> float:
-        """Return the largest count that a liar gives to an item of nobody, within all laws."""
+        """Return the largest count that a liar gives to an item nobody holds, within all laws."""
         largest = 0.0
         for value in values:
             total = self.with_keys({NOBODYS_ITEM: value}, cohort)

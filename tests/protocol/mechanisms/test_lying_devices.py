@@ -1,7 +1,7 @@
 """A device whose vector keeps all linear laws changes an answer by what devices may add, no more.
 
 Vectors of liars are made with the project's own code (`liars.py`). Before these laws one device of
-1,000 lifted an item of nobody to 4,484 (row 1 below), 1,000, 1,000 (tracked) and 51,020.
+1,000 lifted an item nobody holds to 4,484 (row 1 below), 1,000, 1,000 (tracked) and 51,020.
 """
 
 from fractions import Fraction

@@ -25,7 +25,7 @@ def sums(lies: dict[int, Vector], attacked: AttackedRound = ATTACKED) -> dict[in
 
 
 def test_a_flag_reaches_the_heavy_hitters_of_the_study() -> None:
-    """The item of nobody is not heavy. The common one is, by the counts of the other cohorts."""
+    """An item nobody holds is not heavy. The common one is, by the counts of the other cohorts."""
     lies = {2: ATTACKED.with_keys({NOBODYS_ITEM: 16}, 2), 3: ATTACKED.with_keys({"2": 32}, 3)}
     outcome = _decode(ATTACKED.plan, ATTACKED.state, sums(lies))
     assert outcome.state == "decoded"
