@@ -28,6 +28,7 @@ from protocol.arrays import Floats, Indices
 from protocol.changes import RateHistory
 from protocol.domains.strings import Domain
 from protocol.histograms import Histogram
+from protocol.model import PublicModel
 from protocol.privacy.events import DpEvent, ExactSumEvent
 from protocol.privacy.noise import NoiseShares
 from protocol.randomness import RandomWords
@@ -42,13 +43,40 @@ class Estimate:
     """Estimated count of an item in one round, or over several rounds, with its variance.
 
     `cohort_p_value` is the probability that cohorts of honest devices differ as much as in one of
-    the rounds; None if that is not notable, or the cohorts were not compared.
+    the rounds; None if that is not notable, or the cohorts were not compared. `probability` is that
+    of a heavy item, if the mechanism estimates it from the distribution of all items.
     """
 
     item: str
     count: float
     variance: float
     cohort_p_value: float | None = None
+    probability: float | None = None
+
+
+class ListQuality(PublicModel):
+    """Expected errors of a list of heavy hitters, and the items that are not on it.
+
+    `expected_precision` is the expected share of listed items that are heavy, and `expected_missed`
+    the expected number of heavy items that are not listed. `tokens` is the estimated number of
+    tokens of all items, of which `unlisted_share` belong to items that are not listed.
+    `distinct_items` is a lower bound: there may be more items that are too rare for an estimate.
+    """
+
+    expected_precision: float
+    expected_missed: float
+    tokens: float
+    tokens_standard_error: float
+    unlisted_share: float
+    distinct_items: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAnswer:
+    """Heavy hitters of a study, highest estimate first; `quality` is None if it is not known."""
+
+    heavy_hitters: tuple[Estimate, ...]
+    quality: ListQuality | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +155,10 @@ class Mechanism(ABC, Generic[Q, P]):
         counts, variances = self.totals(state)
         is_heavy = reaches_threshold(counts, variances, question.threshold, question.confidence)
         return estimates_of_rows(state, np.flatnonzero(is_heavy), counts, variances)
+
+    def final_answer(self, question: Q, state: StudyState) -> FinalAnswer:
+        """Return the `final_estimates`, with the expected errors of the list if they are known."""
+        return FinalAnswer(tuple(self.final_estimates(question, state)))
 
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         """Return the estimated counts of the items of `state` over all rounds, and variances."""
@@ -258,7 +290,11 @@ def estimates_of_values(
 
 
 def estimates_of_rows(
-    state: StudyState, rows: Indices, counts: Floats, variances: Floats
+    state: StudyState,
+    rows: Indices,
+    counts: Floats,
+    variances: Floats,
+    probabilities: Floats | None = None,
 ) -> list[Estimate]:
     """Return the ranked estimates of the items in `rows` of `state`, with their p-values."""
     evidence = state.column(_COHORT_EVIDENCE_COLUMN)
@@ -268,9 +304,16 @@ def estimates_of_rows(
             float(counts[row]),
             float(variances[row]),
             math.exp(-evidence[row]) if evidence[row] else None,
+            None if probabilities is None else float(probabilities[row]),
         )
         for row in rows.tolist()
     )
+
+
+def flags(state: StudyState) -> NDArray[np.bool_]:
+    """Return for each item of `state` whether its cohorts differed notably in a round."""
+    flagged: NDArray[np.bool_] = state.column(_COHORT_EVIDENCE_COLUMN) > 0
+    return flagged
 
 
 def add_estimates(state: StudyState, estimates: Sequence[Estimate]) -> StudyState:

@@ -228,6 +228,11 @@ def add_devices(
     return state.add(counted, {_COUNTED_COLUMN: np.full(len(counted), float(devices))})
 
 
+def all_devices(state: StudyState) -> int:
+    """Return the number of devices that all rounds of `state` counted, read or not."""
+    return int(state.arrays.get(_DEVICES_ARRAY, np.zeros(2))[0])
+
+
 def read_devices(state: StudyState) -> tuple[Floats, Floats]:
     """Return for each item the devices of the rounds that showed its count, and of the others."""
     devices, unread_devices = state.arrays.get(_DEVICES_ARRAY, np.zeros(2)).tolist()

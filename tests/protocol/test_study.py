@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from protocol.domains.strings import Utf8
-from protocol.mechanism import Estimate, add_estimates
+from protocol.mechanism import Estimate, Mechanism, add_estimates
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
 from protocol.report_mechanism import REPORTS_SCOPE
 from protocol.study import EMPTY_STATE, StudyState, Terms
@@ -188,7 +188,7 @@ def test_estimates_and_variances_add_up_over_rounds_and_the_heavy_are_ranked() -
         EMPTY_STATE, [Estimate("a", 5, 1), Estimate("b", 3, 2), Estimate("c", 4, 9)]
     )
     state = add_estimates(first, [Estimate("b", 4, 3)])
-    assert AdaptiveIblt().final_estimates(QUESTION, state) == [
+    assert Mechanism.final_estimates(AdaptiveIblt(), QUESTION, state) == [
         Estimate("b", 7, 5),
         Estimate("a", 5, 1),
     ]

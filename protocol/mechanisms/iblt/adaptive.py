@@ -30,7 +30,7 @@ from pydantic import Field, model_validator
 from protocol.arrays import Floats
 from protocol.changes import RateHistory
 from protocol.histograms import Histogram, keyed_histograms
-from protocol.mechanism import Answer, CohortSum, SumMechanism, add_estimates, add_sums
+from protocol.mechanism import Answer, CohortSum, add_estimates, add_sums
 from protocol.mechanisms.counted_devices import (
     add_devices,
     add_recent_devices,
@@ -59,6 +59,7 @@ from protocol.mechanisms.iblt.threshold_control import (
     first_controller,
     paper_threshold,
 )
+from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import capacity
 from protocol.sketches.iblt.table import DecodedTable
@@ -97,7 +98,7 @@ class AdaptiveIbltPlan(Plan):
         return ThresholdSampler(self.t, self.question.contribution)
 
 
-class AdaptiveIblt(SumMechanism[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
+class AdaptiveIblt(SampledCounts[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     """Mechanism of one table per round, at a threshold that follows the data."""
 
     name = "adaptive-iblt"

@@ -49,7 +49,7 @@ from protocol.mechanism import (
     Answer,
     CohortSum,
     Estimate,
-    SumMechanism,
+    FinalAnswer,
     add_estimates,
     add_sums,
     ranked,
@@ -66,6 +66,7 @@ from protocol.mechanisms.iblt.sampled_table import (
     sampled_table,
     worst_case_threshold,
 )
+from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.sketches.iblt.layout import cells_for
 from protocol.study import Plan, StudyState, SumQuestion, Terms
@@ -279,7 +280,7 @@ def cells_without_collisions(capacity: int, keys: float, failure: float) -> int:
     return cells_for(limit)
 
 
-class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
+class SubsampledIblt(SampledCounts[SubsampledIbltQuestion, SubsampledIbltPlan]):
     """Mechanism of tables at one fixed threshold."""
 
     name = "subsampled-iblt"
@@ -338,15 +339,14 @@ class SubsampledIblt(SumMechanism[SubsampledIbltQuestion, SubsampledIbltPlan]):
         devices = [each.participants for each in sums]
         return plan.repetitions.read(total, devices, cohorts, state.items).answer(plan, state)
 
-    def final_estimates(
-        self, question: SubsampledIbltQuestion, state: StudyState
-    ) -> list[Estimate]:
+    def final_answer(self, question: SubsampledIbltQuestion, state: StudyState) -> FinalAnswer:
         if question.rule == "practical":
-            return super().final_estimates(question, state)
+            return super().final_answer(question, state)
         counts, variances = self.totals(state)
-        return ranked(
+        elected = (
             Estimate(state.items[row], counts[row], variances[row]) for row in elected_rows(state)
         )
+        return FinalAnswer(tuple(ranked(elected)))
 
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         return totals_of_all_rounds(state)

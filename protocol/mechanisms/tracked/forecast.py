@@ -131,6 +131,12 @@ def rate_history_of(plan: Plan, state: StudyState, names: Sequence[str]) -> Rate
     )
 
 
+def sampled_share(state: StudyState) -> float:
+    """Return the share of all tokens that were sampled while their items were not counted."""
+    sampled, devices = state.arrays[_SAMPLED_EXPOSURE_ARRAY], state.arrays[_DEVICES_ARRAY]
+    return float(sampled.sum() / devices.sum())
+
+
 def drift_of(state: StudyState) -> Drift:
     """Return the measured drift of rates, after one round or more."""
     phi, dispersion, trend, *jumps = state.arrays[_DRIFT_ARRAY].tolist()

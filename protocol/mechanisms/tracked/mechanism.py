@@ -18,11 +18,9 @@ from protocol.mechanism import (
     Answer,
     CohortSum,
     Estimate,
-    SumMechanism,
+    FinalAnswer,
     add_sums,
-    estimates_of_rows,
     ranked,
-    reaches_threshold,
 )
 from protocol.mechanisms.counted_devices import (
     ComparedCounts,
@@ -36,13 +34,13 @@ from protocol.mechanisms.counted_devices import (
     totals_of_all_rounds,
 )
 from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
+from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import (
     SLIP_VARIANCE_COLUMN,
     Forecast,
     choose_counters,
-    decision_threshold,
     drift_of,
     evict_items,
     evicted_keys,
@@ -52,6 +50,7 @@ from protocol.mechanisms.tracked.forecast import (
     rate_history_of,
     record_round,
     record_slips,
+    sampled_share,
     sampling_variances,
 )
 from protocol.mechanisms.tracked.past_sketch import (
@@ -67,7 +66,7 @@ from protocol.study import StudyState, Terms
 from secagg.ring import Ring, Vector
 
 
-class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
+class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
     """Counts known items exactly, and finds new ones in a table."""
 
     name = "tracked"
@@ -219,16 +218,19 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
             max_value=untracked.max_value,
         )
 
-    def final_estimates(self, question: TrackedQuestion, state: StudyState) -> list[Estimate]:
-        """Return the items whose totals reach the threshold, by the question's `assume`.
+    def final_answer(self, question: TrackedQuestion, state: StudyState) -> FinalAnswer:
+        """Return the heavy hitters, by the question's `assume`.
 
         An item whose string was not fetched is given by the name of its key.
         """
-        heavy = self._heavy_keys(question, state)
+        answer = super().final_answer(question, state)
         if not isinstance(question.domain, Hashed):
-            return heavy
+            return answer
         strings = KnownStrings.from_state(question.domain, state).complete
-        return [replace(each, item=strings.get(each.item, each.item)) for each in heavy]
+        named = (
+            replace(each, item=strings.get(each.item, each.item)) for each in answer.heavy_hitters
+        )
+        return FinalAnswer(tuple(named), answer.quality)
 
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         rates = state.column(COUNT_COLUMN) / read_devices(state)[0]
@@ -244,18 +246,16 @@ class Tracked(SumMechanism[TrackedQuestion, TrackedPlan]):
         names = [item if item in state.rows else domain.name(item) for item in items]
         return rate_history_of(plan, state, names)
 
-    def _heavy_keys(self, question: TrackedQuestion, state: StudyState) -> list[Estimate]:
-        if question.assume == "nothing" or not state.items:
-            return super().final_estimates(question, state)
+    def final_totals(self, question: TrackedQuestion, state: StudyState) -> tuple[Floats, Floats]:
+        if question.assume == "nothing":
+            return self.totals(state)
         history = history_of(state)
         drift = drift_of(state) if question.assume == "drift" else None
         totals, spread = estimate_totals(question.domain, state, history, drift, question.threshold)
-        spread += state.column(SLIP_VARIANCE_COLUMN)
-        threshold = decision_threshold(question.threshold)
-        is_heavy = reaches_threshold(totals, spread, threshold, question.confidence)
-        heavy = np.flatnonzero(is_heavy)
-        totals = np.minimum(totals, question.largest_count(int(history.devices.sum())))
-        return estimates_of_rows(state, heavy, totals, spread)
+        return totals, spread + state.column(SLIP_VARIANCE_COLUMN)
+
+    def known_share(self, state: StudyState) -> float:
+        return sampled_share(state)
 
 
 def _read_counters(

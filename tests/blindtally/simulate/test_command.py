@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from blindtally.cli import app
 from blindtally.simulate.scores import Score, score_study
 from protocol.mechanism import Answer, Estimate, add_estimates
+from protocol.mechanisms.counted_devices import add_devices
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.simulation.study import RoundOutcome
 from protocol.study import EMPTY_STATE, StudyState
@@ -206,8 +207,8 @@ def outcome(
 
 
 def test_measures_are_as_defined() -> None:
-    estimates = (Estimate("a", 6, 4), Estimate("b", 4, 4), Estimate("x", 5, 1))
-    state = add_estimates(EMPTY_STATE, estimates)
+    estimates = (Estimate("a", 6, 0.04), Estimate("b", 4, 0.04), Estimate("x", 5, 0.01))
+    state = add_devices(add_estimates(EMPTY_STATE, estimates), 9, is_read=True)
     first = outcome(Answer(True, 3, estimates, state), {"a": 5, "b": 7, "c": 1}, state)
     second = outcome(None, {"c": 3, "d": 6}, state)
     measured = score_study([first, second], first.plan.question)
@@ -216,7 +217,9 @@ def test_measures_are_as_defined() -> None:
     assert compared.score == Score(f1=2 * 1 / 5, precision=1 / 2, recall=1 / 3)
     assert compared.missed == {"b": 7, "d": 6}
     assert (measured.rounds_decoded, measured.devices) == (1, 4)
-    assert [hitter.standard_error for hitter in compared.found_items] == [2.0, 1.0]
+    # The variance per token is that of all items together, 0.09 / 15.
+    errors = [hitter.standard_error for hitter in compared.found_items]
+    assert errors == pytest.approx([0.19, 0.173], rel=0.01)
 
 
 def test_finding_nothing_where_nothing_is_heavy_is_right() -> None:

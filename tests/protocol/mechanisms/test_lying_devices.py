@@ -22,6 +22,7 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 )
 from protocol.mechanisms.central.release_mechanism import DEVICES_ARRAY
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
+from protocol.mechanisms.counted_devices import add_devices
 from protocol.mechanisms.frequency_sketches import FrequencySketchQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler, sampled_table
@@ -188,6 +189,7 @@ def test_counters_and_samples_of_all_rounds_add_up_to_no_more_than_their_devices
     mechanism = SUM_MECHANISMS["tracked"]
     plan = mechanism.first_plan(question, TERMS, "liars", 5, Random(1))
     state = record_round(plan, EMPTY_STATE, 40, [], [Estimate("ab", 90.0, 1.0)])
+    state = add_devices(state, 40, is_read=True)
     assert [each.count for each in mechanism.final_estimates(question, state)] == [40.0]
 
 
