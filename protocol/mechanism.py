@@ -71,6 +71,17 @@ class ListQuality(PublicModel):
     distinct_items: float
 
 
+def quality_sentence(quality: ListQuality) -> str:
+    """Return `quality` in words."""
+    return (
+        f"Of the heavy hitters listed, {quality.expected_precision:.1%} are expected to reach the "
+        f"threshold, and about {quality.expected_missed:,.0f} others to reach it as well. Items "
+        f"that are not listed have {quality.unlisted_share:.0%} of all tokens, of which there are "
+        f"about {quality.tokens:,.0f}. There are about {quality.distinct_items:,.0f} different "
+        "items."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class FinalAnswer:
     """Heavy hitters of a study, highest estimate first; `quality` is None if it is not known."""

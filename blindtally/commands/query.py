@@ -8,12 +8,14 @@ from typer import Argument, Option
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
 from blindtally.console.tables import print_parts, result_table
-from protocol.api.messages import QueryResult
+from protocol.api.messages import HeavyHitter, QueryResult
 from protocol.api.segments import SegmentSummary
+from protocol.mechanism import ListQuality, quality_sentence
 from protocol.mechanisms.number_summary import NumberSummary
 from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.segment_totals import segments_of
 
+_DISTRIBUTIONS = {"hierarchical-histogram", "triehh", "prefix-extension"}
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 
 
@@ -41,8 +43,17 @@ def query(
         int | None, Option(min=2, max=1000, help="Number of values whose ranks to return.")
     ] = None,
     top: Annotated[
-        int, Option(min=0, max=1000, help="Number of items to show in each segment of a study.")
-    ] = 3,
+        int | None,
+        Option(
+            min=0,
+            max=1000,
+            help="Number of items to show, in each segment if there are any. [default: 10, 3]",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        Option(help="Show only items that reach this count, at least the study's."),
+    ] = None,
     estimator: Annotated[
         Literal["ratio", "plain"],
         Option(
@@ -56,14 +67,15 @@ def query(
     key: ApiKeyOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Query a study for quantiles, ranks, ranges, frequencies of prefixes, or the CDF.
+    """Query a study for its most frequent items, quantiles, ranks, ranges, prefixes, or the CDF.
 
-    Options can be repeated; without any, some quantiles are returned. A study of number-sums
-    returns the mean, sum and standard deviation of its segments. Any other study with segments
-    returns the total, the share and the most frequent items of each. A query uses only counts that
-    are released already, so it costs no privacy.
+    Without options, the answer depends on the study: quantiles of a distribution, the mean, sum and
+    standard deviation of numbers, the total and the most frequent items of each segment, or the
+    most frequent items, each with its probability of being among them. A query uses only counts
+    that are released already, so it costs no privacy.
 
     Example:
+      blindtally query 3f2a0c55d1e9b7a4 --top 20
       blindtally query 3f2a0c55d1e9b7a4 --quantile 0.5 --rank 37.5 --range 20:40
     """
     is_default = not (quantile or rank or within or prefix or cdf)
@@ -75,7 +87,11 @@ def query(
             _answer_numbers(target.numbers(beta=beta), beta, json_path)
             return
         if is_default and segments_of(target.view.question.domain):
-            _answer_segments(target.segments(top), json_path)
+            _answer_segments(target.segments(3 if top is None else top), json_path)
+            return
+        if is_default and target.view.question.mechanism not in _DISTRIBUTIONS:
+            items = target.top(max(1, 10 if top is None else top), threshold=threshold)
+            _answer_items(items, target.list_quality(), json_path)
             return
         if is_default:
             quantile = _DEFAULT_QUANTILES
@@ -113,6 +129,27 @@ def _answer_numbers(rows: Sequence[NumberSummary], beta: float, json_path: str |
             "mean.",
         )
     write_json(json_path, {"numbers": [row.model_dump() for row in rows], "beta": beta})
+
+
+def _answer_items(
+    rows: Sequence[HeavyHitter], quality: ListQuality | None, json_path: str | None
+) -> None:
+    """Print the most frequent items, and what the list of heavy hitters does not show."""
+    cells = [
+        [
+            row.item,
+            _format_range(row.estimate, row.low, row.high, "{:,.0f}"),
+            f"{row.probability:.1%}",
+            f"{row.top_probability or 0:.1%}",
+        ]
+        for row in rows
+    ]
+    if json_path != "-":
+        headings = ["estimate, 95% interval", "probability heavy", "probability in this list"]
+        notes = () if quality is None else (quality_sentence(quality),)
+        print_parts(result_table(["item"], headings, cells), *notes)
+    document = {"items": [row.model_dump() for row in rows]}
+    write_json(json_path, document | {"quality": quality and quality.model_dump()})
 
 
 def _answer_segments(rows: Sequence[SegmentSummary], json_path: str | None) -> None:

@@ -34,6 +34,7 @@ from protocol.api.messages import (
 )
 from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
+from protocol.mechanism import ListQuality
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
@@ -97,6 +98,23 @@ class AsyncStudy:
     async def heavy_hitters(self) -> ResultTable[HeavyHitter]:
         """Return the items found so far, most frequent first."""
         return await self._sender.table(requests.heavy_hitters(self.id))
+
+    async def top(self, k: int, *, threshold: float | None = None) -> ResultTable[HeavyHitter]:
+        """Return the `k` most frequent items, with the probability that each is among them.
+
+        With `threshold`, only items that reach it; it is at least the study's.
+        """
+        request = requests.top_items(self.id, k, threshold)
+        page = await self._sender.send(request)
+        return ResultTable(page.heavy_hitters, requests.TOP_COLUMNS)
+
+    async def list_quality(self) -> ListQuality | None:
+        """Return the expected precision of the heavy hitters, and what the list does not show.
+
+        None if the mechanism does not estimate it, or before the first sum.
+        """
+        page = await self._sender.send(requests.top_items(self.id, 1, None))
+        return page.quality
 
     async def series(self, items: Sequence[str]) -> ResultTable[RoundRate]:
         """Return the rate of each heavy hitter in `items` by round, per 1,000 devices.

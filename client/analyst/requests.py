@@ -230,9 +230,19 @@ def rounds(study: str, after: int = 0) -> PagedRequest[RoundView]:
 
 def heavy_hitters(study: str) -> PagedRequest[HeavyHitter]:
     """Return the request of a study's heavy hitters, most frequent first."""
-    columns = tuple(name for name in HeavyHitter.model_fields if name != "cohort_p_value")
+    hidden = ("cohort_p_value", "top_probability")
+    columns = tuple(name for name in HeavyHitter.model_fields if name not in hidden)
     url = path("studies", study, "heavy-hitters")
     return _listing(url, HeavyHitterPage, "heavy_hitters", columns)
+
+
+TOP_COLUMNS = tuple(name for name in HeavyHitter.model_fields if name != "cohort_p_value")
+
+
+def top_items(study: str, k: int, threshold: float | None) -> ApiRequest[HeavyHitterPage]:
+    """Return the request of the `k` most frequent items that reach a threshold."""
+    path = ("studies", study, "heavy-hitters")
+    return get(HeavyHitterPage, *path, top=k, threshold=threshold)
 
 
 def populations() -> PagedRequest[PopulationView]:

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from protocol.api.phases import Phase
+from protocol.mechanism import ListQuality
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 from protocol.model import PublicModel
 from protocol.privacy.ledger import Budget
@@ -189,6 +190,8 @@ class HeavyHitter(PublicModel):
 
     `cohort_p_value` is not null if cohorts of a round differed as only lying devices or unlike
     cohorts do: the probability of that among honest devices whose cohorts are independent of items.
+    `probability` is that of the true count reaching the threshold. `top_probability` is that of
+    being among the most frequent items, where they were asked for.
     """
 
     item: str
@@ -197,6 +200,8 @@ class HeavyHitter(PublicModel):
     low: float
     high: float
     cohort_p_value: float | None = None
+    probability: float = 1.0
+    top_probability: float | None = None
 
 
 class QueryResult(PublicModel):
@@ -244,12 +249,15 @@ class HeavyHitterPage(PublicModel):
     """A page of heavy hitters, most frequent first; `next` is the `after` of the next page.
 
     The estimates rest on `decoded_rounds` of the `summed_rounds`, whose devices they stand for.
+    `quality` is that of the whole list at the study's threshold; null if the mechanism does not
+    estimate it.
     """
 
     heavy_hitters: tuple[HeavyHitter, ...]
     summed_rounds: int
     decoded_rounds: int
     next: str | None
+    quality: ListQuality | None = None
 
 
 class EnrolmentRequest(PublicModel):

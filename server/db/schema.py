@@ -254,6 +254,7 @@ class StudyStateRow(Base):
 
     study: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
     body: Mapped[bytes]
+    quality: Mapped[str | None]
 
 
 class EventCounterRow(Base):
@@ -305,6 +306,7 @@ class HeavyHitterRow(Base):
     estimate: Mapped[float]
     variance: Mapped[float]
     cohort_p_value: Mapped[float | None]
+    probability: Mapped[float | None]
 
 
 class LeaseRow(Base):

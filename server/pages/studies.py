@@ -7,6 +7,7 @@ from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from protocol.api.messages import ProblemType, StudyView
+from protocol.mechanism import quality_sentence
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from server.api import studies as api
 from server.api.answers import csv_table, heavy_hitter_page
@@ -69,6 +70,7 @@ async def _context(
     largest = max((size.nbytes for size in sizes.values()), default=0)
     history, is_pending = await histories.history(study, rounds, largest)
     items = await store.answers.heavy_hitters(study.id)
+    quality = await store.answers.list_quality(study.id)
     entry = await store.populations.ledger_entry(study.id)
     counts = charts.count_chart(study, [item.item for item in items], history)
     return {
@@ -78,6 +80,7 @@ async def _context(
         "is_cut": study.round > len(rounds),
         "table": item_table(items, history, search, study.question.domain),
         "distribution": await distribution_summary(store, study),
+        "quality": quality_sentence(quality) if quality else None,
         "numbers": await number_summaries(store, study),
         "segments": await segment_summaries(service, study, _ITEMS_PER_SEGMENT),
         "charts": [*([counts] if counts else []), *charts.round_charts(study, rounds, sizes)],

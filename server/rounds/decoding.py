@@ -260,10 +260,11 @@ def _decode_sums(plan: AnyPlan, state: StudyState, sums: Mapping[int, CohortSum]
 
 def _closed_round(plan: AnyPlan, participants: int, answer: Answer) -> ClosedRound:
     mechanism = MECHANISMS[plan.mechanism]
-    heavy = tuple(mechanism.final_estimates(plan.question, answer.state))
+    final = mechanism.final_answer(plan.question, answer.state)
     round_state: RoundState = "decoded" if answer.decoded else "undecoded"
     is_last = mechanism.is_over(plan, answer, answer.state)
-    return ClosedRound(round_state, participants, answer, heavy, is_last=is_last)
+    listed, quality = final.heavy_hitters, final.quality
+    return ClosedRound(round_state, participants, answer, listed, quality, is_last=is_last)
 
 
 async def plan_next(

@@ -8,7 +8,8 @@ from sqlalchemy import and_, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import HeavyHitter
-from protocol.mechanism import Estimate
+from protocol.empirical_bayes import probabilities_of_reaching
+from protocol.mechanism import Estimate, ListQuality
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, parse_question
 from protocol.study import EMPTY_STATE, StudyState
 from server.db.database import Repository, read_transaction
@@ -47,6 +48,7 @@ class AnswerRepository(Repository):
         counts = np.array([row.estimate for row in rows], np.float64)
         variances = np.array([row.variance for row in rows], np.float64)
         low, high = mechanism.confidence_interval(counts, variances)
+        reaching = probabilities_of_reaching(counts, variances, question.threshold)
         low, high = np.maximum(low, 0), np.minimum(high, _largest_count(session, study, question))
         return tuple(
             HeavyHitter(
@@ -56,9 +58,20 @@ class AnswerRepository(Repository):
                 low=lower,
                 high=upper,
                 cohort_p_value=row.cohort_p_value,
+                probability=probability if row.probability is None else row.probability,
             )
-            for row, lower, upper in zip(rows, low.tolist(), high.tolist(), strict=True)
+            for row, lower, upper, probability in zip(
+                rows, low.tolist(), high.tolist(), reaching.tolist(), strict=True
+            )
         )
+
+    @read_transaction
+    def list_quality(self, session: Session, study: str) -> ListQuality | None:
+        """Return the expected quality of the list of heavy hitters, if it is estimated."""
+        row = session.get(StudyStateRow, study)
+        if row is None or row.quality is None:
+            return None
+        return ListQuality.model_validate_json(row.quality)
 
 
 def _largest_count(session: Session, study: str, question: AnyQuestion) -> float:
@@ -68,10 +81,15 @@ def _largest_count(session: Session, study: str, question: AnyQuestion) -> float
 
 
 def save_study_state(
-    session: Session, study: str, state: StudyState, heavy_hitters: Iterable[Estimate]
+    session: Session,
+    study: str,
+    state: StudyState,
+    heavy_hitters: Iterable[Estimate],
+    quality: ListQuality | None = None,
 ) -> None:
-    """Store `state` and its `heavy_hitters`, replacing the previous ones."""
-    session.merge(StudyStateRow(study=study, body=state.pack()))
+    """Store `state`, its `heavy_hitters` and their `quality`, replacing the previous ones."""
+    packed = None if quality is None else quality.model_dump_json()
+    session.merge(StudyStateRow(study=study, body=state.pack(), quality=packed))
     session.execute(delete(HeavyHitterRow).where(HeavyHitterRow.study == study))
     rows = [
         {
@@ -80,6 +98,7 @@ def save_study_state(
             "estimate": row.count,
             "variance": row.variance,
             "cohort_p_value": row.cohort_p_value,
+            "probability": row.probability,
         }
         for row in heavy_hitters
     ]

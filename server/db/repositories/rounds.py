@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from protocol.api.events import EventKind
 from protocol.api.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
 from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase
-from protocol.mechanism import Answer, Estimate
+from protocol.mechanism import Answer, Estimate, ListQuality
 from protocol.mechanisms.registry import AnyPlan, parse_plan
 from protocol.study import Plan, Terms
 from server.db.channels import notify_on_commit, study_channel
@@ -33,7 +33,8 @@ _EXCLUDED_REASON = (
 class ClosedRound:
     """Result of a round: its state and, if it has a sum, its answer.
 
-    `heavy_hitters` are the heavy items by the answer's study state. `excluded` are the cohorts
+    `heavy_hitters` are the heavy items by the answer's study state, with the expected `quality` of
+    this list. `excluded` are the cohorts
     whose sums could not be decoded, unlike those of others. If it `is_last`, the study has its
     answer.
     """
@@ -42,6 +43,7 @@ class ClosedRound:
     participants: int = 0
     answer: Answer | None = None
     heavy_hitters: tuple[Estimate, ...] = ()
+    quality: ListQuality | None = None
     excluded: frozenset[int] = frozenset()
     is_last: bool = False
 
@@ -174,7 +176,7 @@ class RoundRepository(Repository):
         if plan.question.discards_sums:
             session.execute(update(CohortRow).where(*of_round).values(sum=None))
         if answer is not None:
-            save_study_state(session, study, answer.state, outcome.heavy_hitters)
+            save_study_state(session, study, answer.state, outcome.heavy_hitters, outcome.quality)
         self._record_events(session, plan, outcome)
         return True
 

@@ -167,7 +167,8 @@ async def test_the_answer_is_collected_over_all_pages(kind: Kind) -> None:
 
     async with asking(kind, answer) as analyst:
         table = await answer_of((await study_of(analyst)).heavy_hitters())
-    assert [row.model_dump() for row in table] == [row | {"cohort_p_value": None} for row in rows]
+    absent = {"cohort_p_value": None, "probability": 1.0, "top_probability": None}
+    assert [row.model_dump() for row in table] == [row | absent for row in rows]
     assert table.to_pandas().to_dict("records") == rows
 
 

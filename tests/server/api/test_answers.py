@@ -8,12 +8,20 @@ from typing import Any
 import pytest
 
 from protocol.api.messages import HeavyHitterPage
-from protocol.mechanism import Answer, Estimate, add_estimates
+from protocol.mechanism import Answer, Estimate, ListQuality, Mechanism, add_estimates
 from protocol.mechanisms.registry import MECHANISMS
 from server.db.repositories.leases import close_round_job
 from server.db.repositories.rounds import ClosedRound
 from tests.server.harness import Served
 
+QUALITY = ListQuality(
+    expected_precision=0.9,
+    expected_missed=1.5,
+    tokens=40,
+    tokens_standard_error=6,
+    unlisted_share=0.25,
+    distinct_items=12,
+)
 HOSTILE = ["=cmd()", "+1", "-1", "@x", "\tx", "<b>", 'a"b,c', "nul\0", "ünï", "a\nb"]
 
 
@@ -26,9 +34,10 @@ async def answer(served: Served, *rounds: Sequence[tuple[Any, ...]]) -> str:
         decoded = tuple(Estimate(*estimate) for estimate in estimates)
         study_state = add_estimates(await store.answers.study_state(study), decoded)
         result = Answer(True, len(decoded), decoded, study_state)
-        heavy = MECHANISMS[plan.mechanism].final_estimates(plan.question, study_state)
+        mechanism = MECHANISMS[plan.mechanism]
+        heavy = Mechanism.final_estimates(mechanism, plan.question, study_state)
         following = plan.model_copy(update={"round": number + 1})
-        outcome = ClosedRound("decoded", 6, result, tuple(heavy))
+        outcome = ClosedRound("decoded", 6, result, tuple(heavy), QUALITY)
         lease = await store.leases.claim(close_round_job(study, number), "test", 60)
         await store.rounds.close(study, number, outcome, following, lease)
     return study
@@ -56,6 +65,40 @@ async def test_estimates_and_variances_add_up_over_rounds_and_reach_the_threshol
     assert page.next is None
 
 
+async def test_items_have_probabilities_and_the_list_has_its_expected_quality(
+    each_served: Served,
+) -> None:
+    """The estimate of c has a standard deviation of 2; the probability of b is stored."""
+    items = [("c", 9, 4), ("a", 4, 0), ("b", 6, 4, None, 0.7)]
+    page = await show(each_served, await answer(each_served, items))
+    by_item = {row.item: row for row in page.heavy_hitters}
+    assert by_item["a"].probability == 1
+    assert 0.99 < by_item["c"].probability < 1
+    assert by_item["a"].top_probability is None
+    assert page.quality == QUALITY
+
+
+async def test_the_top_items_have_the_probability_of_being_among_them(served: Served) -> None:
+    study = await answer(served, [("a", 30, 1), ("b", 9, 4), ("c", 9, 4), ("d", 4, 1)])
+    page = await show(served, study, top=2)
+    (first, second) = page.heavy_hitters
+    assert (first.item, first.top_probability, page.next) == ("a", 1, None)
+    assert second.top_probability == pytest.approx(0.5, abs=0.05)
+    assert len((await show(served, study, top=10)).heavy_hitters) == 4
+
+
+async def test_a_threshold_may_be_raised_later_but_not_lowered(served: Served) -> None:
+    study = await answer(served, [("a", 30, 1), ("b", 9, 4), ("c", 4, 0)])
+    page = await show(served, study, threshold=9)
+    assert [row.item for row in page.heavy_hitters] == ["a", "b"]
+    assert page.heavy_hitters[1].probability == pytest.approx(0.58, abs=0.03)
+    assert [row.item for row in (await show(served, study, threshold=10)).heavy_hitters] == ["a"]
+    path = f"/v1/studies/{study}/heavy-hitters"
+    refused = await served.client.get(path, params={"threshold": 3})
+    assert refused.status_code == 422
+    assert "agreed to a threshold of 4" in refused.json()["detail"]
+
+
 async def test_intervals_end_at_what_all_devices_of_the_rounds_may_hold(served: Served) -> None:
     """Six devices with two items each, in one round and in two."""
     by_rounds = []
@@ -79,7 +122,7 @@ async def test_a_flag_is_in_the_page_and_in_the_table_until_the_study_ends(
     path = f"/v1/studies/{study}/heavy-hitters"
     response = await each_served.client.get(path, params={"format": "csv"})
     first, second = list(csv.reader(io.StringIO(response.text, newline="")))[1:]
-    assert (float(first[-1]), second[-1]) == (pytest.approx(1e-9), "")
+    assert (float(first[-2]), second[-2]) == (pytest.approx(1e-9), "")
 
 
 async def test_pages_have_each_item_once_in_the_same_order_on_every_database(
@@ -116,7 +159,8 @@ async def test_the_table_has_every_row_and_no_formula(served: Served) -> None:
         response = await served.client.get(path, **how)
         assert response.headers["content-type"] == "text/csv; charset=utf-8"
         head, *rows = csv.reader(io.StringIO(response.text, newline=""))
-        assert head == ["item", "estimate", "standard_error", "low", "high", "cohort_p_value"]
+        assert head[:5] == ["item", "estimate", "standard_error", "low", "high"]
+        assert head[5:] == ["cohort_p_value", "probability"]
         assert {row[0].removeprefix("'") for row in rows} == set(HOSTILE)
         assert not [row for row in rows if row[0].startswith(("=", "+", "-", "@", "\t"))]
         assert {tuple(row[1:3]) for row in rows} == {("5.0", "2.0")}

@@ -7,6 +7,7 @@ import pytest
 from protocol.api.messages import ProblemType
 from protocol.api.rates import ItemChange, ItemChanges, RoundRates
 from protocol.mechanism import Answer, Estimate, add_estimates
+from protocol.mechanisms.counted_devices import add_devices
 from protocol.mechanisms.iblt.round_counts import record_round_counts
 from protocol.mechanisms.registry import MECHANISMS
 from server.db.repositories.leases import close_round_job
@@ -30,6 +31,7 @@ async def play(served: Served, *rounds: dict[str, float] | None, t: float = 1) -
         estimates = [Estimate(item, t * count, t * count * (t - 1)) for item, count in items]
         state = add_estimates(state, estimates)
         spread = None if counts is None else t - 1
+        state = add_devices(state, DEVICES, is_read=counts is not None)
         state = record_round_counts(plan, state, DEVICES, estimates, spread)
         answer = Answer(counts is not None, len(estimates), tuple(estimates), state)
         heavy = MECHANISMS[plan.mechanism].final_estimates(plan.question, state)

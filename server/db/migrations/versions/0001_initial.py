@@ -157,6 +157,7 @@ def _create_answers() -> None:
         "study_states",
         sa.Column("study", sa.String(length=64), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("quality", sa.String(), nullable=True),
         sa.ForeignKeyConstraint(["study"], ["studies.id"]),
         sa.PrimaryKeyConstraint("study"),
     )
@@ -167,6 +168,7 @@ def _create_answers() -> None:
         sa.Column("estimate", sa.Double(), nullable=False),
         sa.Column("variance", sa.Double(), nullable=False),
         sa.Column("cohort_p_value", sa.Double(), nullable=True),
+        sa.Column("probability", sa.Double(), nullable=True),
         sa.ForeignKeyConstraint(["study"], ["studies.id"]),
         sa.PrimaryKeyConstraint("study", "item"),
     )
