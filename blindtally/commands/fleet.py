@@ -199,6 +199,7 @@ def fleet(
             repeat_exact=repeat_exact,
             modes=frozenset[Mode]({mode, "active"}),  # a device may always trust the server less
             trust_server_identities=trust_server_identities,
+            accept_exact_estimates=True,  # simulated devices have no secrets
         )
         config = FleetConfig(
             devices or DEFAULT_DEVICES,

@@ -102,6 +102,8 @@ _ALL_REPORT_MECHANISMS: tuple[ReportMechanism[Any, Any, Any], ...] = (
     *LINEAR_MECHANISMS,
     PrefixExtensionMechanism(),
 )
+# Estimates of sums without noise that may show what a single device holds.
+EXACT_ESTIMATE_MECHANISMS = frozenset({NumberSums.name, COUNT_MEDIAN.name, COUNT_SKETCH.name})
 REPORT_MECHANISMS: dict[str, ReportMechanism[Any, Any, Any]] = {
     mechanism.name: mechanism for mechanism in _ALL_REPORT_MECHANISMS
 }

@@ -15,7 +15,12 @@ from fastapi import Request, Response
 from pydantic import ValidationError
 
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
-from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
+from protocol.mechanisms.registry import (
+    EXACT_ESTIMATE_MECHANISMS,
+    REPORT_MECHANISMS,
+    SUM_MECHANISMS,
+    AnyPlan,
+)
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
 from protocol.study import DEFAULT_MIN_THRESHOLD
 from secagg.parameters import choose_parameters
@@ -144,6 +149,9 @@ def _refused_by_devices(plan: AnyPlan) -> Iterator[AdviceLine]:
     if plan.registry is None:
         yield AdviceLine("Registrar", "none", note)
     release = plan.release if isinstance(plan, ReleasePlan) else None
+    shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.cohort_size)
+    if plan.mechanism in EXACT_ESTIMATE_MECHANISMS and shares is None:
+        yield AdviceLine("Noise", "none", f"may show what one device holds: {note}")
     if release is not None and release.variance:  # they compute what the noise hides
         return
     threshold = plan.question.threshold if release is None else release.threshold

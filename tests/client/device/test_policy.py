@@ -18,6 +18,7 @@ from client.device.policy import (
 )
 from protocol.api.messages import SlotAssignment
 from protocol.domains.hashed import Hashed
+from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_plan, parse_question
@@ -69,6 +70,7 @@ def test_the_default_limits_are_those_of_the_documents() -> None:
         repeat_exact=False,
         max_exact_studies=1,
         exact_period_days=30.0,
+        accept_exact_estimates=False,
     )
 
 
@@ -454,3 +456,30 @@ def test_a_refusal_passes_from_process_to_process() -> None:
     error = PolicyError("min_cohort", "takes 20 others at least", 12)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert (again.limit, again.needed, str(again)) == ("min_cohort", 12, str(error))
+
+
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        ({"mechanism": "number-sums"}, True),
+        ({"mechanism": "count-median"}, True),
+        ({"mechanism": "count-sketch"}, True),
+        ({"mechanism": "count-sketch", "epsilon": 30, "delta": 1e-6}, True),  # above max_epsilon
+        ({"mechanism": "count-sketch", "epsilon": 2, "delta": 1e-6}, False),
+        ({"mechanism": "adaptive-iblt"}, False),
+    ],
+)
+def test_estimates_that_may_show_one_device_are_refused_by_default(
+    asked: dict[str, Any], refused: bool
+) -> None:
+    numbers = NumericInterval(low=0, high=100, alpha=10, length=2)
+    domain = numbers if asked["mechanism"] == "number-sums" else Utf8(max_bytes=2)
+    fields = {"threshold": 100, "contribution": 1, "words": 20_000, "domain": domain}
+    question = parse_question(fields | asked)
+    made = MECHANISMS[question.mechanism].first_plan(question, TERMS, STUDY, 1, Random(1))
+
+    def limits(policy: Policy) -> list[str]:
+        return [each.limit for each in policy.violations(made, STUDY, 1)]
+
+    assert ("accept_exact_estimates" in limits(Policy())) == refused
+    assert "accept_exact_estimates" not in limits(Policy(accept_exact_estimates=True))
