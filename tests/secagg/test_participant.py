@@ -55,6 +55,11 @@ def test_a_roster_without_me_in_my_slot_is_refused(group: Group, slot: int) -> N
     assert_refuses_to_share(group, group.session, "another than me", slot)
 
 
+def test_the_last_participant_is_not_in_slot_minus_one(group: Group) -> None:
+    with pytest.raises(UnsafeRequestError, match="another than me in slot -1"):
+        group.joined[N - 1].share(-1, group.session, group.rng)
+
+
 def test_a_key_twice_is_refused_for_either_use(group: Group) -> None:
     keys, others, mine = (group.session.roster[slot].keys for slot in (3, 4, 0))
     for repeated in (
@@ -108,8 +113,8 @@ def test_fewer_holders_than_a_threshold_are_refused_and_a_threshold_suffices() -
     count = group.session.n - group.session.quorum
     holders = transcript.holders(0)
     assert count == len(holders) - 1
-    refused, enough = without(transcript, holders[:count]), without(transcript, holders[2:count])
-    assert_refuses_to_mask(group, refused, "named only 1 of my holders with threshold 4")
+    refused, enough = without(transcript, holders[1:count]), without(transcript, holders[2:count])
+    assert_refuses_to_mask(group, refused, "named only 2 of my holders with threshold 4")
     state, _ = group.checked[0].mask(enough, RING, RING.zero())
     assert state.transcript is enough
 

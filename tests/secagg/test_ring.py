@@ -75,6 +75,18 @@ def test_a_packed_vector_that_is_refused_leaves_the_sum_as_it_was() -> None:
     assert integers(total) == [[1, 2], [3, 4]]
 
 
+@pytest.mark.parametrize("q", [16, 251])
+def test_a_packed_lane_of_another_length_or_with_padding_is_refused(q: int) -> None:
+    lane = Lane(q, 3)
+    for refuse in (lane.check_packed, lane.unpack):
+        for data in (bytes(lane.nbytes - 1), bytes(lane.nbytes + 1)):
+            with pytest.raises(ValueError, match=f"a lane of {lane.nbytes} bytes expected"):
+                refuse(data)
+    if q == 16:  # 12 bits, so 4 pad
+        with pytest.raises(ValueError, match="pad a lane"):
+            lane.check_packed(b"\0\x10")
+
+
 @given(rings(), st.data())
 def test_checking_a_packed_vector_refuses_the_same_as_unpacking(
     drawn: Drawn, data: st.DataObject

@@ -57,16 +57,18 @@ def run(*args: str) -> tuple[int, str]:
 
 
 def test_common_items_have_their_probability_of_being_among_the_first(url: str) -> None:
-    """Each of 12 devices holds one of 12 items in four; the threshold is 1."""
-    question = AdaptiveIbltQuestion(threshold=1, domain=Utf8(max_bytes=3), words=1000)
+    """Each of 12 devices holds one of two items; the threshold is 5."""
+    question = AdaptiveIbltQuestion(
+        threshold=5, contribution=1, domain=Utf8(max_bytes=3), words=1000
+    )
     with Analyst(url) as analyst:
         study = analyst.create("items", question, TERMS, rounds=1)
-        asyncio.run(play(url, study.view))
+        asyncio.run(play(url, study.view, ("a", "b"), 0))
         study.wait()
         code, output = run(study.id, "--top", "5", "--url", url, "--json", "-")
         document = json.loads(output)
         assert code == 0
-        assert len(document["items"]) == 5
+        assert {row["item"] for row in document["items"]} == {"a0", "b0"}
         assert all(0 < row["top_probability"] <= 1 for row in document["items"])
         assert document["quality"]["expected_precision"] > 0.9
         assert [row.item for row in study.top(5)] == [row["item"] for row in document["items"]]
@@ -75,7 +77,7 @@ def test_common_items_have_their_probability_of_being_among_the_first(url: str) 
         assert quality.model_dump() == document["quality"]
         code, output = run(study.id, "--threshold", "0.5", "--url", url)
         assert code == 1
-        assert "agreed to a threshold of 1" in output
+        assert "agreed to a threshold of 5" in output
 
 
 def test_all_queries_can_be_sent_at_once(at: list[str]) -> None:

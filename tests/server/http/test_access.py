@@ -35,7 +35,7 @@ from tests.server.listener import listening
 from tests.server.party import refused
 
 PATH_PARAMETERS = {"study": "0123456789abcdef", "number": "1", "cohort": "0", "name": "phones"}
-PATH_PARAMETERS |= {"registrar": "ab" * 32}
+PATH_PARAMETERS |= {"registrar": "ab" * 32, "other": "fedcba9876543210"}
 
 
 async def paths(served: Served) -> list[tuple[str, str]]:
