@@ -6,7 +6,7 @@ creates studies and reads answers, and `take_part` is the whole part of a device
 
 from client.analyst.analyst import Analyst, Study
 from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
-from client.analyst.requests import ResultTable
+from client.analyst.result_table import ResultTable
 from client.device.device import DeviceStep
 from client.device.device_state import DeviceState
 from client.device.driver import EndState

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.planning.words_needed import StudySetting, f1
+from blindtally.planning.f1_by_words import StudySetting, f1
 from blindtally.simulate.populations import DriftKind, ItemPopulation, RoundCounts
 from blindtally.simulate.token_study import terms_for_tokens
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.planning.words_needed import (
+from blindtally.planning.f1_by_words import (
     GOALS,
     TRACKED,
     F1Curve,

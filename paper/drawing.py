@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from blindtally.planning.words_needed import F1Curve
+from blindtally.planning.f1_by_words import F1Curve
 from paper.curves import (
     ADAPTIVE,
     ADAPTIVE_IBLT,

@@ -14,7 +14,7 @@ from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 from blindtally.parallel import DaskOption, WorkersOption
-from blindtally.planning.words_needed import (
+from blindtally.planning.f1_by_words import (
     GOALS,
     TRACKED,
     F1Curve,

@@ -37,7 +37,7 @@ from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
 from server.pages.forms.preview import Predict, Predictor
 from server.pages.history import EstimateHistories
-from server.pages.page_router import unauthenticated_response
+from server.pages.page_requests import unauthenticated_response
 from server.service import run_service
 from server.settings import Settings
 from server.telemetry import traces

@@ -100,7 +100,9 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_choosing_a_study_by_earlier_results_reveals_more_than_each",
     ),
     "tests/protocol/privacy/test_pipeline_audit.py": ALL_TESTS,
-    "tests/protocol/privacy/test_planning.py": ("test_the_smallest_thetas_of_sampled_tables",),
+    "tests/protocol/privacy/test_budget_parameters.py": (
+        "test_the_smallest_thetas_of_sampled_tables",
+    ),
     "tests/protocol/privacy/test_sample_threshold.py": (
         "test_the_worst_of_all_k_is_what_enumeration_of_all_k_gives",
     ),

@@ -14,6 +14,7 @@ from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.progress import progress_steps
 from blindtally.console.tables import print_parts, result_table
 from blindtally.planning import release_designs, sketch_noise
+from blindtally.planning.f1_by_words import StudySetting
 from blindtally.planning.forecast import (
     DEVICE_RANGE,
     Prediction,
@@ -33,7 +34,6 @@ from blindtally.planning.population_range import (
     case_of_file,
     middle_case,
 )
-from blindtally.planning.words_needed import StudySetting
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Domain
 from protocol.mechanisms.registry import parse_question

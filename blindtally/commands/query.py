@@ -13,7 +13,7 @@ from protocol.api.segments import SegmentSummary
 from protocol.mechanism import ListQuality, quality_sentence
 from protocol.mechanisms.number_summary import NumberSummary
 from protocol.mechanisms.number_sums import NumberSums
-from protocol.mechanisms.segment_totals import segments_of
+from protocol.mechanisms.segment_estimates import segments_of
 
 _DISTRIBUTIONS = {"hierarchical-histogram", "triehh", "prefix-extension"}
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]

@@ -28,7 +28,7 @@ from server.db import migrations
 from server.db.database import Database
 from server.db.repositories.access import AccessRepository
 from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
-from server.http.protocol_limits import ConnectionLimits, LimitedHttpProtocol
+from server.http.connection_limits import ConnectionLimits, LimitedHttpProtocol
 from server.settings import Settings
 from server.telemetry import logs, traces
 

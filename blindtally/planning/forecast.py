@@ -11,8 +11,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from blindtally.planning.population_range import NamedCase
-from blindtally.planning.words_needed import (
+from blindtally.planning.f1_by_words import (
     GOALS,
     TRACKED,
     StudyCase,
@@ -20,6 +19,7 @@ from blindtally.planning.words_needed import (
     draw_study,
     f1_over_sizes,
 )
+from blindtally.planning.population_range import NamedCase
 from blindtally.simulate.token_study import TokenStudy, TooFewWordsError, run_tokens
 from protocol.domains.hashed import Hashed
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import read_dataset
-from blindtally.planning.words_needed import StudyCase, StudySetting
+from blindtally.planning.f1_by_words import StudyCase, StudySetting
 from blindtally.simulate.populations import ItemPopulation, population_of
 from blindtally.simulate.token_study import KeyedPopulation
 from protocol.domains.hashed import Hashed

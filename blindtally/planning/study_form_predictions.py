@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from blindtally.console.tables import format_seconds
+from blindtally.planning.f1_by_words import StudySetting
 from blindtally.planning.forecast import (
     DEVICE_RANGE,
     ROUND_RANGE,
@@ -18,7 +19,6 @@ from blindtally.planning.forecast import (
 )
 from blindtally.planning.population_range import AssumedCounts, bracketing_cases, middle_case
 from blindtally.planning.sum_costs import SumCost, measure_operations
-from blindtally.planning.words_needed import StudySetting
 from blindtally.process_pool import RetryingProcessPool
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan

@@ -16,7 +16,7 @@ from blindtally.console.options import (
     complete_mechanism,
 )
 from blindtally.parallel import DaskOption, WorkersOption
-from blindtally.simulate.domains import DomainChoice
+from blindtally.simulate.domain_choice import DomainChoice
 from blindtally.simulate.populations import DriftKind
 from protocol.mechanisms.frequency_sketches import FrequencySketchName
 from protocol.mechanisms.number_sums import NumberSums

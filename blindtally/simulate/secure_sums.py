@@ -8,7 +8,7 @@ from blindtally.console.progress import with_progress
 from blindtally.console.tables import fact_table
 from blindtally.datasets.reader import read_dataset
 from blindtally.parallel import open_round_executor
-from blindtally.simulate.domains import choose_domain
+from blindtally.simulate.domain_choice import choose_domain
 from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import SimulationResult, heavy_hitter_table, shown_share
 from blindtally.simulate.round_schedule import RoundSchedule

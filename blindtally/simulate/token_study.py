@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.simulate.domains import cheapest_domain
+from blindtally.simulate.domain_choice import cheapest_domain
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from protocol.arrays import Integers
 from protocol.domains.strings import Domain

@@ -19,7 +19,8 @@ from typing import Self
 import httpx
 
 from client.analyst import requests
-from client.analyst.requests import ApiRequest, EventCursor, ResultTable, RoundChanges
+from client.analyst.requests import ApiRequest, EventCursor, RoundChanges
+from client.analyst.result_table import ResultTable
 from client.analyst.sender import Sender
 from protocol.api.events import Event
 from protocol.api.messages import (

@@ -19,7 +19,8 @@ import httpx
 
 from client.analyst import requests
 from client.analyst.async_sender import AsyncSender
-from client.analyst.requests import ApiRequest, EventCursor, ResultTable, RoundChanges
+from client.analyst.requests import ApiRequest, EventCursor, RoundChanges
+from client.analyst.result_table import ResultTable
 from protocol.api.events import Event
 from protocol.api.messages import (
     HeavyHitter,

@@ -1,10 +1,10 @@
-"""Requests of an analyst as plain data, and the tables of their answers."""
+"""Requests of an analyst as plain data, and what has changed since the previous one."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -12,7 +12,6 @@ from httpx_sse import ServerSentEvent
 from pydantic import BaseModel
 
 from client.errors import check_response
-from client.install_command import install_command
 from protocol.api.events import Event
 from protocol.api.messages import (
     HeavyHitter,
@@ -26,9 +25,6 @@ from protocol.api.messages import (
     StudyView,
 )
 from protocol.study import Terms
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given
 DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
@@ -84,44 +80,6 @@ class PagedRequest(Generic[T]):
 
     def page(self, after: str | int | None) -> ApiRequest[tuple[Sequence[T], str | int | None]]:
         return ApiRequest("GET", self.path, self.parse, {} if after is None else {"after": after})
-
-
-class ResultTable(Sequence[T]):
-    """Rows in order; `columns` are the attributes of a row that a data frame shows."""
-
-    def __init__(self, rows: Iterable[T], columns: Iterable[str]) -> None:
-        self._rows = tuple(rows)
-        self.columns = tuple(columns)
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> "ResultTable[T]": ...
-    def __getitem__(self, index: int | slice) -> "T | ResultTable[T]":
-        if isinstance(index, slice):
-            return ResultTable(self._rows[index], self.columns)
-        return self._rows[index]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ResultTable) and self._rows == other._rows
-
-    def __hash__(self) -> int:
-        return hash(self._rows)
-
-    def __repr__(self) -> str:
-        return "\n".join(map(repr, self._rows)) or "no rows"
-
-    def to_pandas(self) -> "DataFrame":
-        """Return a data frame; raises ImportError with the command that installs pandas."""
-        try:
-            from pandas import DataFrame  # noqa: PLC0415 - pandas is optional
-        except ImportError as error:
-            raise ImportError(f"data frames need pandas: {install_command('pandas')}") from error
-        records = [[getattr(row, column) for column in self.columns] for row in self._rows]
-        return DataFrame(records, columns=list(self.columns))
 
 
 class RoundChanges:

@@ -15,9 +15,9 @@ from client.analyst.requests import (
     ApiRequest,
     EventCursor,
     PagedRequest,
-    ResultTable,
     client_options,
 )
+from client.analyst.result_table import ResultTable
 from client.errors import (
     WrongStateError,
     check_response,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from protocol.api.messages import HeavyHitter
 from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain
-from protocol.mechanisms.segment_totals import SegmentTotal, segments_of
+from protocol.mechanisms.segment_estimates import SegmentTotal, segments_of
 from protocol.model import PublicModel
 
 

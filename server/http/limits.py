@@ -1,7 +1,7 @@
 """Limits of request bodies, and security headers.
 
 A body that is too large is refused by its Content-Length or, without one, at the first chunk beyond
-the limit; this module buffers nothing. `protocol_limits.py` limits the headers of requests.
+the limit; this module buffers nothing. `connection_limits.py` limits the headers of requests.
 """
 
 import asyncio

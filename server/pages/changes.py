@@ -14,7 +14,7 @@ from server.api.changes import compared_studies, item_changes, rate_history, rou
 from server.api.common import StudyId
 from server.errors import ProblemError
 from server.pages.charts import Sparkline, rate_sparkline
-from server.pages.page_router import page_router
+from server.pages.page_requests import page_router
 from server.pages.view import render
 from server.principals import Permission
 from server.service import Service, ServiceDep

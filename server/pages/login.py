@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse
 from protocol.api.credentials import API_KEY_PREFIX, bearer_secret
 from server.api.dependencies import Caller
 from server.http.auth import COOKIE_NAME, client_address, is_page
-from server.pages.page_router import page_router, read_form
+from server.pages.page_requests import page_router, read_form
 from server.pages.view import PAGE_HEADERS, render
 from server.service import ServiceDep
 

@@ -11,7 +11,7 @@ from protocol.privacy.ledger import Statement
 from server.api.common import paginate
 from server.api.populations import population_statement
 from server.db.repositories.leases import ALIVE_WITHIN
-from server.pages.page_router import page_router
+from server.pages.page_requests import page_router
 from server.pages.view import render
 from server.principals import Permission
 from server.service import Service, ServiceDep

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.datasets.reader import DataError
-from blindtally.planning.words_needed import F1Curve, F1Point, StudySetting
+from blindtally.planning.f1_by_words import F1Curve, F1Point, StudySetting
 from blindtally.simulate.populations import (
     DRIFT_KINDS,
     PAPER_ALPHABET,

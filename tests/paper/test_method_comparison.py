@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from blindtally.planning import words_needed
-from blindtally.planning.words_needed import TRACKED, StudyCase, StudySetting, f1_over_sizes
+from blindtally.planning import f1_by_words
+from blindtally.planning.f1_by_words import TRACKED, StudyCase, StudySetting, f1_over_sizes
 from blindtally.simulate.populations import ItemPopulation
 from blindtally.simulate.token_study import KeyedPopulation
 from paper.curves import PAPER, compare_methods
@@ -30,8 +30,8 @@ def test_the_papers_tables_find_all_if_there_is_room_and_nothing_without() -> No
 
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words_needed, "_SIZE_RATIO", 1.7)
-    monkeypatch.setattr(words_needed, "_CONFIRMING_SIZES", 0)
+    monkeypatch.setattr(f1_by_words, "_SIZE_RATIO", 1.7)
+    monkeypatch.setattr(f1_by_words, "_CONFIRMING_SIZES", 0)
 
 
 @pytest.mark.usefixtures("coarse")

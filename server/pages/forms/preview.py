@@ -31,7 +31,7 @@ from server.pages.formatting import items_label, nbytes, number, percent, signif
 from server.pages.forms.errors import assign_to_fields, with_labels
 from server.pages.forms.fields import NAME_FIELD, question_form, study_document
 from server.pages.history import RoundSize
-from server.pages.page_router import page_router, read_form
+from server.pages.page_requests import page_router, read_form
 from server.pages.view import render
 from server.principals import Permission
 from server.service import Service, ServiceDep

@@ -24,7 +24,7 @@ from server.pages.forms.fields import (
     question_form,
     study_document,
 )
-from server.pages.page_router import page_router, read_form
+from server.pages.page_requests import page_router, read_form
 from server.pages.view import PAGE_HEADERS, render
 from server.principals import Permission
 from server.service import ServiceDep

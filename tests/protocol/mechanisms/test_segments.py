@@ -11,7 +11,7 @@ import pytest
 from protocol.domains.hashed import HashedProduct
 from protocol.domains.strings import Alphabet, Domain, Product, Utf8
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
-from protocol.mechanisms.segment_totals import segment_totals
+from protocol.mechanisms.segment_estimates import segment_totals
 from protocol.simulation.study import run_study
 from protocol.study import EMPTY_STATE, StudyState, Terms
 

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from server.db.schema import EventRow, MessageRow, ParticipantRow, StudyRow
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, study_request
-from tests.server.http.test_protocol_limits import listening
+from tests.server.http.test_connection_limits import listening
 from tests.server.party import Party
 
 _PATIENCE = 60.0

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from blindtally.datasets.device_histograms import DeviceHistograms
-from blindtally.planning import words_needed
-from blindtally.planning.words_needed import (
+from blindtally.planning import f1_by_words
+from blindtally.planning.f1_by_words import (
     GOALS,
     TRACKED,
     StudyCase,
@@ -29,7 +29,7 @@ def test_sizes_that_are_left_out_move_no_goal(monkeypatch: pytest.MonkeyPatch, e
     rising[23] = 0.94  # 0.95 is reached after this one and stays
     sizes = {round(60 * 1.2**number): f1 for number, f1 in enumerate(rising)}
     monkeypatch.setattr(
-        words_needed, "score_method", lambda *arguments: sizes.get(arguments[2], 1.0)
+        f1_by_words, "score_method", lambda *arguments: sizes.get(arguments[2], 1.0)
     )
     case, setting = (
         StudyCase(KeyedPopulation.of(POPULATION, 100), "none", 1),

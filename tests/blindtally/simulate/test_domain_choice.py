@@ -2,7 +2,7 @@
 
 import pytest
 
-from blindtally.simulate.domains import DomainChoice, choose_domain
+from blindtally.simulate.domain_choice import DomainChoice, choose_domain
 from protocol.domains.strings import Domain
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

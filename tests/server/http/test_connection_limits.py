@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from uvicorn.server import ServerState
 
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
-from server.http.protocol_limits import ConnectionLimits, LimitedHttpProtocol
+from server.http.connection_limits import ConnectionLimits, LimitedHttpProtocol
 from tests.server.conftest import Serve
 from tests.server.party import refused
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from client.analyst.requests import ResultTable
+from client.analyst.result_table import ResultTable
 from client.install_command import install_command
 from protocol.api.messages import QueryResult
 
