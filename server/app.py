@@ -10,8 +10,6 @@ from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 
 from server.api import (
-    answers,
-    changes,
     enrolments,
     events,
     health,
@@ -20,10 +18,10 @@ from server.api import (
     reports,
     rounds,
     seatings,
-    segments,
     studies,
     uploads,
 )
+from server.api.answers import changes, distributions, heavy_hitters, segments
 from server.api.openapi import openapi_document
 from server.http import problem_details
 from server.http.auth import AuthMiddleware
@@ -98,7 +96,8 @@ def create_app(
         studies,
         rounds,
         events,
-        answers,
+        heavy_hitters,
+        distributions,
         changes,
         segments,
         populations,

@@ -61,7 +61,7 @@ from secagg.shares import (
     share_pairs_bytes,
     unpack_share_pairs,
 )
-from server.api.answers import _cursor, _parse_cursor
+from server.api.answers.heavy_hitters import _cursor, _parse_cursor
 from server.api.dependencies import _credential_digest
 from server.db.database import parse_url
 from server.errors import ProblemError

@@ -21,7 +21,7 @@ from protocol.mechanisms.registry import AnyPlan
 from protocol.quantiles.cdf import EmptyTreeError
 from protocol.quantiles.distribution import Distribution
 from protocol.study import StudyState
-from server.api.answers import query_results
+from server.api.answers.distributions import query_results
 from server.db.store import Store
 from server.pages.charts import Chart, Series, Sparkline, sparkline
 from server.pages.history import EstimateHistory

@@ -10,7 +10,7 @@ from fastapi import Query, Request, Response
 from protocol.api.messages import ProblemType, StudyView
 from protocol.api.rates import RATE_DEVICES, ItemChange, ItemChanges, RoundRate
 from protocol.changes import RateHistory
-from server.api.changes import compared_studies, item_changes, rate_history, round_rates
+from server.api.answers.changes import compared_studies, item_changes, rate_history, round_rates
 from server.api.common import StudyId
 from server.errors import ProblemError
 from server.pages.charts import Sparkline, rate_sparkline

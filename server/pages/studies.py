@@ -10,11 +10,11 @@ from protocol.api.messages import ProblemType, StudyView
 from protocol.mechanism import quality_sentence
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from server.api import studies as api
-from server.api.answers import csv_table, heavy_hitter_page
+from server.api.answers.heavy_hitters import csv_table, heavy_hitter_page
+from server.api.answers.segments import segment_summaries
 from server.api.common import StudyId, paginate
 from server.api.dependencies import Caller, require
 from server.api.populations import study_statement
-from server.api.segments import segment_summaries
 from server.errors import ProblemError
 from server.pages import charts
 from server.pages.answers import distribution_summary, item_table, number_summaries

@@ -1,56 +1,38 @@
-"""Answers of a study: heavy hitters, distributions of values, and sums of numbers.
-
-Every answer is computed from published results. It costs no privacy, however often it is read.
-"""
+"""Distributions of values: quantiles, ranks, ranges and prefixes, and means of numbers."""
 
 import asyncio
-import csv
-import io
-import json
-import math
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query
 
 from protocol.api.messages import (
-    HeavyHitter,
-    HeavyHitterPage,
     ProblemType,
     QueryResult,
     QueryResults,
 )
-from protocol.arrays import Floats
 from protocol.domains.numeric import NumericInterval
-from protocol.empirical_bayes import probabilities_of_reaching, probabilities_of_top
 from protocol.mechanisms.central.queries import distribution
 from protocol.mechanisms.number_summary import (
     NoNumbersError,
     NumberSummaries,
     summarise_numbers,
 )
-from protocol.mechanisms.registry import AnyPlan, AnyQuestion
+from protocol.mechanisms.registry import AnyPlan
 from protocol.quantiles.cdf import EmptyTreeError, Estimator
 from protocol.quantiles.distribution import BoundedEstimate, Distribution
 from protocol.study import StudyState
-from server.api.common import StudyId, paginate, problem_responses
+from server.api.common import StudyId, problem_responses
 from server.api.dependencies import require
 from server.errors import ProblemError, malformed
-from server.http.etag import ETagRoute, etag_responses
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
 router = APIRouter(
     prefix="/v1/studies/{study}", tags=["answers"], dependencies=[require(Permission.READ)]
 )
-_FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets run cells that start so
-_JSON_OR_CSV: dict[str, Any] = {
-    "model": HeavyHitterPage,
-    "content": {"text/csv": {"schema": {"type": "string"}}},
-}
 _MAX_POINTS = 1000
 _QUERY_PROBLEMS = problem_responses(404, 409, 422)
 _TextValues = Annotated[
@@ -60,118 +42,6 @@ Beta = Annotated[
     float, Query(gt=0, lt=1, description="Probability that an interval misses the true value.")
 ]
 _DomainValues: TypeAlias = list[float] | list[str]
-
-
-async def heavy_hitters(
-    study: StudyId,
-    request: Request,
-    service: ServiceDep,
-    *,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    after: Annotated[str | None, Query(max_length=40_000)] = None,
-    output_format: Annotated[Literal["json", "csv"] | None, Query(alias="format")] = None,
-    threshold: Annotated[float | None, Query(gt=0, allow_inf_nan=False)] = None,
-    top: Annotated[int | None, Query(ge=1, le=1000)] = None,
-) -> HeavyHitterPage | Response:
-    """Return the items that reach the study's threshold, summed over rounds.
-
-    With `threshold`, only those that reach this higher one. With `top`, only the most frequent
-    ones, with the probability that each is among them. Neither is paged. With `Accept: text/csv`
-    or `format=csv`, the response is one CSV table of all items. A cell that a spreadsheet would run
-    as a formula starts with an apostrophe.
-    """
-    accepts_csv = "text/csv" in request.headers.get("accept", "")
-    if output_format == "csv" or (output_format is None and accepts_csv):
-        items = await service.store.answers.heavy_hitters(study)
-        return Response(csv_table(items), media_type="text/csv; charset=utf-8")
-    cursor = None if after is None else _parse_cursor(after)
-    if threshold is not None or top is not None:
-        question = (await service.store.studies.show(study)).question
-        items = await service.store.answers.heavy_hitters(study)
-        items = items if threshold is None else _above(items, threshold, question)
-        selected = items[:limit] if top is None else _top(items, top)
-        return await heavy_hitter_page(service, study, selected)
-    rows = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
-    page, last = paginate(rows, limit)
-    return await heavy_hitter_page(service, study, page, _cursor(last) if last else None)
-
-
-router.add_api_route(
-    "/heavy-hitters",
-    heavy_hitters,
-    response_model=HeavyHitterPage,
-    responses=etag_responses({200: _JSON_OR_CSV, **problem_responses(404, 422)}),
-    route_class_override=ETagRoute,
-)
-
-
-async def heavy_hitter_page(
-    service: Service, study: str, items: Sequence[HeavyHitter], following: str | None = None
-) -> HeavyHitterPage:
-    """Return a page of `items`, with the rounds on which their estimates rest."""
-    summed, decoded = await service.store.progress.summed_and_decoded_rounds(study)
-    return HeavyHitterPage(
-        heavy_hitters=tuple(items),
-        summed_rounds=summed,
-        decoded_rounds=decoded,
-        next=following,
-        quality=await service.store.answers.list_quality(study),
-    )
-
-
-def _above(
-    items: Sequence[HeavyHitter], threshold: float, question: AnyQuestion
-) -> tuple[HeavyHitter, ...]:
-    """Return the `items` that reach a `threshold` above the study's, with their probabilities."""
-    if threshold < question.threshold:
-        limit = f"devices agreed to a threshold of {question.threshold:g}; ask for this or more"
-        raise malformed(limit, location="query.threshold")
-    counts, variances = _counts(items)
-    probabilities = probabilities_of_reaching(counts, variances, math.ceil(threshold) - 0.5)
-    rows = zip(items, probabilities.tolist(), strict=True)
-    return tuple(
-        row.model_copy(update={"probability": min(probability, row.probability)})
-        for row, probability in rows
-        if probability >= question.confidence
-    )
-
-
-def _top(items: Sequence[HeavyHitter], k: int) -> list[HeavyHitter]:
-    """Return the `k` most frequent `items`, with the probability of each to be among them."""
-    probabilities = probabilities_of_top(*_counts(items), k).tolist()
-    rows = zip(items[:k], probabilities[:k], strict=True)
-    return [row.model_copy(update={"top_probability": probability}) for row, probability in rows]
-
-
-def _counts(items: Sequence[HeavyHitter]) -> tuple[Floats, Floats]:
-    counts = np.array([row.estimate for row in items], np.float64)
-    return counts, np.array([row.standard_error for row in items], np.float64) ** 2
-
-
-def _cursor(last: HeavyHitter) -> str:
-    return urlsafe_b64encode(json.dumps([last.estimate, last.item]).encode()).decode()
-
-
-def _parse_cursor(cursor: str) -> HeavyHitter:
-    try:
-        estimate, item = json.loads(urlsafe_b64decode(cursor.encode("ascii")))
-        return HeavyHitter(item=item, estimate=estimate, standard_error=0, low=0, high=0)
-    except (ValueError, TypeError, RecursionError):
-        raise malformed("not the `next` of a page", location="query.after") from None
-
-
-def csv_table(rows: Iterable[HeavyHitter]) -> str:
-    """Return `rows` as CSV in which no cell is a formula."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(
-        ("item", "estimate", "standard_error", "low", "high", "cohort_p_value", "probability")
-    )
-    for row in rows:
-        cell = "'" + row.item if row.item.startswith(_FORMULA_PREFIXES) else row.item
-        numbers = row.estimate, row.standard_error, row.low, row.high
-        writer.writerow((cell, *numbers, row.cohort_p_value, row.probability))
-    return out.getvalue()
 
 
 def query_results(

@@ -1,0 +1,1 @@
+"""Answers of a study. They are from published results, so they cost no privacy."""
