@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from benchmarks.rows import BenchmarkRow, argument_parser, report, run_peer
 from protocol.arrays import Floats
-from protocol.privacy.budget_parameters import best_design, min_variance
 from protocol.privacy.noise import simulate_skellam_sum
+from protocol.privacy.parameters_for_budget import best_design, min_variance
 from protocol.quantiles.cdf import CumulativeDistribution, Estimator, leaf_cdf, tree_cdf
 from protocol.quantiles.complete_tree import CompleteTree
 from protocol.quantiles.prefix_tree import PrefixTree, integers_to_digits

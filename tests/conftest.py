@@ -100,7 +100,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_choosing_a_study_by_earlier_results_reveals_more_than_each",
     ),
     "tests/protocol/privacy/test_pipeline_audit.py": ALL_TESTS,
-    "tests/protocol/privacy/test_budget_parameters.py": (
+    "tests/protocol/privacy/test_parameters_for_budget.py": (
         "test_the_smallest_thetas_of_sampled_tables",
     ),
     "tests/protocol/privacy/test_sample_threshold.py": (
@@ -211,7 +211,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/protocol/oracles/test_formulas.py": (
         "test_orders_of_fields_are_primes_and_powers_of_two",
     ),
-    "tests/protocol/oracles/test_prefix.py": ALL_TESTS,
+    "tests/protocol/oracles/test_prefix_extension.py": ALL_TESTS,
     "tests/protocol/oracles/test_privacy.py": ALL_TESTS,
     "tests/protocol/oracles/test_statistics.py": ALL_TESTS,
     "tests/protocol/privacy": ALL_TESTS,

@@ -40,9 +40,9 @@ from protocol.mechanism import (
 )
 from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.central.release_question import MIN_EPSILON
-from protocol.privacy.budget_parameters import min_variance
 from protocol.privacy.events import DpEvent, SkellamNoiseEvent
 from protocol.privacy.noise import MAX_EVENTS, NoiseShares
+from protocol.privacy.parameters_for_budget import min_variance
 from protocol.privacy.release import Release
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits

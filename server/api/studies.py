@@ -20,12 +20,12 @@ from server.api.dependencies import Caller, reading, require
 from server.db.channels import study_channel
 from server.db.idempotency import IdempotentRequest
 from server.errors import FieldError, ProblemError, malformed_fields
+from server.first_plan import DeviceLimits, PlanRequest, first_plan
 from server.http.etag import ETagRoute
 from server.http.problem_details import field_error
 from server.principals import Permission
 from server.service import Service, ServiceDep
 from server.settings import Settings
-from server.study_checks import DeviceLimits, PlanRequest, first_plan
 
 _SCOPE = "studies"
 IdempotencyKeyHeader = Annotated[

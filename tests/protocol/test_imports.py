@@ -34,7 +34,7 @@ from protocol.privacy.noise import NoiseShares
 NoiseShares(180.0, 1000).draw(system_words, 100)
 """
 EMPTY_LEDGER = """
-from protocol.privacy.budget_parameters import best_design
+from protocol.privacy.parameters_for_budget import best_design
 from protocol.privacy.ledger import Ledger
 
 Ledger()

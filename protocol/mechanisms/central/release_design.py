@@ -1,16 +1,17 @@
 """Search for a release that keeps the epsilon and delta of a question.
 
 The coins, theta and noise are computed from the exact privacy loss for the first plan, and stay for
-the study (`protocol/privacy/budget_parameters.py`). So its cost is known before its first round.
+the study (`protocol/privacy/parameters_for_budget.py`). So its cost is known before its first
+round.
 
 The server reads the sum of each cohort, so each cohort has all of the noise by itself. Devices
 without an item add their noise too.
 """
 
 from protocol.mechanisms.central.release_question import ReleaseQuestion
-from protocol.privacy.budget_parameters import best_design, min_variance
 from protocol.privacy.events import DpEvent, SampleThresholdEvent, SkellamNoiseEvent
 from protocol.privacy.loss_distributions import compose, epsilon_of
+from protocol.privacy.parameters_for_budget import best_design, min_variance
 from protocol.privacy.release import Release
 from protocol.privacy.skellam import tail_quantile
 from protocol.study import Terms

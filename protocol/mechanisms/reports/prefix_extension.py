@@ -2,8 +2,8 @@
 
 An item is its UTF-8, padded with NUL to `max_bytes`. A device without an item reports a string of
 bytes 255, which is not UTF-8, like any other string. A report is the length of a prefix, drawn at
-random, and the report of an oracle for the prefix (`protocol/oracles/prefix.py`). The epsilon of
-the oracle is spent once.
+random, and the report of an oracle for the prefix (`protocol/oracles/prefix_extension.py`). The
+epsilon of the oracle is spent once.
 
     count  =  (n / n_g) (the oracle's count among the n_g devices that drew the whole length)
 
@@ -34,7 +34,7 @@ from protocol.mechanism import (
     replace_estimates,
 )
 from protocol.oracles.oracle import Oracle, OracleParameters
-from protocol.oracles.prefix import PrefixExtension
+from protocol.oracles.prefix_extension import PrefixExtension
 from protocol.oracles.registry import check_parameters, oracle_for, oracle_from_parameters
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion

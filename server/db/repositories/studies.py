@@ -24,14 +24,14 @@ from server.db.repositories.populations import check_budget, check_exact_sums, l
 from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow
 from server.db.serializers import study_view
 from server.errors import ProblemError, malformed, not_found
-from server.planner import Planner
-from server.study_checks import (
+from server.first_plan import (
     DeviceLimits,
     PlanRequest,
     first_plan,
     unchecked_first_plan,
     with_salt,
 )
+from server.planner import Planner
 
 _STOPPED_REASON = "the study was stopped"
 

@@ -26,6 +26,7 @@ from protocol.study import DEFAULT_MIN_THRESHOLD
 from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
+from server.first_plan import PlanRequest
 from server.notify.notifier import Notifier
 from server.pages.formatting import items_label, nbytes, number, percent, significant
 from server.pages.forms.errors import assign_to_fields, with_labels
@@ -35,7 +36,6 @@ from server.pages.page_requests import page_router, read_form
 from server.pages.view import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
-from server.study_checks import PlanRequest
 
 router = page_router(Permission.WRITE, prefix="/studies/new")
 _BUSY_MESSAGE: Final = "another study is being simulated: try again in a moment"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from protocol.privacy.budget_parameters import _budget_boundary, best_design, min_variance
 from protocol.privacy.loss_distributions import compose, delta_of, epsilon_of
+from protocol.privacy.parameters_for_budget import _budget_boundary, best_design, min_variance
 from protocol.privacy.sample_threshold import privacy_loss
 from protocol.privacy.skellam import privacy_loss as noise_loss
 

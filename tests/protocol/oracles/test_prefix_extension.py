@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.ocms.galois import OcmsGf
-from protocol.oracles.prefix import PrefixExtension
+from protocol.oracles.prefix_extension import PrefixExtension
 from protocol.randomness import seeded_words, system_words
 from tests.protocol.chance import seeded
 
