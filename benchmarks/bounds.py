@@ -24,8 +24,9 @@ from blindtally.planning.f1_by_words import f1
 from blindtally.simulate.populations import DRIFT_KINDS, DriftKind, load_item_population
 from blindtally.simulate.token_study import KeyedPopulation, run_tokens
 from protocol.arrays import Floats
+from protocol.empirical_bayes import decision_threshold
 from protocol.mechanisms.tracked import past_sketch
-from protocol.mechanisms.tracked.forecast import decision_threshold, drift_of, history_of
+from protocol.mechanisms.tracked.forecast import drift_of, history_of
 from protocol.mechanisms.tracked.rates import History, filter_levels
 from protocol.study import StudyState
 

@@ -115,7 +115,7 @@ class Study:
 
         None if the mechanism does not estimate it, or before the first sum.
         """
-        page = self._sender.send(requests.top_items(self.id, 1, None))
+        page = self._sender.send(requests.list_quality(self.id))
         return page.quality
 
     def series(self, items: Sequence[str]) -> ResultTable[RoundRate]:

@@ -114,7 +114,7 @@ class AsyncStudy:
 
         None if the mechanism does not estimate it, or before the first sum.
         """
-        page = await self._sender.send(requests.top_items(self.id, 1, None))
+        page = await self._sender.send(requests.list_quality(self.id))
         return page.quality
 
     async def series(self, items: Sequence[str]) -> ResultTable[RoundRate]:

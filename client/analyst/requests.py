@@ -203,6 +203,11 @@ def top_items(study: str, k: int, threshold: float | None) -> ApiRequest[HeavyHi
     return get(HeavyHitterPage, *path, top=k, threshold=threshold)
 
 
+def list_quality(study: str) -> ApiRequest[HeavyHitterPage]:
+    """Return the request of the smallest page of heavy hitters, for the quality of their list."""
+    return get(HeavyHitterPage, "studies", study, "heavy-hitters", limit=1)
+
+
 def populations() -> PagedRequest[PopulationView]:
     """Return the request of all populations, by name."""
     columns = ("name", "budget", "created")

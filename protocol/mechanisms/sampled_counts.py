@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from protocol.arrays import Floats
-from protocol.empirical_bayes import posterior
+from protocol.empirical_bayes import decision_threshold, posterior
 from protocol.mechanism import (
     Estimate,
     FinalAnswer,
@@ -36,8 +36,7 @@ class SampledCounts(SumMechanism[SumQ, P]):
         if not state.items:
             return FinalAnswer(())
         counts, variances = self.final_totals(question, state)
-        # Counts are integers, so half a token less is the same threshold.
-        threshold = math.ceil(question.threshold) - 0.5
+        threshold = decision_threshold(question.threshold)
         result = posterior(counts, variances, threshold, self.known_share(state))
         is_listed = result.heavy >= question.confidence
         rows = np.flatnonzero(is_listed)

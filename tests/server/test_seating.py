@@ -1,7 +1,7 @@
 """Rounds that a registrar seats: from joining over the seats to the sum of each cohort."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 import httpx
@@ -182,11 +182,12 @@ async def put_seats(served: Served, study: str, body: bytes) -> httpx.Response:
     return await served.client.put(path, content=body, headers=octets)
 
 
-async def test_a_device_that_was_seated_as_often_as_it_may_be_stops_no_later_round(
-    served: Served,
-) -> None:
+async def idle_rounds(served: Served) -> AsyncIterator[tuple[str, int]]:
+    """Yield a study and each round, in which a device joins that does nothing else.
+
+    In the fourth round it was seated as often as it may be, so its message is refused.
+    """
     study = await served.create(terms=SEATED, timeouts=TIMEOUTS, rounds=4)
-    registrar = Registrar(REGISTRAR, DrawRecord())
     idler = Device(served.client, "idler", {"ab": 1}, registrar=REGISTRAR)
     for number in range(1, 5):
         await served.join(study, 8, after=number - 1, registrar=REGISTRAR)
@@ -195,9 +196,17 @@ async def test_a_device_that_was_seated_as_often_as_it_may_be_stops_no_later_rou
         answer = await idler.apply(study, number)
         assert answer.status_code == (201 if number < 4 else 409)
         await served.pass_phase(study, number)
+        yield study, number
+        await served.until_closed(study, number)
+
+
+async def test_a_device_that_was_seated_as_often_as_it_may_be_stops_no_later_round(
+    served: Served,
+) -> None:
+    registrar = Registrar(REGISTRAR, DrawRecord())
+    async for study, number in idle_rounds(served):
         assert await seat(served, registrar) == [""]
         await served.pass_phase(study, number)
-        await served.until_closed(study, number)
 
 
 class LateTransport(httpx.ASGITransport):
@@ -213,23 +222,14 @@ class LateTransport(httpx.ASGITransport):
 
 async def test_seats_that_come_too_late_count_as_a_draw(served: Served) -> None:
     """Otherwise the registrar would refuse each later round, which the device stops by joining."""
-    study = await served.create(terms=SEATED, timeouts=TIMEOUTS, rounds=4)
     registrar, transport = Registrar(REGISTRAR, DrawRecord()), LateTransport(served.app)
     refusals: list[str] = []
-    idler = Device(served.client, "idler", {"ab": 1}, registrar=REGISTRAR)
-    for number in range(1, 5):
-        await served.join(study, 8, after=number - 1, registrar=REGISTRAR)
-        idler = idler.again()
-        idler.view = await served.open_round(study, number - 1)
-        answer = await idler.apply(study, number)
-        assert answer.status_code == (201 if number < 4 else 409)
-        await served.pass_phase(study, number)
+    async for study, number in idle_rounds(served):
         transport.passing = partial(served.pass_phase, study, number)
         async with httpx.AsyncClient(transport=transport, base_url="http://test/v1") as http:
             await registrar.seat_pending(
                 Transport(http, 5), report=lambda _round, refusal: refusals.append(refusal)
             )
-        await served.until_closed(study, number)
     assert ["the cohort is failed" in refusal for refusal in refusals] == [True] * 4
 
 

@@ -13,7 +13,6 @@ only their keys are kept, which help to read a stuck table. An evicted item that
 starts again from zero.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from protocol.arrays import Flags, Floats, Integers, Keys
 from protocol.changes import RateHistory, block_ends, block_of
+from protocol.empirical_bayes import decision_threshold
 from protocol.mechanism import Estimate, add_estimates
 from protocol.mechanisms.counted_devices import add_recent_devices
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
@@ -196,11 +196,6 @@ class Forecast:
         rows = np.flatnonzero(self.may_reach(z_score))
         ordered = rows[np.argsort(-self.totals[rows], kind="stable")]
         return [self.state.items[row] for row in ordered.tolist()]
-
-
-def decision_threshold(threshold: float) -> float:
-    """Return the estimate from which an integer total is probably `threshold` or more."""
-    return math.ceil(threshold) - tuning.ROUNDING_MARGIN
 
 
 def choose_counters(forecast: Forecast, nbytes: int) -> tuple[CounterGroup, ...]:

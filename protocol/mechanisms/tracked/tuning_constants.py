@@ -98,9 +98,6 @@ NEAR_END_SHARE = 0.25
 LAST_BLOCK_Z_SCORE = 3.0
 LAST_BLOCK_SLACK_TOKENS = 1
 MAX_SLIP_BITS = 4  # bits by which a slip widens a counter at most
-# Tokens below the threshold from which a whole total is likely to reach it. Domains with a sudden
-# change: F1 0.948 -> 0.951.
-ROUNDING_MARGIN = 0.5
 
 # Past sketches (`past_sketch.py`). Measured as a whole only: strings need up to a third fewer words
 # for F1 0.95. On domains, 4,800 words, the variance of an earlier round is about 1.3 per token,

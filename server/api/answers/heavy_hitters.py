@@ -1,9 +1,9 @@
 """Heavy hitters of a study: by pages, as a table, above a threshold, and the most frequent."""
 
+import asyncio
 import csv
 import io
 import json
-import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
@@ -16,7 +16,11 @@ from protocol.api.messages import (
     HeavyHitterPage,
 )
 from protocol.arrays import Floats
-from protocol.empirical_bayes import probabilities_of_reaching, probabilities_of_top
+from protocol.empirical_bayes import (
+    decision_threshold,
+    probabilities_of_reaching,
+    probabilities_of_top,
+)
 from protocol.mechanisms.registry import AnyQuestion
 from server.api.common import StudyId, paginate, problem_responses
 from server.api.dependencies import require
@@ -62,7 +66,7 @@ async def heavy_hitters(
         question = (await service.store.studies.show(study)).question
         items = await service.store.answers.heavy_hitters(study)
         items = items if threshold is None else _above(items, threshold, question)
-        selected = items[:limit] if top is None else _top(items, top)
+        selected = items[:limit] if top is None else await asyncio.to_thread(_top, items, top)
         return await heavy_hitter_page(service, study, selected)
     rows = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
     page, last = paginate(rows, limit)
@@ -100,7 +104,7 @@ def _above(
         limit = f"devices agreed to a threshold of {question.threshold:g}; ask for this or more"
         raise malformed(limit, location="query.threshold")
     counts, variances = _counts(items)
-    probabilities = probabilities_of_reaching(counts, variances, math.ceil(threshold) - 0.5)
+    probabilities = probabilities_of_reaching(counts, variances, decision_threshold(threshold))
     rows = zip(items, probabilities.tolist(), strict=True)
     return tuple(
         row.model_copy(update={"probability": min(probability, row.probability)})

@@ -12,12 +12,12 @@ from pydantic import ValidationError
 from protocol.changes import MAX_BLOCKS
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet
+from protocol.empirical_bayes import decision_threshold
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.forecast import (
     Forecast,
-    decision_threshold,
     evict_items,
     history_of,
 )
