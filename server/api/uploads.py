@@ -25,7 +25,8 @@ from secagg.session import Transcript
 from server.api.common import OCTET_STREAM_BODY, problem_responses
 from server.api.dependencies import PHASE_ORDER, SlotDep, as_malformed, require_message
 from server.db.repositories.messages import EnrolledCohort
-from server.db.repositories.participants import DeviceUpload, ParticipantSlot
+from server.db.repositories.participants import ParticipantSlot
+from server.db.repositories.uploads import DeviceUpload
 from server.errors import ProblemError, out_of_phase
 from server.http.limits import read_body
 from server.service import Service, ServiceDep
@@ -196,5 +197,5 @@ async def _accept(
         if status.phase is phase:
             await check_in_phase()
     upload = DeviceUpload(MESSAGE_KIND[phase], bodies)
-    await service.store.participants.accept(participant, upload)
+    await service.store.uploads.accept(participant, upload)
     service.orchestrator.wake()

@@ -23,6 +23,7 @@ from server.db.repositories.reports import ReportRepository
 from server.db.repositories.rounds import RoundRepository
 from server.db.repositories.seatings import SeatingRepository
 from server.db.repositories.studies import StudyRepository
+from server.db.repositories.uploads import UploadRepository
 
 
 class Store:
@@ -35,6 +36,7 @@ class Store:
         self.cohorts = CohortRepository(database)
         self.participants = ParticipantRepository(database, rng)
         self.messages = MessageRepository(database)
+        self.uploads = UploadRepository(database)
         self.reports = ReportRepository(database)
         self.answers = AnswerRepository(database)
         self.populations = PopulationRepository(database)

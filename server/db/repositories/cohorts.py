@@ -97,7 +97,7 @@ class CohortRepository(Repository):
         if self.database.monotonic_seconds() - decided > _MAX_DECISION_SECONDS:
             raise BusyError("the database was busy for so long that a decision is stale")
         row = _lock(session, due)
-        count = 0 if row is None else count_received(session, row)
+        count = 0 if row is None else count_received(row)
         if row is None or received not in (None, count):
             return False
         row.failure, cause = failure
@@ -161,7 +161,7 @@ class CohortRepository(Repository):
         row.sum = total
         row.failure, cause = failure
         row.poisoned = cause is FailureCause.POISONED
-        received, now = count_received(session, row), self.database.now(session)
+        received, now = count_received(row), self.database.now(session)
         enter_phase(session, row, to, received, now, cause=cause)
         return True
 

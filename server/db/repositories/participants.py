@@ -1,18 +1,16 @@
 """Repository of participants: devices that join, and the messages that they upload."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from hashlib import sha256
+from datetime import datetime
 from random import Random
-from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, exists, insert, or_, select
+from sqlalchemy import Select, bindparam, exists, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import ProblemType, SlotAssignment
-from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase
+from protocol.api.phases import MessageKind, Phase
 from protocol.mechanisms.registry import parse_plan, parse_question
 from protocol.study import Terms
 from secagg.keys import PublicKeys
@@ -21,30 +19,14 @@ from secagg.seating import MAX_DRAWS
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow, StudyRow
-from server.errors import ProblemError, cohort_failed, not_found, out_of_phase
+from server.errors import ProblemError, not_found
 
 # Masks hide whose vector spoils a sum, so every device with a vector in it is kept out.
 _POISONED_DETAIL = (
     "the sum of this device's cohort could not be used, so no device with a vector in it joins "
     "this study again; this does not mean that this device lied"
 )
-_PHASE_OF_KIND = {kind: phase for phase, kind in MESSAGE_KIND.items()}
 _COHORT_STATUS = select(CohortRow.phase, CohortRow.deadline, CohortRow.failure)
-_OWN_MESSAGES = (
-    MessageRow.cohort == bindparam("in_cohort"),
-    MessageRow.slot == bindparam("of_slot"),
-)
-# Built once: building these statements takes longer than running them.
-_UPLOAD_CONTEXT = (
-    _COHORT_STATUS.add_columns(
-        select(MessageRow.digest)
-        .where(*_OWN_MESSAGES, MessageRow.kind == bindparam("of_kind"))
-        .scalar_subquery()
-        .label("stored_digest"),
-    )
-    .where(CohortRow.id == bindparam("in_cohort"))
-    .with_for_update(read=True, of=CohortRow)
-)
 _PARTICIPATIONS = (
     select(
         ParticipantRow,
@@ -116,25 +98,6 @@ class ParticipantSlot:
     slot: int
     credential_digest: bytes = field(repr=False)
     is_final: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceUpload:
-    """Upload of a participant, stored as one row, or as two of different kinds.
-
-    `kind` is the kind of the phase. That the participant sent the message of the phase before is
-    checked with its content, since it cannot change any more.
-    """
-
-    kind: MessageKind
-    bodies: Mapping[MessageKind, bytes | memoryview] = field(repr=False)
-
-    def digest(self) -> bytes:
-        """Return the SHA-256 of all bodies."""
-        digest = sha256()
-        for body in self.bodies.values():  # joining them would copy long vectors
-            digest.update(body)
-        return digest.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,59 +217,6 @@ class ParticipantRepository(Repository):
     def status(self, session: Session, cohort: int) -> CohortStatus:
         """Return the phase of `cohort`, its deadline, and the reason if it failed."""
         return CohortStatus(*session.execute(_COHORT_STATUS.where(CohortRow.id == cohort)).one())
-
-    async def accept(self, slot: ParticipantSlot, upload: DeviceUpload) -> None:
-        """Store the upload of a participant, if its cohort is in the right phase.
-
-        Raises:
-            ProblemError: if the participant uploaded other content before, the cohort is in another
-                phase or its deadline has passed, or the cohort failed.
-        """
-        arrived = self.database.monotonic_seconds()  # time in the writers' queue does not count
-        digest = upload.digest()  # before the queue, because SQLite has one writer at a time
-        try:
-            await self._accept(slot, upload, digest, arrived)
-        except IntegrityError:  # a concurrent request has stored the same message
-            await self._accept(slot, upload, digest, arrived)
-
-    @write_transaction
-    def _accept(
-        self,
-        session: Session,
-        slot: ParticipantSlot,
-        upload: DeviceUpload,
-        digest: bytes,
-        arrived: float,
-    ) -> None:
-        waited = timedelta(seconds=self.database.monotonic_seconds() - arrived)
-        parameters = {
-            "in_cohort": slot.cohort,
-            "of_slot": slot.slot,
-            "of_kind": upload.kind,
-        }
-        query = _UPLOAD_CONTEXT.add_columns(self.database.now_column().label("now"))
-        context = session.execute(query, parameters).one()  # locks the phase until the end
-        if context.stored_digest == digest:
-            return
-        _check_upload(context, upload, context.now - waited)
-        key = {"cohort": slot.cohort, "slot": slot.slot}
-        row = key | {"received_at": context.now, "digest": digest}
-        rows = [row | {"kind": kind, "body": body} for kind, body in upload.bodies.items()]
-        session.execute(insert(MessageRow), rows)
-
-
-def _check_upload(context: Row[Any], upload: DeviceUpload, arrived: datetime) -> None:
-    kind, phase = upload.kind, context.phase
-    if context.stored_digest is not None:
-        detail = f"{kind} with other content was sent before"
-        raise ProblemError(ProblemType.CONFLICT, detail, phase=phase)
-    if phase is Phase.FAILED:
-        raise cohort_failed(context.failure)
-    if phase is not _PHASE_OF_KIND[kind]:
-        raise out_of_phase(kind, _PHASE_OF_KIND[kind], phase)
-    if arrived >= context.deadline:
-        detail = f"the deadline of {phase} has passed: {context.deadline.isoformat()}"
-        raise ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
 
 
 def _find_participant(

@@ -255,6 +255,7 @@ def _make_cohorts(session: Session, lobby: CohortRow, seatings: Sequence[CohortS
     enrolling, seating = lobby.history
     facts = {"study": lobby.study, "round": lobby.round, "phase": lobby.phase}
     facts |= {"deadline": lobby.deadline, "poisoned": False, "accused": []}
+    facts |= {"received": 0, "last_received": lobby.last_received}
     rows: list[dict[str, Any]] = [
         facts
         | {

@@ -239,7 +239,7 @@ class StudyRepository(Repository):
         numbers = session.scalars(fail.returning(RoundRow.number)).all()
         for cohort in cohorts:
             cohort.failure = _STOPPED_REASON
-            received = count_received(session, cohort)
+            received = count_received(cohort)
             enter_phase(session, cohort, Phase.FAILED, received, now, cause=FailureCause.STOPPED)
         for number in numbers:
             record_event(
