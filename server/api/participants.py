@@ -43,6 +43,7 @@ from server.api.dependencies import (
     require_own_identity,
     wait_for_end_of,
 )
+from server.db.repositories.joins import Join
 from server.db.repositories.participants import JoiningDevice, ParticipantSlot
 from server.errors import ProblemError, dropped_out, malformed, out_of_phase
 from server.http.limits import OCTET_STREAM
@@ -101,15 +102,16 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     if plan.registry and not plan.registry.admits(entry.identity, registrar_signature):
         detail = "the registrar of this study has not signed this identity for it"
         raise ProblemError(ProblemType.NOT_ENROLLED, detail)
-    assignment, is_new = await service.store.participants.join(
-        study, number, JoiningDevice(credential, entry), by_coin=plan.join_probability < 1
-    )
-    if not is_new:
+    device = JoiningDevice(credential, entry)
+    by_coin = plan.join_probability < 1
+    joined = await service.store.joins.join(Join(study, number, device, by_coin))
+    if not joined.is_new:
         response.status_code = 200
     service.orchestrator.wake()
     if plan.terms.is_seated:
-        return assignment.model_copy(update={"cohort": None, "slot": None})
-    return assignment
+        return joined.assignment.model_copy(update={"cohort": None, "slot": None})
+    service.cohort_cache.remember_slot(joined.slot)
+    return joined.assignment
 
 
 async def _wait_as_sender(

@@ -14,6 +14,7 @@ from server.db.repositories.access import AccessRepository
 from server.db.repositories.answers import AnswerRepository
 from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.events import EventRepository
+from server.db.repositories.joins import JoinRepository
 from server.db.repositories.leases import LeaseRepository, ProcessRepository
 from server.db.repositories.messages import MessageRepository
 from server.db.repositories.participants import ParticipantRepository
@@ -34,7 +35,8 @@ class Store:
         self.studies = StudyRepository(database, rng)
         self.rounds = RoundRepository(database)
         self.cohorts = CohortRepository(database)
-        self.participants = ParticipantRepository(database, rng)
+        self.joins = JoinRepository(database, rng)
+        self.participants = ParticipantRepository(database)
         self.messages = MessageRepository(database)
         self.uploads = UploadRepository(database)
         self.reports = ReportRepository(database)

@@ -66,6 +66,10 @@ class AsyncCache(Generic[K, V]):
             self._reads[key].add_done_callback(partial(self._on_read, key))
         return await asyncio.shield(self._reads[key])  # cancelling a caller cancels no other
 
+    def remember(self, key: K, value: V) -> None:
+        """Cache the value of `key` without a read."""
+        self._values[key] = value
+
     def forget(self, key: K) -> None:
         """Read the value of `key` again when it is next used."""
         self._values.pop(key, None)
@@ -148,6 +152,10 @@ class CohortCache:
         if not slot.is_final:
             self._slot.forget(participant)
         return slot
+
+    def remember_slot(self, slot: ParticipantSlot) -> None:
+        """Cache the slot of a participant, which is final."""
+        self._slot.remember(slot.participant, slot)
 
     async def received_shares(self, cohort: int, slot: int) -> ReceivedShares:
         """Return the share pairs for the participant in `slot`.
