@@ -43,6 +43,7 @@ from server.api.dependencies import (
     require_own_identity,
     wait_for_end_of,
 )
+from server.db.channels import cohort_channel
 from server.db.repositories.joins import Join
 from server.db.repositories.participants import JoiningDevice, ParticipantSlot
 from server.errors import ProblemError, dropped_out, malformed, out_of_phase
@@ -107,7 +108,7 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     joined = await service.store.joins.join(Join(study, number, device, by_coin))
     if not joined.is_new:
         response.status_code = 200
-    service.orchestrator.wake()
+    service.orchestrator.check(cohort_channel(joined.slot.cohort))
     if plan.terms.is_seated:
         return joined.assignment.model_copy(update={"cohort": None, "slot": None})
     service.cohort_cache.remember_slot(joined.slot)
@@ -151,7 +152,7 @@ async def get_roster(participant: SlotDep, service: ServiceDep, wait: WaitSecond
         return phase
     if not participant.is_final:  # the registrar may have moved it to another cohort meanwhile
         participant = await service.cohort_cache.slot(participant.participant)
-        phase = (await service.store.participants.status(participant.cohort)).phase
+        phase = (await service.cohort_cache.status(participant.cohort)).phase
     if phase is not Phase.SHARING:
         await require_message(service, participant, phase, MESSAGE_KIND[Phase.SHARING])
     return _octets(await service.cohort_cache.roster(participant.cohort))

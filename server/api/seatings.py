@@ -30,6 +30,7 @@ from server.api.common import (
     problem_responses,
 )
 from server.api.dependencies import as_malformed, require
+from server.db.channels import study_channel
 from server.errors import out_of_phase
 from server.http.limits import OCTET_STREAM, read_body
 from server.principals import Permission
@@ -104,7 +105,7 @@ async def seat(study: StudyId, number: RoundNumber, request: Request, service: S
     phase = await service.store.seatings.accept(study, number, order.tolist(), seatings)
     if phase is Phase.FAILED:
         raise out_of_phase("the seating of a round", Phase.SEATING, phase)
-    service.orchestrator.wake()
+    service.orchestrator.check(study_channel(study))
 
 
 def _starts(cohorts: int) -> range:

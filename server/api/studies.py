@@ -17,7 +17,6 @@ from protocol.api.validation import validation_faults
 from protocol.mechanisms.registry import AnyPlan
 from server.api.common import StudyId, json_only, paginate, problem_responses
 from server.api.dependencies import Caller, reading, require
-from server.db.channels import study_channel
 from server.db.idempotency import IdempotentRequest
 from server.errors import FieldError, ProblemError, malformed_fields
 from server.first_plan import DeviceLimits, PlanRequest, first_plan
@@ -135,7 +134,6 @@ async def create(
     else:
         response.headers["Idempotent-Replayed"] = "true"
     response.headers["Location"] = f"/v1/studies/{study.id}"
-    service.orchestrator.wake()
     return study
 
 
@@ -168,8 +166,6 @@ async def start(study: StudyId, service: ServiceDep, caller: Caller) -> StudyVie
     except ValueError as error:  # an older program accepted it
         raise ProblemError(ProblemType.WRONG_STATE, str(error)) from None
     await service.store.access.record_audit(str(caller), "start study", study)
-    service.orchestrator.wake()
-    service.notifier.notify(study_channel(study))
     return view
 
 
@@ -180,6 +176,4 @@ async def stop(study: StudyId, service: ServiceDep, caller: Caller) -> StudyView
     """Stop a study: its running round fails and no other opens; results stay."""
     view = await service.store.studies.stop(study)
     await service.store.access.record_audit(str(caller), "stop study", study)
-    service.orchestrator.wake()
-    service.notifier.notify(study_channel(study))
     return view

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import ColumnElement, insert, or_, select
 from sqlalchemy.orm import Session
 
 from protocol.api.events import EventKind, FailureCause
@@ -150,26 +150,51 @@ class PendingCohort:
 
 
 @dataclass(frozen=True, slots=True)
+class CohortSelection:
+    """Cohorts by their row ids, and all cohorts of `studies`."""
+
+    cohorts: frozenset[int]
+    studies: frozenset[str]
+
+    @property
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Conditions on a row, of which a selected cohort meets one."""
+        return [
+            column.in_(chosen)
+            for column, chosen in ((CohortRow.id, self.cohorts), (CohortRow.study, self.studies))
+            if chosen
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class PendingSnapshot:
-    """All pending cohorts at the time `now`.
+    """The selected pending cohorts at the time `now`.
 
     A living process has received without interruption since `receiving_since`, which is None if no
     process is alive. `claimed` has the names of the claimed jobs, and when each lease expires.
     """
 
     now: datetime
+    selection: CohortSelection | None
     cohorts: tuple[PendingCohort, ...]
     receiving_since: datetime | None
     claimed: Mapping[str, datetime]
 
 
-def read_pending(session: Session) -> tuple[PendingCohort, ...]:
-    """Return all pending cohorts."""
+def read_pending(
+    session: Session, selection: CohortSelection | None = None
+) -> tuple[PendingCohort, ...]:
+    """Return the pending cohorts of `selection`, or all."""
+    chosen = None if selection is None else selection.conditions
+    if chosen == []:
+        return ()
     query = (
         select(CohortRow, StudyRow.terms, StudyRow.timeouts)
         .join(StudyRow, StudyRow.id == CohortRow.study)
         .where(CohortRow.phase.in_(PENDING_PHASES))  # unlike "not in", this uses the index
     )
+    if chosen is not None:
+        query = query.where(or_(*chosen))
     return tuple(_pending_cohort(*row) for row in session.execute(query))
 
 

@@ -1,10 +1,10 @@
 """Repository of rounds, and their closing with an answer."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import and_, exists, or_, select, update
+from sqlalchemy import and_, exists, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from protocol.api.events import EventKind
@@ -106,8 +106,13 @@ class RoundRepository(Repository):
         return view.model_copy(update={"cohorts": cohorts})
 
     @read_transaction
-    def ready_to_close(self, session: Session) -> Sequence[tuple[str, int]]:
-        """Return the study and the number of each running round whose cohorts are all closed."""
+    def ready_to_close(
+        self, session: Session, candidates: Collection[tuple[str, int]] | None = None
+    ) -> list[tuple[str, int]]:
+        """Return the study and the number of each running round whose cohorts are all closed.
+
+        If `candidates` are given, only these rounds are considered.
+        """
         has_pending = exists().where(
             CohortRow.study == RoundRow.study,
             CohortRow.round == RoundRow.number,
@@ -115,6 +120,8 @@ class RoundRepository(Repository):
         )
         rounds = select(RoundRow.study, RoundRow.number)
         query = rounds.where(RoundRow.state == "running", ~has_pending)
+        if candidates is not None:
+            query = query.where(tuple_(RoundRow.study, RoundRow.number).in_(candidates))
         return [(study, number) for study, number in session.execute(query)]
 
     @write_transaction
