@@ -31,7 +31,7 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.rows import BenchmarkRow, argument_parser, report
+from benchmarks.harness import BenchmarkRow, argument_parser, report
 from protocol.arrays import DigitRows
 from protocol.domains.strings import Alphabet
 from protocol.mechanism import Estimate

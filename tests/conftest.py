@@ -268,7 +268,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/test_reports.py": ALL_TESTS,
     "tests/server/test_seating.py": ALL_TESTS,
     "tests/server/test_service.py": ALL_TESTS,
-    "tests/test_capacity.py": ALL_TESTS,
+    "tests/test_service_capacity.py": ALL_TESTS,
     "tests/test_docs.py": (
         "test_commands_in_the_documents_work",
         "test_the_python_of_the_readme_works",

@@ -2,7 +2,7 @@
 
 The default threshold and capacity grow with the fleet, so that every size shows the same behaviour:
 the table holds fewer items than there are devices, so t starts above 1 and adapts, and the
-threshold lies between the items of many devices and the long tail (`python -m benchmarks.demo`).
+threshold lies between the items of many devices and the long tail (`python -m benchmarks.demo_f1`).
 """
 
 import math

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
 
-from benchmarks.rows import BenchmarkRow, cpu_seconds
+from benchmarks.harness import BenchmarkRow, cpu_seconds
 from benchmarks.secure_sums.floors import Floors
-from benchmarks.secure_sums.work import (
+from benchmarks.secure_sums.server_work import (
     CpuWork,
     Stopwatch,
     checking_work,

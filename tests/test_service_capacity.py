@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.capacity import (
+from benchmarks.service_capacity import (
     MEASURED_COSTS,
     TARGET_UTILISATION,
     LoadSetting,

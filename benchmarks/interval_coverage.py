@@ -1,6 +1,7 @@
 """Share of the intervals that hold the true counts, by mechanism and regime.
 
-    python -m benchmarks.calibration [--data FILE ...] [--mechanism NAME ...] [--regime NAME ...]
+    python -m benchmarks.interval_coverage [--data FILE ...] [--mechanism NAME ...]
+        [--regime NAME ...]
 
 Studies are simulated with one item per device. Where the domain is too large to list, all
 mechanisms but `tracked` know a dictionary of all items: they would report hashed keys. Regimes, of
@@ -34,7 +35,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.rows import argument_parser
+from benchmarks.harness import argument_parser
 from blindtally.simulate.populations import DriftKind, ItemPopulation, load_item_population
 from blindtally.simulate.scores import score
 from blindtally.simulate.token_study import KeyedPopulation, run_tokens

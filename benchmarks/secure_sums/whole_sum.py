@@ -24,9 +24,9 @@ from random import Random
 import numpy as np
 import psutil
 
-from benchmarks.rows import BenchmarkRow
+from benchmarks.harness import BenchmarkRow
 from benchmarks.secure_sums.floors import Floors, device_floor, sealing_floor
-from benchmarks.secure_sums.work import shares_floor
+from benchmarks.secure_sums.server_work import shares_floor
 from blindtally.parallel import open_round_executor
 from blindtally.process_pool import RetryingProcessPool
 from protocol.domains.strings import Alphabet

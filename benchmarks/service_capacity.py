@@ -1,6 +1,6 @@
 """Resources of a service for its number of devices: a model of measured costs, and a simulation.
 
-    python -m benchmarks.capacity [--devices N ...] [--seconds T] [--cohort n] [--words W]
+    python -m benchmarks.service_capacity [--devices N ...] [--seconds T] [--cohort n] [--words W]
                                   [--cores S] [--json PATH]
 
 The *model* is arithmetic over the costs of one device, one byte and one cohort (`UnitCosts`,
@@ -15,7 +15,7 @@ measured by `benchmarks.service` and `benchmarks.secagg`):
 The *simulation* (simpy) has the same costs and none of these formulas: devices arrive by a Poisson
 process, fill cohorts, wait for one another, think, and queue for cores, first come, first served.
 Both are printed for some loads. They agree within 10% on load and 15% on the time to an
-answer, up to a load of 0.7 (`tests/test_capacity.py`).
+answer, up to a load of 0.7 (`tests/test_service_capacity.py`).
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from typing import Any
 
 import simpy
 
-from benchmarks.rows import BenchmarkRow, argument_parser, report
+from benchmarks.harness import BenchmarkRow, argument_parser, report
 from secagg.parameters import Assumptions, Parameters, choose_parameters
 
 PHASES = ("sharing", "checking", "masking", "confirming", "unmasking")  # after enrolling

@@ -1,6 +1,6 @@
 """Limits of `run_tracked`: its F1 if it knew more than it can know.
 
-    python -m benchmarks.bounds --data PATH [--drift gradual] [--words 4828] [--runs 5]
+    python -m benchmarks.tracked_f1_limits --data PATH [--drift gradual] [--words 4828] [--runs 5]
 
 Studies of `python -m paper words` (R = 30, tau = 50, M = 10,000, seed 1), each with the same sums:
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.rows import BenchmarkRow, argument_parser, report
+from benchmarks.harness import BenchmarkRow, argument_parser, report
 from blindtally.planning.f1_by_words import f1
 from blindtally.simulate.populations import DRIFT_KINDS, DriftKind, load_item_population
 from blindtally.simulate.token_study import KeyedPopulation, run_tokens

@@ -1,7 +1,8 @@
 """Held-out data: counts that nothing in this repository was chosen on.
 
-    python -m benchmarks.held_out --wheel wordfreq-3.1.1-py3-none-any.whl --language de --out DIR
-    python -m benchmarks.held_out --baskets kosarak_100k.txt.gz --out DIR
+    python -m benchmarks.held_out_data --wheel wordfreq-3.1.1-py3-none-any.whl --language de \
+        --out DIR
+    python -m benchmarks.held_out_data --baskets kosarak_100k.txt.gz --out DIR
 
 The first makes `words_de.csv`, the words of a language with their counts per billion, and
 `words_de_trunc3.csv`, their first three characters of the paper's 46, padded with blanks; words

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from time import process_time
 
-from benchmarks.rows import BenchmarkRow
+from benchmarks.harness import BenchmarkRow
 from benchmarks.secure_sums.floors import Floors
 from secagg.keys import Identity
 from secagg.parameters import Assumptions, Mode

@@ -1,6 +1,6 @@
 """F1 of the demo's study over many seeds, in memory.
 
-    python -m benchmarks.demo [--seeds 300] [--json PATH]
+    python -m benchmarks.demo_f1 [--seeds 300] [--json PATH]
 
 Plays the study that `blindtally demo` plays by default, with its devices, dropouts, questions
 and table, but without network and masks (the sums are the same), once for each seed.
@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.rows import BenchmarkRow, argument_parser, report
+from benchmarks.harness import BenchmarkRow, argument_parser, report
 from blindtally.fleet_run.setup import (
     DEFAULT_CONTRIBUTION,
     DEFAULT_DEVICES,

@@ -1,4 +1,4 @@
-"""Rows of figures next to their references, as a table and as JSON; helpers of all benchmarks."""
+"""Harness of all benchmarks: options, CPU seconds, and rows of figures next to their references."""
 
 import json
 import subprocess

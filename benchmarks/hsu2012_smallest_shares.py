@@ -1,6 +1,6 @@
 """The smallest share of devices whose value hsu2012's mechanisms identify, by n and epsilon.
 
-    python -m benchmarks.heavy_hitters_ldp [--all] [--noise NOISE ...] [--json PATH]
+    python -m benchmarks.hsu2012_smallest_shares [--all] [--noise NOISE ...] [--json PATH]
 
 A share counts as identified if the heavy hitter ranks first in 9 of 10 simulated runs (18 of 20 for
 JL-HH, 7 of 8 for GLPS-HH), with delta = 1e-6 where the noise has one. JL-HH: 1,000 values, the
@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.populations import (
+from benchmarks.harness import BenchmarkRow, argument_parser, report
+from benchmarks.one_heavy_hitter import (
     PopulationSampler,
     count_recoveries,
     glps_error,
     with_runner_up,
     with_uniform_tail,
 )
-from benchmarks.rows import BenchmarkRow, argument_parser, report
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import SparseRecovery
 from protocol.oracles.hsu2012.johnson_lindenstrauss import JohnsonLindenstrauss
