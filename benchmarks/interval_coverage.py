@@ -40,10 +40,11 @@ from blindtally.simulate.populations import DriftKind, ItemPopulation, load_item
 from blindtally.simulate.scores import score
 from blindtally.simulate.token_study import KeyedPopulation, run_tokens
 from protocol.domains.strings import Listed
-from protocol.mechanism import Estimate, SumMechanism
+from protocol.estimates import Estimate
+from protocol.mechanism import SumMechanism
 from protocol.mechanisms.frequency_sketches import MAX_CANDIDATES, candidate_count
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
-from protocol.study import StudyState
+from protocol.study_state import StudyState
 
 _ROUNDS: Final = 30
 _DEVICES: Final = 10_000

@@ -45,10 +45,10 @@ from benchmarks.triehh import frequencies
 from blindtally.datasets.item_counts import ItemCounts
 from protocol.domains.strings import smallest_domain
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
+from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
 from protocol.sketches.iblt.layout import cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
-from protocol.study import Terms
 
 _VECTOR_WORDS = 5_000
 _THRESHOLD_SHARE = 5e-5  # of all devices

@@ -26,9 +26,9 @@ from blindtally.simulate.token_study import KeyedPopulation, run_tokens
 from protocol.arrays import Floats
 from protocol.empirical_bayes import decision_threshold
 from protocol.mechanisms.tracked import past_sketch
-from protocol.mechanisms.tracked.forecast import drift_of, history_of
-from protocol.mechanisms.tracked.rates import History, filter_levels
-from protocol.study import StudyState
+from protocol.mechanisms.tracked.observations import drift_of, history_of
+from protocol.mechanisms.tracked.rate_filter import History, filter_levels
+from protocol.study_state import StudyState
 
 _ROUNDS, _TAU, _TOKENS, _NEAR_THRESHOLD_COUNTS = 30, 50.0, 10_000, 8
 

@@ -27,16 +27,13 @@ import psutil
 from benchmarks.harness import BenchmarkRow
 from benchmarks.secure_sums.floors import Floors, device_floor, sealing_floor
 from benchmarks.secure_sums.server_work import shares_floor
-from blindtally.parallel import open_round_executor
 from blindtally.process_pool import RetryingProcessPool
+from blindtally.workers import open_round_executor
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
-from protocol.simulation.chunks import (
-    LOCAL_EXECUTOR,
-    RoundExecutor,
-    SecureCohort,
-)
-from protocol.study import Plan, Terms
+from protocol.question_and_plan import Plan, Terms
+from protocol.simulation.cohorts import SecureCohort
+from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor
 from secagg.parameters import choose_parameters
 from secagg.ring import Lane, Ring
 

@@ -13,7 +13,7 @@ from server.api.common import OCTET_STREAM_BODY, RoundNumber, StudyId, problem_r
 from server.api.dependencies import Caller, as_malformed, require, require_own_identity
 from server.db.repositories.reports import ReportCost
 from server.errors import ProblemError, malformed
-from server.http.limits import read_body
+from server.http.request_bodies import read_body
 from server.principals import Permission
 from server.service import ServiceDep
 

@@ -20,7 +20,7 @@ from secagg.session import Transcript
 from secagg.shares import ReceivedShares
 from server.db.repositories.participants import ParticipantSlot
 from server.db.store import Store
-from server.rounds.decoding import (
+from server.rounds.cohort_messages import (
     HolderTable,
     read_all_received_shares,
     read_complaints,
