@@ -1,6 +1,6 @@
 """The smallest share of devices whose value hsu2012's mechanisms identify, by n and epsilon.
 
-    python -m benchmarks.hsu2012_smallest_shares [--all] [--noise NOISE ...] [--json PATH]
+    python -m benchmarks.hsu2012_detection_limits [--all] [--noise NOISE ...] [--json PATH]
 
 A share counts as identified if the heavy hitter ranks first in 9 of 10 simulated runs (18 of 20 for
 JL-HH, 7 of 8 for GLPS-HH), with delta = 1e-6 where the noise has one. JL-HH: 1,000 values, the
