@@ -47,7 +47,7 @@ from server.db.channels import cohort_channel
 from server.db.repositories.joins import Join
 from server.db.repositories.participants import JoiningDevice, ParticipantSlot
 from server.errors import ProblemError, dropped_out, malformed, out_of_phase
-from server.http.limits import OCTET_STREAM
+from server.http.request_bodies import OCTET_STREAM
 from server.principals import Permission
 from server.service import Service, ServiceDep
 

@@ -14,7 +14,7 @@ from server.api.dependencies import Caller, as_malformed, require, require_own_i
 from server.db.channels import study_channel
 from server.db.repositories.reports import ReportCost
 from server.errors import ProblemError, malformed
-from server.http.limits import read_body
+from server.http.request_bodies import read_body
 from server.principals import Permission
 from server.service import ServiceDep
 

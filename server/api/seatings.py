@@ -19,7 +19,7 @@ from fastapi import Path as InPath
 from protocol.api.messages import SeatingPage, SeatingView
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import AnyPlan
-from protocol.study import Hex32
+from protocol.question_and_plan import Hex32
 from secagg.keys import SIGNATURE_BYTES
 from secagg.seating import CohortSeating, split_identities
 from server.api.common import (
@@ -32,7 +32,7 @@ from server.api.common import (
 from server.api.dependencies import as_malformed, require
 from server.db.channels import study_channel
 from server.errors import out_of_phase
-from server.http.limits import OCTET_STREAM, read_body
+from server.http.request_bodies import OCTET_STREAM, read_body
 from server.principals import Permission
 from server.service import Service, ServiceDep
 

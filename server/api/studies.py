@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import ValidationError
 
 from protocol.api.messages import ProblemType, StudyPage, StudyRequest, StudyView
-from protocol.api.validation import validation_faults
+from protocol.api.validation_errors import validation_faults
 from protocol.mechanisms.registry import AnyPlan
 from server.api.common import StudyId, json_only, paginate, problem_responses
 from server.api.dependencies import Caller, reading, require
@@ -57,7 +57,9 @@ def device_limits(settings: Settings) -> DeviceLimits:
 async def compute_plan(request: PlanRequest, service: Service) -> AnyPlan:
     """Return the plan of round 1 of a study; raises ProblemError if there is none."""
     limits = device_limits(service.settings)
-    return await service.store.studies.planner.run(first_plan, request, "none", limits, Random(0))
+    return await service.store.studies.planning_queue.run(
+        first_plan, request, "none", limits, Random(0)
+    )
 
 
 async def check_study_request(request: Request, service: ServiceDep) -> None:

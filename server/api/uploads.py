@@ -29,7 +29,7 @@ from server.db.repositories.messages import EnrolledCohort
 from server.db.repositories.participants import ParticipantSlot
 from server.db.repositories.uploads import DeviceUpload
 from server.errors import ProblemError, out_of_phase
-from server.http.limits import read_body
+from server.http.request_bodies import read_body
 from server.service import Service, ServiceDep
 
 router = APIRouter(prefix="/v1/participants/{participant}", tags=["devices"])

@@ -5,14 +5,15 @@ announced: the process that accepts one wakes its own orchestrator, and NOTIFY m
 commit one after the other.
 """
 
+from collections.abc import Collection
+
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
-
-from server.db.database import announce_on_commit
 
 PG_CHANNEL = "blindtally"
 _COHORT = "cohort "
 _STUDY = "study "
+_CHANNELS_KEY = "channels"  # in the `info` of a session
 
 
 def cohort_channel(cohort: int) -> str:
@@ -38,6 +39,12 @@ def notify_on_commit(session: Session, *channels: str) -> None:
 
     Their names are one payload, of which PostgreSQL accepts 8,000 bytes.
     """
-    announce_on_commit(session, *channels)
+    session.info.setdefault(_CHANNELS_KEY, {}).update(dict.fromkeys(channels))
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_notify(PG_CHANNEL, "\n".join(channels))))
+
+
+def announced_channels(session: Session) -> Collection[str]:
+    """Return the channels that the committed transaction of `session` notifies."""
+    channels: dict[str, None] = session.info.get(_CHANNELS_KEY, {})
+    return channels.keys()

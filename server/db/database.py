@@ -30,6 +30,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from protocol.api.events import Event
+from server.db.channels import announced_channels
 from server.db.columns import UtcDateTime
 from server.db.database_errors import BusyError, classified_errors, is_disk_full, is_retryable
 from server.telemetry.metrics import Metrics
@@ -46,8 +47,7 @@ _DRIVERS = {
 }
 _CREATE_TIMEOUT_SECONDS = 5.0  # to wait for another process that creates the same file
 _BEGIN_IMMEDIATE = {"begin": "BEGIN IMMEDIATE"}
-_EVENTS_KEY = "events"  # in the `info` of a session, as the next one
-_CHANNELS_KEY = "channels"
+_EVENTS_KEY = "events"  # in the `info` of a session
 _READER_THREADS = 6  # they wait for the database, not for the processor
 _WRITER_THREADS = 10  # for PostgreSQL, whose writers wait for the commits of others
 _MAX_ATTEMPTS = 5  # of a transaction that PostgreSQL rolls back because of others
@@ -172,7 +172,7 @@ class Database:
             for committed in session.info.get(_EVENTS_KEY, ()):  # of the successful attempt
                 self.metrics.count_event(committed)
             # From here, because the caller may be cancelled meanwhile.
-            if channels := session.info.get(_CHANNELS_KEY):
+            if channels := announced_channels(session):
                 loop.call_soon_threadsafe(self.on_announcement, channels)
             return result
 
@@ -198,11 +198,6 @@ class Database:
 def count_on_commit(session: Session, event: Event) -> None:
     """Count `event` after the commit of the transaction, and not at all if it is rolled back."""
     session.info.setdefault(_EVENTS_KEY, []).append(event)
-
-
-def announce_on_commit(session: Session, *channels: str) -> None:
-    """Notify the waiters of `channels` in this process after the commit of the transaction."""
-    session.info.setdefault(_CHANNELS_KEY, {}).update(dict.fromkeys(channels))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from server.db.channels import cohort_of
 from server.db.repositories.participants import CohortStatus, ParticipantSlot
 from server.db.store import Store
 from server.notify.notifier import Notifier
-from server.rounds.decoding import (
+from server.rounds.cohort_messages import (
     HolderTable,
     read_all_received_shares,
     read_complaints,

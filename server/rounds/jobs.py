@@ -19,7 +19,7 @@ from opentelemetry.trace import Tracer
 
 from protocol.api.events import FailureCause
 from protocol.mechanisms.registry import AnyPlan
-from protocol.study import StudyState
+from protocol.study_state import StudyState
 from secagg.errors import RecoveryError
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.repositories.cohort_phases import PendingCohort
@@ -36,7 +36,8 @@ from server.db.repositories.leases import (
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
-from server.rounds.decoding import PoisonedSumError, decode_round, plan_next, unmask_cohort
+from server.rounds.cohort_sums import PoisonedSumError, unmask_cohort
+from server.rounds.decoding import decode_round, plan_next
 from server.telemetry.logs import bind_log_fields
 from server.telemetry.metrics import Metrics
 

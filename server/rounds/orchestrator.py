@@ -41,7 +41,7 @@ from server.db.repositories.leases import (
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
 from server.notify.notifier import Notifier
-from server.rounds.decoding import read_complaints
+from server.rounds.cohort_messages import read_complaints
 from server.rounds.heartbeat import Heartbeat
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
 from server.rounds.pending import CohortChange, PendingCohorts, Round

@@ -17,7 +17,7 @@ from protocol.api.events import EventKind, FailureCause
 from protocol.api.messages import StudyView, Timeouts
 from protocol.api.phases import Phase, PhaseStatus
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.study import Plan, Terms
+from protocol.question_and_plan import Plan, Terms
 from secagg.parameters import Assumptions
 from secagg.seating import cohort_sizes
 from server.db.channels import cohort_channel, notify_on_commit, study_channel

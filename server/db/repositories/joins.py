@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from protocol.api.messages import ProblemType, SlotAssignment
 from protocol.api.phases import MessageKind, Phase
 from protocol.mechanisms.registry import parse_plan, parse_question
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.keys import PublicKeys
 from secagg.seating import MAX_DRAWS
 from server.db.database import Repository, write_transaction

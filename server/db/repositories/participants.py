@@ -7,7 +7,7 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from protocol.api.phases import Phase
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.keys import PublicKeys
 from secagg.roster import RosterEntry
 from server.db.database import Repository, read_transaction

@@ -10,9 +10,10 @@ from sqlalchemy.orm import Session
 from protocol.api.events import EventKind
 from protocol.api.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
 from protocol.api.phases import MessageKind, Phase
-from protocol.mechanism import Answer, Estimate, ListQuality
+from protocol.estimates import Estimate, ListQuality
+from protocol.mechanism import Answer
 from protocol.mechanisms.registry import AnyPlan, parse_plan
-from protocol.study import Plan, Terms
+from protocol.question_and_plan import Plan, Terms
 from server.db.channels import notify_on_commit, study_channel
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.answers import save_study_state

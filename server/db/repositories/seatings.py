@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from protocol.api.events import FailureCause
 from protocol.api.messages import PendingSeating, ProblemType, Timeouts
 from protocol.api.phases import Phase
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.seating import CohortSeating, cohort_sizes
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.cohort_phases import enter_phase

@@ -23,7 +23,7 @@ from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_plan, parse_question
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.messages import KeyShares, MaskedInput

@@ -11,7 +11,7 @@ from secagg.messages import Complaints
 from server.db.repositories.messages import MessageRepository
 from server.errors import ProblemError
 from server.rounds.cohort_cache import AsyncCache, CohortCache
-from server.rounds.decoding import read_all_received_shares
+from server.rounds.cohort_messages import read_all_received_shares
 from tests.server.harness import STEPS, Served
 from tests.server.party import Party
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from protocol.api.messages import Timeouts
 from protocol.api.phases import Phase, PhaseStatus
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from server.db.channels import cohort_channel, study_channel
 from server.db.repositories.cohort_phases import CohortSelection, PendingCohort
 from server.rounds.pending import PendingCohorts
