@@ -11,18 +11,14 @@ from opentelemetry.trace import TracerProvider
 
 from server.api import (
     audit,
-    enrolments,
     events,
     health,
-    participants,
     populations,
-    reports,
     rounds,
-    seatings,
     studies,
-    uploads,
 )
 from server.api.answers import changes, distributions, heavy_hitters, segments
+from server.api.devices import documents, enrolments, joining, reports, seatings, uploads
 from server.api.openapi import openapi_document
 from server.http import problem_details
 from server.http.auth import AuthMiddleware
@@ -94,7 +90,8 @@ def create_app(
     app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
     for module in (  # in the order in which a path is matched: the most frequent requests first
         uploads,
-        participants,
+        documents,
+        joining,
         studies,
         rounds,
         events,

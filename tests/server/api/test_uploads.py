@@ -175,7 +175,7 @@ async def test_a_body_is_checked_once_even_if_it_is_refused(
 
     device = await party.go_but_one("share")
     body = await device.compute_shares()
-    monkeypatch.setattr("server.api.uploads.check_key_shares", check)
+    monkeypatch.setattr("server.api.devices.uploads.check_key_shares", check)
     cache_phase(party, monkeypatch, Phase.SHARING if is_known else Phase.ENROLLING)
     refused(await device.put("key-shares", unsigned(body)), 422, "malformed")
     assert checked == [device.seat.slot]

@@ -1,6 +1,6 @@
-"""Routes of a device in a round: join, then read one document and upload one message per phase.
+"""Documents that a device in a round waits for, one or two before each of its messages.
 
-    enrolling    POST participants         (and seating, by a registrar: `seatings.py`)
+    enrolling    POST participants         (`joining.py`; a registrar seats them: `seatings.py`)
     sharing      GET roster             -> PUT key-shares
     checking     GET encrypted-shares   -> PUT complaints
     answering    GET complaints         -> PUT answers, if there are any
@@ -9,49 +9,29 @@
     unmasking    GET confirmations,
                  GET signed-inputs      -> PUT unmasking-shares
 
-This module has the join and the documents; `uploads.py` has the messages. A study in the
-semi-honest mode has no confirming phase, no confirmations and no signed inputs.
+`uploads.py` has the messages. A study in the semi-honest mode has no confirming phase, no
+confirmations and no signed inputs.
 """
 
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 
-from protocol.api.messages import JoinRequest, Pending, ProblemType, SlotAssignment, Survivors
+from protocol.api.messages import Pending, Survivors
 from protocol.api.phases import MESSAGE_KIND, Phase
-from secagg.keys import PublicKeys, is_signed
 from secagg.messages import pack_signatures, pack_signed_inputs
-from secagg.roster import RosterEntry
-from secagg.session import advertisement_statement
-from server.api.common import (
-    OCTET_STREAM_RESPONSE,
-    RoundNumber,
-    StudyId,
-    WaitSeconds,
-    json_only,
-    problem_responses,
-)
-from server.api.dependencies import (
-    Caller,
-    CredentialDigest,
-    SlotDep,
-    as_malformed,
-    limit_joins,
-    require,
-    require_message,
-    require_own_identity,
-    wait_for_end_of,
-)
-from server.db.channels import cohort_channel
-from server.db.repositories.joins import Join
-from server.db.repositories.participants import JoiningDevice, ParticipantSlot
-from server.errors import ProblemError, dropped_out, malformed, out_of_phase
+from server.api.common import OCTET_STREAM_RESPONSE, WaitSeconds, problem_responses
+from server.api.dependencies import SlotDep, require_message, wait_for_end_of
+from server.api.devices.device_route import DeviceRoute
+from server.db.repositories.participants import ParticipantSlot
+from server.errors import dropped_out, out_of_phase
 from server.http.request_bodies import OCTET_STREAM
-from server.principals import Permission
 from server.service import Service, ServiceDep
 
-router = APIRouter(prefix="/v1", tags=["devices"])
+router = APIRouter(
+    prefix="/v1/participants/{participant}", tags=["devices"], route_class=DeviceRoute
+)
 _PENDING_RESPONSE: dict[str, Any] = {
     "model": Pending,
     "description": "Not available yet: send the request again.",
@@ -63,56 +43,6 @@ _get_octets = partial(
     response_class=Response,
     responses={200: OCTET_STREAM_RESPONSE, **_DOCUMENT_RESPONSES},
 )
-
-
-@router.post(
-    "/studies/{study}/rounds/{number}/participants",
-    status_code=201,
-    dependencies=[require(Permission.TAKE_PART), Depends(limit_joins), Depends(json_only)],
-    responses={
-        200: {"model": SlotAssignment, "description": "The device has joined before."},
-        **problem_responses(400, 404, 409, 413, 415, 422),
-    },
-)
-async def join(  # noqa: PLR0917 - FastAPI passes them by name
-    caller: Caller,
-    credential: CredentialDigest,
-    study: StudyId,
-    number: RoundNumber,
-    request: JoinRequest,
-    response: Response,
-    service: ServiceDep,
-) -> SlotAssignment:
-    """Join a round.
-
-    The Authorization header has the credential that the device enrolled. If the service is open,
-    it has 32 random bytes that the device chooses and keeps secret.
-    """
-    require_own_identity(caller, request.identity)
-    plan = await service.cohort_cache.plan((study, number))
-    with as_malformed():
-        keys = PublicKeys(bytes.fromhex(request.mask_key), bytes.fromhex(request.encryption_key))
-        registrar_signature = (
-            bytes.fromhex(request.registrar_signature or "") if plan.registry else b""
-        )
-        signature = bytes.fromhex(request.signature)
-        entry = RosterEntry(bytes.fromhex(request.identity), keys, signature, registrar_signature)
-    digest = await service.cohort_cache.plan_digest((study, number))
-    if not is_signed(entry.identity, advertisement_statement(digest, keys), signature):
-        raise malformed("the signature is not this identity's signature of its keys and the plan")
-    if plan.registry and not plan.registry.admits(entry.identity, registrar_signature):
-        detail = "the registrar of this study has not signed this identity for it"
-        raise ProblemError(ProblemType.NOT_ENROLLED, detail)
-    device = JoiningDevice(credential, entry)
-    by_coin = plan.join_probability < 1
-    joined = await service.store.joins.join(Join(study, number, device, by_coin))
-    if not joined.is_new:
-        response.status_code = 200
-    service.orchestrator.check(cohort_channel(joined.slot.cohort))
-    if plan.terms.is_seated:
-        return joined.assignment.model_copy(update={"cohort": None, "slot": None})
-    service.cohort_cache.remember_slot(joined.slot)
-    return joined.assignment
 
 
 async def _wait_as_sender(
@@ -144,7 +74,7 @@ def _octets(body: bytes) -> Response:
     return Response(body, media_type=OCTET_STREAM)
 
 
-@_get_octets("/participants/{participant}/roster")
+@_get_octets("/roster")
 async def get_roster(participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0) -> Response:
     """Return the identity and keys of every participant, by slot."""
     phase = await wait_for_end_of(service, participant, "the roster", Phase.ENROLLING, wait)
@@ -158,7 +88,7 @@ async def get_roster(participant: SlotDep, service: ServiceDep, wait: WaitSecond
     return _octets(await service.cohort_cache.roster(participant.cohort))
 
 
-@_get_octets("/participants/{participant}/encrypted-shares")
+@_get_octets("/encrypted-shares")
 async def get_encrypted_shares(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
@@ -172,7 +102,7 @@ async def get_encrypted_shares(
     return _octets(received.pack())
 
 
-@_get_octets("/participants/{participant}/complaints")
+@_get_octets("/complaints")
 async def get_complaints(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
@@ -184,7 +114,7 @@ async def get_complaints(
     return _octets(pack_signatures(complaints.get(participant.slot, {})))
 
 
-@_get_octets("/participants/{participant}/share-commitments")
+@_get_octets("/share-commitments")
 async def get_share_commitments(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
@@ -201,9 +131,7 @@ async def get_share_commitments(
     return _octets(await service.cohort_cache.share_commitments(participant.cohort))
 
 
-@router.get(
-    "/participants/{participant}/survivors", response_model=Survivors, responses=_DOCUMENT_RESPONSES
-)
+@router.get("/survivors", response_model=Survivors, responses=_DOCUMENT_RESPONSES)
 async def get_survivors(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Survivors | Response:
@@ -215,7 +143,7 @@ async def get_survivors(
     return Survivors(survivors=tuple(sorted(survivors)))
 
 
-@_get_octets("/participants/{participant}/confirmations")
+@_get_octets("/confirmations")
 async def get_confirmations(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
@@ -226,7 +154,7 @@ async def get_confirmations(
     return _octets(pack_signatures(await service.cohort_cache.confirmations(participant.cohort)))
 
 
-@_get_octets("/participants/{participant}/signed-inputs")
+@_get_octets("/signed-inputs")
 async def get_signed_inputs(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
 ) -> Response:
