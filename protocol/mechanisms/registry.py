@@ -48,6 +48,7 @@ from protocol.mechanisms.reports.prefix_extension import (
     PrefixPlan,
     PrefixQuestion,
 )
+from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.report_mechanism import ReportMechanism
@@ -104,6 +105,10 @@ _ALL_REPORT_MECHANISMS: tuple[ReportMechanism[Any, Any, Any], ...] = (
 )
 # Estimates of sums without noise that may show what a single device holds.
 EXACT_ESTIMATE_MECHANISMS = frozenset({NumberSums.name, COUNT_MEDIAN.name, COUNT_SKETCH.name})
+# Mechanisms that estimate the expected precision and recall of their lists.
+QUALITY_MECHANISMS = tuple(
+    name for name, mechanism in SUM_MECHANISMS.items() if isinstance(mechanism, SampledCounts)
+)
 REPORT_MECHANISMS: dict[str, ReportMechanism[Any, Any, Any]] = {
     mechanism.name: mechanism for mechanism in _ALL_REPORT_MECHANISMS
 }
