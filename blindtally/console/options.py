@@ -68,6 +68,6 @@ StopAtOption = Annotated[
     Option(
         metavar="PRECISION,RECALL",
         help="Expected precision and recall of the list, such as 0.95,0.9, at which the study ends "
-        "before its last round.",
+        "before its last round. The true values can be lower, above all if the list is short.",
     ),
 ]

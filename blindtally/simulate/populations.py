@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import DataError, Dataset, read_dataset
-from protocol.domains.strings import Alphabet, Domain, smallest_domain
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Alphabet, smallest_domain
 
 DriftKind = Literal["none", "gradual", "sudden", "late", "crowds"]
 DRIFT_KINDS: tuple[DriftKind, ...] = ("none", "gradual", "sudden", "late", "crowds")

@@ -15,12 +15,13 @@ import numpy as np
 from scipy.special import erf
 
 from protocol.arrays import Floats
-from protocol.mechanism import CONFIDENCE_LEVEL, Estimate, ListQuality, Mechanism
+from protocol.estimates import CONFIDENCE_LEVEL, Estimate, ListQuality
+from protocol.mechanism import Mechanism
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.oracles.oracle import Oracle
 from protocol.simulation.study import RoundOutcome
-from protocol.study import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE
 
 
 @dataclass(frozen=True, slots=True)

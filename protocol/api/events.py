@@ -13,7 +13,7 @@ from pydantic import Field
 
 from protocol.api.phases import Phase
 from protocol.api.study_end import EndCause
-from protocol.model import PublicModel
+from protocol.public_model import PublicModel
 
 
 class EventKind(StrEnum):

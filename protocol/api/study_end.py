@@ -17,7 +17,10 @@ def end_sentence(cause: EndCause, number: int, rounds: int, *, has_goal: bool) -
     """Return the reason of the end of a study of at most `rounds` rounds in round `number`."""
     where = f"in round {number:,} of at most {rounds:,}"
     if cause is EndCause.GOAL:
-        return f"The expected precision and recall of the list reached the goal {where}."
+        return (
+            f"The expected precision and recall of the list reached the goal {where}. "
+            "They are expectations: the true values can be lower, above all if the list is short."
+        )
     if cause is EndCause.COMPLETE:
         return f"The answer was complete {where}."
     if cause is EndCause.STOPPED:

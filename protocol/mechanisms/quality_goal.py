@@ -13,9 +13,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from protocol.mechanism import ListQuality
+from protocol.estimates import ListQuality
 from protocol.mechanisms.registry import MECHANISMS, QUALITY_MECHANISMS, AnyQuestion
-from protocol.model import PublicModel
+from protocol.public_model import PublicModel
 
 _Share = Annotated[float, Field(gt=0, lt=1)]
 

@@ -82,7 +82,8 @@ _STOP_PRECISION = FormField(
 )  # fmt: skip
 _STOP_RECALL = FormField(
     "stop_at.recall", "Stop at recall", "", "number",
-    "Expected share of heavy items that are listed, such as 0.9.",
+    "Expected share of heavy items that are listed, such as 0.9. The true values can be lower, "
+    "above all if the list is short.",
     is_optional=True,
 )  # fmt: skip
 _SEGMENTS = FormField(

@@ -19,7 +19,7 @@ from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
 from protocol.api.study_end import EndCause
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from tests.support.views import NOON, round_document, study_document
 from tools import unasync
@@ -135,7 +135,7 @@ async def test_a_study_with_a_goal_states_the_reason_of_its_end(kind: Kind) -> N
         assert (made.view.stop_at, made.view.end_reason) == (stop_at, None)
         view = await answer_of(made.wait())
     assert (view.state, view.end_cause) == ("finished", EndCause.GOAL)
-    assert view.end_reason.endswith("reached the goal in round 1 of at most 7.")
+    assert "reached the goal in round 1 of at most 7." in view.end_reason
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,15 @@ from pydantic import ValidationError
 
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Utf8
-from protocol.mechanism import ListQuality
+from protocol.estimates import ListQuality
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault, parse_goal
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.question_and_plan import SumQuestion, Terms
 from protocol.simulation.study import RoundOutcome, run_study
-from protocol.study import EMPTY_STATE, SumQuestion, Terms
+from protocol.study_state import EMPTY_STATE
 from tests.protocol.mechanism_examples import EXAMPLES
 
 QUESTION = AdaptiveIbltQuestion(threshold=30, contribution=1, words=1500, domain=Utf8(max_bytes=4))

@@ -19,7 +19,7 @@ from protocol.mechanisms.central.hierarchical_histogram import (
     NOISE_ARRAY,
     SAMPLING_VARIANCE_ARRAY,
 )
-from protocol.study import StudyState
+from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
 from server.pages.history import EstimateHistory
 from tests.server.harness import Served, histogram_request, play, study_request
@@ -89,7 +89,7 @@ async def test_a_study_that_has_ended_shows_the_reason(served: Served) -> None:
     await play(served, study)
     await served.until_closed(study)
     page = await page_of(served, f"/studies/{study}")
-    assert "of the list reached the goal in round 1 of at most 3." in page
+    assert "of the list reached the goal in round 1 of at most 3. They are expectations" in page
     assert "state finished" in page
     assert 'id="goal"' not in page
     assert "The list is expected to have a precision of 100.0% and a recall of" in page
