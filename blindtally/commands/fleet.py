@@ -21,6 +21,7 @@ from blindtally.console.options import (
     FleetRoundsOption,
     ModeOption,
     SeedOption,
+    StopAtOption,
 )
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.service_connection import (
@@ -55,6 +56,7 @@ from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError, ShardPool
 from protocol.api.messages import HeavyHitter, StudyView
 from protocol.domains.hashed import Hashed
+from protocol.mechanisms.quality_goal import parse_goal
 from secagg.keys import Identity
 from secagg.parameters import Mode
 
@@ -102,6 +104,7 @@ def fleet(
         ),
     ] = None,
     rounds: FleetRoundsOption = DEFAULT_ROUNDS,
+    stop_at: StopAtOption = None,
     idle: Annotated[
         float,
         Option(
@@ -183,8 +186,11 @@ def fleet(
     """
     if (study is None) is not new:
         raise exit_with_error("name a study with --study, or make one with --create")
+    if stop_at is not None and not new:
+        raise exit_with_error("--stop-at needs --create: the goal of a study does not change")
     try:
         dropouts = parse_dropout(dropout_in or [], mode)
+        goal = parse_goal(stop_at)
         behaviour = FleetBehaviour(arrivals, over, slow, pause, dropouts)
     except ValueError as error:
         raise exit_with_error(error) from None
@@ -214,7 +220,9 @@ def fleet(
         with open_shard_pool(workers, dask) as shards, open_analyst(url, key) as analyst:
             if study is None:
                 identity = load_or_create_key_file(key_file) if key_file else None
-                setup = new_study_setup(data, _pin_registrar(config, identity), rounds, mode, idle)
+                setup = new_study_setup(
+                    data, _pin_registrar(config, identity), rounds, mode, idle, goal
+                )
                 joined = create_study(analyst, setup)
             else:
                 joined = analyst.study(study)
@@ -264,11 +272,11 @@ def _run(
 
             observers = StudyObservers(screen.show_step, show_round, lambda: None, reporting)
             run_fleet(url, study, setup, observers, shards)
-    hitters = study.heavy_hitters()
-    console.print(heavy_hitter_table(study.view, hitters))
-    for line in _next_steps(url, study.refresh(), took_part=bool(rounds)):
+    hitters, view = study.heavy_hitters(), study.refresh()
+    console.print(heavy_hitter_table(view, hitters))
+    for line in _next_steps(url, view, took_part=bool(rounds)):
         console.print(line, highlight=False, soft_wrap=True)
-    answer = {"heavy_hitters": [row.model_dump() for row in hitters]}
+    answer = {"heavy_hitters": [row.model_dump() for row in hitters], "end_cause": view.end_cause}
     write_json(json_path, _rounds_json(study.view, rounds) | answer)
 
 
@@ -330,7 +338,7 @@ def heavy_hitter_table(study: StudyView, hitters: Sequence[HeavyHitter]) -> Grou
 
 
 def _next_steps(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]:
-    """Yield the state of the study, its page, and a command to query it."""
+    """Yield the state of the study or why it ended, its page, and a command to query it."""
     if not took_part:
         yield f"no device of this fleet took part: the study is {study.state}"
     elif study.state == "running":
@@ -338,6 +346,8 @@ def _next_steps(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]
             "the study goes on without this fleet: all devices here have contributed, "
             f"round {study.round} is open"
         )
+    elif study.end_reason:
+        yield study.end_reason
     yield f"its page: {study_url(url, study.id)}"
     if study.question.mechanism in _QUERYABLE_MECHANISMS:
         elsewhere = "" if url == DEFAULT_URL else f" --url {url}"

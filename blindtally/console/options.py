@@ -63,3 +63,11 @@ ModeOption = Annotated[
     Mode, Option(help="Assumed server: follows the protocol (semi-honest), or may not (active).")
 ]
 SeedOption = Annotated[int, Option(min=0, help="Seed of all random choices.")]
+StopAtOption = Annotated[
+    str | None,
+    Option(
+        metavar="PRECISION,RECALL",
+        help="Expected precision and recall of the list, such as 0.95,0.9, at which the study ends "
+        "before its last round. The true values can be lower, above all if the list is short.",
+    ),
+]

@@ -26,6 +26,7 @@ from protocol.api.phases import Phase
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS
 from protocol.question_and_plan import Terms
 from protocol.sketches.iblt.layout import cells_for
@@ -161,7 +162,12 @@ def parse_dropout(pairs: Sequence[str], mode: Mode) -> dict[Phase, float]:
 
 
 def new_study_setup(
-    data: Path | None, config: FleetConfig, rounds: int, mode: Mode, idle: float
+    data: Path | None,
+    config: FleetConfig,
+    rounds: int,
+    mode: Mode,
+    idle: float,
+    stop_at: QualityGoal | None,
 ) -> FleetSetup:
     setup = build_setup(
         data,
@@ -178,7 +184,7 @@ def new_study_setup(
     enrolling = max(setup.timeouts.enrolling, 2 * config.behaviour.span_seconds)
     changes = {"idle": idle, "enrolling": enrolling}
     timeouts = Timeouts.model_validate(setup.timeouts.model_dump() | changes)
-    return replace(setup, fleet_config=config, timeouts=timeouts)
+    return replace(setup, fleet_config=config, timeouts=timeouts, stop_at=stop_at)
 
 
 def joined_study_setup(

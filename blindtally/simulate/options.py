@@ -12,6 +12,7 @@ from blindtally.console.options import (
     MaxShareOption,
     ModeOption,
     SeedOption,
+    StopAtOption,
     complete_data,
     complete_mechanism,
 )
@@ -38,7 +39,7 @@ _COMMON_REPORT_OPTIONS: Final = {
 }
 _REPORT_ONLY_OPTIONS: Final = {"goal", "most"}
 # Options of studies of several rounds that sum tables of items.
-_TABLE_ONLY_OPTIONS: Final = {"domain", "drift", "devices_by_round", "lost_rounds"}
+_TABLE_ONLY_OPTIONS: Final = {"domain", "drift", "devices_by_round", "lost_rounds", "stop_at"}
 _NUMBER_SUMS_OPTIONS: Final = {
     *("mechanism", "data", "column", "rounds", "clients", "threshold", "words", "secagg"),
     *("corrupt", "dropout", "mode", "levels", "low", "high", "sets", "seed", "json_path"),
@@ -121,6 +122,7 @@ class SimulationRequest:
             min=0.01, max=0.999, help="Confidence that an item is heavy from which it is reported."
         ),
     ] = 0.5
+    stop_at: StopAtOption = None
     words: Annotated[
         int | None,
         Option(

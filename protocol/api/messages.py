@@ -13,7 +13,9 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from protocol.api.phases import Phase
+from protocol.api.study_end import EndCause, end_sentence
 from protocol.estimates import ListQuality
+from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 from protocol.privacy.ledger import Budget
 from protocol.public_model import PublicModel
@@ -107,7 +109,11 @@ class PopulationView(PublicModel):
 
 
 class StudyRequest(PublicModel):
-    """An analyst's request for a study; its `population` must have enough budget left."""
+    """An analyst's request for a study; its `population` must have enough budget left.
+
+    The study ends before its last round if the expected precision and recall of its list reach
+    `stop_at`, if given.
+    """
 
     name: StudyName
     question: AnyQuestion
@@ -116,10 +122,11 @@ class StudyRequest(PublicModel):
     timeouts: Timeouts = Timeouts()
     start: bool = False
     population: PopulationName | None = None
+    stop_at: QualityGoal | None = None
 
 
 class StudyView(PublicModel):
-    """A study; `round` is the latest, 0 before the first."""
+    """A study; `round` is the latest, 0 before the first, and `end_cause` None until it ends."""
 
     id: str
     name: str
@@ -131,6 +138,16 @@ class StudyView(PublicModel):
     round: int
     created: datetime
     population: str | None = None
+    stop_at: QualityGoal | None = None
+    end_cause: EndCause | None = None
+
+    @property
+    def end_reason(self) -> str | None:
+        """Return a sentence with the reason why the study ended; None until it has."""
+        if self.end_cause is None:
+            return None
+        has_goal = self.stop_at is not None
+        return end_sentence(self.end_cause, self.round, self.rounds, has_goal=has_goal)
 
     @property
     def registry(self) -> Registry | None:

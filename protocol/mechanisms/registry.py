@@ -31,6 +31,7 @@ from protocol.mechanisms.iblt.subsampled import (
     SubsampledIbltQuestion,
 )
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
+from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
 from protocol.mechanisms.reports.dictionary import (
     DICTIONARY_MECHANISMS,
     DictionaryPlan,
@@ -104,6 +105,10 @@ _ALL_REPORT_MECHANISMS: tuple[ReportMechanism[Any, Any, Any], ...] = (
 )
 # Estimates of sums without noise that may show what a single device holds.
 EXACT_ESTIMATE_MECHANISMS = frozenset({NumberSums.name, COUNT_MEDIAN.name, COUNT_SKETCH.name})
+# Mechanisms that estimate the expected precision and recall of their lists.
+QUALITY_MECHANISMS = tuple(
+    name for name, mechanism in SUM_MECHANISMS.items() if isinstance(mechanism, SampledCounts)
+)
 REPORT_MECHANISMS: dict[str, ReportMechanism[Any, Any, Any]] = {
     mechanism.name: mechanism for mechanism in _ALL_REPORT_MECHANISMS
 }
