@@ -22,7 +22,6 @@ from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainccinv, gammaincinv, ndtri
 
 from protocol.arrays import Floats, Indices
 from protocol.changes import RateHistory
@@ -32,6 +31,7 @@ from protocol.model import PublicModel
 from protocol.privacy.events import DpEvent, ExactSumEvent
 from protocol.privacy.noise import NoiseShares
 from protocol.randomness import RandomWords
+from protocol.scipy_modules import special
 from protocol.study import EMPTY_STATE, P, Q, StudyState, Terms, first_plan_fields
 from secagg.ring import Ring, Vector
 
@@ -379,9 +379,9 @@ def gamma_interval(
     regular = (variances > 0) & (counts > 0)
     y, v = low[regular], variances[regular]
     w, tail = v / y, (1 - level) / 2
-    low[regular] = gammaincinv(y**2 / v, tail) * w
+    low[regular] = special.gammaincinv(y**2 / v, tail) * w
     mean, spread = y + w, v + w**2
-    high[regular] = gammainccinv(mean**2 / spread, tail) * spread / mean
+    high[regular] = special.gammainccinv(mean**2 / spread, tail) * spread / mean
     return low, high
 
 
@@ -393,7 +393,7 @@ def normal_interval(
     They are for counts that are estimated from locally private reports: sums of noise that is much
     larger than the count's own part. They may be below 0.
     """
-    margin = -float(ndtri((1 - level) / 2)) * np.sqrt(np.maximum(variances, 0))
+    margin = -float(special.ndtri((1 - level) / 2)) * np.sqrt(np.maximum(variances, 0))
     return counts - margin, counts + margin
 
 
@@ -405,6 +405,6 @@ def reaches_threshold(
     At 1/2 the estimate alone decides. An item with exactly this count is treated as heavy with
     probability about 1 - `confidence`.
     """
-    margin = float(ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
+    margin = float(special.ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
     heavy: NDArray[np.bool_] = counts >= threshold + margin
     return heavy

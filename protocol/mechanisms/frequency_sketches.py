@@ -23,7 +23,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from scipy.special import ndtri
 
 from protocol.arrays import Floats, Keys
 from protocol.domains.strings import Domain
@@ -45,6 +44,7 @@ from protocol.privacy.noise import MAX_EVENTS, NoiseShares
 from protocol.privacy.parameters_for_budget import min_variance
 from protocol.privacy.release import Release
 from protocol.randomness import RandomWords
+from protocol.scipy_modules import special
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits
 from protocol.study import WORD_BITS, Plan, StudyState, SumQuestion, Terms
 from secagg.ring import Ring, Vector
@@ -263,7 +263,7 @@ def noise_variance(release: Release | None, terms: Terms, cohorts: int) -> float
 def noise_threshold(rows: int, variance: float, candidates: int) -> float:
     """Return a count that noise of `variance` in each cell gives to 0.3 of the items on average."""
     deviation: float = (variance * min(1.0, math.pi / (2 * rows))) ** 0.5
-    return float(ndtri(1 - _EXPECTED_FALSE_POSITIVES / candidates)) * deviation
+    return float(special.ndtri(1 - _EXPECTED_FALSE_POSITIVES / candidates)) * deviation
 
 
 def _check_threshold(question: FrequencySketchQuestion, variance: float) -> None:

@@ -20,7 +20,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import betainc
 
 from protocol.arrays import Floats
 from protocol.privacy.loss_distributions import (
@@ -30,6 +29,7 @@ from protocol.privacy.loss_distributions import (
     connect_the_dots,
     highest_relevant_loss,
 )
+from protocol.scipy_modules import special
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -106,5 +106,5 @@ def _binomial_tail(
     tails = trials - heads + 1
     possible = np.maximum(tails, 1.0)
     if below:
-        return np.where(tails > 0, betainc(possible, heads, 1 - probability), 1.0)
-    return np.where(tails > 0, betainc(heads, possible, probability), 0.0)
+        return np.where(tails > 0, special.betainc(possible, heads, 1 - probability), 1.0)
+    return np.where(tails > 0, special.betainc(heads, possible, probability), 0.0)

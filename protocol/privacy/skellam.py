@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ive
 
 from protocol.arrays import Floats
 from protocol.privacy.loss_distributions import (
@@ -29,6 +28,7 @@ from protocol.privacy.loss_distributions import (
     highest_relevant_loss,
 )
 from protocol.privacy.noise import tail_bound
+from protocol.scipy_modules import special
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -44,7 +44,7 @@ def privacy_loss(
     """Return the loss of one count with noise of `variance`; a vote counts with `probability`."""
     check_parameters(variance, probability)
     end = tail_bound(variance, _NEGLIGIBLE_TAIL)
-    probabilities = np.asarray(ive(np.abs(np.arange(-end, end + 1)), variance), np.float64)
+    probabilities = np.asarray(special.ive(np.abs(np.arange(-end, end + 1)), variance), np.float64)
     without, moved = probabilities[1:], probabilities[:-1]
     with_it = (1 - probability) * without + probability * moved
     removed, added = _curve(with_it, without), _curve(without[::-1], with_it[::-1])
@@ -86,6 +86,6 @@ def _curve(upper: Floats, lower: Floats) -> DivergenceCurve:
 def tail_quantile(variance: float, tail: float) -> int:
     """Return the smallest x >= 1 that noise reaches with probability `tail` at most."""
     end = tail_bound(variance, tail)
-    above = np.cumsum(np.asarray(ive(np.arange(end + 1), variance), np.float64)[::-1])[::-1]
+    above = np.cumsum(np.asarray(special.ive(np.arange(end + 1), variance), np.float64)[::-1])[::-1]
     sufficient = np.flatnonzero(above[1:] + _NEGLIGIBLE_TAIL <= tail)
     return int(sufficient[0]) + 1 if len(sufficient) else end + 1

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from protocol.arrays import Flags, Floats, Indices
 from protocol.quantiles.prefix_tree import PrefixTree, digits_to_integers
+from protocol.scipy_modules import optimize
 
 Estimator: TypeAlias = Literal["ratio", "plain"]
 _MAX_LEVEL_NODES = 2**48  # that floating-point positions can distinguish
@@ -91,7 +91,7 @@ def tree_cdf(
 
 def _monotone(ranks: Floats) -> Floats:
     """Return the growing ranks nearest to `ranks`, from 0 to 1."""
-    fitted = np.asarray(isotonic_regression(ranks).x, np.float64)
+    fitted = np.asarray(optimize.isotonic_regression(ranks).x, np.float64)
     return np.maximum.accumulate(np.clip(fitted, 0.0, 1.0))
 
 

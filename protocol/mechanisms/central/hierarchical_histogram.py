@@ -23,7 +23,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from scipy.special import ndtri
 
 from protocol.arrays import Indices
 from protocol.domains.base import Digits
@@ -48,6 +47,7 @@ from protocol.privacy.noise import tail_bound
 from protocol.privacy.release import ReleaseMode
 from protocol.quantiles.complete_tree import CompleteTree, leaf_variance
 from protocol.randomness import RandomWords
+from protocol.scipy_modules import special
 from protocol.study import WORD_BITS, StudyState, Terms
 from secagg.ring import Lane, Ring, Vector
 
@@ -203,7 +203,7 @@ class HierarchicalHistogram(
         variances = alone + np.maximum(leaves, 0) * float(state.arrays[SAMPLING_VARIANCE_ARRAY][0])
         is_heavy = reaches_threshold(leaves, variances, question.threshold, question.confidence)
         tail = _EXPECTED_FALSE_POSITIVES / (_EXPECTED_FALSE_POSITIVES + len(leaves))
-        is_heavy &= leaves > -ndtri(tail) * np.sqrt(alone)
+        is_heavy &= leaves > -special.ndtri(tail) * np.sqrt(alone)
         leaves = np.minimum(leaves, question.largest_count(int(devices_per_level(state).sum())))
         return estimates_of_values(question.domain, np.flatnonzero(is_heavy), leaves, variances)
 

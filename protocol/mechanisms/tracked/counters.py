@@ -36,6 +36,7 @@ from pydantic import Field
 from protocol.arrays import Floats, Integers
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.model import PublicModel, Text
+from protocol.scipy_modules import stats
 from secagg.ring import Lane, Vector
 
 MAX_COUNTER_BITS = 40
@@ -172,10 +173,9 @@ def counter_bits(expected: Floats, deviations: Floats) -> Integers:
     shape, share = mean**2 / (variance - mean), mean / variance
     # Only the server needs this import, which takes half a second. The quantiles of scipy.special
     # cannot replace it: they fail for counts whose variance is nearly Poisson's.
-    from scipy.stats import nbinom  # noqa: PLC0415
 
-    above = nbinom.isf(tuning.WINDOW_MISS_PROBABILITY, shape, share)
-    below = nbinom.ppf(tuning.WINDOW_MISS_PROBABILITY, shape, share)
+    above = stats.nbinom.isf(tuning.WINDOW_MISS_PROBABILITY, shape, share)
+    below = stats.nbinom.ppf(tuning.WINDOW_MISS_PROBABILITY, shape, share)
     # A window that does not begin at 0 has half its width on each side of the expected count.
     width = np.minimum(above + 1, 2 * np.maximum(above - mean, mean - below) + 2)
     bits: Integers = np.clip(np.ceil(np.log2(width)), 1, MAX_COUNTER_BITS).astype(np.int64)

@@ -9,8 +9,7 @@ exact here. Sums of several kinds of votes use Bernstein's bound,
 
 from math import log, sqrt
 
-from scipy.special import betainc
-
+from protocol.scipy_modules import special
 from protocol.search import first_true
 
 
@@ -20,7 +19,7 @@ def binomial_upper_quantile(n: int, probability: float, tail: float) -> int:
     Raises ValueError as `check_tail_probability`.
     """
     check_tail_probability(n, tail)
-    return first_true(lambda k: bool(betainc(k + 1, n - k, probability) <= tail), 0, n)
+    return first_true(lambda k: bool(special.betainc(k + 1, n - k, probability) <= tail), 0, n)
 
 
 def bernstein_upper_bound(variance: float, max_term: float, tail: float) -> float:
