@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from blindtally.console.errors import exit_with_error
+from blindtally.console.options import DaskOption, WorkersOption
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
-from blindtally.parallel import DaskOption, WorkersOption
 from blindtally.planning.f1_by_words import (
     GOALS,
     TRACKED,
@@ -23,7 +23,8 @@ from blindtally.planning.f1_by_words import (
     StudySetting,
     f1_over_sizes,
 )
-from blindtally.simulate.populations import DRIFT_KINDS, DriftKind
+from blindtally.simulate.choices import DriftKind
+from blindtally.simulate.populations import DRIFT_KINDS
 from blindtally.simulate.token_study import KeyedPopulation
 from paper import drawing, options
 from paper.curves import (

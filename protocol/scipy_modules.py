@@ -8,7 +8,7 @@ special.ndtri(0.975)
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["fft", "optimize", "special", "stats"]
+__all__ = ["fft", "optimize", "special"]
 
 
 class _LazyModule:
@@ -29,9 +29,8 @@ class _LazyModule:
 
 
 if TYPE_CHECKING:
-    from scipy import fft, optimize, special, stats
+    from scipy import fft, optimize, special
 else:
     fft = _LazyModule("scipy.fft")
     optimize = _LazyModule("scipy.optimize")
     special = _LazyModule("scipy.special")
-    stats = _LazyModule("scipy.stats")

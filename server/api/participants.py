@@ -18,7 +18,8 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
-from protocol.api.messages import JoinRequest, Pending, ProblemType, SlotAssignment, Survivors
+from protocol.api.cohort_messages import JoinRequest, Survivors
+from protocol.api.messages import Pending, ProblemType, SlotAssignment
 from protocol.api.phases import MESSAGE_KIND, Phase
 from secagg.keys import PublicKeys, is_signed
 from secagg.messages import pack_signatures, pack_signed_inputs

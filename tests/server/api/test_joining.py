@@ -5,7 +5,7 @@ from random import Random
 
 import httpx
 
-from protocol.api.messages import JoinRequest
+from protocol.api.cohort_messages import JoinRequest
 from protocol.study import Plan
 from secagg.keys import Identity, PublicKeys
 from secagg.participant import join

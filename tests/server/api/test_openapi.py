@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from protocol.api.messages import EnrolmentRequest, JoinRequest, PopulationRequest, StudyRequest
+from protocol.api.cohort_messages import JoinRequest
+from protocol.api.messages import EnrolmentRequest, PopulationRequest, StudyRequest
 from tests.server.harness import Served
 
 
