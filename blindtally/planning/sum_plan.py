@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from blindtally.console.compilation import announce_compilation
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
 from blindtally.console.progress import progress_steps
@@ -68,6 +69,7 @@ def plan_sums(request: SumPlanRequest, json_path: str | None) -> None:
         typer.Exit: if an option is invalid, or no mechanism can be planned.
     """
     request.check()
+    announce_compilation()
     try:
         terms = equal_cohorts(request.devices, request.cohorts)
         setting = request.setting
