@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from blindtally.console.errors import exit_with_error
-from protocol.api.validation import describe_fault
+from protocol.api.validation_errors import describe_fault
 
 # The first sentence of each command's help, which is listed without importing the command.
 COMMANDS = {
@@ -36,9 +36,9 @@ COMMANDS = {
 # Modules of the commands that are not in their own module of `blindtally.commands`.
 _MODULES = {
     "demo": "blindtally.demo.command",
-    "keys": "blindtally.commands.access",
-    "tokens": "blindtally.commands.access",
-    "audit": "blindtally.commands.access",
+    "keys": "blindtally.commands.credentials_and_audit",
+    "tokens": "blindtally.commands.credentials_and_audit",
+    "audit": "blindtally.commands.credentials_and_audit",
     "registrar": "blindtally.commands.registrar_key",
     "simulate": "blindtally.simulate.command",
 }
@@ -99,7 +99,7 @@ class LazyCommandGroup(CommandGroup):
 
 
 def _missing_extra(command: str, error: ModuleNotFoundError) -> typer.Exit:
-    from client.install_command import install_command  # noqa: PLC0415 - needed for errors only
+    from client.extras_installation import install_command  # noqa: PLC0415 - needed for errors only
 
     install = install_command(_EXTRAS.get(command, _DEFAULT_EXTRA))
     reason = f"{command} needs {error.name}, which an extra brings: {install}"

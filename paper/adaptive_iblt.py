@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.planning.f1_by_words import StudySetting, f1
-from blindtally.simulate.choices import DriftKind
+from blindtally.simulate.domain_and_drift_choices import DriftKind
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from blindtally.simulate.token_study import terms_for_tokens
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import sampled_table
 from protocol.mechanisms.iblt.threshold_control import ThresholdRule
 from protocol.sketches.iblt.layout import capacity
-from protocol.study import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE
 
 COMPARED_RULES: Final[tuple[ThresholdRule, ...]] = ("paper", "steady")
 _SETTLED_LOADS: Final = (0.7, 1.1)

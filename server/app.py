@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 
 from server.api import (
+    audit,
     enrolments,
     events,
     health,
@@ -25,8 +26,9 @@ from server.api.answers import changes, distributions, heavy_hitters, segments
 from server.api.openapi import openapi_document
 from server.http import problem_details
 from server.http.auth import AuthMiddleware
-from server.http.limits import BodyLimit, SecurityHeaders
+from server.http.request_bodies import BodyLimit
 from server.http.request_log import RequestLogMiddleware
+from server.http.security_headers import SecurityHeaders
 from server.pages import assets, login, operations
 from server.pages import changes as change_pages
 from server.pages import rounds as round_pages
@@ -104,6 +106,7 @@ def create_app(
         reports,
         seatings,
         enrolments,
+        audit,
         health,
         assets,
         login,

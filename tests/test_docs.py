@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import COMMANDS, app
 from blindtally.demo.server_process import ServerProcess
-from blindtally.fleet_run.registrar_keys import create_key_file
+from blindtally.fleet_run.registrar_key_files import create_key_file
 from client import Analyst
 from paper.commands import app as paper
 from protocol.api.messages import Timeouts

@@ -52,7 +52,7 @@ def changes(
       blindtally changes 3f2a0c55d1e9b7a4 --item github.com
       blindtally changes 3f2a0c55d1e9b7a4 --compare 9d1c77a0b2e4f658
     """
-    from blindtally.console.service import open_analyst
+    from blindtally.console.service_connection import open_analyst
 
     rates: Sequence[RoundRate] = ()
     change = comparison = None

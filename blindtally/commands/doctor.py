@@ -36,7 +36,7 @@ def doctor(
       blindtally doctor
       blindtally doctor --database postgresql://me@localhost/blindtally --json -
     """
-    from blindtally.checks import STATE_STYLES, run_checks, show_checks
+    from blindtally.doctor_checks import STATE_STYLES, run_checks, show_checks
 
     with spinner("checking"):
         checks = list(run_checks({"database_url": database_url, "host": host, "port": port}))

@@ -20,7 +20,7 @@ from blindtally.console.options import (
     WorkersOption,
 )
 from blindtally.console.output_files import JsonOption
-from blindtally.fleet_run.defaults import (
+from blindtally.fleet_run.fleet_defaults import (
     DEFAULT_DEVICES,
     DEFAULT_DROPOUT,
     DEFAULT_IDLE_SECONDS,
@@ -137,9 +137,16 @@ def fleet(
     """
     import stamina.instrumentation
 
-    from blindtally.console.service import open_analyst, service_error_exit
-    from blindtally.fleet_run.registrar_keys import load_or_create_key_file, load_registrar_of
+    from blindtally.console.service_connection import open_analyst, service_error_exit
+    from blindtally.fleet_run.registrar_key_files import load_or_create_key_file, load_registrar_of
     from blindtally.fleet_run.results import InexactSumError
+    from blindtally.fleet_run.run_on_terminal import (
+        OPTION_BY_LIMIT,
+        open_shard_pool,
+        pin_registrar,
+        run_on_terminal,
+        suggest_options,
+    )
     from blindtally.fleet_run.setup import (
         DEFAULT_MIN_COHORT,
         joined_study_setup,
@@ -148,16 +155,9 @@ def fleet(
         parse_dropout,
     )
     from blindtally.fleet_run.study_run import create_study
-    from blindtally.fleet_run.terminal import (
-        OPTION_BY_LIMIT,
-        open_shard_pool,
-        pin_registrar,
-        run_on_terminal,
-        suggest_options,
-    )
     from client.device.policy import Policy
     from client.fleet.behaviour import Arrivals, FleetBehaviour
-    from client.fleet.config import FleetConfig
+    from client.fleet.config_and_results import FleetConfig
     from client.fleet.fleet import NobodyEnteredError
     from client.fleet.shards import LostWorkersError
     from secagg.parameters import Mode

@@ -47,7 +47,7 @@ def privacy(
       blindtally privacy --population phones
       blindtally privacy --population phones --create --epsilon 4 --party server
     """
-    from blindtally.console.service import open_analyst
+    from blindtally.console.service_connection import open_analyst
     from protocol.privacy.ledger import Budget
 
     if (study is None) is (population is None):

@@ -12,7 +12,7 @@ from blindtally.console.tables import print_parts, result_table
 if TYPE_CHECKING:
     from protocol.api.messages import HeavyHitter, QueryResult
     from protocol.api.segments import SegmentSummary
-    from protocol.mechanism import ListQuality
+    from protocol.estimates import ListQuality
     from protocol.mechanisms.number_summary import NumberSummary
 
 _DISTRIBUTIONS = {"hierarchical-histogram", "triehh", "prefix-extension"}
@@ -78,7 +78,7 @@ def query(
       blindtally query 3f2a0c55d1e9b7a4 --top 20
       blindtally query 3f2a0c55d1e9b7a4 --quantile 0.5 --rank 37.5 --range 20:40
     """
-    from blindtally.console.service import open_analyst
+    from blindtally.console.service_connection import open_analyst
     from protocol.mechanisms.number_sums import NumberSums
     from protocol.mechanisms.segment_estimates import segments_of
 
@@ -139,7 +139,7 @@ def _answer_items(
     rows: "Sequence[HeavyHitter]", quality: "ListQuality | None", json_path: str | None
 ) -> None:
     """Print the most frequent items, and what the list of heavy hitters does not show."""
-    from protocol.mechanism import quality_sentence
+    from protocol.estimates import quality_sentence
 
     cells = [
         [

@@ -27,7 +27,11 @@ def registrar(
     Example:
       blindtally registrar registrar.key
     """
-    from blindtally.fleet_run.registrar_keys import KeyFileError, create_key_file, load_key_file
+    from blindtally.fleet_run.registrar_key_files import (
+        KeyFileError,
+        create_key_file,
+        load_key_file,
+    )
 
     try:
         identity = load_key_file(path) if show else create_key_file(path)

@@ -35,8 +35,8 @@ def seat(
     Example:
       blindtally seat registrar.key --url https://counts.example.org
     """
-    from blindtally.console.service import service_error_exit
-    from blindtally.fleet_run.registrar_keys import KeyFileError, load_key_file
+    from blindtally.console.service_connection import service_error_exit
+    from blindtally.fleet_run.registrar_key_files import KeyFileError, load_key_file
     from client.errors import ServiceError
     from client.registrar import DrawRecord, Registrar
 

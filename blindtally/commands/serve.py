@@ -74,7 +74,7 @@ def serve(
       blindtally serve --open
       blindtally serve --database postgresql://me:secret@localhost/blindtally
     """
-    from blindtally.serving import run_service
+    from blindtally.service_process import run_service
 
     flags: dict[str, str | int | Path | None] = {
         "host": host,

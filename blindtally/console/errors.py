@@ -7,7 +7,7 @@ from typing import Final
 import typer
 from pydantic import BaseModel, ValidationError
 
-from protocol.api.validation import validation_faults
+from protocol.api.validation_errors import validation_faults
 
 NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 

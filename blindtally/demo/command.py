@@ -17,7 +17,7 @@ from blindtally.console.options import (
     SeedOption,
 )
 from blindtally.console.output_files import JsonOption
-from blindtally.fleet_run.defaults import (
+from blindtally.fleet_run.fleet_defaults import (
     DEFAULT_CONTRIBUTION,
     DEFAULT_DEVICES,
     DEFAULT_DROPOUT,
@@ -66,7 +66,7 @@ def demo(
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
     import stamina.instrumentation
 
-    from blindtally.demo.run import create_folder, run_demo, write_results
+    from blindtally.demo.run_and_result_files import create_folder, run_demo, write_results
     from blindtally.fleet_run.setup import build_setup
     from secagg.keys import Identity
 

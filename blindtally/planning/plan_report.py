@@ -6,15 +6,10 @@ from pathlib import Path
 import typer
 
 from blindtally.console.tables import print_parts, result_table
-from blindtally.planning.forecast import (
-    Prediction,
-    StudyForecast,
-)
+from blindtally.planning.bracketing_populations import WHY_LOW_OR_HIGH
+from blindtally.planning.forecast import Prediction, StudyForecast
 from blindtally.planning.lying_devices import LyingDevices
-from blindtally.planning.population_range import (
-    WHY_LOW_OR_HIGH,
-)
-from protocol.study import SumQuestion
+from protocol.question_and_plan import SumQuestion
 
 
 def report_predictions(predictions: Sequence[Prediction]) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from protocol.api.cohort_messages import JoinRequest, Survivors
+from protocol.api.join_request_and_survivors import JoinRequest, Survivors
 from secagg.keys import (
     KEY_BYTES,
     SIGNATURE_BYTES,

@@ -4,25 +4,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from blindtally.console.compilation import announce_compilation
+from blindtally.console.compilation_notice import announce_compilation
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
 from blindtally.console.progress import progress_steps
-from blindtally.planning.f1_by_words import StudySetting
-from blindtally.planning.forecast import DEVICE_RANGE, forecast_study, max_steps
-from blindtally.planning.lying_devices import effects_of_liars, equal_cohorts
-from blindtally.planning.plan_report import report_predictions, show_plan
-from blindtally.planning.population_range import (
+from blindtally.planning.bracketing_populations import (
     AssumedCounts,
     NamedCase,
     bracketing_cases,
     case_of_file,
     middle_case,
 )
+from blindtally.planning.f1_by_words import StudySetting
+from blindtally.planning.forecast import DEVICE_RANGE, forecast_study, max_steps
+from blindtally.planning.lying_devices import effects_of_liars, equal_cohorts
+from blindtally.planning.plan_report import report_predictions, show_plan
 from protocol.domains.hashed import Hashed
-from protocol.domains.strings import Alphabet, Domain
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import parse_question
-from protocol.study import SumQuestion
+from protocol.question_and_plan import SumQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from blindtally.console.options import (
     complete_data,
     complete_mechanism,
 )
-from blindtally.simulate.choices import DomainChoice, DriftKind
+from blindtally.simulate.domain_and_drift_choices import DomainChoice, DriftKind
 
 ReleaseChoice = Literal["sample-threshold", "noise", "both"]
 # Mechanisms that release counts with central privacy, with the default of --levels and --release.
@@ -199,7 +199,7 @@ class SimulationRequest:
             ValueError: if a pair has no value, or an option of the command sets its field.
         """
         from protocol.mechanisms.frequency_sketches import FrequencySketchName
-        from protocol.study import SumQuestion
+        from protocol.question_and_plan import SumQuestion
 
         reserved = {*SumQuestion.model_fields, *_RESERVED_FIELDS}
         if self.mechanism in get_args(FrequencySketchName):

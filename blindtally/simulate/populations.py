@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import DataError, Dataset, read_dataset
-from blindtally.simulate.choices import DriftKind
-from protocol.domains.strings import Alphabet, Domain, smallest_domain
+from blindtally.simulate.domain_and_drift_choices import DriftKind
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Alphabet, smallest_domain
 
 DRIFT_KINDS: tuple[DriftKind, ...] = ("none", "gradual", "sudden", "late", "crowds")
 RoundCounts: TypeAlias = NDArray[np.int64]  # counts by item

@@ -25,11 +25,11 @@ from client.device.device import (
     refusing_malformed,
 )
 from client.device.encoding import encode
-from client.device.exact_sums import spends_exact_study
+from client.device.exact_sum_limit import spends_exact_study
 from client.device.journal import JournalEntry
 from client.device.policy import PolicyError, noise_events, rho_of
-from protocol.api.cohort_messages import JoinRequest, Survivors
 from protocol.api.credentials import new_secret
+from protocol.api.join_request_and_survivors import JoinRequest, Survivors
 from protocol.api.messages import SlotAssignment
 from protocol.api.phases import MessageKind
 from protocol.api.signed_report import SignedReport

@@ -21,6 +21,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from protocol.arrays import Frequencies, ItemValues, PackedReports, Support, Votes
+from protocol.lazy_scipy import special
 from protocol.oracles.limits import (
     MAX_FULLY_DECODED_DOMAIN,
     check_domain,
@@ -29,7 +30,6 @@ from protocol.oracles.limits import (
 )
 from protocol.oracles.numerics.tail_bounds import binomial_upper_quantile
 from protocol.randomness import RandomWords
-from protocol.scipy_modules import special
 
 REPORTS_PER_BATCH = 2**13  # a million values take seconds
 

@@ -1,8 +1,8 @@
 """A population's ledger: what was released about it, and the loss of all of it together.
 
 A ledger only stores its entries. Every number is computed from them, by composing the exact
-losses of all releases (`loss.py`). So a ledger is public, frozen, and the same after a crash:
-an entry that is spent twice counts once, by its name. A budget is for one party's view.
+losses of all releases (`loss_distributions.py`). So a ledger is public, frozen, and the same after
+a crash: an entry that is spent twice counts once, by its name. A budget is for one party's view.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from protocol.model import PublicModel
+from protocol.binary_search import first_true
 from protocol.privacy import sample_threshold, skellam
 from protocol.privacy.events import (
     PARTIES,
@@ -27,7 +27,7 @@ from protocol.privacy.events import (
     loss_to,
 )
 from protocol.privacy.loss_distributions import MIN_DELTA, NeighbourRelation, compose, epsilon_of
-from protocol.search import first_true
+from protocol.public_model import PublicModel
 
 _BISECTION_STEPS = 14  # of a suggested real parameter, to a part in 10^4
 _MIN_PROBABILITY = 1e-6

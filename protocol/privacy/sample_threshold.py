@@ -2,7 +2,7 @@
 
 Each device flips a coin of probability p and, on heads, adds one to the cell of its value; a cell
 shows its sum X if X >= theta. With k others in the cell and q = 1 - (1 - p) e^-eps, the curve of
-`loss.py` is a difference of two binomial tails, at the worst x >= theta,
+`loss_distributions.py` is a difference of two binomial tails, at the worst x >= theta,
 
     with, without   Pr[Bin(k+1, p) >= x] - e^eps Pr[Bin(k, p) >= x],    x > q (k + 1)
     without, with   Pr[Bin(k, p) < x]    - e^eps Pr[Bin(k+1, p) < x]    with -eps in q
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from protocol.arrays import Floats
+from protocol.lazy_scipy import special
 from protocol.privacy.loss_distributions import (
     LOSS_INTERVAL,
     NeighbourRelation,
@@ -29,7 +30,6 @@ from protocol.privacy.loss_distributions import (
     connect_the_dots,
     highest_relevant_loss,
 )
-from protocol.scipy_modules import special
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

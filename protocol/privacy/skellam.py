@@ -5,10 +5,10 @@ the device the count moves by one, and
 
     loss(z) = ln P(Z = z - 1) / P(Z = z)
 
-grows with z, so the curve of `loss.py` is a difference of two tails. If the device takes part
-by a coin of probability p that the reader of the count does not know, the distribution is a
-mixture: p of the moved count and 1 - p of the other. More noise reveals less, so a result for the
-smallest variance that the honest survivors can add holds for any larger variance.
+grows with z, so the curve of `loss_distributions.py` is a difference of two tails. If the device
+takes part by a coin of probability p that the reader of the count does not know, the distribution
+is a mixture: p of the moved count and 1 - p of the other. More noise reveals less, so a result for
+the smallest variance that the honest survivors can add holds for any larger variance.
 
 Source: [Agarwal21] for the mechanism; the curves are exact here, where it bounds them.
 """
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from protocol.arrays import Floats
+from protocol.lazy_scipy import special
 from protocol.privacy.loss_distributions import (
     DivergenceCurve,
     NeighbourRelation,
@@ -27,8 +28,7 @@ from protocol.privacy.loss_distributions import (
     connect_the_dots,
     highest_relevant_loss,
 )
-from protocol.privacy.noise import tail_bound
-from protocol.scipy_modules import special
+from protocol.privacy.noise_shares import tail_bound
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

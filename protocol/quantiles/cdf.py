@@ -22,8 +22,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from protocol.arrays import Flags, Floats, Indices
+from protocol.lazy_scipy import optimize
 from protocol.quantiles.prefix_tree import PrefixTree, digits_to_integers
-from protocol.scipy_modules import optimize
 
 Estimator: TypeAlias = Literal["ratio", "plain"]
 _MAX_LEVEL_NODES = 2**48  # that floating-point positions can distinguish

@@ -38,10 +38,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.arrays import Floats, Integers, Keys
+from protocol.binary_search import first_true
 from protocol.hashing import HashFamily
-from protocol.model import PublicModel
-from protocol.scipy_modules import special
-from protocol.search import first_true
+from protocol.lazy_scipy import special
+from protocol.public_model import PublicModel
 from protocol.sketches.iblt.table import CellFormat
 from secagg.ring import Ring, Vector
 

@@ -7,7 +7,7 @@ from fastapi import Depends, Query, Request
 from fastapi import Path as InPath
 
 from server.errors import not_found
-from server.http.limits import OCTET_STREAM, check_media_type
+from server.http.request_bodies import OCTET_STREAM, check_media_type
 from server.telemetry.logs import bind_log_fields
 
 T = TypeVar("T")

@@ -126,12 +126,12 @@ async def wait_for_end_of(
     early = (phase, Phase.SEATING) if phase is Phase.ENROLLING else (phase,)
 
     async def status_after_phase() -> CohortStatus | None:
-        status = await service.store.participants.status(participant.cohort)
+        status = await service.cohort_cache.status(participant.cohort)
         return None if status.phase in early else status
 
     channel = cohort_channel(participant.cohort)
     changed = await service.notifier.wait_for(channel, status_after_phase, seconds)
-    status = changed or await service.store.participants.status(participant.cohort)
+    status = changed or await service.cohort_cache.status(participant.cohort)
     if status.phase is Phase.FAILED:
         raise cohort_failed(status.failure)
     if status.phase in early:

@@ -1,8 +1,8 @@
-"""Enrolment of devices by enrolment tokens, and the audit trail."""
+"""Enrolment of devices by enrolment tokens."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Request
 
 from protocol.api.credentials import (
     ENROLMENT_TOKEN_PREFIX,
@@ -10,13 +10,12 @@ from protocol.api.credentials import (
     possession_statement,
     secret_digest,
 )
-from protocol.api.messages import AuditPage, EnrolmentRequest, ProblemType
+from protocol.api.messages import EnrolmentRequest, ProblemType
 from secagg.keys import check_identity, is_signed
-from server.api.common import json_only, paginate, problem_responses
-from server.api.dependencies import as_malformed, limit_joins, require
+from server.api.common import json_only, problem_responses
+from server.api.dependencies import as_malformed, limit_joins
 from server.errors import ProblemError, malformed
 from server.http.auth import client_address
-from server.principals import Permission
 from server.service import ServiceDep
 
 router = APIRouter(prefix="/v1", tags=["access"])
@@ -68,14 +67,3 @@ async def enrol(
         )
         raise
     service.authenticator.remember_valid(token)
-
-
-@router.get("/audit", dependencies=[require(Permission.OPERATE)], responses=problem_responses(422))
-async def list_audit_entries(
-    service: ServiceDep,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
-) -> AuditPage:
-    """List the actions of all callers, newest first."""
-    entries, last = paginate(await service.store.access.audit_entries(limit + 1, before), limit)
-    return AuditPage(entries=entries, next=last and last.id)

@@ -5,13 +5,13 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from protocol.api.cohort_messages import JoinRequest
+from protocol.api.join_request_and_survivors import JoinRequest
 from protocol.api.messages import EnrolmentRequest, PopulationRequest, Problem, StudyRequest
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.model import PublicModel
 from protocol.privacy.ledger import Budget
-from protocol.study import Terms
+from protocol.public_model import PublicModel
+from protocol.question_and_plan import Terms
 from server.api.common import problem_responses
 from server.http.problem_details import MEDIA_TYPE
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
-from protocol.api.cohort_messages import JoinRequest, Survivors
+from protocol.api.join_request_and_survivors import JoinRequest, Survivors
 from protocol.api.messages import Pending, ProblemType, SlotAssignment
 from protocol.api.phases import MESSAGE_KIND, Phase
 from secagg.keys import PublicKeys, is_signed
@@ -44,9 +44,11 @@ from server.api.dependencies import (
     require_own_identity,
     wait_for_end_of,
 )
+from server.db.channels import cohort_channel
+from server.db.repositories.joins import Join
 from server.db.repositories.participants import JoiningDevice, ParticipantSlot
 from server.errors import ProblemError, dropped_out, malformed, out_of_phase
-from server.http.limits import OCTET_STREAM
+from server.http.request_bodies import OCTET_STREAM
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
@@ -102,15 +104,16 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     if plan.registry and not plan.registry.admits(entry.identity, registrar_signature):
         detail = "the registrar of this study has not signed this identity for it"
         raise ProblemError(ProblemType.NOT_ENROLLED, detail)
-    assignment, is_new = await service.store.participants.join(
-        study, number, JoiningDevice(credential, entry), by_coin=plan.join_probability < 1
-    )
-    if not is_new:
+    device = JoiningDevice(credential, entry)
+    by_coin = plan.join_probability < 1
+    joined = await service.store.joins.join(Join(study, number, device, by_coin))
+    if not joined.is_new:
         response.status_code = 200
-    service.orchestrator.wake()
+    service.orchestrator.check(cohort_channel(joined.slot.cohort))
     if plan.terms.is_seated:
-        return assignment.model_copy(update={"cohort": None, "slot": None})
-    return assignment
+        return joined.assignment.model_copy(update={"cohort": None, "slot": None})
+    service.cohort_cache.remember_slot(joined.slot)
+    return joined.assignment
 
 
 async def _wait_as_sender(
@@ -150,7 +153,7 @@ async def get_roster(participant: SlotDep, service: ServiceDep, wait: WaitSecond
         return phase
     if not participant.is_final:  # the registrar may have moved it to another cohort meanwhile
         participant = await service.cohort_cache.slot(participant.participant)
-        phase = (await service.store.participants.status(participant.cohort)).phase
+        phase = (await service.cohort_cache.status(participant.cohort)).phase
     if phase is not Phase.SHARING:
         await require_message(service, participant, phase, MESSAGE_KIND[Phase.SHARING])
     return _octets(await service.cohort_cache.roster(participant.cohort))

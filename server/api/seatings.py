@@ -19,7 +19,7 @@ from fastapi import Path as InPath
 from protocol.api.messages import SeatingPage, SeatingView
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import AnyPlan
-from protocol.study import Hex32
+from protocol.question_and_plan import Hex32
 from secagg.keys import SIGNATURE_BYTES
 from secagg.seating import CohortSeating, split_identities
 from server.api.common import (
@@ -30,8 +30,9 @@ from server.api.common import (
     problem_responses,
 )
 from server.api.dependencies import as_malformed, require
+from server.db.channels import study_channel
 from server.errors import out_of_phase
-from server.http.limits import OCTET_STREAM, read_body
+from server.http.request_bodies import OCTET_STREAM, read_body
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
@@ -104,7 +105,7 @@ async def seat(study: StudyId, number: RoundNumber, request: Request, service: S
     phase = await service.store.seatings.accept(study, number, order.tolist(), seatings)
     if phase is Phase.FAILED:
         raise out_of_phase("the seating of a round", Phase.SEATING, phase)
-    service.orchestrator.wake()
+    service.orchestrator.check(study_channel(study))
 
 
 def _starts(cohorts: int) -> range:

@@ -24,10 +24,12 @@ from secagg.messages import Answers, Complaints, KeyShares, MaskedInput, Unmaski
 from secagg.session import Transcript
 from server.api.common import OCTET_STREAM_BODY, problem_responses
 from server.api.dependencies import PHASE_ORDER, SlotDep, as_malformed, require_message
+from server.db.channels import cohort_channel
 from server.db.repositories.messages import EnrolledCohort
-from server.db.repositories.participants import DeviceUpload, ParticipantSlot
+from server.db.repositories.participants import ParticipantSlot
+from server.db.repositories.uploads import DeviceUpload
 from server.errors import ProblemError, out_of_phase
-from server.http.limits import read_body
+from server.http.request_bodies import read_body
 from server.service import Service, ServiceDep
 
 router = APIRouter(prefix="/v1/participants/{participant}", tags=["devices"])
@@ -162,9 +164,9 @@ async def _accept(
 ) -> None:
     """Store the message of `phase` in `bodies`, which `check` checks if the cohort is in `phase`.
 
-    Phases only move forward. A message that passes in the phase that the orchestrator last knew
-    needs no query of the present phase: the transaction that stores it reads the phase. A message
-    that does not pass may be late.
+    Phases only move forward. A message that passes in the phase that is cached needs no query of
+    the present phase: the transaction that stores it reads the phase. A message that does not pass
+    may be late.
 
     Raises:
         ProblemError: if the phase has not begun, went on without this participant, or `check`
@@ -180,7 +182,7 @@ async def _accept(
         await check()
 
     is_checked, refusal = False, None
-    if service.orchestrator.last_phase(participant.cohort) is phase:
+    if (await service.cohort_cache.status(participant.cohort)).phase is phase:
         try:
             await check_in_phase()
             is_checked = True
@@ -196,5 +198,5 @@ async def _accept(
         if status.phase is phase:
             await check_in_phase()
     upload = DeviceUpload(MESSAGE_KIND[phase], bodies)
-    await service.store.participants.accept(participant, upload)
-    service.orchestrator.wake()
+    await service.store.uploads.accept(participant, upload)
+    service.orchestrator.check(cohort_channel(participant.cohort))

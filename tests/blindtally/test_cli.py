@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from client.install_command import install_command
+from client.extras_installation import install_command
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ from client.device.journal import Journal, MemoryJournal
 from client.device.participation import SumParticipation
 from client.device.policy import Policy
 from client.transport import Transport
-from protocol.api.cohort_messages import JoinRequest, Survivors
+from protocol.api.join_request_and_survivors import JoinRequest, Survivors
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
+from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, seeded_words
-from protocol.study import Terms
 from secagg.aggregator import (
     UnmaskingRequest,
     check_complaints,

@@ -34,10 +34,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.arrays import Floats, Integers
+from protocol.binary_search import first_counts
+from protocol.lazy_scipy import special
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.model import PublicModel, Text
-from protocol.scipy_modules import special
-from protocol.search import first_counts
+from protocol.public_model import PublicModel, Text
 from secagg.ring import Lane, Vector
 
 MAX_COUNTER_BITS = 40
@@ -219,7 +219,7 @@ class _Usual:
         """Return the log likelihood ratio of each count being the `moved` one.
 
         An item whose rate has jumped has a gamma distribution of shape 1/2 around its usual count
-        (`change_points.py`), others a normal one. A count below 0 is impossible.
+        (`change_point_totals.py`), others a normal one. A count below 0 is impossible.
         """
         surprise = ((counts - self.means) / self.deviations) ** 2 / 2 + np.log(self.deviations)
         means = np.maximum(self.means, 0.5)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arrays import Support
+from protocol.lazy_scipy import fft
 from protocol.oracles.numerics.finite_fields import FiniteField
-from protocol.scipy_modules import fft
 
 _ROWS_PER_BATCH = 2**16
 

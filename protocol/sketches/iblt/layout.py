@@ -50,7 +50,7 @@ import numpy as np
 
 from protocol.arrays import Indices, Words
 from protocol.hashing import HashFamily
-from protocol.scipy_modules import optimize
+from protocol.lazy_scipy import optimize
 
 MIN_LARGE_TABLE_CELLS = 216  # here the large kind begins to read more keys, with probability 97%
 _HEAVY_SHARE = 0.11

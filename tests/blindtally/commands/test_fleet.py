@@ -11,15 +11,15 @@ from typer.testing import CliRunner
 from blindtally.cli import app
 from blindtally.commands.fleet import DEFAULT_KEY_FILE
 from blindtally.demo.server_process import ServerProcess
-from blindtally.fleet_run.registrar_keys import create_key_file, load_key_file
-from blindtally.fleet_run.terminal import heavy_hitter_table, suggest_options
+from blindtally.fleet_run.registrar_key_files import create_key_file, load_key_file
+from blindtally.fleet_run.run_on_terminal import heavy_hitter_table, suggest_options
 from client.analyst.analyst import Analyst
 from client.device.policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import parse_question
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from tests.support.views import study_document
 
 SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from blindtally.simulate.choices import DomainChoice
+from blindtally.simulate.domain_and_drift_choices import DomainChoice
 from blindtally.simulate.domain_choice import choose_domain
-from protocol.domains.strings import Domain
+from protocol.domains.registry import Domain
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from protocol.api.cohort_messages import JoinRequest
+from protocol.api.join_request_and_survivors import JoinRequest
 from protocol.api.messages import Problem, ProblemType, Timeouts
 
 KEY = "ab" * 32

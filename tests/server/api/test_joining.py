@@ -5,8 +5,8 @@ from random import Random
 
 import httpx
 
-from protocol.api.cohort_messages import JoinRequest
-from protocol.study import Plan
+from protocol.api.join_request_and_survivors import JoinRequest
+from protocol.question_and_plan import Plan
 from secagg.keys import Identity, PublicKeys
 from secagg.participant import join
 from secagg.roster import Roster

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.api.cohort_messages import JoinRequest
+from protocol.api.join_request_and_survivors import JoinRequest
 from protocol.api.messages import EnrolmentRequest, PopulationRequest, StudyRequest
 from tests.server.harness import Served
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from protocol.api.cohort_messages import Survivors
+from protocol.api.join_request_and_survivors import Survivors
 from secagg.messages import unpack_signatures, unpack_signed_inputs
 from secagg.roster import Roster, ShareCommitments
 from secagg.shares import ReceivedShares
