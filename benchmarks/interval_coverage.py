@@ -36,7 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import argument_parser
-from blindtally.simulate.populations import DriftKind, ItemPopulation, load_item_population
+from blindtally.simulate.domain_and_drift_choices import DriftKind
+from blindtally.simulate.populations import ItemPopulation, load_item_population
 from blindtally.simulate.scores import score
 from blindtally.simulate.token_study import KeyedPopulation, run_tokens
 from protocol.domains.strings import Listed

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainccinv, gammaincinv, ndtri
 
 from protocol.arrays import Floats, Indices
 from protocol.domains.registry import Domain
+from protocol.lazy_scipy import special
 from protocol.public_model import PublicModel
 from protocol.study_state import StudyState
 
@@ -177,9 +177,9 @@ def gamma_interval(
     regular = (variances > 0) & (counts > 0)
     y, v = low[regular], variances[regular]
     w, tail = v / y, (1 - level) / 2
-    low[regular] = gammaincinv(y**2 / v, tail) * w
+    low[regular] = special.gammaincinv(y**2 / v, tail) * w
     mean, spread = y + w, v + w**2
-    high[regular] = gammainccinv(mean**2 / spread, tail) * spread / mean
+    high[regular] = special.gammainccinv(mean**2 / spread, tail) * spread / mean
     return low, high
 
 
@@ -191,7 +191,7 @@ def normal_interval(
     They are for counts that are estimated from locally private reports: sums of noise that is much
     larger than the count's own part. They may be below 0.
     """
-    margin = -float(ndtri((1 - level) / 2)) * np.sqrt(np.maximum(variances, 0))
+    margin = -float(special.ndtri((1 - level) / 2)) * np.sqrt(np.maximum(variances, 0))
     return counts - margin, counts + margin
 
 
@@ -203,6 +203,6 @@ def reaches_threshold(
     At 1/2 the estimate alone decides. An item with exactly this count is treated as heavy with
     probability about 1 - `confidence`.
     """
-    margin = float(ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
+    margin = float(special.ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
     heavy: NDArray[np.bool_] = counts >= threshold + margin
     return heavy

@@ -17,6 +17,9 @@ import numpy as np
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import Dataset, read_dataset
+from blindtally.fleet_run.fleet_defaults import (
+    DEFAULT_IDLE_SECONDS,
+)
 from blindtally.fleet_run.study_run import FleetSetup
 from client.device.policy import Policy
 from client.fleet.behaviour import dropouts_by_step
@@ -34,10 +37,6 @@ from secagg.keys import Identity
 from secagg.parameters import Mode
 
 # Defaults of the demo; the constants below were chosen for them.
-DEFAULT_DEVICES: Final = 160
-DEFAULT_ROUNDS: Final = 7
-DEFAULT_DROPOUT: Final = 0.1
-DEFAULT_CONTRIBUTION: Final = 2
 DEFAULT_DATASET: Final = "link_user_domains"
 # Chosen before any device's items are known, as for a real study: lower-case domain names.
 DOMAIN_NAME_ALPHABET: Final = Alphabet(
@@ -47,7 +46,7 @@ HEAVY_HITTER_SHARE: Final = 0.015  # of all devices; used without --threshold
 TABLE_ITEMS_PER_DEVICE: Final = 0.8  # capacity of the first round's table; used without --words
 MIN_TABLE_ITEMS: Final = 12
 PROBE_WORDS: Final = 2**20  # words of a plan that is made only to measure a cell
-TIMEOUTS: Final = Timeouts(enrolling=120, idle=0.5)
+TIMEOUTS: Final = Timeouts(enrolling=120, idle=DEFAULT_IDLE_SECONDS)
 DEFAULT_MIN_COHORT: Final = 20  # devices in a sum
 _SEAT_MARGIN_DEVIATIONS: Final = 4  # seats above the mean number of devices that join by coins
 DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the demo causes

@@ -20,13 +20,13 @@ alphabet is larger, and of the bundled words:
 """
 
 from collections.abc import Collection
-from typing import Final, Literal
+from typing import Final
 
+from blindtally.simulate.domain_and_drift_choices import DomainChoice
 from protocol.domains.hashed import Hashed, min_key_bits
 from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, Utf8, alphabet_of, smallest_domain
 
-DomainChoice = Literal["auto", "alphabet", "utf8", "hashed"]
 _MAX_PLAIN_KEY_BITS: Final = 64  # items with longer keys are hashed
 _MAX_PLAIN_KEY_BITS_OF_FEW_WORDS: Final = 96
 _FEW_WORDS: Final = 900  # with fewer, fetched strings take too large a part

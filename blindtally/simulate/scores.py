@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import erf
 
 from protocol.arrays import Floats
 from protocol.estimates import CONFIDENCE_LEVEL, Estimate, ListQuality
+from protocol.lazy_scipy import special
 from protocol.mechanism import Mechanism
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
@@ -248,6 +248,8 @@ def expected_max_squared_error(variances: Floats) -> float:
         return 0.0
     # The mean is the integral of P(largest > t). P beyond the last t is below 1e-20.
     ends = np.linspace(0, math.sqrt(distinct[-1] * 2 * (math.log(len(variances)) + 46)), 2001)
-    below = np.array([np.sum(times * np.log(erf(end / np.sqrt(2 * distinct)))) for end in ends[1:]])
+    below = np.array(
+        [np.sum(times * np.log(special.erf(end / np.sqrt(2 * distinct)))) for end in ends[1:]]
+    )
     above = np.append(1.0, -np.expm1(below))
     return float(np.trapezoid(above, ends**2))

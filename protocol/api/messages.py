@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from protocol.api.device_documents import Hex64
 from protocol.api.phases import Phase
 from protocol.api.study_end import EndCause, end_sentence
 from protocol.estimates import ListQuality
@@ -24,7 +25,6 @@ from secagg.session import Registry
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 StudyName = Annotated[str, Field(min_length=1, max_length=200)]
-Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 RoundCount = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
 PopulationName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 StudyStatus = Literal["created", "running", "finished", "stopped"]
@@ -307,22 +307,6 @@ class AuditPage(PublicModel):
     next: int | None = None
 
 
-class JoinRequest(PublicModel):
-    """A device's request to take part in a round, with its identity and its keys for it.
-
-    `identity` is an Ed25519 public key that the device keeps for one study, so that each device
-    counts once; `signature` is the identity's over both keys
-    (`secagg.session.advertisement_statement`), `registrar_signature` the registrar's over the
-    identity.
-    """
-
-    identity: Hex32
-    mask_key: Hex32
-    encryption_key: Hex32
-    signature: Hex64
-    registrar_signature: Hex64 | None = None
-
-
 class SlotAssignment(PublicModel):
     """The answer to `JoinRequest`: the slot of the device, and the deadline of enrolling.
 
@@ -362,12 +346,6 @@ class SeatingView(PublicModel):
 
     plan: AnyPlan
     joiners: int
-
-
-class Survivors(PublicModel):
-    """The slots whose masked inputs arrived."""
-
-    survivors: tuple[int, ...]
 
 
 class Pending(PublicModel):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from protocol.mechanism import Mechanism, SumMechanism
 from protocol.mechanisms.central.hierarchical_histogram import (
@@ -114,8 +114,11 @@ REPORT_MECHANISMS: dict[str, ReportMechanism[Any, Any, Any]] = {
 }
 MECHANISMS: dict[str, Mechanism[Any, Any]] = {**SUM_MECHANISMS, **REPORT_MECHANISMS}
 
-_QUESTION_ADAPTER: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion)
-_PLAN_ADAPTER: TypeAdapter[AnyPlan] = TypeAdapter(AnyPlan)
+_DEFERRED = ConfigDict(
+    defer_build=True
+)  # a device has one plan at a time, and a command often none
+_QUESTION_ADAPTER: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion, config=_DEFERRED)
+_PLAN_ADAPTER: TypeAdapter[AnyPlan] = TypeAdapter(AnyPlan, config=_DEFERRED)
 
 
 def parse_question(document: Mapping[str, Any]) -> AnyQuestion:

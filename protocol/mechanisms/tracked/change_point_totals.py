@@ -34,9 +34,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
 
 from protocol.arrays import Floats
+from protocol.lazy_scipy import special
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.rate_filter import History
 
@@ -116,7 +116,7 @@ class _Segments:
         exposures = _sums_before(history.exposure) / dispersion
         hidden = _sums_before(np.maximum(history.devices - history.exposure, 0))
         inverse_scale = (shape / history.rates)[:, np.newaxis]
-        prior = shape * np.log(inverse_scale) - gammaln(shape)
+        prior = shape * np.log(inverse_scale) - special.gammaln(shape)
         self._blocks = history.observed.shape[1]
         self._hidden, self._weights = list[Floats](), list[Floats]()
         self._shapes, self._exposures = list[Floats](), list[Floats]()
@@ -128,7 +128,7 @@ class _Segments:
             shapes = shape + np.maximum(tokens[:, end : end + 1] - tokens[:, :end], 0)
             exposed = inverse_scale + exposures[:, end : end + 1] - exposures[:, :end]
             changes = log_change[:end] + log_stay[end] - log_stay[1 : end + 1]
-            likelihood = prior + gammaln(shapes) - shapes * np.log(exposed)
+            likelihood = prior + special.gammaln(shapes) - shapes * np.log(exposed)
             self._weights.append(likelihood + changes)
             self._shapes.append(shapes)
             self._exposures.append(exposed)

@@ -18,7 +18,8 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from protocol.api.messages import Pending, Survivors
+from protocol.api.device_documents import Survivors
+from protocol.api.messages import Pending
 from protocol.api.phases import MESSAGE_KIND, Phase
 from secagg.messages import pack_signatures, pack_signed_inputs
 from server.api.common import OCTET_STREAM_RESPONSE, WaitSeconds, problem_responses

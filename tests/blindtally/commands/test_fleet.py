@@ -9,9 +9,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.commands.fleet import DEFAULT_KEY_FILE, heavy_hitter_table, suggest_options
-from blindtally.commands.registrar_key import create_key_file, load_key_file
+from blindtally.commands.fleet import DEFAULT_KEY_FILE
 from blindtally.demo.server_process import ServerProcess
+from blindtally.fleet_run.registrar_key_files import create_key_file, load_key_file
+from blindtally.fleet_run.run_on_terminal import heavy_hitter_table, suggest_options
 from client.analyst.analyst import Analyst
 from client.device.policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
