@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from protocol.api import messages
 from protocol.api.signed_report import SignedReport, packed_report_bytes
+from protocol.mechanisms.quality_goal import parse_goal
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
     SUM_MECHANISMS,
@@ -161,6 +162,9 @@ DECODERS = {
     ),
     "server.db.database.parse_url": Decoder(
         URL.encode(), lambda body: parse_url(body.decode(errors="replace"))
+    ),
+    "protocol.mechanisms.quality_goal.parse_goal": Decoder(
+        b"0.95,0.9", lambda body: parse_goal(body.decode(errors="replace"))
     ),
 }
 DOCUMENTS = {  # tested below
