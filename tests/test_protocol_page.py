@@ -183,7 +183,7 @@ def test_a_report_is_refused_for_the_reasons_of_the_page() -> None:
     named = set(re.findall(r"^\| `([a-z-]+)`", table, re.MULTILINE))
     code = "".join(
         (ROOT / "server" / path).read_text()
-        for path in ("api/reports.py", "db/repositories/reports.py")
+        for path in ("api/devices/reports.py", "db/repositories/reports.py")
     )
     raised = {ProblemType[name] for name in re.findall(r"ProblemType\.([A-Z_]+)", code)}
     assert named == raised | {ProblemType.MALFORMED}

@@ -3,6 +3,7 @@
 import math
 import tracemalloc
 from fractions import Fraction
+from math import comb
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from secagg.parameters import (
     Assumptions,
     Mode,
     Parameters,
+    _threshold_range,
     choose_parameters,
 )
 from tests.vectors import exact
@@ -74,6 +76,24 @@ def test_small_cohorts_have_the_parameters_of_exact_sums(
         else:
             chosen = result.holders, result.threshold, result.neighbours, result.spot_checks
         assert chosen == exact.parameters(n, exact.Terms(*rates, *exponents, mode == "active"))
+
+
+@pytest.mark.parametrize(("n", "holders"), [(111, 11), (142, 15), (155, 18)])
+def test_the_least_threshold_is_that_of_holders_drawn_from_the_others(n: int, holders: int) -> None:
+    """By exact fractions, where a participant more or less would change it."""
+    assumptions = Assumptions(0.1, 0.1)
+    corrupt, ways = assumptions.max_corrupt(n), comb(n - 1, holders)
+    allowed = Fraction(1, 2 ** (assumptions.sigma + 2) * n)
+
+    def too_many(t: int) -> Fraction:
+        """Return the probability that `t` holders or more are corrupt."""
+        drawn = (
+            comb(corrupt, x) * comb(n - 1 - corrupt, holders - x) for x in range(t, holders + 1)
+        )
+        return Fraction(sum(drawn), ways)
+
+    least, _ = _threshold_range(n, holders, assumptions)
+    assert too_many(least) <= allowed < too_many(least - 1)
 
 
 @pytest.mark.parametrize(("n", "assumptions"), ACTIVE)
