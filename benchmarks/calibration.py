@@ -17,11 +17,14 @@ and items have no drift; else n is 10,000. Where the domain is too large to list
 `tracked` know a dictionary of all items: they would report hashed keys.
 
 The columns for *reported* items are about those that the study reports; those for *heavy* items are
-about all whose true count reaches the threshold, also if they are not reported. `covered` is the
+about all whose true count reaches the threshold, also if they are not reported; *known* items are
+all with an estimate. `covered` is the
 share whose 95% interval holds the true count, `rms z` the root of the mean square of the errors in
 standard errors, and `over 5` counts the errors of more than five standard errors. A good mechanism
-has 0.93 to 0.97, 0.9 to 1.1, and at most one item in 2,000. The last lines list the cells beyond
-these by more than chance explains, as if all errors were independent.
+has 0.93 to 0.97, 0.9 to 1.1, and at most one item in 2,000. An estimate is a mean given all items,
+so that its error is as stated for reported and for known items. Heavy items with few samples were
+sampled less often than they should have been, which shows as a larger error. The last lines list
+the cells beyond these by more than chance explains, as if all errors were independent.
 """
 
 import json
@@ -147,12 +150,14 @@ class Calibration:
 
     reported: Errors = field(default_factory=Errors)
     heavy: Errors = field(default_factory=Errors)
+    known: Errors = field(default_factory=Errors)
     f1: list[float] = field(default_factory=list)
     read: list[float] = field(default_factory=list)
 
     def merge(self, other: "Calibration") -> None:
         self.reported.merge(other.reported)
         self.heavy.merge(other.heavy)
+        self.known.merge(other.known)
         self.f1 += other.f1
         self.read += other.read
 
@@ -162,6 +167,7 @@ class Calibration:
             "read": float(np.mean(self.read)),
             "reported": self.reported.summary(),
             "heavy": self.heavy.summary(),
+            "known": self.known.summary(),
             "outside": [
                 f"{name}: {text}"
                 for name, errors in (("reported", self.reported), ("heavy", self.heavy))
@@ -179,6 +185,8 @@ class Calibration:
         heavy = {item for item, count in truth.items() if count >= question.threshold}
         counts = {names[item]: count for item, count in truth.items()} | truth
         self.reported.merge(_errors_of(mechanism, reported, counts))
+        held = [each for each in known.values() if each.item in counts]
+        self.known.merge(_errors_of(mechanism, held, counts))
         in_state = [known[names[item]] for item in heavy if names[item] in known]
         self.heavy.merge(_errors_of(mechanism, in_state, counts))
         self.heavy.covered += [False] * (len(heavy) - len(in_state))
@@ -273,8 +281,8 @@ def main() -> None:
     rows, pooled = list[dict[str, Any]](), dict[tuple[str, str], Calibration]()
     sources = list(_sources(options.data))
     errors = f"{'items':>7} {'covered':>8} {'rms z':>6} {'over 5':>6}"
-    print(f"{'':46} {'':11}   {'reported':30}   heavy")
-    print(f"{'data, mechanism, regime':46} {'F1':>5} {'read':>5}   {errors}   {errors}")
+    print(f"{'':46} {'':11}   {'reported':30}   {'heavy':30}   known")
+    print(f"{'data, mechanism, regime':46} {'F1':>5} {'read':>5}   {errors}   {errors}   rms z")
     for number, source in enumerate(sources):
         print(f"{source}, {number + 1} of {len(sources)}", file=sys.stderr)
         data, name = load(source), Path(source).name.split(".")[0]
@@ -303,7 +311,8 @@ def _add_row(
         f"{each['items']:7,} {each['covered']:8.3f} {each['rms z']:6.2f} {each['over 5']:6,}"
         for each in (row["reported"], row["heavy"])
     )
-    figures = "   ".join([f"{row['f1']:5.2f} {row['read']:5.2f}", *errors])
+    known = f"{row['known']['rms z']:5.2f}"
+    figures = "   ".join([f"{row['f1']:5.2f} {row['read']:5.2f}", *errors, known])
     print(f"{', '.join(key):46} {figures}", flush=True)
 
 
