@@ -74,6 +74,7 @@ _MECHANISMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "count-sketch": ("count-sketch", {"words": 16_000}),
     "count-median": ("count-median", {"words": 30_000}),
 }
+_ANY_CONFIDENCE: Final = 1e-9  # with which all items with an estimate are reported
 _COVERED_GOAL: Final = (0.93, 0.97)
 _RMS_GOAL: Final = (0.9, 1.1)
 _OVER_5_GOAL: Final = 1 / 2000
@@ -179,7 +180,7 @@ class Calibration:
         """Add the errors of a study, whose items have the true counts `truth`."""
         mechanism = SUM_MECHANISMS[question.mechanism]
         reported = mechanism.final_estimates(question, state)
-        everything = question.model_copy(update={"confidence": 0.0})
+        everything = question.model_copy(update={"confidence": _ANY_CONFIDENCE})
         known = {each.item: each for each in mechanism.final_estimates(everything, state)}
         names = {item: item if item in known else question.domain.name(item) for item in truth}
         heavy = {item for item, count in truth.items() if count >= question.threshold}
@@ -223,9 +224,11 @@ def has_regime(data: Dataset, regime: str) -> bool:
     return isinstance(data, ItemCounts) or _REGIMES[regime].drift == "none"
 
 
-def domain_for(data: Dataset, mechanism: str, tokens: int, words: int) -> Domain:
+def domain_for(data: Dataset, mechanism: str, rounds: int, tokens: int, words: int) -> Domain:
     """Return the domain that `simulate` chooses, or a dictionary where that is too large."""
-    domain = choose_domain("auto", data.items, mechanism=mechanism, max_tokens=tokens, words=words)
+    domain = choose_domain(
+        "auto", data.items, mechanism=mechanism, max_tokens=tokens, words=words, rounds=rounds
+    )
     if mechanism == "tracked" or candidate_count(domain) <= MAX_CANDIDATES:
         return domain
     return Listed(items=data.items)
@@ -240,8 +243,9 @@ def measure(data: Dataset, which: str, regime: str, options: Namespace) -> Calib
     fields = {"mechanism": mechanism, "threshold": options.threshold, "words": options.words}
     tokens = terms.max_devices * contribution
     fields |= {"contribution": contribution, **settings}
-    fields["domain"] = domain_for(data, mechanism, tokens, fields["words"])
+    fields["domain"] = domain_for(data, mechanism, len(sizes), tokens, fields["words"])
     question = parse_question(fields)
+    data = data.filter_items(question.domain.__contains__)
     calibration = Calibration()
     for seed in range(options.first_seed, options.first_seed + options.runs):
         schedule = RoundSchedule(sizes, frozenset(), _REGIMES[regime].drift)
