@@ -16,10 +16,10 @@ import numpy as np
 from blindtally.simulate.populations import PAPER_ALPHABET, ItemPopulation
 from blindtally.simulate.token_study import KeyedPopulation, terms_for_tokens
 from protocol.arrays import Floats
-from protocol.changes import compare_rates
-from protocol.mechanism import EMPTY_STATE
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
+from protocol.rate_changes import compare_rates
 from protocol.simulation.study import run_study
+from protocol.study_state import EMPTY_STATE
 
 ITEMS = [a + b + c for a in "abcdefghijklmnopqrst" for b in "abcdefghij" for c in "abcdefghijklmno"]
 FACTORS = (3.0, 2.0, 1 / 3, np.inf, 0.0)  # infinite: it appears half way

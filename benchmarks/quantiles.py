@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.rows import BenchmarkRow, argument_parser, report, run_peer
+from benchmarks.harness import BenchmarkRow, argument_parser, report, run_peer
 from protocol.arrays import Floats
-from protocol.privacy.noise import simulate_skellam_sum
+from protocol.privacy.noise_shares import simulate_skellam_sum
 from protocol.privacy.parameters_for_budget import best_design, min_variance
 from protocol.quantiles.cdf import CumulativeDistribution, Estimator, leaf_cdf, tree_cdf
 from protocol.quantiles.complete_tree import CompleteTree

@@ -19,7 +19,7 @@ counts are those in PATH, lines of "word,count", or made up, with frequencies li
                        devices are not shared, since a chunk takes half a second or more
 
     whole protocol     with --secure, cohorts of N devices with all work of devices and server: see
-                       `secure_sums/whole.py`. The references are the work of the primitives, and
+                       `secure_sums/whole_sum.py`. The references are the work of primitives, and
                        for two processes that of one; it needs minutes
 
 The clock exceeds the CPU by the machine's other work.
@@ -38,17 +38,17 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.rows import BenchmarkRow, argument_parser, fastest_cpu_seconds, report
-from benchmarks.secure_sums.whole import secure_sum_rows
+from benchmarks.harness import BenchmarkRow, argument_parser, fastest_cpu_seconds, report
+from benchmarks.secure_sums.whole_sum import secure_sum_rows
 from benchmarks.sketches import random_contents
 from benchmarks.triehh import frequencies
 from blindtally.datasets.item_counts import ItemCounts
 from protocol.domains.strings import smallest_domain
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
+from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
 from protocol.sketches.iblt.layout import cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
-from protocol.study import Terms
 
 _VECTOR_WORDS = 5_000
 _THRESHOLD_SHARE = 5e-5  # of all devices

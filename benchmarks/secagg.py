@@ -13,7 +13,7 @@ unmasks the sum: one row has all of it. The messages of 100 clients in a phase a
 The garbage collector is off: no device holds the state of a thousand others. The shares to reveal
 are determined twice, and the second time counts: the first may be the first use of memory at all,
 for which a virtual machine takes three times as long. In a cohort of 10,000 a sample is checked and
-unmasked, and scaled up (`secure_sums/sampled.py`).
+unmasked, and scaled up (`secure_sums/sampled_server.py`).
 """
 
 import sys
@@ -22,7 +22,7 @@ from functools import partial
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.rows import BenchmarkRow, argument_parser, report
+from benchmarks.harness import BenchmarkRow, argument_parser, report
 from benchmarks.secure_sums.cohort import DROPOUT_SHARES, MIN_SAMPLED_CLIENTS, CohortBenchmark
 from benchmarks.secure_sums.floors import Floors
 from secagg.parameters import Mode

@@ -30,8 +30,8 @@ from random import SystemRandom
 import httpx
 import numpy as np
 
-from benchmarks.rows import BenchmarkRow, argument_parser, report
-from benchmarks.secure_sums.load import LoadRound, request_json
+from benchmarks.harness import BenchmarkRow, argument_parser, report
+from benchmarks.secure_sums.load_generator import LoadRound, request_json
 from benchmarks.secure_sums.meters import (
     CostMeter,
     ReplicaProcess,

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from benchmarks.rows import (
+from benchmarks.harness import (
     BenchmarkRow,
     argument_parser,
     cpu_seconds,

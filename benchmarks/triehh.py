@@ -31,16 +31,17 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.rows import BenchmarkRow, argument_parser, report
+from benchmarks.harness import BenchmarkRow, argument_parser, report
 from protocol.arrays import DigitRows
 from protocol.domains.strings import Alphabet
-from protocol.mechanism import Estimate
+from protocol.estimates import Estimate
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.mechanisms.central.triehh import TrieHh
 from protocol.privacy.release import ReleaseMode
+from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, seeded_words
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 from secagg.ring import Vector
 
 LEVELS = 10

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from protocol.api.validation import describe_fault
+from protocol.api.validation_errors import describe_fault
 
 # The first sentence of each command's help, which is listed without importing the command.
 COMMANDS = {
@@ -35,9 +35,9 @@ COMMANDS = {
 # Modules of the commands that are not in their own module of `blindtally.commands`.
 _MODULES = {
     "demo": "blindtally.demo.command",
-    "keys": "blindtally.commands.access",
-    "tokens": "blindtally.commands.access",
-    "audit": "blindtally.commands.access",
+    "keys": "blindtally.commands.credentials_and_audit",
+    "tokens": "blindtally.commands.credentials_and_audit",
+    "audit": "blindtally.commands.credentials_and_audit",
     "registrar": "blindtally.commands.registrar_key",
     "simulate": "blindtally.simulate.command",
 }

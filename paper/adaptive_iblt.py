@@ -23,7 +23,7 @@ from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import sampled_table
 from protocol.mechanisms.iblt.threshold_control import ThresholdRule
 from protocol.sketches.iblt.layout import capacity
-from protocol.study import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE
 
 COMPARED_RULES: Final[tuple[ThresholdRule, ...]] = ("paper", "steady")
 _SETTLED_LOADS: Final = (0.7, 1.1)

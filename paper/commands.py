@@ -11,10 +11,19 @@ from blindtally.cli import CommandGroup
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import fact_table, print_parts, result_table
-from blindtally.parallel import DaskOption, WorkersOption
 from blindtally.planning.f1_by_words import GOALS, StudySetting
 from blindtally.simulate.populations import DRIFT_KINDS
-from paper import adaptive_iblt, cdf, curves, drawing, growth, options, oracle_errors, words
+from blindtally.workers import DaskOption, WorkersOption
+from paper import (
+    adaptive_iblt,
+    cdf,
+    cost_growth,
+    drawing,
+    f1_and_words,
+    f1_curves,
+    options,
+    oracle_errors,
+)
 from paper.options import (
     DataFilesOption,
     DataOption,
@@ -40,15 +49,15 @@ RoundsListOption = Annotated[
     list[int], typer.Option("--rounds", min=1, max=1000, help="Rounds (R); repeat it.")
 ]
 _SHORT_METHOD_NAMES = {  # a column's heading each, with which eight of them fit 80 columns
-    curves.SAME_HASHES: "same h",
-    curves.COUNT_SKETCH: "sketch",
-    curves.COUNT_MEDIAN: "median",
-    curves.NO_SUBSAMPLING: "no t",
-    curves.SUBSAMPLED: "fixed t",
-    curves.BEST_FIXED: "best t",
-    curves.ADAPTIVE: "adaptive",
-    curves.ADAPTIVE_IBLT: "ours",
-    curves.TRACKED_MECHANISM: "tracked",
+    f1_curves.SAME_HASHES: "same h",
+    f1_curves.COUNT_SKETCH: "sketch",
+    f1_curves.COUNT_MEDIAN: "median",
+    f1_curves.NO_SUBSAMPLING: "no t",
+    f1_curves.SUBSAMPLED: "fixed t",
+    f1_curves.BEST_FIXED: "best t",
+    f1_curves.ADAPTIVE: "adaptive",
+    f1_curves.ADAPTIVE_IBLT: "ours",
+    f1_curves.TRACKED_MECHANISM: "tracked",
 }
 
 app = typer.Typer(
@@ -58,8 +67,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-app.command()(words.words)
-app.command()(words.grid)
+app.command()(f1_and_words.words)
+app.command()(f1_and_words.grid)
 app.command()(oracle_errors.ldp)
 app.command()(cdf.cdf)
 
@@ -93,7 +102,7 @@ def fig1(
       python -m paper fig1 --data words --out fig1
     """
     setting, grid = StudySetting(rounds, tau, tokens, 0), sorted(set(words))
-    figure = curves.F1Figure("fig1", curves.FIGURE_1, setting, grid)
+    figure = f1_curves.F1Figure("fig1", f1_curves.FIGURE_1, setting, grid)
     _run_figure(figure, data, RunOptions(runs, seed, workers, dask), out, json_path)
 
 
@@ -117,7 +126,7 @@ def fig2(
       python -m paper fig2 --data words --threshold 100 --out fig2
     """
     setting, grid = StudySetting(0, tau, tokens, words), sorted(set(rounds))
-    figure = curves.F1Figure("fig2", curves.FIGURE_1, setting, grid)
+    figure = f1_curves.F1Figure("fig2", f1_curves.FIGURE_1, setting, grid)
     _run_figure(figure, data, RunOptions(runs, seed, workers, dask), out, json_path)
 
 
@@ -141,20 +150,20 @@ def fig3(
       python -m paper fig3 --data words --out fig3
     """
     setting, grid = StudySetting(0, tau, tokens, words), sorted(set(rounds))
-    figure = curves.F1Figure("fig3", curves.FIGURE_3, setting, grid)
+    figure = f1_curves.F1Figure("fig3", f1_curves.FIGURE_3, setting, grid)
     _run_figure(figure, data, RunOptions(runs, seed, workers, dask), out, json_path)
 
 
 def _run_figure(
-    figure: curves.F1Figure,
+    figure: f1_curves.F1Figure,
     data: Path,
     run_options: RunOptions,
     out: Path | None,
     json_path: str | None,
 ) -> None:
     options.check_output_path(out)
-    work = partial(curves.score_run, figure, options.load_population(data))
-    merged = curves.merge_runs(run_options.map(work, run_options.seeds, "runs"), figure)
+    work = partial(f1_curves.score_run, figure, options.load_population(data))
+    merged = f1_curves.merge_runs(run_options.map(work, run_options.seeds, "runs"), figure)
     x = "words C" if figure.is_over_words else "rounds R"
     title = f"{data.name}: {figure.title}\n{run_options.error_bars}"
     if json_path != "-":
@@ -170,14 +179,16 @@ def _run_figure(
             result_table([figure.x], [*names], rows),
             fact_table(names),
         )
-    rows_of = [row for curve in merged for row in curves.curve_rows(curve, figure.x)]
+    rows_of = [row for curve in merged for row in f1_curves.curve_rows(curve, figure.x)]
     options.write_figure(
         out,
         lambda path: drawing.draw_curves(path, merged, x, title, figure.is_over_words),
         rows_of,
     )
     document = {"figure": figure.name, "title": title, "x": x}
-    write_json(json_path, document | {"curves": [curves.curve_document(curve) for curve in merged]})
+    write_json(
+        json_path, document | {"curves": [f1_curves.curve_document(curve) for curve in merged]}
+    )
 
 
 @app.command("growth")
@@ -205,16 +216,19 @@ def grow(
         raise exit_with_error(f"{data}: an oracle cannot score every item of its domain")
     run_options = RunOptions(runs, seed, workers, dask)
     cases = [(seed, count, run) for count in sorted(set(rounds)) for run in range(runs)]
-    work = partial(growth.measure_growth, population, tokens, tau, words)
+    work = partial(cost_growth.measure_growth, population, tokens, tau, words)
     measured = run_options.map(work, cases, "runs")
     means = [
-        growth.mean_of_runs(measured[start : start + runs])
+        cost_growth.mean_of_runs(measured[start : start + runs])
         for start in range(0, len(measured), runs)
     ]
     title = f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}\n{run_options.error_bars}"
     if json_path != "-":
         cells = [
-            [str(row.rounds), *(f"{getattr(row, name):,.1f}" for name in growth.GROWTH_MEASURES)]
+            [
+                str(row.rounds),
+                *(f"{getattr(row, name):,.1f}" for name in cost_growth.GROWTH_MEASURES),
+            ]
             for row in means
         ]
         headings = ["R", "oracle, error", "table, error", "oracle, words", "table, words"]

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from blindtally.planning.f1_by_words import F1Curve
-from paper.curves import (
+from paper.cost_growth import GrowthRow
+from paper.f1_curves import (
     ADAPTIVE,
     ADAPTIVE_IBLT,
     BEST_FIXED,
@@ -18,7 +19,6 @@ from paper.curves import (
     TRACKED_MECHANISM,
     MethodComparison,
 )
-from paper.growth import GrowthRow
 from paper.oracle_experiments import (
     CMS_HADAMARD,
     HADAMARD,

@@ -17,9 +17,9 @@ import typer
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import complete_data
 from blindtally.console.output_files import atomic_write
-from blindtally.parallel import run_parallel
 from blindtally.simulate.populations import ItemPopulation, load_item_population
-from client.install_command import install_command
+from blindtally.workers import run_parallel
+from client.extras_installation import install_command
 from paper.drawing import PICTURE_SUFFIXES
 
 DataOption = Annotated[

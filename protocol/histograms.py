@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from protocol.arrays import Flags, Indices, ItemValues, Keys
-from protocol.domains.strings import Domain
+from protocol.domains.registry import Domain
 
 BATCH_HOLDINGS = 2**16  # a few arrays of this length fit in the processor's cache
 

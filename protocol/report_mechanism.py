@@ -18,12 +18,14 @@ from typing import Final, Generic, Literal, Protocol, Self, TypeVar
 from pydantic import Field
 
 from protocol.arrays import Floats, PackedReports
+from protocol.estimates import CONFIDENCE_LEVEL, normal_interval
 from protocol.histograms import Histogram
-from protocol.mechanism import CONFIDENCE_LEVEL, Answer, Mechanism, normal_interval
+from protocol.mechanism import Answer, Mechanism
 from protocol.oracles.oracle import REPORTS_PER_BATCH
 from protocol.privacy.events import DpEvent, LocalReportsEvent
+from protocol.question_and_plan import Plan, Question, Terms
 from protocol.randomness import RandomWords
-from protocol.study import Plan, Question, StudyState, Terms
+from protocol.study_state import StudyState
 
 # The 32 bytes that a registrar signs identities for: all studies of reports. No study of sums has
 # this scope, because the labels of `Question.enrolment_scope` differ.

@@ -11,7 +11,7 @@
 
 The server learns the sum of the survivors' vectors and nothing else about any vector. Over HTTP
 the same calls are made by devices (`client.device.participation`) and by the service
-(`server.rounds.decoding`). The right column has the names of [Bonawitz17, figure 4]. Here all
+(`server.rounds.cohort_sums`). The right column has the names of [Bonawitz17, figure 4]. Here all
 dealers are honest, so that nobody complains and no phase of answers is needed.
 """
 

@@ -10,23 +10,21 @@ from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 
 from server.api import (
-    enrolments,
+    audit,
     events,
     health,
-    participants,
     populations,
-    reports,
     rounds,
-    seatings,
     studies,
-    uploads,
 )
 from server.api.answers import changes, distributions, heavy_hitters, segments
+from server.api.devices import documents, enrolments, joining, reports, seatings, uploads
 from server.api.openapi import openapi_document
 from server.http import problem_details
 from server.http.auth import AuthMiddleware
-from server.http.limits import BodyLimit, SecurityHeaders
+from server.http.request_bodies import BodyLimit
 from server.http.request_log import RequestLogMiddleware
+from server.http.security_headers import SecurityHeaders
 from server.pages import assets, login, operations
 from server.pages import changes as change_pages
 from server.pages import rounds as round_pages
@@ -92,7 +90,8 @@ def create_app(
     app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
     for module in (  # in the order in which a path is matched: the most frequent requests first
         uploads,
-        participants,
+        documents,
+        joining,
         studies,
         rounds,
         events,
@@ -104,6 +103,7 @@ def create_app(
         reports,
         seatings,
         enrolments,
+        audit,
         health,
         assets,
         login,

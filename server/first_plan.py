@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from protocol.api.messages import PopulationName, RoundCount
 from protocol.api.signed_report import packed_report_bytes
-from protocol.api.validation import validation_faults
+from protocol.api.validation_errors import validation_faults
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import (
     MECHANISMS,
@@ -21,7 +21,7 @@ from protocol.mechanisms.registry import (
     AnyPlan,
     AnyQuestion,
 )
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, UnmaskingShares
 from secagg.parameters import MAX_HOLDERS

@@ -73,7 +73,11 @@ async def run_service(
             await migrations.upgrade(database)
             store = Store(database, rng)
             notifier = Notifier()
+            notifier.is_complete = database.is_sqlite  # otherwise once the listener is connected
+            database.on_announcement = lambda channels: notifier.notify(*channels)
+            cohort_cache = CohortCache(store, notifier)
             orchestrator = Orchestrator(store, notifier, rng, settings, metrics, tracer)
+            notifier.observe(orchestrator.on_notification)
             event_streams = EventStreams(
                 store.events,
                 notifier,
@@ -82,7 +86,7 @@ async def run_service(
                 settings.credential_cache_seconds,
             )
             await orchestrator.resume()  # before a device is refused because of a deadline
-            listener = PgListener(database, notifier, orchestrator.wake)
+            listener = PgListener(database, notifier)
             poll_events = partial(event_streams.run, settings.poll_seconds)
             async with _background_tasks(
                 orchestrator.run, listener.run, orchestrator.heartbeat.run, poll_events
@@ -91,7 +95,7 @@ async def run_service(
                     yield Service(
                         settings,
                         store,
-                        CohortCache(store),
+                        cohort_cache,
                         notifier,
                         orchestrator,
                         event_streams,

@@ -55,7 +55,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_trusted_server_has_no_survivors_confirmed",
         "test_ctrl_c_stops_the_server_and_names_the_files_kept",
     ),
-    "tests/blindtally/test_parallel.py": (
+    "tests/blindtally/test_workers.py": (
         "test_a_task_that_kills_every_worker_is_reported",
         "test_a_task_that_runs_once_is_not_repeated[local",
         "test_results_do_not_depend_on_the_workers[2-None",
@@ -175,11 +175,13 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/simulate": ALL_TESTS,
     "tests/blindtally/test_cli.py": ALL_TESTS,
     "tests/blindtally/test_demo.py": ALL_TESTS,
-    "tests/blindtally/test_parallel.py": ALL_TESTS,
+    "tests/blindtally/test_workers.py": ALL_TESTS,
     "tests/blindtally/test_parallel_rounds.py": ALL_TESTS,
     "tests/blindtally/test_process_pool.py": ALL_TESTS,
     "tests/client/device/test_participation.py": ALL_TESTS,
-    "tests/client/device/test_exact_sums.py": ("test_a_sketch_with_noise_spends_no_exact_study",),
+    "tests/client/device/test_exact_sum_limit.py": (
+        "test_a_sketch_with_noise_spends_no_exact_study",
+    ),
     "tests/client/device/test_refusals.py": ALL_TESTS,
     "tests/client/device/test_policy.py": (
         "test_a_release_",
@@ -268,7 +270,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/test_reports.py": ALL_TESTS,
     "tests/server/test_seating.py": ALL_TESTS,
     "tests/server/test_service.py": ALL_TESTS,
-    "tests/test_capacity.py": ALL_TESTS,
+    "tests/test_service_capacity.py": ALL_TESTS,
     "tests/test_docs.py": (
         "test_commands_in_the_documents_work",
         "test_the_python_of_the_readme_works",

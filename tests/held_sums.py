@@ -14,7 +14,7 @@ from unittest.mock import patch
 from blindtally.cli import app
 from server.db.repositories.messages import MessageRepository
 from server.rounds import jobs
-from server.rounds.decoding import UnmaskedCohort, unmask_cohort
+from server.rounds.cohort_sums import UnmaskedCohort, unmask_cohort
 
 _LOOK = 0.01  # seconds
 

@@ -20,15 +20,15 @@ from client.device.driver import EndState
 from client.device.encoding import make_contribution
 from client.device.journal import MemoryJournal
 from client.device.participation import SumParticipation
-from client.fleet.config import DeviceResult, FleetConfig, FleetRound, missed_phases
+from client.fleet.config_and_results import DeviceResult, FleetConfig, FleetRound, missed_phases
 from client.fleet.fleet import Fleet
 from client.transport import Transport, http_client
 from protocol.api.messages import RoundView, StudyView, Timeouts
 from protocol.api.phases import Phase
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.question_and_plan import Terms
 from protocol.randomness import system_words
-from protocol.study import Terms
 from secagg.keys import Identity
 from tests.support.policies import trusting_policy
 

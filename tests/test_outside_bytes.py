@@ -29,7 +29,7 @@ from protocol.mechanisms.registry import (
     parse_question,
 )
 from protocol.oracles.hsu2012.bit_fields import BitFields
-from protocol.study import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE
 from secagg.messages import (
     Answers,
     Complaints,
@@ -168,7 +168,7 @@ DOCUMENTS = {  # tested below
     "protocol.mechanisms.registry.parse_plan",
 }
 DATABASE_DECODERS = {  # of the service's own data: a fault in it stops a study
-    "protocol.study.StudyState.unpack",
+    "protocol.study_state.StudyState.unpack",
     "protocol.mechanisms.iblt.threshold_control.ThresholdController.unpack",
 }
 

@@ -10,13 +10,13 @@ import pytest
 from protocol.api.messages import ProblemType
 from protocol.api.signed_report import SignedReport, packed_report_bytes
 from protocol.domains.hashed import Hashed
-from protocol.hashing import widest_prime
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import StringPiece
-from protocol.study import Terms
+from protocol.primes import widest_prime
+from protocol.question_and_plan import Terms
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
 from secagg.messages import (
     Answers,
@@ -183,7 +183,7 @@ def test_a_report_is_refused_for_the_reasons_of_the_page() -> None:
     named = set(re.findall(r"^\| `([a-z-]+)`", table, re.MULTILINE))
     code = "".join(
         (ROOT / "server" / path).read_text()
-        for path in ("api/reports.py", "db/repositories/reports.py")
+        for path in ("api/devices/reports.py", "db/repositories/reports.py")
     )
     raised = {ProblemType[name] for name in re.findall(r"ProblemType\.([A-Z_]+)", code)}
     assert named == raised | {ProblemType.MALFORMED}

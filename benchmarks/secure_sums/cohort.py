@@ -9,10 +9,10 @@ from random import Random, SystemRandom
 
 import numpy as np
 
-from benchmarks.rows import BenchmarkRow
+from benchmarks.harness import BenchmarkRow
 from benchmarks.secure_sums.floors import Floors, device_floor, sealing_floor
-from benchmarks.secure_sums.sampled import FLOOR_BURSTS, SampledServer
-from benchmarks.secure_sums.work import (
+from benchmarks.secure_sums.sampled_server import FLOOR_BURSTS, SampledServer
+from benchmarks.secure_sums.server_work import (
     Stopwatch,
     checking_work,
     confirm_again,

@@ -19,7 +19,7 @@ from random import Random
 
 import numpy as np
 
-from benchmarks.rows import cpu_seconds
+from benchmarks.harness import cpu_seconds
 from secagg.keys import Identity, KeyPair, Keystream, is_signed
 
 CALLS_PER_BURST = 10

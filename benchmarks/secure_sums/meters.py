@@ -15,8 +15,8 @@ import psutil
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 
-from benchmarks.rows import cpu_seconds
-from benchmarks.secure_sums.load import HttpResponse
+from benchmarks.harness import cpu_seconds
+from benchmarks.secure_sums.load_generator import HttpResponse
 from blindtally.demo.server_process import ServerProcess
 from secagg.keys import Identity, is_signed
 from server.db.database import parse_url

@@ -6,7 +6,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
+from blindtally.console.service_connection import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
 from blindtally.console.tables import print_parts, result_table
 from protocol.api.rates import RATE_DEVICES, ItemChanges, RoundRate
 

@@ -26,7 +26,7 @@ from typer import Option
 from blindtally.console.errors import setting_faults
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.progress import spinner
-from client.install_command import install_command
+from client.extras_installation import install_command
 from server.db import migrations
 from server.db.database import parse_url
 from server.settings import Settings

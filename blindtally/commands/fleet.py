@@ -23,7 +23,7 @@ from blindtally.console.options import (
     SeedOption,
 )
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.service import (
+from blindtally.console.service_connection import (
     DEFAULT_URL,
     ApiKeyOption,
     UrlOption,
@@ -46,11 +46,11 @@ from blindtally.fleet_run.setup import (
 )
 from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, create_study, run_fleet
 from blindtally.fleet_run.study_status import StatusReporter, report_status, study_url
-from blindtally.parallel import DaskOption, WorkersOption, open_workers
+from blindtally.workers import DaskOption, WorkersOption, open_workers
 from client.analyst.analyst import Study
 from client.device.policy import Policy, PolicyError
 from client.fleet.behaviour import Arrivals, FleetBehaviour
-from client.fleet.config import FleetConfig
+from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError, ShardPool
 from protocol.api.messages import HeavyHitter, StudyView
@@ -291,7 +291,7 @@ def open_shard_pool(count: int, dask: str | None) -> Iterator[ShardPool | None]:
     """Yield the workers that run shards of the devices, or None for this process.
 
     Raises:
-        typer.Exit: as `blindtally.parallel.open_workers`.
+        typer.Exit: as `blindtally.workers.open_workers`.
     """
     with open_workers(count, dask, once=True) as (executor, threads):
         yield None if executor is None else ShardPool(executor, threads)

@@ -14,6 +14,16 @@ from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.progress import progress_steps
 from blindtally.console.tables import print_parts, result_table
 from blindtally.planning import release_designs, sketch_noise
+from blindtally.planning.bracketing_populations import (
+    DEFAULT_ITEMS,
+    DEFAULT_ZIPF,
+    WHY_LOW_OR_HIGH,
+    AssumedCounts,
+    NamedCase,
+    bracketing_cases,
+    case_of_file,
+    middle_case,
+)
 from blindtally.planning.f1_by_words import StudySetting
 from blindtally.planning.forecast import (
     DEVICE_RANGE,
@@ -24,20 +34,11 @@ from blindtally.planning.forecast import (
 )
 from blindtally.planning.lying_devices import LyingDevices, effects_of_liars, equal_cohorts
 from blindtally.planning.oracle_recommendation import recommend_reports
-from blindtally.planning.population_range import (
-    DEFAULT_ITEMS,
-    DEFAULT_ZIPF,
-    WHY_LOW_OR_HIGH,
-    AssumedCounts,
-    NamedCase,
-    bracketing_cases,
-    case_of_file,
-    middle_case,
-)
 from protocol.domains.hashed import Hashed
-from protocol.domains.strings import Alphabet, Domain
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import parse_question
-from protocol.study import SumQuestion
+from protocol.question_and_plan import SumQuestion
 
 _SKETCHES = ("count-sketch", "count-median")
 # Options of each kind of plan.

@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
+from blindtally.console.service_connection import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
 from blindtally.console.tables import fact_table, format_epsilon, print_parts, result_table
 from protocol.privacy.ledger import Budget, Statement
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
+from blindtally.console.service_connection import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
 from blindtally.console.tables import print_parts, result_table
 from protocol.api.messages import HeavyHitter, QueryResult
 from protocol.api.segments import SegmentSummary
-from protocol.mechanism import ListQuality, quality_sentence
+from protocol.estimates import ListQuality, quality_sentence
 from protocol.mechanisms.number_summary import NumberSummary
 from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.segment_estimates import segments_of

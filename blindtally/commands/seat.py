@@ -14,7 +14,12 @@ from typer import Argument
 
 from blindtally.commands.registrar_key import KeyFileError, load_key_file
 from blindtally.console.errors import exit_with_error
-from blindtally.console.service import DEFAULT_URL, ApiKeyOption, UrlOption, service_error_exit
+from blindtally.console.service_connection import (
+    DEFAULT_URL,
+    ApiKeyOption,
+    UrlOption,
+    service_error_exit,
+)
 from client.errors import ServiceError
 from client.registrar import DrawRecord, Registrar
 from client.transport import Transport, http_client

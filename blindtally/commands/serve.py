@@ -22,7 +22,7 @@ from typer import Option
 
 from blindtally.console.errors import exit_with_error, setting_faults
 from blindtally.planning.study_form_predictions import predict
-from client.install_command import install_command
+from client.extras_installation import install_command
 from server.app import create_app
 from server.db import migrations
 from server.db.database import Database

@@ -8,7 +8,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from protocol.api.messages import PopulationRequest, StudyRequest
-from protocol.api.validation import validation_faults
+from protocol.api.validation_errors import validation_faults
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 
 NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})

@@ -23,7 +23,7 @@ from blindtally.console.options import (
     SeedOption,
 )
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.service import service_error_exit
+from blindtally.console.service_connection import service_error_exit
 from blindtally.demo.picture import draw
 from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
 from blindtally.fleet_run.results import InexactSumError, StudyResults
@@ -37,8 +37,8 @@ from blindtally.fleet_run.setup import (
 )
 from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, run_demo_study
 from client.errors import ServiceError, ServiceUnreachableError
+from client.extras_installation import install_command
 from client.fleet.fleet import NobodyEnteredError
-from client.install_command import install_command
 from secagg.keys import Identity
 
 

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import httpx
 
-from blindtally.commands.access import create_first_credentials
+from blindtally.commands.credentials_and_audit import create_first_credentials
 
 COMMAND_PREFIX: Final = (sys.executable, "-m", "blindtally")
 START_SECONDS: Final = 30.0

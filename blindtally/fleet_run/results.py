@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from blindtally.simulate.scores import FoundItem, Score, compare_with_truth
-from client.fleet.config import FleetRound
+from client.fleet.config_and_results import FleetRound
 from protocol.api.messages import CohortView, HeavyHitter, StudyView
 from protocol.api.phases import Phase
 from protocol.mechanisms.frequency_sketches import FrequencySketchPlan

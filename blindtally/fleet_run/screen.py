@@ -14,7 +14,7 @@ from blindtally.console.progress import progress_bars
 from blindtally.console.tables import fact_table, result_table
 from blindtally.fleet_run.results import RoundResult, StudyResults
 from client.device.device import STEP_OF_PHASE
-from client.fleet.config import FleetProgress
+from client.fleet.config_and_results import FleetProgress
 from protocol.api.messages import RoundView
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
 

@@ -2,7 +2,7 @@
 
 The default threshold and capacity grow with the fleet, so that every size shows the same behaviour:
 the table holds fewer items than there are devices, so t starts above 1 and adapts, and the
-threshold lies between the items of many devices and the long tail (`python -m benchmarks.demo`).
+threshold lies between the items of many devices and the long tail (`python -m benchmarks.demo_f1`).
 """
 
 import math
@@ -20,15 +20,15 @@ from blindtally.datasets.reader import Dataset, read_dataset
 from blindtally.fleet_run.study_run import FleetSetup
 from client.device.policy import Policy
 from client.fleet.behaviour import dropouts_by_step
-from client.fleet.config import FleetConfig
+from client.fleet.config_and_results import FleetConfig
 from protocol.api.messages import StudyView, Timeouts
 from protocol.api.phases import Phase
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS
+from protocol.question_and_plan import Terms
 from protocol.sketches.iblt.layout import cells_for
-from protocol.study import Terms
 from secagg.keys import Identity
 from secagg.parameters import Mode
 

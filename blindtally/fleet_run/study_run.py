@@ -19,7 +19,7 @@ from blindtally.fleet_run.results import (
     verify_sum,
 )
 from client.analyst.analyst import Analyst, Study
-from client.fleet.config import FleetConfig, FleetRound
+from client.fleet.config_and_results import FleetConfig, FleetRound
 from client.fleet.fleet import Fleet, ProgressReporter
 from client.fleet.shards import ShardPool
 from client.transport import http_client
@@ -27,7 +27,7 @@ from protocol.api.messages import Timeouts
 from protocol.api.phases import Phase
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import AnyQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 
 _CHECK_SECONDS: Final = 0.5  # between two checks that the server is alive
 

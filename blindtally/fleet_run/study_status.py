@@ -15,7 +15,7 @@ from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
 from client.errors import ServiceUnreachableError, UnavailableError
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import Phase
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 
 POLL_SECONDS: Final = 1.0
 MAX_SILENT_POLLS: Final = 10  # before a changing state is printed again

@@ -2,7 +2,7 @@
 
 The simulation has the items of a file, or an assumed population with shares that fall as rank^-s
 (Zipf). F1 depends on the population, so that an assumed one is simulated together with others that
-bracket reality (`population_range.py`).
+bracket reality (`bracketing_populations.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from blindtally.planning.bracketing_populations import NamedCase
 from blindtally.planning.f1_by_words import (
     GOALS,
     TRACKED,
@@ -19,7 +20,6 @@ from blindtally.planning.f1_by_words import (
     draw_study,
     f1_over_sizes,
 )
-from blindtally.planning.population_range import NamedCase
 from blindtally.simulate.token_study import TokenStudy, TooFewWordsError, run_tokens
 from protocol.domains.hashed import Hashed
 

@@ -4,7 +4,7 @@ A device that lies may send any vector that keeps the laws of its cohort's sum. 
 another cohort, where it can add what honest devices might have added: the largest count that one
 item can have in that sum. It can also take away what its cohort has of an item, and make the sum of
 its cohort unreadable. Where cohorts can be compared, an item that too many tokens are added to is
-flagged, and the liars' cohorts do not count (`protocol/mechanisms/counted_devices.py`).
+flagged, and the liars' cohorts do not count (`protocol/mechanisms/cohort_comparison.py`).
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from protocol.mechanisms.counted_devices import max_unflagged_tokens
+from protocol.mechanisms.cohort_comparison import max_unflagged_tokens
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.study import SumQuestion, Terms
+from protocol.question_and_plan import SumQuestion, Terms
 
 LIAR_COUNTS: Final = (1, 10)
 MIN_COHORT_SIZE: Final = 3

@@ -21,7 +21,7 @@ from protocol.mechanisms.frequency_sketches import (
     noise_threshold,
 )
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 
 _MAX_COHORT_SIZE = 100_000
 _ROWS = (1, 3, 5, 7, 9)  # of the sketches that are compared

@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import Final
 
 from blindtally.console.tables import format_seconds
+from blindtally.planning.bracketing_populations import AssumedCounts, bracketing_cases, middle_case
 from blindtally.planning.f1_by_words import StudySetting
 from blindtally.planning.forecast import (
     DEVICE_RANGE,
     ROUND_RANGE,
     forecast_study,
 )
-from blindtally.planning.population_range import AssumedCounts, bracketing_cases, middle_case
 from blindtally.planning.sum_costs import SumCost, measure_operations
 from blindtally.process_pool import RetryingProcessPool
 from protocol.domains.hashed import Hashed

@@ -26,7 +26,8 @@ from collections.abc import Collection
 from typing import Final, Literal
 
 from protocol.domains.hashed import Hashed, min_key_bits
-from protocol.domains.strings import Alphabet, Domain, Utf8, alphabet_of, smallest_domain
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Alphabet, Utf8, alphabet_of, smallest_domain
 
 DomainChoice = Literal["auto", "alphabet", "utf8", "hashed"]
 _MAX_PLAIN_KEY_BITS: Final = 64  # items with longer keys are hashed

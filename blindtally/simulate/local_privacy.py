@@ -14,22 +14,24 @@ import numpy as np
 from blindtally.console.progress import spinner
 from blindtally.console.tables import fact_table, result_table
 from blindtally.datasets.reader import read_dataset
-from blindtally.parallel import open_round_executor
 from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import MAX_LISTED_ITEMS, SimulationResult, heavy_hitter_table
 from blindtally.simulate.scores import Comparison, compare_estimates, error_measures
+from blindtally.workers import open_round_executor
 from protocol.domains.hashed import Hashed
-from protocol.domains.strings import Alphabet, Domain, Listed, Utf8, alphabet_of, smallest_domain
-from protocol.mechanism import VARIANCE_COLUMN
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Alphabet, Listed, Utf8, alphabet_of, smallest_domain
+from protocol.estimates import VARIANCE_COLUMN
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyQuestion, parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
 from protocol.mechanisms.reports.hsu2012 import LinearPlan
 from protocol.mechanisms.reports.prefix_extension import PrefixPlan
 from protocol.oracles.registry import ORACLES
+from protocol.question_and_plan import Terms
 from protocol.report_mechanism import ReportMechanism
 from protocol.simulation.chunks import CHUNK_DEVICES
 from protocol.simulation.reports import ReportRoundSpec, run_report_round
-from protocol.study import EMPTY_STATE, StudyState, Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 
 # Probability that any item which no device holds reaches the default threshold of an oracle.
 _FALSE_POSITIVE_PROBABILITY = 0.05

@@ -23,7 +23,7 @@ from protocol.domains.strings import Product
 from protocol.mechanisms.number_summary import NumberSummaries, summarise_numbers
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
 from protocol.simulation.study import run_study
-from protocol.study import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE
 
 _COHORT_SIZE, _MAX_COHORTS = 1000, 1000
 _DEFAULT_WORDS = 2**16

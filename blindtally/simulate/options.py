@@ -15,15 +15,15 @@ from blindtally.console.options import (
     complete_data,
     complete_mechanism,
 )
-from blindtally.parallel import DaskOption, WorkersOption
 from blindtally.simulate.domain_choice import DomainChoice
 from blindtally.simulate.populations import DriftKind
+from blindtally.workers import DaskOption, WorkersOption
 from protocol.mechanisms.frequency_sketches import FrequencySketchName
 from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
 from protocol.oracles.registry import ORACLES, depends_on_goal, uses_frequency_bound
 from protocol.privacy.release import ReleaseMode
-from protocol.study import SumQuestion
+from protocol.question_and_plan import SumQuestion
 
 # Mechanisms that release counts with central privacy, with the default of --levels and --release.
 RELEASE_DEFAULTS: Final[dict[str, tuple[int, ReleaseMode]]] = {

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import DataError, Dataset, read_dataset
-from protocol.domains.strings import Alphabet, Domain, smallest_domain
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Alphabet, smallest_domain
 
 DriftKind = Literal["none", "gradual", "sudden", "late", "crowds", "weekly", "bursts"]
 # Those of the figures of [Gascon23] and of `python -m paper words`.

@@ -20,12 +20,13 @@ from blindtally.simulate.rounds import run_rounds, terms_for
 from protocol.arrays import Floats, Integers
 from protocol.domains.numeric import NumericInterval
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
-from protocol.mechanisms.central.queries import distribution
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
+from protocol.mechanisms.central.value_distribution import distribution
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.quantiles.distribution import Distribution
 from protocol.quantiles.prefix_tree import integers_to_digits
-from protocol.study import StudyState, Terms
+from protocol.question_and_plan import Terms
+from protocol.study_state import StudyState
 from secagg.ring import Vector
 
 _DEFAULT_WORDS = 2**18

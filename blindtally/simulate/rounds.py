@@ -7,7 +7,8 @@ from typing import Any
 
 from blindtally.console.progress import progress_steps
 from protocol.mechanism import SumMechanism
-from protocol.study import EMPTY_STATE, P, StudyState, Terms
+from protocol.question_and_plan import P, Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 
 _SEAT_SDS, _EXTRA_SEATS = 10, 16  # seats above the mean of those that join

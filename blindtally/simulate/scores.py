@@ -15,11 +15,12 @@ import numpy as np
 from scipy.special import erf
 
 from protocol.arrays import Floats
-from protocol.mechanism import CONFIDENCE_LEVEL, Estimate, Mechanism
+from protocol.estimates import CONFIDENCE_LEVEL, Estimate
+from protocol.mechanism import Mechanism
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.oracles.oracle import Oracle
 from protocol.simulation.study import RoundOutcome
-from protocol.study import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE
 
 
 @dataclass(frozen=True, slots=True)

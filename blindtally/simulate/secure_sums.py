@@ -7,18 +7,18 @@ from typing import Any
 from blindtally.console.progress import with_progress
 from blindtally.console.tables import fact_table
 from blindtally.datasets.reader import read_dataset
-from blindtally.parallel import open_round_executor
 from blindtally.simulate.domain_choice import choose_domain
 from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import SimulationResult, heavy_hitter_table, shown_share
 from blindtally.simulate.round_schedule import RoundSchedule
 from blindtally.simulate.rounds import terms_for
 from blindtally.simulate.scores import StudyScore, score_study
+from blindtally.workers import open_round_executor
 from protocol.domains.hashed import Hashed
-from protocol.domains.strings import Domain
+from protocol.domains.registry import Domain
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
+from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
-from protocol.study import Terms
 
 _COHORT_SIZE = 1000  # devices of a secure sum; a larger one only costs its devices more
 _MAX_COHORTS = 1000  # cohorts of a round; beyond a million devices cohorts are larger

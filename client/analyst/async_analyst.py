@@ -35,12 +35,12 @@ from protocol.api.messages import (
 )
 from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
-from protocol.mechanism import ListQuality
+from protocol.estimates import ListQuality
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
 from protocol.quantiles.cdf import Estimator
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.ring import Ring, Vector
 
 

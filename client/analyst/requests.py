@@ -24,7 +24,7 @@ from protocol.api.messages import (
     StudyRequest,
     StudyView,
 )
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 
 DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given
 DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated

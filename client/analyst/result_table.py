@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from client.install_command import install_command
+from client.extras_installation import install_command
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -28,7 +28,7 @@ flipped again would ask until it shows heads. So the result is recorded before i
 For reports the journal also records epsilon, and so the epsilon spent in all studies together. For
 vectors it records rho, the privacy loss that the noise of their sums leaves. Each plan states the
 noise in its round, so the loss in a study is known from the vectors that were sent. A vector's
-time, collection and `exact` limit the exact sums of all studies (`client.device.exact_sums`).
+time, collection and `exact` limit the exact sums of all studies (`client.device.exact_sum_limit`).
 """
 
 import json

@@ -25,7 +25,7 @@ from client.device.device import (
     refusing_malformed,
 )
 from client.device.encoding import encode
-from client.device.exact_sums import spends_exact_study
+from client.device.exact_sum_limit import spends_exact_study
 from client.device.journal import JournalEntry
 from client.device.policy import PolicyError, noise_events, rho_of
 from protocol.api.credentials import new_secret

@@ -26,7 +26,7 @@ from protocol.mechanisms.registry import (
     SUM_MECHANISMS,
     AnyPlan,
 )
-from protocol.study import DEFAULT_MIN_THRESHOLD
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
 from secagg.errors import UnsafeRequestError
 from secagg.keys import SIGNATURE_BYTES, Identity
 from secagg.messages import KeyShares

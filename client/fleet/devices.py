@@ -22,7 +22,7 @@ from client.device.driver import (
 from client.device.encoding import make_contribution
 from client.device.journal import JournalEntry, MemoryJournal
 from client.fleet.behaviour import DeviceBehaviour
-from client.fleet.config import DeviceResult, FleetConfig
+from client.fleet.config_and_results import DeviceResult, FleetConfig
 from client.transport import Transport
 from protocol.api.credentials import new_secret
 from protocol.api.messages import RoundView, StudyView

@@ -21,7 +21,13 @@ from client.device.driver import PARTICIPATION_ERRORS, EndState, wait_for_open_r
 from client.device.policy import PolicyError
 from client.errors import WrongStateError
 from client.fleet.behaviour import DeviceBehaviour, draw_behaviours
-from client.fleet.config import DeviceResult, FleetConfig, FleetProgress, FleetRound, select_devices
+from client.fleet.config_and_results import (
+    DeviceResult,
+    FleetConfig,
+    FleetProgress,
+    FleetRound,
+    select_devices,
+)
 from client.fleet.devices import ClientFactory, FleetDevices, Holdings
 from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
 from client.registrar import DrawRecord, Registrar, seating_rounds

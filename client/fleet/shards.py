@@ -17,7 +17,7 @@ from typing import Final, TypeAlias, TypeVar
 import stamina.instrumentation
 
 from client.device.journal import JournalEntry
-from client.fleet.config import DeviceResult, FleetConfig
+from client.fleet.config_and_results import DeviceResult, FleetConfig
 from client.fleet.devices import ClientFactory, DeviceSnapshot, FleetDevices
 from protocol.api.messages import RoundView, StudyView
 from protocol.histograms import Histogram

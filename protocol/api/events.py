@@ -12,7 +12,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from protocol.api.phases import Phase
-from protocol.model import PublicModel
+from protocol.public_model import PublicModel
 
 
 class EventKind(StrEnum):

@@ -13,11 +13,11 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from protocol.api.phases import Phase
-from protocol.mechanism import ListQuality
+from protocol.estimates import ListQuality
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion
-from protocol.model import PublicModel
 from protocol.privacy.ledger import Budget
-from protocol.study import MAX_ROUNDS, Hex32, Terms
+from protocol.public_model import PublicModel
+from protocol.question_and_plan import MAX_ROUNDS, Hex32, Terms
 from secagg.session import Registry
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]

@@ -58,6 +58,7 @@ class MessageKind(StrEnum):
     INVITATION = "invitation"  # never sent: the result of the coin that decides to join a round
 
 
+JOINING_PHASES: Final = (Phase.ENROLLING, Phase.SEATING, Phase.REPORTING)  # nobody can drop out
 MESSAGE_KIND: Final = {  # the message of each phase; enrolling has the participants
     Phase.SHARING: MessageKind.KEY_SHARES,
     Phase.CHECKING: MessageKind.COMPLAINTS,

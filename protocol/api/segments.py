@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from protocol.api.messages import HeavyHitter
 from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain
 from protocol.mechanisms.segment_estimates import SegmentTotal, segments_of
-from protocol.model import PublicModel
+from protocol.public_model import PublicModel
 
 
 class SegmentSummary(PublicModel):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, StringConstraints
 
 from protocol.arrays import DigitRows, ItemValues, Keys
-from protocol.model import PublicModel
+from protocol.public_model import PublicModel
 
 SEGMENT_SEPARATOR = ":"  # no segment contains it, so the first one of an item ends its segment
 MAX_SEGMENTS = 4096

@@ -1,18 +1,10 @@
-"""Domains of strings and lists, and the union of all domains.
+"""Domains of strings and lists, and of pairs of a segment and an item.
 
 A sketch adds keys in a prime field, so an item becomes `chunks` integers, each below
 `bound`, and a sketch has one field element for each. The map is one-to-one: an item is
 read from the sum itself, whole, in one round, without a dictionary and without a second round to
 look up a hash. The cost is linear in the length of the longest item. Hashed keys
 (`hashed.py`), whose items are fetched later, cost the same for any length.
-
-    alphabet   strings over a few known characters, up to `length` of them: groups of
-               characters are numbers to the base |A|
-    utf8       any text of up to `max_bytes` bytes: up to 3 of them are a number to the base 256
-    listed     a public dictionary: the key of an item is its position
-    interval   numbers from low to high, as digits (`numeric.py`)
-    product    a listed segment and an item of another domain, written "segment:item"
-               (`HashedProduct` for hashed keys)
 
 An item outside the domain has no number. A device leaves such items out before it counts
 (`item in domain`), so that they take no room under its contribution bound.
@@ -22,7 +14,7 @@ Source: the finite domain [d] of [Gascon23, section 2]; chunks are ours.
 
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +22,8 @@ from pydantic import Field, model_validator
 
 from protocol.arrays import DigitRows, ItemValues, Keys
 from protocol.domains.base import CHUNK_LIMIT, SEGMENT_SEPARATOR, BaseDomain, Digits, Segments
-from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.numeric import NumericInterval
-from protocol.model import Text, invalid
+from protocol.public_model import Text, invalid
 
 
 class Alphabet(Digits):
@@ -289,12 +280,6 @@ class Product(BaseDomain):
             else self.segments[segment] + SEGMENT_SEPARATOR + name
             for segment, name in zip(segments.tolist(), rest, strict=True)
         ]
-
-
-Domain: TypeAlias = Annotated[
-    Alphabet | Utf8 | Hashed | HashedProduct | Listed | NumericInterval | Product,
-    Field(discriminator="kind"),
-]
 
 
 def alphabet_of(characters: str, items: Collection[str], length: int | None = None) -> Alphabet:

@@ -26,27 +26,27 @@ from pydantic import Field, model_validator
 from scipy.special import ndtri
 
 from protocol.arrays import Floats, Keys
-from protocol.domains.strings import Domain
-from protocol.histograms import Histogram, keyed_histograms
-from protocol.mechanism import (
+from protocol.domains.registry import Domain
+from protocol.estimates import (
     CONFIDENCE_LEVEL,
     MAX_SHOWN_ESTIMATES,
-    Answer,
     Estimate,
-    SumMechanism,
     estimates_of_values,
     normal_interval,
     reaches_threshold,
 )
+from protocol.histograms import Histogram, keyed_histograms
+from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.central.release_question import MIN_EPSILON
 from protocol.privacy.events import DpEvent, SkellamNoiseEvent
-from protocol.privacy.noise import MAX_EVENTS, NoiseShares
+from protocol.privacy.noise_shares import MAX_EVENTS, NoiseShares
 from protocol.privacy.parameters_for_budget import min_variance
 from protocol.privacy.release import Release
+from protocol.question_and_plan import WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits
-from protocol.study import WORD_BITS, Plan, StudyState, SumQuestion, Terms
+from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
 FrequencySketchName = Literal["count-median", "count-sketch"]

@@ -23,8 +23,9 @@ from scipy.special import ndtri, stdtrit
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Product
 from protocol.mechanisms.number_sums import SUMS_ARRAY, NumberSums, NumberSumsPlan
-from protocol.model import PublicModel
-from protocol.study import Plan, StudyState
+from protocol.public_model import PublicModel
+from protocol.question_and_plan import Plan
+from protocol.study_state import StudyState
 
 
 class NoNumbersError(ValueError):

@@ -29,19 +29,15 @@ from pydantic import Field, model_validator
 
 from protocol.arrays import Integers
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Domain, Product
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Product
+from protocol.estimates import Estimate, ranked
 from protocol.hashing import HashFamily
 from protocol.histograms import Histogram, device_values
-from protocol.mechanism import Answer, Estimate, SumMechanism, ranked
+from protocol.mechanism import Answer, SumMechanism
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
-from protocol.study import (
-    DEFAULT_MIN_THRESHOLD,
-    WORD_BITS,
-    Plan,
-    StudyState,
-    SumQuestion,
-    Terms,
-)
+from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
 TOTAL_NAME = "all"  # of the devices of a study without segments

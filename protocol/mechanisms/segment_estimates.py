@@ -18,10 +18,10 @@ from scipy.special import ndtri
 
 from protocol.arrays import Floats, Indices
 from protocol.domains.base import BaseDomain
-from protocol.mechanism import CONFIDENCE_LEVEL
-from protocol.mechanisms.counted_devices import totals_of_all_rounds
+from protocol.estimates import CONFIDENCE_LEVEL
+from protocol.mechanisms.device_counts import totals_of_all_rounds
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion
-from protocol.study import StudyState
+from protocol.study_state import StudyState
 
 
 @dataclass(frozen=True, slots=True)

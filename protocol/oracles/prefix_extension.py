@@ -23,11 +23,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from protocol.arrays import Bytes, ItemValues, PackedReports
+from protocol.binary_search import boundary
 from protocol.hashing import HashFamily, fast_range
 from protocol.oracles.limits import check_report_shape
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import RandomWords, uniform_below
-from protocol.search import boundary
 
 MAX_CANDIDATES = 2**22
 _MAX_CANDIDATE_BYTES = 2**25  # of one copy; some are made

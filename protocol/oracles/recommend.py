@@ -24,15 +24,15 @@ from typing import Literal
 
 from scipy.special import ndtri
 
+from protocol.binary_search import boundary
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms
-from protocol.oracles.ocms.mixture import OcmsMixture
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.rappor import Rappor
 from protocol.oracles.subset_selection import SubsetSelection
-from protocol.search import boundary
 
 Goal = Literal["worst-mse", "l1", "l2", "heavy"]
 GUESS_ERRORS: dict[Goal, float] = {"worst-mse": 0.25, "l1": 1.0, "l2": 1.0, "heavy": 0.5}

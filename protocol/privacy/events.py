@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
-from protocol.model import PublicModel
 from protocol.privacy import sample_threshold, skellam
 from protocol.privacy.loss_distributions import NeighbourRelation, bounded_loss, compose, local_loss
+from protocol.public_model import PublicModel
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from protocol.model import PublicModel
+from protocol.binary_search import first_true
 from protocol.privacy import sample_threshold, skellam
 from protocol.privacy.events import (
     PARTIES,
@@ -27,7 +27,7 @@ from protocol.privacy.events import (
     loss_to,
 )
 from protocol.privacy.loss_distributions import MIN_DELTA, NeighbourRelation, compose, epsilon_of
-from protocol.search import first_true
+from protocol.public_model import PublicModel
 
 _BISECTION_STEPS = 14  # of a suggested real parameter, to a part in 10^4
 _MIN_PROBABILITY = 1e-6

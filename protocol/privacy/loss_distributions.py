@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from protocol.arrays import Floats
-from protocol.search import first_true
+from protocol.binary_search import first_true
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
-from protocol.model import PublicModel
-from protocol.privacy.noise import NoiseShares, tail_bound
+from protocol.privacy.noise_shares import NoiseShares, tail_bound
+from protocol.public_model import PublicModel
 from protocol.randomness import RandomWords, bernoulli
 
 ReleaseMode: TypeAlias = Literal["sample-threshold", "noise", "both"]

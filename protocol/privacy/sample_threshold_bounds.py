@@ -20,8 +20,8 @@ Source: [Cormode21, section 2] for the note, with corrections in docs/privacy.md
 import math
 from collections.abc import Callable
 
+from protocol.binary_search import boundary
 from protocol.privacy.sample_threshold import check_parameters
-from protocol.search import boundary
 
 _MAX_EPSILON = 100.0
 

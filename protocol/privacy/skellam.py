@@ -28,7 +28,7 @@ from protocol.privacy.loss_distributions import (
     connect_the_dots,
     highest_relevant_loss,
 )
-from protocol.privacy.noise import tail_bound
+from protocol.privacy.noise_shares import tail_bound
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

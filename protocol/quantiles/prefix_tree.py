@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.arrays import DigitRows, Flags, Floats, Indices, Words
-from protocol.study import StudyState
+from protocol.study_state import StudyState
 
 NO_PREFIX = -1
 _POLYNOMIAL_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so no digit is lost

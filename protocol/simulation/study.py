@@ -20,25 +20,24 @@ import numpy as np
 from protocol.api.phases import Phase
 from protocol.histograms import Histogram, Histograms, ItemTotals
 from protocol.mechanism import Answer, SumMechanism, add_noise
+from protocol.question_and_plan import P, Q, Terms
 from protocol.randomness import RandomWords
 from protocol.simulation.chunks import (
-    LOCAL_EXECUTOR,
     NO_DROPOUT,
     NO_DROPOUTS,
     PHASES,
     Batch,
     Batches,
     Chunk,
-    CohortCounts,
     DropoutModel,
     RandomDropout,
     RoundDevices,
-    RoundExecutor,
     RoundSpec,
-    SecureCohort,
     SumAccumulator,
 )
-from protocol.study import EMPTY_STATE, P, Q, StudyState, Terms
+from protocol.simulation.cohorts import CohortCounts, SecureCohort
+from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor
+from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from protocol.arrays import Floats, Indices, Integers, Keys
 from protocol.hashing import HashFamily, fast_range
-from protocol.privacy.noise import absolute_sum_bound, tail_bound
+from protocol.privacy.noise_shares import absolute_sum_bound, tail_bound
 from protocol.sketches.median_errors import (
     MedianEstimates,
     RowEstimates,

@@ -39,9 +39,9 @@ from pydantic import Field, model_validator
 from scipy.special import betainc, gammaln
 
 from protocol.arrays import Floats, Integers, Keys
+from protocol.binary_search import first_true
 from protocol.hashing import HashFamily
-from protocol.model import PublicModel
-from protocol.search import first_true
+from protocol.public_model import PublicModel
 from protocol.sketches.iblt.table import CellFormat
 from secagg.ring import Ring, Vector
 

@@ -1,45 +1,43 @@
 """Parameters, media types and documentation that several routes share."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Depends, Query, Request
 from fastapi import Path as InPath
 
 from server.errors import not_found
-from server.http.limits import OCTET_STREAM, check_media_type
+from server.http.request_bodies import OCTET_STREAM, check_media_type
 from server.telemetry.logs import bind_log_fields
 
 T = TypeVar("T")
 _MAX_ID_CHARS = 64
+MAX_WAIT_SECONDS: Final = 30
 WaitSeconds = Annotated[
     float,
-    Query(ge=0, le=30, description="Seconds to wait for the answer if it does not exist yet."),
+    Query(
+        ge=0,
+        le=MAX_WAIT_SECONDS,
+        description="Seconds to wait for the answer if it does not exist yet.",
+    ),
 ]
 RoundNumber = Annotated[int, InPath(ge=1, le=2**31 - 1)]
 CohortNumber = Annotated[int, InPath(ge=0, le=2**31 - 1)]
 
 
-def _is_id(text: str) -> bool:
+def is_id(text: str) -> bool:
     return len(text) <= _MAX_ID_CHARS and text.isascii() and text.isalnum()
 
 
 async def _study(study: str) -> str:
     """Return the study's id; refuse a text that cannot be an id without a query."""
-    if not _is_id(study):
+    if not is_id(study):
         raise not_found("study")
     bind_log_fields(study=study)
     return study
 
 
-async def _participant(participant: str) -> str:
-    if not _is_id(participant):
-        raise not_found("participant")
-    return participant
-
-
 StudyId = Annotated[str, Depends(_study)]
-ParticipantId = Annotated[str, Depends(_participant)]
 
 
 def paginate(rows: Sequence[T], limit: int) -> tuple[tuple[T, ...], T | None]:

@@ -15,10 +15,10 @@ from protocol.api.credentials import bearer_secret, secret_digest
 from protocol.api.messages import Pending, ProblemType
 from protocol.api.phases import MessageKind, Phase
 from secagg.errors import FaultyParticipantError
-from server.api.common import ParticipantId, problem_responses
+from server.api.common import is_id, problem_responses
 from server.db.channels import cohort_channel
 from server.db.repositories.participants import CohortStatus, ParticipantSlot
-from server.errors import ProblemError, cohort_failed, dropped_out, malformed
+from server.errors import ProblemError, cohort_failed, dropped_out, malformed, not_found
 from server.http.auth import client_address
 from server.http.etag import etag_responses
 from server.principals import Permission, Principal
@@ -78,9 +78,17 @@ async def _credential_digest(authorization: Annotated[str | None, Header()] = No
 CredentialDigest = Annotated[bytes, Depends(_credential_digest)]
 
 
-async def _authenticated_slot(
-    digest: CredentialDigest, participant: ParticipantId, request: Request, service: ServiceDep
+async def authenticated_slot(
+    request: Request, participant: str, service: Service
 ) -> ParticipantSlot:
+    """Return the slot of the participant whose credential the request has.
+
+    Raises:
+        ProblemError: if it has none or another one's, or too many requests came with it.
+    """
+    digest = await _credential_digest(request.headers.get("authorization"))
+    if not is_id(participant):
+        raise not_found("participant")
     slot: ParticipantSlot | None
     try:
         slot = await service.cohort_cache.slot(participant)
@@ -101,7 +109,14 @@ async def _authenticated_slot(
     return slot
 
 
-SlotDep = Annotated[ParticipantSlot, Depends(_authenticated_slot)]
+async def _described_slot(
+    _digest: CredentialDigest, participant: str, request: Request, service: ServiceDep
+) -> ParticipantSlot:
+    return await authenticated_slot(request, participant, service)
+
+
+# Describes the parameters of a `DeviceRoute`, which calls `authenticated_slot` itself.
+SlotDep = Annotated[ParticipantSlot, Depends(_described_slot)]
 
 
 @contextmanager
@@ -126,12 +141,12 @@ async def wait_for_end_of(
     early = (phase, Phase.SEATING) if phase is Phase.ENROLLING else (phase,)
 
     async def status_after_phase() -> CohortStatus | None:
-        status = await service.store.participants.status(participant.cohort)
+        status = await service.cohort_cache.status(participant.cohort)
         return None if status.phase in early else status
 
     channel = cohort_channel(participant.cohort)
     changed = await service.notifier.wait_for(channel, status_after_phase, seconds)
-    status = changed or await service.store.participants.status(participant.cohort)
+    status = changed or await service.cohort_cache.status(participant.cohort)
     if status.phase is Phase.FAILED:
         raise cohort_failed(status.failure)
     if status.phase in early:

@@ -14,9 +14,9 @@ from protocol.api.messages import (
 )
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.model import PublicModel
 from protocol.privacy.ledger import Budget
-from protocol.study import Terms
+from protocol.public_model import PublicModel
+from protocol.question_and_plan import Terms
 from server.api.common import problem_responses
 from server.http.problem_details import MEDIA_TYPE
 

@@ -18,7 +18,7 @@ from server.api.dependencies import reading, require
 from server.db.channels import study_channel
 from server.errors import ProblemError
 from server.http.etag import ETagRoute, etag_responses
-from server.http.limits import OCTET_STREAM
+from server.http.request_bodies import OCTET_STREAM
 from server.principals import Permission
 from server.service import ServiceDep
 

@@ -13,11 +13,10 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import ValidationError
 
 from protocol.api.messages import ProblemType, StudyPage, StudyRequest, StudyView
-from protocol.api.validation import validation_faults
+from protocol.api.validation_errors import validation_faults
 from protocol.mechanisms.registry import AnyPlan
 from server.api.common import StudyId, json_only, paginate, problem_responses
 from server.api.dependencies import Caller, reading, require
-from server.db.channels import study_channel
 from server.db.idempotency import IdempotentRequest
 from server.errors import FieldError, ProblemError, malformed_fields
 from server.first_plan import DeviceLimits, PlanRequest, first_plan
@@ -58,7 +57,9 @@ def device_limits(settings: Settings) -> DeviceLimits:
 async def compute_plan(request: PlanRequest, service: Service) -> AnyPlan:
     """Return the plan of round 1 of a study; raises ProblemError if there is none."""
     limits = device_limits(service.settings)
-    return await service.store.studies.planner.run(first_plan, request, "none", limits, Random(0))
+    return await service.store.studies.planning_queue.run(
+        first_plan, request, "none", limits, Random(0)
+    )
 
 
 async def check_study_request(request: Request, service: ServiceDep) -> None:
@@ -135,7 +136,6 @@ async def create(
     else:
         response.headers["Idempotent-Replayed"] = "true"
     response.headers["Location"] = f"/v1/studies/{study.id}"
-    service.orchestrator.wake()
     return study
 
 
@@ -168,8 +168,6 @@ async def start(study: StudyId, service: ServiceDep, caller: Caller) -> StudyVie
     except ValueError as error:  # an older program accepted it
         raise ProblemError(ProblemType.WRONG_STATE, str(error)) from None
     await service.store.access.record_audit(str(caller), "start study", study)
-    service.orchestrator.wake()
-    service.notifier.notify(study_channel(study))
     return view
 
 
@@ -180,6 +178,4 @@ async def stop(study: StudyId, service: ServiceDep, caller: Caller) -> StudyView
     """Stop a study: its running round fails and no other opens; results stay."""
     view = await service.store.studies.stop(study)
     await service.store.access.record_audit(str(caller), "stop study", study)
-    service.orchestrator.wake()
-    service.notifier.notify(study_channel(study))
     return view

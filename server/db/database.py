@@ -13,7 +13,7 @@ nothing early. The time is that at which a statement arrived, before it waits fo
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from protocol.api.events import Event
+from server.db.channels import announced_channels
 from server.db.columns import UtcDateTime
 from server.db.database_errors import BusyError, classified_errors, is_disk_full, is_retryable
 from server.telemetry.metrics import Metrics
@@ -75,6 +76,7 @@ def parse_url(text: str) -> URL:
 class Database:
     """A database with its transactions, `read` and `write`, and its clock.
 
+    `on_announcement` is called in the event loop with the channels that a commit announces.
     `is_disk_full`: a write failed because the disk is full, and no write of that size has succeeded
     since (`server/db/disk_space.py`). Tests replace the clock by `clock`.
     """
@@ -90,6 +92,7 @@ class Database:
         self.metrics = metrics or Metrics()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.is_disk_full = False
+        self.on_announcement: Callable[[Collection[str]], None] = lambda _channels: None
         self._clock = clock
         if clock is None and self.is_sqlite:
             self._clock = partial(datetime.now, UTC)
@@ -155,6 +158,7 @@ class Database:
             DataError: if the database cannot store such a value.
         """
         deadline = monotonic() + self._max_wait_seconds
+        loop = asyncio.get_running_loop()
 
         def commit() -> T:
             for attempt in stamina.retry_context(
@@ -167,9 +171,12 @@ class Database:
                         result = change(session)
             for committed in session.info.get(_EVENTS_KEY, ()):  # of the successful attempt
                 self.metrics.count_event(committed)
+            # From here, because the caller may be cancelled meanwhile.
+            if channels := announced_channels(session):
+                loop.call_soon_threadsafe(self.on_announcement, channels)
             return result
 
-        return await asyncio.get_running_loop().run_in_executor(self._writers, commit)
+        return await loop.run_in_executor(self._writers, commit)
 
     @contextmanager
     def _measured(self, mode: Literal["read", "write"]) -> Iterator[None]:

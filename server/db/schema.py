@@ -88,12 +88,13 @@ class RoundRow(Base):
 class CohortRow(Base):
     """One secure sum of a round. `phase` only moves forward, so it is its own version.
 
-    `history` is a list of phase records, the last of them open. `seating` is the registrar's word
-    on a cohort that it seated, as it precedes the roster; while seating it is followed in the first
-    cohort by the number of the joiner in each seat (u32). `accused` are the slots of the
-    participants with complaints about their shares. A cohort is `poisoned` if no honest
-    vectors have its sum, or if its sum was excluded from the answer. All other facts of the sum
-    (parameters, roster, graph) follow from the plan and the messages.
+    `received` counts the messages of the present phase; `last_received` is the time of the last, or
+    of the start of the phase. `history` is a list of phase records, the last of them open.
+    `seating` is the registrar's word on a cohort that it seated, as it precedes the roster; while
+    seating it is followed in the first cohort by the number of the joiner in each seat (u32).
+    `accused` are the slots of the participants with complaints about their shares. A cohort is
+    `poisoned` if no honest vectors have its sum, or if its sum was excluded from the answer. All
+    other facts of the sum (parameters, roster, graph) follow from the plan and the messages.
     """
 
     __tablename__ = "cohorts"
@@ -110,6 +111,8 @@ class CohortRow(Base):
     phase: Mapped[Phase]
     deadline: Mapped[datetime]
     enrolled: Mapped[int]
+    received: Mapped[int]
+    last_received: Mapped[datetime]
     failure: Mapped[str | None] = mapped_column(Text)
     poisoned: Mapped[bool]
     history: Mapped[list[dict[str, Any]]]

@@ -11,8 +11,8 @@ from protocol.api.events import Event
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import parse_plan, parse_question
-from protocol.model import PublicModel
-from protocol.study import Terms
+from protocol.public_model import PublicModel
+from protocol.question_and_plan import Terms
 from secagg.parameters import choose_parameters
 from server.db.columns import Base
 from server.db.schema import CohortRow, RoundRow, StudyRow

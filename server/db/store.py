@@ -14,6 +14,7 @@ from server.db.repositories.access import AccessRepository
 from server.db.repositories.answers import AnswerRepository
 from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.events import EventRepository
+from server.db.repositories.joins import JoinRepository
 from server.db.repositories.leases import LeaseRepository, ProcessRepository
 from server.db.repositories.messages import MessageRepository
 from server.db.repositories.participants import ParticipantRepository
@@ -23,6 +24,7 @@ from server.db.repositories.reports import ReportRepository
 from server.db.repositories.rounds import RoundRepository
 from server.db.repositories.seatings import SeatingRepository
 from server.db.repositories.studies import StudyRepository
+from server.db.repositories.uploads import UploadRepository
 
 
 class Store:
@@ -33,8 +35,10 @@ class Store:
         self.studies = StudyRepository(database, rng)
         self.rounds = RoundRepository(database)
         self.cohorts = CohortRepository(database)
-        self.participants = ParticipantRepository(database, rng)
+        self.joins = JoinRepository(database, rng)
+        self.participants = ParticipantRepository(database)
         self.messages = MessageRepository(database)
+        self.uploads = UploadRepository(database)
         self.reports = ReportRepository(database)
         self.answers = AnswerRepository(database)
         self.populations = PopulationRepository(database)

@@ -14,8 +14,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from protocol.api.messages import ProblemType
 from server.errors import ProblemError
-from server.http.limits import SECURITY_HEADERS
 from server.http.problem_details import problem_response
+from server.http.security_headers import SECURITY_HEADERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 A waiter subscribes to a channel *before* it queries the database, so it does not miss a change
 between the query and the wait. A change notifies its channel once, and every waiter queries again.
+Observers see the names of all notified channels first, for example to forget what has changed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -24,10 +25,16 @@ class _Channel:
 
 
 class Notifier:
-    """Channels of one process, by name."""
+    """Channels of one process, by name.
+
+    `is_complete`: whether changes by all processes arrive. Without a connection to a database that
+    others use as well, only those of this process do.
+    """
 
     def __init__(self) -> None:
+        self.is_complete = True
         self._channels: dict[str, _Channel] = {}
+        self._observers: list[Callable[[Collection[str] | None], None]] = []
         self._is_shutting_down = False
 
     @property
@@ -39,7 +46,16 @@ class Notifier:
         """Number of tasks that wait for any channel."""
         return sum(channel.waiters for channel in self._channels.values())
 
+    def observe(self, observer: Callable[[Collection[str] | None], None]) -> None:
+        """Let `observer` see the names of notified channels, or None if any may have changed."""
+        self._observers.append(observer)
+
     def notify(self, *names: str) -> None:
+        for observe in self._observers:
+            observe(names)
+        self._wake(names)
+
+    def _wake(self, names: Collection[str]) -> None:
         for name in names:
             channel = self._channels.pop(name, None)
             if channel is not None:
@@ -47,7 +63,9 @@ class Notifier:
 
     def notify_all(self) -> None:
         """Wake all waiters, for when it is unknown what has changed."""
-        self.notify(*tuple(self._channels))
+        for observe in self._observers:
+            observe(None)
+        self._wake(tuple(self._channels))
 
     def shut_down(self) -> None:
         """Wake all waiters, now and in the future, because the server is about to stop."""

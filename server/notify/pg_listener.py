@@ -1,10 +1,10 @@
 """Listener for the notifications of other server processes (PostgreSQL's LISTEN).
 
 Without its connection the service is only slower, because each process still polls the database.
-After a reconnection every channel is notified once, because notifications may have been missed.
+Meanwhile notifications of this process are not complete. After a reconnection every channel is
+notified once, because notifications may have been missed.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ class PgListener:
 
     database: Database
     notifier: Notifier
-    wake: Callable[[], None]
 
     async def run(self) -> None:
         """Listen until cancelled; return at once if the database has no notifications."""
@@ -41,10 +40,10 @@ class PgListener:
             try:
                 async for notification in connection.notifies():
                     self.notifier.notify(*notification.payload.split("\n"))
-                    self.wake()
             except psycopg.Error as error:
                 _log.warning("listener disconnected", error=type(error).__name__)
             finally:
+                self.notifier.is_complete = False
                 await connection.close()
 
     async def _connect(self) -> "AsyncConnection":
@@ -66,7 +65,7 @@ class PgListener:
                 except BaseException:
                     await connection.close()
                     raise
+        self.notifier.is_complete = True
         self.notifier.notify_all()
-        self.wake()
         _log.info("listener connected")
         return connection

@@ -8,9 +8,9 @@ from typing import Final
 from protocol.api.messages import HeavyHitter, QueryResult, StudyView
 from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Domain
+from protocol.domains.registry import Domain
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
-from protocol.mechanisms.central.queries import distribution
+from protocol.mechanisms.central.value_distribution import distribution
 from protocol.mechanisms.number_summary import (
     NoNumbersError,
     NumberSummary,
@@ -20,7 +20,7 @@ from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import AnyPlan
 from protocol.quantiles.cdf import EmptyTreeError
 from protocol.quantiles.distribution import Distribution
-from protocol.study import StudyState
+from protocol.study_state import StudyState
 from server.api.answers.distributions import query_results
 from server.db.store import Store
 from server.pages.charts import Chart, Series, Sparkline, sparkline

@@ -6,7 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 from protocol.api.messages import StudyView
 from protocol.api.rates import RoundRate
-from protocol.study import WORD_BITS
+from protocol.question_and_plan import WORD_BITS
 from server.db.repositories.progress import RoundSummary
 from server.pages.formatting import items_label, significant
 from server.pages.history import EstimateHistory, RoundSize

@@ -20,7 +20,7 @@ from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from protocol.mechanisms.tracked.plan import TrackedPlan
 from protocol.sketches.iblt.layout import capacity
-from protocol.study import EMPTY_STATE, StudyState
+from protocol.study_state import EMPTY_STATE, StudyState
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.db.repositories.progress import RoundSummary
 from server.db.store import Store

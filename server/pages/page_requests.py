@@ -19,8 +19,8 @@ from protocol.api.messages import ProblemType
 from server.api.dependencies import require
 from server.errors import ProblemError, malformed, malformed_fields
 from server.http.auth import AUTH_RETRY_AFTER, is_page
-from server.http.limits import check_media_type
 from server.http.problem_details import STATUS_AND_TITLE, field_error, problem_of, problem_response
+from server.http.request_bodies import check_media_type
 from server.pages.view import PAGE_HEADERS, is_partial, render
 from server.principals import Permission
 from server.telemetry.logs import bind_log_fields

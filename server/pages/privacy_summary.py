@@ -13,7 +13,7 @@ from protocol.domains.hashed import Hashed
 from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.privacy.events import DpEvent, LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from server.pages.formatting import small_number
 
 

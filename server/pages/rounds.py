@@ -10,7 +10,7 @@ from fastapi import Request, Response
 from protocol.api.messages import CohortView, RoundView
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.mechanisms.registry import REPORT_MECHANISMS
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import Complaints, KeyShares, UnmaskingShares
 from server.api.common import RoundNumber, StudyId

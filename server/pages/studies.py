@@ -7,7 +7,7 @@ from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from protocol.api.messages import ProblemType, StudyView
-from protocol.mechanism import quality_sentence
+from protocol.estimates import quality_sentence
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from server.api import studies as api
 from server.api.answers.heavy_hitters import csv_table, heavy_hitter_page

@@ -1,6 +1,8 @@
 """Cache of the facts of closed phases, which never change and are read from the database once.
 
-Callers check the phase of the cohort first: a fact is only valid once its phase is closed.
+Callers check the phase of the cohort first: a fact is only valid once its phase is closed. The
+status of a cohort, with its phase, is cached until the notifier reports that it has changed. Phases
+only move forward, so a status that is out of date never shows a phase before its time.
 """
 
 import asyncio
@@ -18,9 +20,11 @@ from secagg.messages import Complaints, SignedInput
 from secagg.roster import roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
 from secagg.shares import ReceivedShares
-from server.db.repositories.participants import ParticipantSlot
+from server.db.channels import cohort_of
+from server.db.repositories.participants import CohortStatus, ParticipantSlot
 from server.db.store import Store
-from server.rounds.decoding import (
+from server.notify.notifier import Notifier
+from server.rounds.cohort_messages import (
     HolderTable,
     read_all_received_shares,
     read_complaints,
@@ -36,6 +40,7 @@ V = TypeVar("V")
 _MAX_CACHED_PARTICIPANTS = 50_000  # 400 bytes each for a roster, and the same for a transcript
 _MAX_CACHED_SHARE_BYTES = 200 * 2**20  # 16 MB for 1,000 participants with 116 holders each
 _MAX_CACHED_HOLDER_BYTES = 20 * 2**20  # 0.2 MB for the same
+_MAX_CACHED_STATUSES = 20_000
 _SINGLE_READS = 4  # more cost cohorts that fit the cache, fewer cost those that do not
 
 
@@ -66,26 +71,42 @@ class AsyncCache(Generic[K, V]):
             self._reads[key].add_done_callback(partial(self._on_read, key))
         return await asyncio.shield(self._reads[key])  # cancelling a caller cancels no other
 
+    def remember(self, key: K, value: V) -> None:
+        """Cache the value of `key` without a read."""
+        self._values[key] = value
+
     def forget(self, key: K) -> None:
-        """Read the value of `key` again when it is next used."""
+        """Read the value of `key` again when it is next used; no caller gets an earlier read."""
         self._values.pop(key, None)
+        self._reads.pop(key, None)
+
+    def forget_all(self) -> None:
+        """Read all values again."""
+        self._values.clear()
+        self._reads.clear()
 
     def _on_read(self, key: K, read: asyncio.Future[V]) -> None:
-        del self._reads[key]
-        if not read.cancelled() and read.exception() is None:
+        is_forgotten = self._reads.get(key) is not read
+        if not is_forgotten:
+            del self._reads[key]
+        if not read.cancelled() and read.exception() is None and not is_forgotten:
             self._values[key] = read.result()
 
 
 class CohortCache:
     """Cached facts of one process; the sizes limit its memory, and not what it can serve."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, notifier: Notifier) -> None:
         messages = store.messages
         self.plan: AsyncCache[tuple[str, int], AnyPlan] = AsyncCache(
             lambda study_round: store.rounds.plan(*study_round), 64
         )
         self.plan_digest = AsyncCache(self._plan_digest, 1_000)
         self._slot = AsyncCache(store.participants.slot, 20_000)
+        self._statuses = AsyncCache(store.participants.status, _MAX_CACHED_STATUSES)
+        self._read_status = store.participants.status
+        self._notifier = notifier
+        notifier.observe(self._forget_statuses)
         self.enrolled_cohort = AsyncCache(
             messages.enrolled_cohort, _MAX_CACHED_PARTICIPANTS, lambda cohort: cohort.session.n
         )
@@ -148,6 +169,25 @@ class CohortCache:
         if not slot.is_final:
             self._slot.forget(participant)
         return slot
+
+    async def status(self, cohort: int) -> CohortStatus:
+        """Return the status of a cohort, cached if all its changes are notified."""
+        if not self._notifier.is_complete:
+            return await self._read_status(cohort)
+        return await self._statuses(cohort)
+
+    def _forget_statuses(self, channels: Collection[str] | None) -> None:
+        """Read the status of the cohorts of `channels` again, or of all cohorts if None."""
+        if channels is None:
+            self._statuses.forget_all()
+            return
+        for cohort in map(cohort_of, channels):
+            if cohort is not None:
+                self._statuses.forget(cohort)
+
+    def remember_slot(self, slot: ParticipantSlot) -> None:
+        """Cache the slot of a participant, which is final."""
+        self._slot.remember(slot.participant, slot)
 
     async def received_shares(self, cohort: int, slot: int) -> ReceivedShares:
         """Return the share pairs for the participant in `slot`.

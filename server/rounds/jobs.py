@@ -19,9 +19,8 @@ from opentelemetry.trace import Tracer
 
 from protocol.api.events import FailureCause
 from protocol.mechanisms.registry import AnyPlan
-from protocol.study import StudyState
+from protocol.study_state import StudyState
 from secagg.errors import RecoveryError
-from server.db.channels import cohort_channel, study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.repositories.cohort_phases import PendingCohort
 from server.db.repositories.leases import (
@@ -37,8 +36,8 @@ from server.db.repositories.leases import (
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
-from server.notify.notifier import Notifier
-from server.rounds.decoding import PoisonedSumError, decode_round, plan_next, unmask_cohort
+from server.rounds.cohort_sums import PoisonedSumError, unmask_cohort
+from server.rounds.decoding import decode_round, plan_next
 from server.telemetry.logs import bind_log_fields
 from server.telemetry.metrics import Metrics
 
@@ -110,7 +109,6 @@ class JobRunner:
     """The jobs of one process."""
 
     store: Store
-    notifier: Notifier
     rng: Random
     leases: LeaseRunner
     metrics: Metrics
@@ -180,7 +178,6 @@ class JobRunner:
         else:
             if cohorts:
                 _log.info("round seated", study=study, round=number, cohorts=len(cohorts))
-            self.notifier.notify(*map(cohort_channel, cohorts), study_channel(study))
 
     async def _sum(self, cohort: PendingCohort, lease: Lease) -> None:
         try:
@@ -203,7 +200,6 @@ class JobRunner:
             await self._blame(cohort, unmasked.blamed, lease)
             if await self.store.cohorts.save_sum(cohort.id, unmasked.total, lease):
                 _log.info("cohort phase changed", phase="summed", **log_fields(cohort))
-                self.notifier.notify(cohort_channel(cohort.id))
 
     async def _blame(
         self, cohort: PendingCohort, culprits: Mapping[int, str], lease: Lease
@@ -218,7 +214,6 @@ class JobRunner:
     ) -> None:
         if await self.store.cohorts.fail_unmasking(cohort.id, reason, cause, lease):
             _log.warning("cohort failed", cause=cause.value, reason=reason, **log_fields(cohort))
-            self.notifier.notify(cohort_channel(cohort.id), study_channel(cohort.study))
 
     async def _close_round(self, study: str, number: int, lease: Lease) -> None:
         view = await self.store.studies.show(study)
@@ -230,7 +225,6 @@ class JobRunner:
         except Exception:  # perhaps of another version: without a plan the study cannot continue
             _log.exception("plan or study state unreadable", study=study, round=number)
             await self.store.rounds.close(study, number, ClosedRound("failed"), None, lease)
-            self.notifier.notify(study_channel(study))
             return
         try:
             with self.tracer.start_as_current_span("decode", record_exception=False):
@@ -255,7 +249,6 @@ class JobRunner:
             closed = await self.store.rounds.close(study, number, outcome, next_plan, lease)
         if closed is not None:
             _log.info("round closed", study=study, round=number, state=outcome.state)
-        self.notifier.notify(study_channel(study))
 
     async def _plan_next(self, plan: AnyPlan, outcome: ClosedRound, state: StudyState) -> AnyPlan:
         """Return the next plan; if that fails, the same plan with a fresh seed."""

@@ -1,20 +1,22 @@
-"""Orchestrator of rounds: checks all pending cohorts, and closes the phases that are due.
+"""Orchestrator of rounds: checks pending cohorts, and closes the phases that are due.
 
     read a snapshot -> settle each cohort (protocol/api/phases.py) -> move, fail or sum it
                     -> close the rounds whose cohorts are all closed
 
 It keeps no state that rows do not have, and each move names the phase that it read, so it can be
-killed at any line and run in several processes. It polls when this process accepts a message or
-another process reports a change, at each deadline, and at least every `poll_seconds`. Sums and
-decoding run as tasks under leases (`server/rounds/jobs.py`). An error in one cohort fails that
-cohort; an unavailable database fails none.
+killed at any line and run in several processes. It polls when this process accepts a message or any
+process reports a change, at each deadline, and at least every `poll_seconds`. A poll reads the
+cohorts with news or a deadline (`server/rounds/pending.py`). Sums and decoding run as tasks under
+leases (`server/rounds/jobs.py`). An error in one cohort fails that cohort; an unavailable database
+fails none.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -22,7 +24,7 @@ import structlog
 from opentelemetry.trace import NoOpTracer, Tracer
 
 from protocol.api.events import FailureCause
-from protocol.api.phases import Phase, PhaseStatus, settle
+from protocol.api.phases import JOINING_PHASES, Phase, PhaseStatus, settle
 from secagg.aggregator import complaints_by_dealer
 from secagg.errors import InfeasibleError
 from secagg.parameters import choose_parameters
@@ -39,9 +41,10 @@ from server.db.repositories.leases import (
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
 from server.notify.notifier import Notifier
-from server.rounds.decoding import read_complaints
+from server.rounds.cohort_messages import read_complaints
 from server.rounds.heartbeat import Heartbeat
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
+from server.rounds.pending import CohortChange, PendingCohorts, Round
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
@@ -61,6 +64,11 @@ _NOT_SEATED_REASON = (
     "`blindtally seat` with its key and the URL of this service"
 )
 _MAX_CONCURRENT_JOBS = 2
+_FULL_READ_SECONDS = 300.0  # between two reads of all pending cohorts
+# If other processes use the database, one may accept the last message of a phase, and die. Devices
+# wait for a phase that has begun, so such cohorts are read more often than those that enrol.
+_SHARED_FULL_READ_SECONDS = 30.0
+_SHARED_READ = timedelta(seconds=5)
 _MAX_LOGGED_PAIRS = 20  # complaints in one log line
 
 
@@ -76,9 +84,12 @@ class Orchestrator:
     tracer: Tracer = field(default_factory=NoOpTracer)
     heartbeat: Heartbeat = field(init=False)
     _jobs: JobRunner = field(init=False)
+    _poll_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _wake_event: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
-    _last_phases: dict[int, tuple[str, Phase]] = field(default_factory=dict, init=False)
+    _pending: PendingCohorts = field(default_factory=PendingCohorts, init=False)
+    _closing_rounds: set[Round] = field(default_factory=set, init=False)  # perhaps ready to close
+    _next_full_read: float = field(default=0.0, init=False)  # monotonic seconds
     _finished_cohorts: set[int] = field(default_factory=set, init=False)  # may have bodies left
     _job_slots: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT_JOBS), init=False
@@ -88,16 +99,20 @@ class Orchestrator:
         name = process_name()
         self.heartbeat = Heartbeat(self.store, name)
         leases = LeaseRunner(self.store.leases, name, self.settings.lease_seconds)
-        self._jobs = JobRunner(
-            self.store, self.notifier, self.rng, leases, self.metrics, self.tracer
-        )
+        self._jobs = JobRunner(self.store, self.rng, leases, self.metrics, self.tracer)
+        self.metrics.reset_pending()
 
-    def last_phase(self, cohort: int) -> Phase | None:
-        """Return the phase of `cohort` at the last poll, None if it was not pending."""
-        return self._last_phases.get(cohort, (None, None))[1]
+    def check(self, *channels: str) -> None:
+        """Check the cohorts of `channels` soon, because a message has arrived."""
+        self.on_notification(channels)
+
+    def on_notification(self, channels: Collection[str] | None) -> None:
+        """Check the cohorts of `channels`, or all if None, because they have changed."""
+        self._pending.report(channels)
+        self.wake()
 
     def wake(self) -> None:
-        """Poll again soon, because a message has arrived."""
+        """Poll again soon."""
         self._wake_event.set()
 
     async def resume(self) -> None:
@@ -127,6 +142,7 @@ class Orchestrator:
             _log.warning("database unavailable", error=loggable_reason(error))
         except Exception:
             _log.exception("poll failed")
+        self._pending.report(None)  # the news of this poll may not have been acted on
         return None
 
     async def _sleep(self, seconds: float | None) -> None:
@@ -141,25 +157,60 @@ class Orchestrator:
 
     async def poll(self) -> float | None:
         """Close what is due; return the seconds until the next phase or lease ends."""
-        snapshot = await self.store.cohorts.snapshot()
-        self._notify_changes(snapshot.cohorts)
+        async with self._poll_lock:  # each poll takes the news
+            return await self._poll()
+
+    async def _poll(self) -> float | None:
+        self._request_full_read()
+        snapshot = await self.store.cohorts.snapshot(self._pending.select)
+        changes = self._pending.update(snapshot.selection, snapshot.cohorts)
+        self._record_changes(changes)
         for finished in self._finished_cohorts:
             job = delete_bodies_job(finished)
             if not self._is_claimed(snapshot, job):
-                self._start_job(job, self._delete_bodies, finished)
-        ends = list(snapshot.claimed.values())
+                self._start_job(job, partial(self._delete_bodies, finished))
         for cohort in snapshot.cohorts:
-            status = self._effective_status(snapshot, cohort)
-            if not self._is_claimed(snapshot, _job_of(cohort)):
-                await self._settle_safely(replace(cohort, phase_status=status), snapshot.now)
-                ends.append(status.closes_at)
-        for study, number in await self.store.rounds.ready_to_close():
+            await self._check(snapshot, cohort)
+        await self._close_rounds(snapshot)
+        self.metrics.last_poll.set(snapshot.now.timestamp())
+        ends = [*snapshot.claimed.values()]
+        if (due := self._pending.next_due()) is not None:
+            ends.append(due)
+        return max((min(ends) - snapshot.now).total_seconds(), 0.0) if ends else None
+
+    def _request_full_read(self) -> None:
+        """Read all pending cohorts if changes may have been missed, and once in a while."""
+        seconds = self.store.database.monotonic_seconds()
+        if not self.notifier.is_complete or seconds >= self._next_full_read:
+            is_alone = self.store.database.is_sqlite
+            pause = _FULL_READ_SECONDS if is_alone else _SHARED_FULL_READ_SECONDS
+            self._next_full_read = seconds + pause
+            self._pending.report(None)
+
+    async def _check(self, snapshot: PendingSnapshot, cohort: PendingCohort) -> None:
+        """Settle a cohort, unless a job is working on it; note when it must be read again."""
+        job = _job_of(cohort)
+        if job.name in self._running:
+            return  # its end reports the cohort
+        if job.name in snapshot.claimed:
+            self._pending.schedule(cohort.id, snapshot.claimed[job.name])
+            return
+        status = self._effective_status(snapshot, cohort)
+        due = status.closes_at
+        if not self.store.database.is_sqlite and status.phase not in JOINING_PHASES:
+            due = min(due, snapshot.now + _SHARED_READ)
+        self._pending.schedule(cohort.id, due)
+        await self._settle_safely(replace(cohort, phase_status=status), snapshot.now)
+
+    async def _close_rounds(self, snapshot: PendingSnapshot) -> None:
+        """Start the jobs that close rounds whose cohorts are all closed."""
+        candidates = None if snapshot.selection is None else self._closing_rounds
+        if candidates is None or candidates:
+            self._closing_rounds = set(await self.store.rounds.ready_to_close(candidates))
+        for study, number in self._closing_rounds:
             job = close_round_job(study, number)
             if not self._is_claimed(snapshot, job):
-                self._start_job(job, self._jobs.close_round, study, number)
-        statuses = (cohort.phase_status for cohort in snapshot.cohorts)
-        self.metrics.set_pending(statuses, snapshot.now.timestamp())
-        return max((min(ends) - snapshot.now).total_seconds(), 0.0) if ends else None
+                self._start_job(job, partial(self._jobs.close_round, study, number))
 
     def _is_claimed(self, snapshot: PendingSnapshot, job: Job) -> bool:
         """Return whether this process or another one does the job already."""
@@ -176,17 +227,19 @@ class Orchestrator:
         status = cohort.phase_status
         return replace(status, last_received=max(status.last_received, start))
 
-    def _notify_changes(self, pending: tuple[PendingCohort, ...]) -> None:
-        """Notify the channels of cohorts that changed since the last poll, in any process."""
-        now = {cohort.id: (cohort.study, cohort.phase_status.phase) for cohort in pending}
-        for cohort in self._last_phases.keys() | now.keys():
-            before, after = self._last_phases.get(cohort), now.get(cohort)
-            if before != after:
-                study, _ = before or after or ("", None)
-                self.notifier.notify(cohort_channel(cohort), study_channel(study))
+    def _record_changes(self, changes: Sequence[CohortChange]) -> None:
+        """Count pending cohorts, and notify the channels of those in another phase than before."""
+        for change in changes:
+            cohort, before, after = change.cohort, change.before, change.after
+            self.metrics.replace_pending(
+                before and before.phase_status, after and after.phase_status
+            )
+            if change.is_new_phase and not self.notifier.is_complete:
+                self.notifier.notify(cohort_channel(cohort.id), study_channel(cohort.study))
             if after is None:  # closed, so its message bodies are no longer needed
-                self._finished_cohorts.add(cohort)
-        self._last_phases = now
+                self._finished_cohorts.add(cohort.id)
+                if not self._pending.has_pending(cohort.study, cohort.round):
+                    self._closing_rounds.add((cohort.study, cohort.round))
 
     async def _delete_bodies(self, cohort: int) -> None:
         """Remember a closed cohort until any process has deleted its message bodies."""
@@ -194,20 +247,21 @@ class Orchestrator:
             self._finished_cohorts.discard(cohort)
 
     def _start_job(
-        self, job: Job, function: Callable[..., Coroutine[Any, Any, None]], *args: object
+        self, job: Job, work: Callable[[], Coroutine[Any, Any, object]], *channels: str
     ) -> None:
+        """Start `work` unless it is running; at its end, check the cohorts of `channels`."""
         if job.name not in self._running:
-            self._running[job.name] = asyncio.create_task(self._run_job(job, function, *args))
+            self._running[job.name] = asyncio.create_task(self._run_job(job, work, channels))
 
     async def _run_job(
-        self, job: Job, function: Callable[..., Coroutine[Any, Any, None]], *args: object
+        self, job: Job, work: Callable[[], Coroutine[Any, Any, object]], channels: Sequence[str]
     ) -> None:
         try:
             # Before the job is claimed, because another process may have a free slot.
             with self.metrics.jobs.labels(job.kind, "waiting").track_inprogress():
                 await self._job_slots.acquire()
             try:
-                await function(*args)
+                await work()
             finally:
                 self._job_slots.release()
         except UNAVAILABLE_ERRORS as error:
@@ -216,7 +270,7 @@ class Orchestrator:
             _log.exception("job failed", job=job.name)
         finally:
             del self._running[job.name]
-        self.wake()
+        self.check(*channels)
 
     async def _settle_safely(self, cohort: PendingCohort, now: datetime) -> None:
         try:
@@ -241,14 +295,15 @@ class Orchestrator:
             )
             await self._fail(cohort, FailureCause.TOO_FEW, reason, status.received)
         elif phase is Phase.SEATING:
-            study, number = cohort.study, cohort.round
-            self._start_job(_job_of(cohort), self._jobs.seat_round, study, number)
+            seat = partial(self._jobs.seat_round, cohort.study, cohort.round)
+            self._start_job(_job_of(cohort), seat, cohort_channel(cohort.id))
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(cohort)
         elif phase is Phase.CHECKING:
             await self._close_checking(cohort)
         elif phase is Phase.UNMASKING:
-            self._start_job(_job_of(cohort), self._jobs.sum_cohort, cohort)
+            unmask = partial(self._jobs.sum_cohort, cohort)
+            self._start_job(_job_of(cohort), unmask, cohort_channel(cohort.id))
         else:
             moved = await self.store.cohorts.move(cohort, next_phase)
             self._after_move(cohort, next_phase, moved)
@@ -256,8 +311,7 @@ class Orchestrator:
     def _after_move(self, cohort: PendingCohort, phase: Phase, moved: bool) -> None:
         if moved:
             _log.info("cohort phase changed", phase=phase.value, **log_fields(cohort))
-            self.notifier.notify(cohort_channel(cohort.id))
-        self.wake()  # perhaps the next phase expects no messages
+        self.check(cohort_channel(cohort.id))  # perhaps the next phase expects no messages
 
     async def _close_enrolling(self, cohort: PendingCohort) -> None:
         """Fix the joiners; if a device joins meanwhile, the next poll tries again."""
@@ -295,8 +349,7 @@ class Orchestrator:
     ) -> None:
         if await self.store.cohorts.fail(cohort, reason, received, cause):
             _log.warning("cohort failed", cause=cause.value, reason=reason, **log_fields(cohort))
-            self.notifier.notify(cohort_channel(cohort.id), study_channel(cohort.study))
-        self.wake()
+        self.check(cohort_channel(cohort.id))
 
 
 def _job_of(cohort: PendingCohort) -> Job:

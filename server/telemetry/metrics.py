@@ -1,12 +1,11 @@
 """Prometheus metrics of one application; `docs/observability.md` explains each of them.
 
 No label is an id, of which there is no limit. Metrics of studies count committed events, in the
-process that commits them, so the counts of several servers add up. The number of pending cohorts is
-read from the database, and is the same in all servers.
+process that commits them, so the counts of several servers add up. Pending cohorts are counted as
+this process last read them (`server/rounds/pending.py`), and are those of all servers.
 """
 
-import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -21,15 +20,13 @@ from prometheus_client import (
 )
 
 from protocol.api.events import Event, EventKind
-from protocol.api.phases import Phase, PhaseStatus
+from protocol.api.phases import JOINING_PHASES, Phase, PhaseStatus
 
 _TRANSACTION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _MINUTES = (60, 120, 300, 600, 1800, 3600, 6 * 3600)
 _PHASE_AND_JOB_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, *_MINUTES)
 _THRESHOLD_BUCKETS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000)
-# Devices cannot drop out of these.
-_JOINING_PHASES = (Phase.ENROLLING, Phase.SEATING, Phase.REPORTING)
 
 
 class Metrics:
@@ -110,6 +107,7 @@ class Metrics:
             "Devices in cohorts whose phase is not closed.",
             ("phase",),
         )
+        self.reset_pending()
 
     def _add_work(self) -> None:
         gauge = partial(Gauge, registry=self.registry)
@@ -157,25 +155,27 @@ class Metrics:
         outcome = "completed" if event.cause is None else "failed"
         self.phase_seconds.labels(phase.value, outcome).observe(event.seconds or 0.0)
         self.received_messages.labels(phase.value).inc(received)
-        if event.expected is not None and phase not in _JOINING_PHASES:
+        if event.expected is not None and phase not in JOINING_PHASES:
             self.dropouts.labels(phase.value, "timeout").inc(max(event.expected - received, 0))
         if event.cause is not None:
             self.dropouts.labels(phase.value, f"cohort-{event.cause.value}").inc(received)
             self.failed_cohorts.labels(phase.value, event.cause.value).inc()
 
-    def set_pending(self, pending: Iterable[PhaseStatus], at: float) -> None:
-        """Record all pending cohorts, as read at this POSIX time."""
-        cohorts: collections.Counter[Phase] = collections.Counter()
-        devices: collections.Counter[Phase] = collections.Counter()
-        for status in pending:
-            is_joining = status.phase in _JOINING_PHASES
-            cohorts[status.phase] += 1
-            devices[status.phase] += status.received if is_joining else status.expected
+    def reset_pending(self) -> None:
+        """Record that no cohort is pending."""
         for phase in Phase:
             if not phase.is_over:
-                self.cohorts_pending.labels(phase.value).set(cohorts[phase])
-                self.devices_pending.labels(phase.value).set(devices[phase])
-        self.last_poll.set(at)
+                self.cohorts_pending.labels(phase.value).set(0)
+                self.devices_pending.labels(phase.value).set(0)
+
+    def replace_pending(self, before: PhaseStatus | None, after: PhaseStatus | None) -> None:
+        """Record that a cohort has changed; None if it was not or is no longer pending."""
+        for status, sign in ((before, -1), (after, 1)):
+            if status is not None:
+                is_joining = status.phase in JOINING_PHASES
+                devices = status.received if is_joining else status.expected
+                self.cohorts_pending.labels(status.phase.value).inc(sign)
+                self.devices_pending.labels(status.phase.value).inc(sign * devices)
 
     @contextmanager
     def measure_job(self, job: str) -> Iterator[None]:

@@ -33,7 +33,7 @@ from blindtally.fleet_run.setup import build_setup
 from client.device.device import DeviceStep
 from client.device.driver import EndState
 from client.device.encoding import Contribution
-from client.fleet.config import DeviceResult, FleetRound
+from client.fleet.config_and_results import DeviceResult, FleetRound
 from client.transport import Traffic
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import PARTICIPANT_PHASES

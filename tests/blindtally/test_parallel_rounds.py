@@ -18,18 +18,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from blindtally import parallel
 from blindtally.cli import app
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.item_counts import ItemCounts
-from blindtally.parallel import LOCAL_CLUSTER, ParallelExecutor, map_bounded, open_workers
 from blindtally.simulate import local_privacy, secure_sums
+from blindtally.workers import LOCAL_CLUSTER, ParallelExecutor, map_bounded, open_workers
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, parse_question
-from protocol.simulation.chunks import LOCAL_EXECUTOR, RoundDevices, RoundExecutor
+from protocol.question_and_plan import Terms
+from protocol.simulation.chunks import RoundDevices
+from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor
 from protocol.simulation.reports import ReportRoundSpec, run_report_round
 from protocol.simulation.study import run_study
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 
 TERMS = Terms(cohort_size=12, minimum=6, cohorts=4, corrupt=0.1, dropout=0.25)
 COINS = {"epsilon": 40, "delta": 0.95, "theta": 1, "probability": 0.2}
@@ -136,7 +137,7 @@ def test_simulate_has_workers_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(local_privacy, "CHUNK_DEVICES", 100)
     monkeypatch.setattr(local_privacy, "_MIN_TASK_SECONDS", MIN_TASK_SECONDS)
-    monkeypatch.setattr(parallel, "map_bounded", spied)
+    monkeypatch.setattr("blindtally.workers.map_bounded", spied)
     data = tmp_path / "words.csv"
     data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
     asked = ["simulate", "ocms", "--data", data, "--clients", 900, "--epsilon", 4, "--json", "-"]

@@ -25,8 +25,8 @@ from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
+from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, seeded_words
-from protocol.study import Terms
 from secagg.aggregator import (
     UnmaskingRequest,
     check_complaints,

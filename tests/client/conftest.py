@@ -12,7 +12,7 @@ from client.fleet.devices import ClientFactory
 from protocol.api.messages import StudyRequest, StudyView, Timeouts
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from server.settings import Settings
 from tests.server import application

@@ -24,7 +24,7 @@ from client.device.take_part import take_part
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import MECHANISMS, parse_plan
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from secagg.session import Registry
 from tests.client.mock_transport import MockTransport

@@ -7,7 +7,8 @@ from client.device.driver import EndState
 from client.device.policy import Policy
 from client.device.take_part import ParticipationOutcome, take_part
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.study import EMPTY_STATE, Terms
+from protocol.question_and_plan import Terms
+from protocol.study_state import EMPTY_STATE
 from secagg.keys import Identity
 from secagg.ring import Vector
 from secagg.session import Registry

@@ -19,7 +19,7 @@ from blindtally.simulate.populations import (
     ItemPopulation,
     load_item_population,
 )
-from paper import curves, frequency_sketches, gascon23, growth
+from paper import cost_growth, f1_curves, frequency_sketches, gascon23
 from paper.adaptive_iblt import adaptive_question, compare_rules, run_adaptive_iblt
 from paper.commands import app
 from protocol.domains.strings import Alphabet, Utf8
@@ -139,10 +139,10 @@ def test_our_mechanism_runs_on_counts_as_on_devices() -> None:
 
 def test_a_curve_takes_the_best_option_by_its_mean() -> None:
     setting = StudySetting(3, 20, 1000, 0)
-    names = (curves.BEST_FIXED, curves.COUNT_SKETCH)
-    figure = curves.F1Figure("fig1", names, setting, [40, 4000])
-    runs = [curves.score_run(figure, population(), (seed,)) for seed in range(3)]
-    fixed, sketch = curves.merge_runs(runs, figure)
+    names = (f1_curves.BEST_FIXED, f1_curves.COUNT_SKETCH)
+    figure = f1_curves.F1Figure("fig1", names, setting, [40, 4000])
+    runs = [f1_curves.score_run(figure, population(), (seed,)) for seed in range(3)]
+    fixed, sketch = f1_curves.merge_runs(runs, figure)
     assert [point.x for point in fixed.points] == [40, 4000]
     assert fixed.points[1].option == "t = 1"
     assert fixed.points[1].f1_of_runs == (1, 1, 1)
@@ -156,10 +156,10 @@ def test_a_curve_takes_the_best_option_by_its_mean() -> None:
 
 def test_a_domain_that_cannot_be_enumerated_has_no_oracle() -> None:
     people = ItemPopulation(("ab", "cd"), np.array([0.5, 0.5]), Utf8(max_bytes=9))
-    figure = curves.F1Figure("fig1", curves.FIGURE_1, StudySetting(2, 5, 100, 0), [400])
-    run = curves.score_run(figure, people, (1,))
-    names = [curve.name for curve in curves.merge_runs([run], figure)]
-    assert names == [name for name in curves.FIGURE_1 if name not in curves.BASELINES]
+    figure = f1_curves.F1Figure("fig1", f1_curves.FIGURE_1, StudySetting(2, 5, 100, 0), [400])
+    run = f1_curves.score_run(figure, people, (1,))
+    names = [curve.name for curve in f1_curves.merge_runs([run], figure)]
+    assert names == [name for name in f1_curves.FIGURE_1 if name not in f1_curves.BASELINES]
 
 
 @pytest.mark.parametrize("drift", DRIFT_KINDS)
@@ -188,8 +188,8 @@ def test_both_rules_are_compared_on_the_same_rounds() -> None:
 def test_the_oracles_error_grows_with_the_root_of_r_and_the_tables_does_not() -> None:
     people, runs = population(), range(2)
     short, long = (
-        growth.mean_of_runs(
-            [growth.measure_growth(people, 600, 20, 1000, (8, rounds, run)) for run in runs]
+        cost_growth.mean_of_runs(
+            [cost_growth.measure_growth(people, 600, 20, 1000, (8, rounds, run)) for run in runs]
         )
         for rounds in (2, 8)
     )
@@ -217,9 +217,9 @@ SMALL_STUDY = ("--tokens", 200, "--runs", 2, "--threshold", 10)
 @pytest.mark.parametrize(
     ("command", "options", "curves_of"),
     [
-        ("fig1", ("--rounds", 2, "--words", 200, "--words", 2000), curves.FIGURE_1),
-        ("fig2", ("--rounds", 1, "--rounds", 3, "--words", 500), curves.FIGURE_1),
-        ("fig3", ("--rounds", 1, "--rounds", 3, "--words", 500), curves.FIGURE_3),
+        ("fig1", ("--rounds", 2, "--words", 200, "--words", 2000), f1_curves.FIGURE_1),
+        ("fig2", ("--rounds", 1, "--rounds", 3, "--words", 500), f1_curves.FIGURE_1),
+        ("fig3", ("--rounds", 1, "--rounds", 3, "--words", 500), f1_curves.FIGURE_3),
     ],
 )
 def test_a_figure_is_printed_written_and_drawn(
@@ -265,7 +265,7 @@ def test_the_grid_is_printed_and_drawn(
 ) -> None:
     grid = {"ROUNDS": (2,), "TAU": (10,), "TOKENS": (200,), "WORDS": (80, 900)}
     for name, values in grid.items():
-        monkeypatch.setattr(f"paper.words._GRID_{name}", values)
+        monkeypatch.setattr(f"paper.f1_and_words._GRID_{name}", values)
     result = figures("grid", "--data", words, "--out", tmp_path / "grid", "--json", "-")
     assert result.exit_code == 0, result.output
     assert [row["words"] for row in json.loads(result.stdout)["rows"]] == [80, 900]

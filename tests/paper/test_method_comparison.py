@@ -7,7 +7,7 @@ from blindtally.planning import f1_by_words
 from blindtally.planning.f1_by_words import TRACKED, StudyCase, StudySetting, f1_over_sizes
 from blindtally.simulate.populations import ItemPopulation
 from blindtally.simulate.token_study import KeyedPopulation
-from paper.curves import PAPER, compare_methods
+from paper.f1_curves import PAPER, compare_methods
 from paper.gascon23 import run_paper_adaptive
 from protocol.domains.strings import Alphabet
 

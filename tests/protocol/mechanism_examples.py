@@ -7,7 +7,8 @@ from typing import Any
 
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Product, Utf8
-from protocol.mechanism import Estimate, Mechanism
+from protocol.estimates import Estimate
+from protocol.mechanism import Mechanism
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.frequency_sketches import (
@@ -20,11 +21,12 @@ from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion
 from protocol.mechanisms.number_sums import NumberSumsQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.counters import CounterGroup
-from protocol.mechanisms.tracked.forecast import record_round
+from protocol.mechanisms.tracked.observations import record_round
 from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.question_and_plan import Question, Terms
 from protocol.sketches.vote_table import VoteTableShape
-from protocol.study import EMPTY_STATE, Question, StudyState, Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 
 TERMS = Terms(cohort_size=40, minimum=5, cohorts=2)
 

@@ -11,7 +11,7 @@ from protocol.empirical_bayes import (
     probabilities_of_reaching,
     probabilities_of_top,
 )
-from protocol.mechanism import gamma_interval
+from protocol.estimates import gamma_interval
 
 _SHARE, _THRESHOLD = 0.1, 49.5
 Counts = NDArray[np.int64]

@@ -11,7 +11,7 @@ import numpy as np
 import client.device.participation
 from protocol.randomness import seeded_words
 from protocol.domains.strings import Utf8
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 
 question = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=5), words=900)
@@ -29,7 +29,7 @@ oracle_from_parameters(ocms).perturb(np.array([3], np.uint64), system_words)
 """
 NOISE_SHARE = """
 from protocol.randomness import system_words
-from protocol.privacy.noise import NoiseShares
+from protocol.privacy.noise_shares import NoiseShares
 
 NoiseShares(180.0, 1000).draw(system_words, 100)
 """

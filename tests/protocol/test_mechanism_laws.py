@@ -33,10 +33,10 @@ from protocol.api.phases import Phase
 from protocol.histograms import Histogram, Histograms, clip, clip_histograms
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
+from protocol.question_and_plan import WORD_BITS, Plan
 from protocol.randomness import seeded_words
-from protocol.simulation.chunks import SecureCohort, sum_cohort
+from protocol.simulation.cohorts import SecureCohort, sum_cohort
 from protocol.simulation.study import run_round
-from protocol.study import WORD_BITS, Plan
 from tests.examples import fewer
 from tests.protocol.chance import seeded
 from tests.protocol.mechanism_examples import EXAMPLES, TERMS, Example

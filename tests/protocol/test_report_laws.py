@@ -26,9 +26,10 @@ from protocol.histograms import Histogram
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, AnyQuestion, parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryMechanismName
+from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words, system_words
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 from tests.protocol.chance import seeded
 from tests.support.report_audit import compare_reports
 

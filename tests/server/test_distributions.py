@@ -13,7 +13,7 @@ from protocol.mechanisms.central.hierarchical_histogram import (
     NOISE_ARRAY,
     SAMPLING_VARIANCE_ARRAY,
 )
-from protocol.study import StudyState
+from protocol.study_state import StudyState
 from server.db.schema import StudyStateRow
 from tests.server.harness import Served
 from tests.server.party import refused

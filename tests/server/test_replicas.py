@@ -20,7 +20,7 @@ from fastapi import FastAPI
 
 from server.app import create_app
 from server.db.repositories.messages import MessageRepository
-from server.rounds.decoding import UnmaskedCohort, unmask_cohort
+from server.rounds.cohort_sums import UnmaskedCohort, unmask_cohort
 from server.settings import Settings
 from tests.server.conftest import Serve
 from tests.server.harness import NOON, STEPS, Clock, Served, serving, sum_of, together

@@ -14,9 +14,10 @@ from sqlalchemy import select
 from protocol.api.messages import RoundView
 from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
+from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
 from protocol.report_mechanism import REPORTS_SCOPE
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 from secagg.keys import Identity
 from secagg.session import Registry
 from server.db.repositories.reports import ReportCost

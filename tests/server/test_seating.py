@@ -395,7 +395,7 @@ async def test_devices_that_join_by_a_coin_are_seated_and_not_counted_in_public(
 async def test_the_joiners_of_a_large_round_come_in_pages(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.api.seatings.JOINERS_PER_PAGE", 4)
+    monkeypatch.setattr("server.api.devices.seatings.JOINERS_PER_PAGE", 4)
     _, devices = await joined(served)
     assert await seat(served) == [""]
     await together(devices, "share")

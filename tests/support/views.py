@@ -3,7 +3,7 @@
 from typing import Any
 
 from protocol.mechanisms.registry import AnyQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 
 NOON = "2026-11-21T12:00:00Z"
 

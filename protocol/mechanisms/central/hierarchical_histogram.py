@@ -6,10 +6,10 @@
     heavy    the leaves of the consistent counts that exceed the noise (`complete_tree.py`)
 
 Ranks, quantiles and ranges are sums of few cells. Their noise grows with the logarithm of the
-number of leaves, where the noise of a flat histogram grows with its square root; see `queries.py`.
-One round answers what a trie needs L rounds for, and nothing is pruned. The price is a vector of
-all cells. The root is not counted: the number of devices in a round is not secret, but the number
-of devices without an item is.
+number of leaves, where the noise of a flat histogram grows with its square root; see
+`value_distribution.py`. One round answers what a trie needs L rounds for, and nothing is pruned.
+The price is a vector of all cells. The root is not counted: the number of devices in a round is not
+secret, but the number of devices without an item is.
 
 An item changes L cells, so a device is charged for L releases of one count. Without noise (mode
 "sample-threshold") each of the L votes has its own coin, counts below theta are discarded in each
@@ -27,14 +27,9 @@ from scipy.special import ndtri
 
 from protocol.arrays import Indices
 from protocol.domains.base import Digits
+from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values, reaches_threshold
 from protocol.histograms import Histogram, device_values
-from protocol.mechanism import (
-    MAX_SHOWN_ESTIMATES,
-    Answer,
-    Estimate,
-    estimates_of_values,
-    reaches_threshold,
-)
+from protocol.mechanism import Answer
 from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
 from protocol.mechanisms.central.release_mechanism import (
     DEVICES_ARRAY,
@@ -44,11 +39,12 @@ from protocol.mechanisms.central.release_mechanism import (
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.privacy.events import DpEvent
-from protocol.privacy.noise import tail_bound
+from protocol.privacy.noise_shares import tail_bound
 from protocol.privacy.release import ReleaseMode
 from protocol.quantiles.complete_tree import CompleteTree, leaf_variance
+from protocol.question_and_plan import WORD_BITS, Terms
 from protocol.randomness import RandomWords
-from protocol.study import WORD_BITS, StudyState, Terms
+from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
 # Arrays of the study state.

@@ -14,7 +14,7 @@ from protocol.privacy.loss_distributions import compose, epsilon_of
 from protocol.privacy.parameters_for_budget import best_design, min_variance
 from protocol.privacy.release import Release
 from protocol.privacy.skellam import tail_quantile
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 
 _DESIGN_DEVICES = 10**6  # devices for which p is computed; the best p does not depend on them
 _DEFAULT_VOTE_PROBABILITY = 0.25  # of mode both, if the question does not give one

@@ -20,11 +20,17 @@ from protocol.mechanisms.central.release_design import (
     min_honest_share,
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
-from protocol.privacy.noise import MAX_EVENTS, NoiseShares, signed_residues, simulate_skellam_sum
+from protocol.privacy.noise_shares import (
+    MAX_EVENTS,
+    NoiseShares,
+    signed_residues,
+    simulate_skellam_sum,
+)
 from protocol.privacy.release import Release
+from protocol.question_and_plan import Plan
 from protocol.randomness import RandomWords
 from protocol.sketches.vote_table import max_votes
-from protocol.study import Plan, StudyState
+from protocol.study_state import StudyState
 from secagg.ring import Lane, Vector
 
 _FALSE_ALARM_PROBABILITY = 2.0**-64  # that coins of honest devices give more votes than allowed

@@ -19,10 +19,10 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from protocol.domains.base import Digits
-from protocol.model import invalid
 from protocol.privacy.loss_distributions import NeighbourRelation
 from protocol.privacy.release import ReleaseMode
-from protocol.study import SumQuestion
+from protocol.public_model import invalid
+from protocol.question_and_plan import SumQuestion
 
 MIN_EPSILON = 1e-6  # of a study: below it, a sum cannot hold the noise
 

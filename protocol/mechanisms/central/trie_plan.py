@@ -10,7 +10,7 @@ from protocol.arrays import DigitRows, Indices
 from protocol.domains.base import Digits
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.release_question import ReleaseQuestion
-from protocol.model import invalid
+from protocol.public_model import invalid
 from protocol.quantiles.prefix_tree import (
     NO_PREFIX,
     digits_to_integers,

@@ -30,9 +30,9 @@ from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.privacy.release import Release
 from protocol.quantiles.prefix_tree import NO_PREFIX
+from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords
 from protocol.sketches.vote_table import VoteTableShape, max_votes
-from protocol.study import Terms
 from secagg.ring import Lane, Vector
 
 _OVERFLOW_SHARE = 0.1  # part of the failure probability for more votes than a table is sized for

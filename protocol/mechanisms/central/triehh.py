@@ -30,8 +30,9 @@ from typing import Any
 import numpy as np
 
 from protocol.arrays import DigitRows
+from protocol.estimates import Estimate, ranked, reaches_threshold
 from protocol.histograms import Histogram
-from protocol.mechanism import Answer, Estimate, ranked, reaches_threshold
+from protocol.mechanism import Answer
 from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
 from protocol.mechanisms.central.release_mechanism import (
     DEVICES_ARRAY,
@@ -47,9 +48,10 @@ from protocol.mechanisms.central.trie_plan import (
 from protocol.mechanisms.central.trie_votes import device_items, encode_votes, vote_table_shape
 from protocol.privacy.events import DpEvent
 from protocol.quantiles.prefix_tree import PrefixTree
+from protocol.question_and_plan import WORD_BITS, Terms
 from protocol.randomness import RandomWords
 from protocol.sketches.vote_table import VoteTableShape
-from protocol.study import WORD_BITS, StudyState, Terms
+from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
 

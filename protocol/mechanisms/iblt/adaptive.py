@@ -28,10 +28,10 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from protocol.arrays import Floats
-from protocol.changes import RateHistory
+from protocol.estimates import add_estimates
 from protocol.histograms import Histogram, keyed_histograms
-from protocol.mechanism import Answer, CohortSum, add_estimates, add_sums
-from protocol.mechanisms.counted_devices import (
+from protocol.mechanism import Answer, CohortSum, add_sums
+from protocol.mechanisms.device_counts import (
     add_devices,
     add_recent_devices,
     expected_devices,
@@ -59,11 +59,13 @@ from protocol.mechanisms.iblt.threshold_control import (
     first_controller,
     paper_threshold,
 )
-from protocol.mechanisms.sampled_counts import SampledCounts
+from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
+from protocol.question_and_plan import Plan, Terms
 from protocol.randomness import RandomWords, uniform_floats
+from protocol.rate_changes import RateHistory
 from protocol.sketches.iblt.layout import capacity
 from protocol.sketches.iblt.table import DecodedTable
-from protocol.study import Plan, StudyState, Terms
+from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
 _CONTROLLER_ARRAY = "threshold controller"  # of the study state: the forecast of the next round

@@ -46,18 +46,16 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.arrays import Floats, Keys
-from protocol.changes import RateHistory
-from protocol.histograms import Histogram, keyed_histograms
-from protocol.mechanism import (
+from protocol.estimates import (
     CONFIDENCE_LEVEL,
-    Answer,
     Estimate,
-    SumMechanism,
     normal_interval,
     ranked,
     reaches_threshold,
 )
-from protocol.mechanisms.counted_devices import totals_of_all_rounds
+from protocol.histograms import Histogram, keyed_histograms
+from protocol.mechanism import Answer, SumMechanism
+from protocol.mechanisms.device_counts import totals_of_all_rounds
 from protocol.mechanisms.iblt.round_counts import round_count_history
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
@@ -72,14 +70,16 @@ from protocol.mechanisms.iblt.subsampled import (
     elected_rows,
     theorem_parameters,
 )
+from protocol.question_and_plan import WORD_BITS, Hex32, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
+from protocol.rate_changes import RateHistory
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits
 from protocol.sketches.median_errors import (
     MedianEstimates,
     estimate_sums_of_rounds,
     keys_of_nobody,
 )
-from protocol.study import WORD_BITS, Hex32, Plan, StudyState, SumQuestion, Terms
+from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
 # Arrays of the study state: one sketch and one seed for each round, and one seed for all.

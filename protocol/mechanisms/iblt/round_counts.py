@@ -1,7 +1,7 @@
 """Counts of each round in a study state, for mechanisms that sample all items alike in each round.
 
-An estimate with c tokens and variance c k comes from c / (1 + k) Poisson tokens among the share
-1 / (1 + k) of the devices (`protocol/changes.py`). Only the tokens that were sampled are stored:
+An estimate with c tokens and variance c k comes from c / (1 + k) Poisson tokens among the share 1 /
+(1 + k) of the devices (`protocol/rate_changes.py`). Only the tokens that were sampled are stored:
 the item, its tokens, and their block of rounds. Items of one round are few compared with all items
 of a study, so this takes far less than a column of each round.
 
@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arrays import Floats
-from protocol.changes import RateHistory, block_ends, block_of
-from protocol.mechanism import Estimate
-from protocol.mechanisms.counted_devices import all_devices
-from protocol.study import Plan, StudyState
+from protocol.estimates import Estimate
+from protocol.mechanisms.device_counts import all_devices
+from protocol.question_and_plan import Plan
+from protocol.rate_changes import RateHistory, block_ends, block_of
+from protocol.study_state import StudyState
 
 # Tokens that a sampled one stands for, in multiples of the mean of all. Kosarak, three rounds, the
 # first at a threshold seven times as high: 95% intervals of reported items held 74% of the counts,

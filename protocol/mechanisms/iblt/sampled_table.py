@@ -54,15 +54,15 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.arrays import Keys
-from protocol.domains.strings import Domain
+from protocol.binary_search import first_true
+from protocol.domains.registry import Domain
+from protocol.estimates import Estimate, ranked
 from protocol.histograms import KeyedHistograms
-from protocol.mechanism import Estimate, ranked
-from protocol.mechanisms.counted_devices import compare_tables, merge_tables
-from protocol.search import first_true
+from protocol.mechanisms.cohort_comparison import compare_tables, merge_tables
+from protocol.question_and_plan import WORD_BITS, SumQuestion, Terms
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt
 from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
-from protocol.study import WORD_BITS, SumQuestion, Terms
 from secagg.parameters import relative_entropy
 from secagg.ring import Vector
 

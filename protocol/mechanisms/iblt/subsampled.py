@@ -43,18 +43,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.arrays import Flags, Floats
-from protocol.changes import RateHistory
+from protocol.estimates import Estimate, FinalAnswer, add_estimates, ranked
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
-from protocol.mechanism import (
-    Answer,
-    CohortSum,
-    Estimate,
-    FinalAnswer,
-    add_estimates,
-    add_sums,
-    ranked,
-)
-from protocol.mechanisms.counted_devices import add_devices, totals_of_all_rounds
+from protocol.mechanism import Answer, CohortSum, add_sums
+from protocol.mechanisms.device_counts import add_devices, totals_of_all_rounds
 from protocol.mechanisms.iblt.round_counts import record_round_counts, round_count_history
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
@@ -66,10 +58,12 @@ from protocol.mechanisms.iblt.sampled_table import (
     sampled_table,
     worst_case_threshold,
 )
-from protocol.mechanisms.sampled_counts import SampledCounts
+from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
+from protocol.question_and_plan import Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords, uniform_floats
+from protocol.rate_changes import RateHistory
 from protocol.sketches.iblt.layout import cells_for
-from protocol.study import Plan, StudyState, SumQuestion, Terms
+from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
 _LISTS_ARRAY = "lists"  # of the study state: (items, repetitions), true if on the list

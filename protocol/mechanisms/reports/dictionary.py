@@ -22,14 +22,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.arrays import PackedReports
+from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values, reaches_threshold
 from protocol.histograms import Histogram, device_values
-from protocol.mechanism import (
-    MAX_SHOWN_ESTIMATES,
-    Answer,
-    Estimate,
-    estimates_of_values,
-    reaches_threshold,
-)
+from protocol.mechanism import Answer
 from protocol.oracles.oracle import Oracle, OracleParameters, ReportCounts
 from protocol.oracles.registry import (
     ParameterGoal,
@@ -37,9 +32,10 @@ from protocol.oracles.registry import (
     oracle_for,
     oracle_from_parameters,
 )
+from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import StudyState, Terms
+from protocol.study_state import StudyState
 
 DictionaryMechanismName = Literal[
     "krr",

@@ -31,23 +31,24 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.arrays import Integers, PackedReports
-from protocol.histograms import Histogram, device_values
-from protocol.mechanism import (
+from protocol.estimates import (
     MAX_SHOWN_ESTIMATES,
-    Answer,
     Estimate,
     count_significant,
     ranked,
     replace_estimates,
 )
+from protocol.histograms import Histogram, device_values
+from protocol.mechanism import Answer
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import Scrambling, SparseRecovery
 from protocol.oracles.hsu2012.johnson_lindenstrauss import JohnsonLindenstrauss
 from protocol.oracles.hsu2012.projection_oracle import NoiseKind, Projection, value_bits
 from protocol.privacy.loss_distributions import NeighbourRelation
+from protocol.question_and_plan import Hex32
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import Hex32, StudyState
+from protocol.study_state import StudyState
 
 _MIN_CHARGED_EPSILON = 0.01  # of a report with a delta
 LinearMechanismName = Literal["jl-hh", "glps-hh", "bucket-hh"]

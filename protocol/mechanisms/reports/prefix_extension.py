@@ -24,21 +24,22 @@ from pydantic import Field, model_validator
 
 from protocol.arrays import PackedReports
 from protocol.domains.strings import Utf8
-from protocol.histograms import Histogram, device_rows
-from protocol.mechanism import (
+from protocol.estimates import (
     MAX_SHOWN_ESTIMATES,
-    Answer,
     Estimate,
     count_significant,
     ranked,
     replace_estimates,
 )
+from protocol.histograms import Histogram, device_rows
+from protocol.mechanism import Answer
 from protocol.oracles.oracle import Oracle, OracleParameters
 from protocol.oracles.prefix_extension import PrefixExtension
 from protocol.oracles.registry import check_parameters, oracle_for, oracle_from_parameters
+from protocol.question_and_plan import Hex32, Terms
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
-from protocol.study import Hex32, StudyState, Terms
+from protocol.study_state import StudyState
 
 _NO_ITEM_BYTE = np.uint8(255)
 _REPORTS_ARRAY = "reports"  # of the study state: of all rounds so far

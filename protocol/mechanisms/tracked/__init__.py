@@ -13,12 +13,12 @@ One round, in the order of its vector (`plan.py`):
     sketch       a count sketch of all untracked items, read later (`past_sketch.py`)
     table        a sample of the untracked items (`plan.py`)
 
-Between rounds the study state keeps the observations of each item (`forecast.py`). Totals include
-the rounds in which an item was not counted. `assume` selects the model of these rounds:
+Between rounds the study state keeps the observations of each item (`observations.py`). Totals
+include the rounds in which an item was not counted. `assume` selects the model of these rounds:
 
-    drift        rates stay and jump at times, each item by itself (`change_points.py`), or move
-                 gradually if counted items do (`rates.py`). If they do not move, all rounds
-                 inform the rounds without a count. The default
+    drift        rates stay and jump at times, each item by itself (`change_point_totals.py`), or
+                 move gradually if counted items do (`rate_filter.py`). If they do not move, all
+                 rounds inform the rounds without a count. The default
     stationary   rates do not move
     nothing      a count is the counted tokens and t times the sampled ones: unbiased in all cases,
                  since a plan is made before its round, but inaccurate

@@ -36,7 +36,7 @@ from pydantic import Field
 
 from protocol.arrays import Floats, Integers
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.model import PublicModel, Text
+from protocol.public_model import PublicModel, Text
 from secagg.ring import Lane, Vector
 
 MAX_COUNTER_BITS = 40
@@ -219,7 +219,7 @@ class _Usual:
         """Return the log likelihood ratio of each count being the `moved` one.
 
         An item whose rate has jumped has a gamma distribution of shape 1/2 around its usual count
-        (`change_points.py`), others a normal one. A count below 0 is impossible.
+        (`change_point_totals.py`), others a normal one. A count below 0 is impossible.
         """
         surprise = ((counts - self.means) / self.deviations) ** 2 / 2 + np.log(self.deviations)
         means = np.maximum(self.means, 0.5)

@@ -10,22 +10,13 @@ from typing import Any
 import numpy as np
 
 from protocol.arrays import Floats, Keys
-from protocol.changes import MAX_BLOCKS, RateHistory
 from protocol.domains.hashed import Hashed
+from protocol.estimates import COUNT_COLUMN, Estimate, FinalAnswer, ranked
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
-from protocol.mechanism import (
-    COUNT_COLUMN,
-    Answer,
-    CohortSum,
-    Estimate,
-    FinalAnswer,
-    add_sums,
-    ranked,
-)
-from protocol.mechanisms.counted_devices import (
-    ComparedCounts,
+from protocol.mechanism import Answer, CohortSum, add_sums
+from protocol.mechanisms.cohort_comparison import ComparedCounts, compare_counts
+from protocol.mechanisms.device_counts import (
     add_devices,
-    compare_counts,
     expected_devices,
     few_are_unread,
     is_small,
@@ -34,18 +25,14 @@ from protocol.mechanisms.counted_devices import (
     totals_of_all_rounds,
 )
 from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
-from protocol.mechanisms.sampled_counts import SampledCounts
+from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
-from protocol.mechanisms.tracked.forecast import (
+from protocol.mechanisms.tracked.eviction import evict_items, evicted_keys, has_evicted
+from protocol.mechanisms.tracked.forecast import Forecast, choose_counters, expected_counts
+from protocol.mechanisms.tracked.observations import (
     SLIP_VARIANCE_COLUMN,
-    Forecast,
-    choose_counters,
     drift_of,
-    evict_items,
-    evicted_keys,
-    expected_counts,
-    has_evicted,
     history_of,
     rate_history_of,
     record_round,
@@ -61,8 +48,10 @@ from protocol.mechanisms.tracked.past_sketch import (
 from protocol.mechanisms.tracked.plan import ResidualSampling, TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import FetchSchedule, KnownStrings
 from protocol.mechanisms.tracked.totals import estimate_totals
+from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, uniform_floats
-from protocol.study import StudyState, Terms
+from protocol.rate_changes import MAX_BLOCKS, RateHistory
+from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
 

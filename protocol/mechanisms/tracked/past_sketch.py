@@ -39,12 +39,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.arrays import Flags, Floats
-from protocol.domains.strings import Domain
+from protocol.domains.registry import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.rates import Drift, History, Levels, filter_levels
-from protocol.model import PublicModel
+from protocol.mechanisms.tracked.rate_filter import Drift, History, Levels, filter_levels
+from protocol.public_model import PublicModel
+from protocol.question_and_plan import SumQuestion
 from protocol.sketches.count_sketch import CountSketch
-from protocol.study import StudyState, SumQuestion
+from protocol.study_state import StudyState
 from secagg.ring import Vector
 
 MIN_SKETCH_CELL_BITS, MAX_SKETCH_CELL_BITS = 3, 16

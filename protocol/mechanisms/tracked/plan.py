@@ -44,10 +44,10 @@ from protocol.mechanisms.tracked.string_fetching import (
     StringPiece,
     StringPieces,
 )
+from protocol.question_and_plan import Plan, Terms
 from protocol.sketches.count_sketch import CountSketch
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
-from protocol.study import Plan, Terms
 from secagg.ring import Ring, Vector
 
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 
 from protocol.arrays import Floats
-from protocol.domains.strings import Domain
+from protocol.domains.registry import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.change_points import (
+from protocol.mechanisms.tracked.change_point_totals import (
     measure_change_rates,
     segmented_totals,
     with_sketches,
 )
 from protocol.mechanisms.tracked.past_sketch import estimate_levels, with_sketch_counts
-from protocol.mechanisms.tracked.rates import STATIONARY, Drift, History
-from protocol.study import StudyState
+from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift, History
+from protocol.study_state import StudyState
 
 
 def estimate_totals(
@@ -22,9 +22,9 @@ def estimate_totals(
 ) -> tuple[Floats, Floats]:
     """Return the totals of the items of `state`, and their variances.
 
-    Without a drift, or if rates move gradually, the totals are those of the filter (`rates.py`).
-    Otherwise those that may be relevant for the threshold are from change points
-    (`change_points.py`), which need more time.
+    Without a drift, or if rates move gradually, the totals are those of `rate_filter.py`. Otherwise
+    those that may be relevant for the threshold are from change points
+    (`change_point_totals.py`), which need more time.
     """
     levels = estimate_levels(domain, state, history, drift or STATIONARY)
     totals, variances = levels.totals.copy(), levels.variances.copy()

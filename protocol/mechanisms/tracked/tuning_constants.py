@@ -10,7 +10,7 @@ Modules read these constants as `tuning.NAME`, so that a test or an experiment c
 
 import math
 
-# Drift of rates between blocks of rounds (`rates.py`).
+# Drift of rates between blocks of rounds (`drift_measurement.py`).
 
 # Blocks between two compared counts: several, so that random steps, whose squares grow like time,
 # differ from trends, whose squares grow like its square.
@@ -31,7 +31,7 @@ MAX_SQUARE_PER_EXPECTED = 9.0
 MAX_BREAKS = 8  # breaks of a study
 MAX_BREAK_JUMP = 3.0  # largest jump of a rate at a break, in multiples of its mean
 
-# Rates of items (`rates.py`).
+# Rates of items (`rate_filter.py`).
 
 # Standard deviation of the prior of an item's first rate, in multiples of its mean.
 FIRST_RATE_SD = 3.0
@@ -45,7 +45,7 @@ SKEW_DIVISOR = 3
 # Tokens that an item without any is assumed to have over all its exposure.
 MIN_TOKENS_PER_ITEM = 0.25
 
-# Change points of items (`change_points.py`).
+# Change points of items (`change_point_totals.py`).
 
 # Shape of the prior of a segment's rate. Web words, 1,000 words: at 0.25 and 0.5, intervals of late
 # items covered 0.90, and with a gradual drift too; at 4 they covered 0.89 and 0.78.

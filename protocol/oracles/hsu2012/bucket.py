@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from protocol.arrays import Floats, ItemValues
 from protocol.hashing import HashFamily
-from protocol.oracles.hsu2012.composition import paper_scale
+from protocol.oracles.hsu2012.noise_calibration import paper_scale
 from protocol.oracles.hsu2012.projection_oracle import Projection, value_bits
 from protocol.oracles.hsu2012.randomizers import Symbols
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from protocol.arrays import Floats, ItemValues
 from protocol.hashing import HashFamily
-from protocol.oracles.hsu2012.composition import paper_scale
+from protocol.oracles.hsu2012.noise_calibration import paper_scale
 from protocol.oracles.hsu2012.projection_oracle import Projection, key_chunks
 from protocol.oracles.hsu2012.randomizers import Symbols
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arrays import Floats, Integers, ItemValues, PackedReports
-from protocol.oracles.hsu2012.composition import (
+from protocol.oracles.hsu2012.noise_calibration import (
     ShiftProfile,
     check_privacy_parameters,
     gaussian_variance,

@@ -11,7 +11,7 @@ from math import log, sqrt
 
 from scipy.special import betainc
 
-from protocol.search import first_true
+from protocol.binary_search import first_true
 
 
 def binomial_upper_quantile(n: int, probability: float, tail: float) -> int:

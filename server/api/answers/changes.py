@@ -23,9 +23,9 @@ from protocol.api.rates import (
     RoundRates,
 )
 from protocol.arrays import Floats
-from protocol.changes import RateChanges, RateHistory, RateSample, compare_rates, listed_bound
 from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
 from protocol.mechanisms.registry import MECHANISMS
+from protocol.rate_changes import RateChanges, RateHistory, RateSample, compare_rates, listed_bound
 from server.api.common import StudyId, problem_responses
 from server.api.dependencies import require
 from server.errors import ProblemError, malformed, not_found

@@ -14,7 +14,7 @@ from protocol.api.messages import (
     QueryResults,
 )
 from protocol.domains.numeric import NumericInterval
-from protocol.mechanisms.central.queries import distribution
+from protocol.mechanisms.central.value_distribution import distribution
 from protocol.mechanisms.number_summary import (
     NoNumbersError,
     NumberSummaries,
@@ -23,7 +23,7 @@ from protocol.mechanisms.number_summary import (
 from protocol.mechanisms.registry import AnyPlan
 from protocol.quantiles.cdf import EmptyTreeError, Estimator
 from protocol.quantiles.distribution import BoundedEstimate, Distribution
-from protocol.study import StudyState
+from protocol.study_state import StudyState
 from server.api.common import StudyId, problem_responses
 from server.api.dependencies import require
 from server.errors import ProblemError, malformed

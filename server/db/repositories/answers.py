@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 
 from protocol.api.messages import HeavyHitter
 from protocol.empirical_bayes import probabilities_of_reaching
-from protocol.mechanism import Estimate, ListQuality
+from protocol.estimates import Estimate, ListQuality
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, parse_question
-from protocol.study import EMPTY_STATE, StudyState
+from protocol.study_state import EMPTY_STATE, StudyState
 from server.db.database import Repository, read_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import HeavyHitterRow, RoundRow, StudyStateRow

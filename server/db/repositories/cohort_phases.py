@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import case, func, insert, select
+from sqlalchemy import ColumnElement, insert, or_, select
 from sqlalchemy.orm import Session
 
 from protocol.api.events import EventKind, FailureCause
 from protocol.api.messages import StudyView, Timeouts
-from protocol.api.phases import MESSAGE_KIND, Phase, PhaseStatus
+from protocol.api.phases import Phase, PhaseStatus
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.study import Plan, Terms
+from protocol.question_and_plan import Plan, Terms
 from secagg.parameters import Assumptions
 from secagg.seating import cohort_sizes
 from server.db.channels import cohort_channel, notify_on_commit, study_channel
 from server.db.repositories.events import record_event
-from server.db.schema import PENDING_PHASES, CohortRow, MessageRow, RoundRow, StudyRow
+from server.db.schema import PENDING_PHASES, CohortRow, RoundRow, StudyRow
 
 
 def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) -> None:
@@ -49,6 +49,8 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
         "phase": phase,
         "deadline": now + timedelta(seconds=getattr(study.timeouts, phase.value)),
         "enrolled": 0,
+        "received": 0,
+        "last_received": now,
         "poisoned": False,
         "history": [_phase_record(phase, now)],
         "accused": [],
@@ -81,7 +83,7 @@ def enter_phase(
     seconds = (now - datetime.fromisoformat(closed["entered"])).total_seconds()
     expected = expected_messages(row) if len(row.history) > 1 else None
     row.history = [*row.history[:-1], closed, _phase_record(phase, now)]
-    row.phase = phase
+    row.phase, row.received, row.last_received = phase, 0, now
     if duration is not None:
         row.deadline = now + duration
     notify_on_commit(session, cohort_channel(row.id), study_channel(row.study))
@@ -118,14 +120,13 @@ def expected_messages(row: CohortRow) -> int:
     return int(before["received"]) - len(row.accused) + int(previous["received"])
 
 
-def count_received(session: Session, row: CohortRow) -> int:
-    """Return the final number of messages in the present phase of a locked cohort."""
+def count_received(row: CohortRow) -> int:
+    """Return the number of messages, or of joiners, in the present phase of a cohort."""
     if row.phase in (Phase.ENROLLING, Phase.REPORTING):
         return row.enrolled
     if row.phase is Phase.SEATING:
         return int(row.seating is not None)
-    of_phase = (MessageRow.cohort == row.id, MessageRow.kind == MESSAGE_KIND[row.phase])
-    return session.scalar(select(func.count()).select_from(MessageRow).where(*of_phase)) or 0
+    return row.received
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,30 +150,51 @@ class PendingCohort:
 
 
 @dataclass(frozen=True, slots=True)
+class CohortSelection:
+    """Cohorts by their row ids, and all cohorts of `studies`."""
+
+    cohorts: frozenset[int]
+    studies: frozenset[str]
+
+    @property
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Conditions on a row, of which a selected cohort meets one."""
+        return [
+            column.in_(chosen)
+            for column, chosen in ((CohortRow.id, self.cohorts), (CohortRow.study, self.studies))
+            if chosen
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class PendingSnapshot:
-    """All pending cohorts at the time `now`.
+    """The selected pending cohorts at the time `now`.
 
     A living process has received without interruption since `receiving_since`, which is None if no
     process is alive. `claimed` has the names of the claimed jobs, and when each lease expires.
     """
 
     now: datetime
+    selection: CohortSelection | None
     cohorts: tuple[PendingCohort, ...]
     receiving_since: datetime | None
     claimed: Mapping[str, datetime]
 
 
-def read_pending(session: Session) -> tuple[PendingCohort, ...]:
-    """Return all pending cohorts."""
-    kind = case({phase.value: kind for phase, kind in MESSAGE_KIND.items()}, value=CohortRow.phase)
-    of_phase = (MessageRow.cohort == CohortRow.id, MessageRow.kind == kind)
-    count = select(func.count()).where(*of_phase).scalar_subquery()
-    last = select(func.max(MessageRow.received_at)).where(*of_phase).scalar_subquery()
+def read_pending(
+    session: Session, selection: CohortSelection | None = None
+) -> tuple[PendingCohort, ...]:
+    """Return the pending cohorts of `selection`, or all."""
+    chosen = None if selection is None else selection.conditions
+    if chosen == []:
+        return ()
     query = (
-        select(CohortRow, StudyRow.terms, StudyRow.timeouts, count, last)
+        select(CohortRow, StudyRow.terms, StudyRow.timeouts)
         .join(StudyRow, StudyRow.id == CohortRow.study)
         .where(CohortRow.phase.in_(PENDING_PHASES))  # unlike "not in", this uses the index
     )
+    if chosen is not None:
+        query = query.where(or_(*chosen))
     return tuple(_pending_cohort(*row) for row in session.execute(query))
 
 
@@ -180,22 +202,20 @@ def _pending_cohort(
     row: CohortRow,
     terms: dict[str, object],
     timeouts: dict[str, object],
-    messages: int,
-    last: datetime | None,
 ) -> PendingCohort:
     """Return the cohort with its phase status (`protocol/api/phases.py`)."""
     rules, limits = Terms.model_validate(terms), Timeouts.model_validate(timeouts)
-    received, expected, quorum = messages, row.enrolled, rules.assumptions.quorum(row.enrolled)
+    expected, quorum = row.enrolled, rules.assumptions.quorum(row.enrolled)
     patience = limits.idle
     if row.phase is Phase.ENROLLING:
-        received, expected, quorum = row.enrolled, rules.cohort_size, rules.minimum
+        expected, quorum = rules.cohort_size, rules.minimum
         if rules.is_seated:
             expected, quorum = rules.max_devices, rules.cohorts * rules.minimum
         patience = limits.enrolling  # silence does not end it, because a larger cohort hides better
     elif row.phase is Phase.SEATING:
-        received, expected, quorum = int(row.seating is not None), 1, 1  # the registrar's seats
+        expected, quorum = 1, 1  # the registrar's seats
     elif row.phase is Phase.REPORTING:
-        received, expected, quorum = row.enrolled, rules.max_devices, rules.minimum
+        expected, quorum = rules.max_devices, rules.minimum
         patience = limits.reporting  # devices report when they can
     else:
         expected = expected_messages(row)
@@ -211,8 +231,8 @@ def _pending_cohort(
             mode=rules.mode,
             expected=expected,
             quorum=quorum,
-            received=received,
-            last_received=last or datetime.fromisoformat(row.history[-1]["entered"]),
+            received=count_received(row),
+            last_received=row.last_received,
             deadline=row.deadline,
             idle=timedelta(seconds=patience),
             is_seated=rules.is_seated,

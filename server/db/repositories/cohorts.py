@@ -6,7 +6,7 @@ lease; its result is stored in one transaction.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, exists, select, update
@@ -14,9 +14,11 @@ from sqlalchemy.orm import Session
 
 from protocol.api.events import FailureCause
 from protocol.api.phases import Phase
+from server.db.channels import cohort_channel, notify_on_commit
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import BusyError
 from server.db.repositories.cohort_phases import (
+    CohortSelection,
     PendingCohort,
     PendingSnapshot,
     count_received,
@@ -33,11 +35,23 @@ class CohortRepository(Repository):
     """Repository of cohorts."""
 
     @read_transaction
-    def snapshot(self, session: Session) -> PendingSnapshot:
-        """Return all pending cohorts, and the facts on which their next phase change depends."""
+    def snapshot(
+        self,
+        session: Session,
+        select_at: Callable[[datetime], CohortSelection | None] = lambda _now: None,
+    ) -> PendingSnapshot:
+        """Return pending cohorts, and the facts on which their next phase change depends.
+
+        `select_at` selects cohorts by the time of the snapshot; None selects all.
+        """
         now = self.database.now(session)
+        selection = select_at(now)
         return PendingSnapshot(
-            now, read_pending(session), receiving_since(session, now), claimed_jobs(session, now)
+            now,
+            selection,
+            read_pending(session, selection),
+            receiving_since(session, now),
+            claimed_jobs(session, now),
         )
 
     @read_transaction
@@ -97,7 +111,7 @@ class CohortRepository(Repository):
         if self.database.monotonic_seconds() - decided > _MAX_DECISION_SECONDS:
             raise BusyError("the database was busy for so long that a decision is stale")
         row = _lock(session, due)
-        count = 0 if row is None else count_received(session, row)
+        count = 0 if row is None else count_received(row)
         if row is None or received not in (None, count):
             return False
         row.failure, cause = failure
@@ -161,7 +175,7 @@ class CohortRepository(Repository):
         row.sum = total
         row.failure, cause = failure
         row.poisoned = cause is FailureCause.POISONED
-        received, now = count_received(session, row), self.database.now(session)
+        received, now = count_received(row), self.database.now(session)
         enter_phase(session, row, to, received, now, cause=cause)
         return True
 
@@ -190,7 +204,10 @@ class CohortRepository(Repository):
         self, session: Session, cohorts: tuple[ColumnElement[bool], ...], deadline: datetime
     ) -> bool:
         query = update(CohortRow).where(*cohorts).values(deadline=deadline).returning(CohortRow.id)
-        return session.scalar(query) is not None
+        cohort = session.scalar(query)
+        if cohort is not None:
+            notify_on_commit(session, cohort_channel(cohort))
+        return cohort is not None
 
     @read_transaction
     def finished_with_bodies(self, session: Session) -> Sequence[int]:

@@ -1,22 +1,23 @@
 """Repository of rounds, and their closing with an answer."""
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import and_, exists, func, or_, select, update
+from sqlalchemy import and_, exists, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from protocol.api.events import EventKind
 from protocol.api.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
-from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase
-from protocol.mechanism import Answer, Estimate, ListQuality
+from protocol.api.phases import MessageKind, Phase
+from protocol.estimates import Estimate, ListQuality
+from protocol.mechanism import Answer
 from protocol.mechanisms.registry import AnyPlan, parse_plan
-from protocol.study import Plan, Terms
+from protocol.question_and_plan import Plan, Terms
 from server.db.channels import notify_on_commit, study_channel
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.answers import save_study_state
-from server.db.repositories.cohort_phases import insert_round
+from server.db.repositories.cohort_phases import count_received, insert_round
 from server.db.repositories.events import record_event
 from server.db.repositories.leases import Lease, check_lease
 from server.db.repositories.studies import find_study
@@ -106,8 +107,13 @@ class RoundRepository(Repository):
         return view.model_copy(update={"cohorts": cohorts})
 
     @read_transaction
-    def ready_to_close(self, session: Session) -> Sequence[tuple[str, int]]:
-        """Return the study and the number of each running round whose cohorts are all closed."""
+    def ready_to_close(
+        self, session: Session, candidates: Collection[tuple[str, int]] | None = None
+    ) -> list[tuple[str, int]]:
+        """Return the study and the number of each running round whose cohorts are all closed.
+
+        If `candidates` are given, only these rounds are considered.
+        """
         has_pending = exists().where(
             CohortRow.study == RoundRow.study,
             CohortRow.round == RoundRow.number,
@@ -115,6 +121,8 @@ class RoundRepository(Repository):
         )
         rounds = select(RoundRow.study, RoundRow.number)
         query = rounds.where(RoundRow.state == "running", ~has_pending)
+        if candidates is not None:
+            query = query.where(tuple_(RoundRow.study, RoundRow.number).in_(candidates))
         return [(study, number) for study, number in session.execute(query)]
 
     @write_transaction
@@ -201,16 +209,13 @@ def _round_views(session: Session, rows: Sequence[RoundRow]) -> tuple[RoundView,
     numbers = [row.number for row in rows]
     of_rounds = (CohortRow.study == rows[0].study, CohortRow.round.in_(numbers))
     cohorts = session.scalars(select(CohortRow).where(*of_rounds).order_by(CohortRow.number)).all()
-    counts, survivors = _message_counts(session, cohorts)
+    survivors = _survivors(session, cohorts)
     blamed = _blamed(session, cohorts)
     terms = {row.number: Terms.model_validate(row.plan["terms"]) for row in rows}
     views: dict[int, list[CohortView]] = defaultdict(list)
     for cohort in cohorts:
-        received = counts[cohort.id, MESSAGE_KIND.get(cohort.phase, "")]
-        if cohort.phase in (Phase.ENROLLING, Phase.REPORTING):
-            received = cohort.enrolled
-        facts = (terms[cohort.round], received, survivors[cohort.id], blamed[cohort.id])
-        views[cohort.round].append(cohort_view(cohort, *facts))
+        facts = (count_received(cohort), survivors[cohort.id], blamed[cohort.id])
+        views[cohort.round].append(cohort_view(cohort, terms[cohort.round], *facts))
     return tuple(round_view(row, views[row.number]) for row in rows)
 
 
@@ -226,22 +231,13 @@ def _blamed(session: Session, cohorts: Sequence[CohortRow]) -> dict[int, dict[in
     return blamed
 
 
-def _message_counts(
-    session: Session, cohorts: Sequence[CohortRow]
-) -> tuple[Counter[tuple[int, str]], dict[int, list[int]]]:
-    """Return message counts of running cohorts by kind, and survivors of summed cohorts."""
-    running = [cohort.id for cohort in cohorts if not cohort.phase.is_over]
+def _survivors(session: Session, cohorts: Sequence[CohortRow]) -> dict[int, list[int]]:
+    """Return the slots of the survivors of summed cohorts."""
     summed = [cohort.id for cohort in cohorts if cohort.phase is Phase.SUMMED]
-    counts: Counter[tuple[int, str]] = Counter()
-    if running:
-        columns = (MessageRow.cohort, MessageRow.kind)
-        messages = select(*columns, func.count()).where(MessageRow.cohort.in_(running))
-        for cohort, kind, count in session.execute(messages.group_by(*columns)):
-            counts[cohort, kind] = count
     survivors: dict[int, list[int]] = defaultdict(list)
     if summed:
         vectors = (MessageRow.cohort.in_(summed), MessageRow.kind == MessageKind.MASKED_INPUT)
         slots = select(MessageRow.cohort, MessageRow.slot).where(*vectors).order_by(MessageRow.slot)
         for cohort, slot in session.execute(slots):
             survivors[cohort].append(slot)
-    return counts, survivors
+    return survivors

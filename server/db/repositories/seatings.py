@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from protocol.api.events import FailureCause
 from protocol.api.messages import PendingSeating, ProblemType, Timeouts
 from protocol.api.phases import Phase
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.seating import CohortSeating, cohort_sizes
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.cohort_phases import enter_phase
@@ -255,6 +255,7 @@ def _make_cohorts(session: Session, lobby: CohortRow, seatings: Sequence[CohortS
     enrolling, seating = lobby.history
     facts = {"study": lobby.study, "round": lobby.round, "phase": lobby.phase}
     facts |= {"deadline": lobby.deadline, "poisoned": False, "accused": []}
+    facts |= {"received": 0, "last_received": lobby.last_received}
     rows: list[dict[str, Any]] = [
         facts
         | {

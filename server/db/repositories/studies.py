@@ -31,7 +31,7 @@ from server.first_plan import (
     unchecked_first_plan,
     with_salt,
 )
-from server.planner import Planner
+from server.planning_queue import PlanningQueue
 
 _STOPPED_REASON = "the study was stopped"
 
@@ -52,7 +52,7 @@ class StudyRepository(Repository):
     """Repository of studies."""
 
     rng: Random
-    planner: Planner = field(default_factory=Planner, repr=False)
+    planning_queue: PlanningQueue = field(default_factory=PlanningQueue, repr=False)
 
     async def create(
         self, request: StudyRequest, limits: DeviceLimits, intent: IdempotentRequest | None = None
@@ -89,7 +89,7 @@ class StudyRepository(Repository):
         name = self.rng.randbytes(8).hex()
         salted = {"question": with_salt(request.question, name)}
         plan_request = _plan_request(request).model_copy(update=salted)
-        plan = await self.planner.run(first_plan, plan_request, name, limits, self.rng)
+        plan = await self.planning_queue.run(first_plan, plan_request, name, limits, self.rng)
         event: DpEvent = MECHANISMS[plan.mechanism].dp_event(plan, plan.rounds)
         study = StudyRow(
             **request.model_dump(mode="json", exclude={"question", "start"}),
@@ -121,7 +121,7 @@ class StudyRepository(Repository):
         if population is None:
             return None
         ledger = await self._ledger(population)
-        await self.planner.run(check_budget, ledger, study, event)
+        await self.planning_queue.run(check_budget, ledger, study, event)
         return ledger
 
     @read_transaction
@@ -183,7 +183,9 @@ class StudyRepository(Repository):
                 exact sums of another study.
         """
         view = await self.show(study)
-        plan = await self.planner.run(unchecked_first_plan, _plan_request(view), study, self.rng)
+        plan = await self.planning_queue.run(
+            unchecked_first_plan, _plan_request(view), study, self.rng
+        )
         event: DpEvent = MECHANISMS[plan.mechanism].dp_event(plan, plan.rounds)
         while True:
             population = view.population if view.state == "created" else None
@@ -239,7 +241,7 @@ class StudyRepository(Repository):
         numbers = session.scalars(fail.returning(RoundRow.number)).all()
         for cohort in cohorts:
             cohort.failure = _STOPPED_REASON
-            received = count_received(session, cohort)
+            received = count_received(cohort)
             enter_phase(session, cohort, Phase.FAILED, received, now, cause=FailureCause.STOPPED)
         for number in numbers:
             record_event(

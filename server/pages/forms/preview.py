@@ -22,7 +22,7 @@ from protocol.mechanisms.registry import (
     AnyPlan,
 )
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
-from protocol.study import DEFAULT_MIN_THRESHOLD
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
 from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from client.analyst.analyst import Analyst
-from client.fleet.config import FleetConfig
+from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from tests.support.policies import trusting_policy
 
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)

@@ -18,7 +18,7 @@ from protocol.api.messages import HeavyHitter, StudyView, Timeouts
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import parse_question
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from tests.support.views import study_document
 
 SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5")

@@ -11,7 +11,7 @@ from blindtally.commands.mechanisms import CATALOGUE
 from protocol.domains.strings import Listed
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 
 
 def test_every_mechanism_is_listed_with_its_guarantee_and_cost() -> None:

@@ -10,7 +10,7 @@ from client.analyst.analyst import Analyst
 from client.errors import BudgetSpentError
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 
 QUESTION = TrieHhQuestion(
     threshold=10,
@@ -75,7 +75,7 @@ def test_impossible_requests_have_a_reason(url: str, args: list[str], reason: st
 
 
 def test_a_service_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blindtally.console.service._TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("blindtally.console.service_connection._TIMEOUT_SECONDS", 0.1)
     code, text = run("--url", "http://127.0.0.1:9", "abc")
     assert code == 1
     assert "http://127.0.0.1:9 is out of reach" in text

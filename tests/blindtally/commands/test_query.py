@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from client.analyst.analyst import Analyst
-from client.fleet.config import FleetConfig
+from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
 from protocol.domains.numeric import NumericInterval
@@ -18,7 +18,7 @@ from protocol.domains.strings import Product, Utf8
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.number_sums import NumberSumsQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from tests.support.policies import trusting_policy
 
 QUESTION = HierarchicalHistogramQuestion(

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from blindtally.demo.server_process import ServerProcess
-from blindtally.parallel import LOCAL_CLUSTER
+from blindtally.workers import LOCAL_CLUSTER
 
 SECURE = ("blindtally", "simulate", "adaptive-iblt", "--secagg", "--data", "words", "--clients=30")
 FIGURE = ("paper", "fig1", "--data", "words", "--tokens", "3000", "--words", "900")

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
 from blindtally.planning import forecast
+from blindtally.planning.bracketing_populations import zipf_population
 from blindtally.planning.f1_by_words import F1Curve, F1Point
-from blindtally.planning.population_range import zipf_population
 from blindtally.planning.release_designs import best_designs
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet

@@ -12,7 +12,7 @@ import pytest
 
 from blindtally.planning import study_form_predictions as form_predictions
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 
 HASHED = {"kind": "hashed", "max_bytes": 16}
 

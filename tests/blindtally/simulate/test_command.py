@@ -10,11 +10,12 @@ from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
 from blindtally.simulate.scores import Score, score_study
-from protocol.mechanism import Answer, Estimate, add_estimates
-from protocol.mechanisms.counted_devices import add_devices
+from protocol.estimates import Estimate, add_estimates
+from protocol.mechanism import Answer
+from protocol.mechanisms.device_counts import add_devices
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.simulation.study import RoundOutcome
-from protocol.study import EMPTY_STATE, StudyState
+from protocol.study_state import EMPTY_STATE, StudyState
 
 
 def simulate(*arguments: object) -> Result:

@@ -3,7 +3,7 @@
 import pytest
 
 from blindtally.simulate.domain_choice import DomainChoice, choose_domain
-from protocol.domains.strings import Domain
+from protocol.domains.registry import Domain
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

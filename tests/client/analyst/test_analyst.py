@@ -17,7 +17,7 @@ from client.errors import BadRequestError, NotFoundError
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from tests.support.views import NOON, round_document, study_document
 from tools import unasync

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from client.analyst.result_table import ResultTable
-from client.install_command import install_command
+from client.extras_installation import install_command
 from protocol.api.messages import QueryResult
 
 COLUMNS = ("at", "value", "low", "high")

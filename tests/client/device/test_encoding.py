@@ -11,8 +11,9 @@ from client.device.encoding import Items, count_items, make_contribution
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 
 QUESTION = AdaptiveIbltQuestion(
     threshold=5, contribution=6, domain=Alphabet(characters="\0abc", length=3, pad="\0"), words=2000

@@ -23,7 +23,7 @@ from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_plan, parse_question
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.messages import KeyShares, MaskedInput
@@ -405,7 +405,9 @@ def test_a_vector_of_many_small_elements_is_refused() -> None:
     assert upload_bytes(plan) < POLICY.max_upload_bytes
     with pytest.raises(PolicyError, match="elements of few bits") as refused:
         POLICY.check_plan(plan, STUDY, 1)
-    replace(POLICY, max_upload_bytes=int(refused.value.needed or 0)).check_plan(plan, STUDY, 1)
+    elements = sum(lane.length for lane in MECHANISMS["tracked"].ring(plan).lanes)
+    assert refused.value.needed == 2 * elements
+    replace(POLICY, max_upload_bytes=2 * elements).check_plan(plan, STUDY, 1)
 
 
 def test_noise_that_takes_long_to_draw_is_refused() -> None:
@@ -436,9 +438,13 @@ def test_key_shares_and_vector_count_as_upload() -> None:
         (90, -1, 0, "slot"),
         (90, 3, 1, "slot"),  # no cohort of this round
         (90, 3, -1, "slot"),
+        (90, None, 0, "slot"),  # half an assignment
+        (90, 3, None, "slot"),
     ],
 )
-def test_a_cohort_against_the_plan_is_refused(n: int, slot: int, cohort: int, limit: str) -> None:
+def test_a_cohort_against_the_plan_is_refused(
+    n: int, slot: int | None, cohort: int | None, limit: str
+) -> None:
     assignment = ASSIGNMENT.model_copy(update={"slot": slot, "cohort": cohort})
     with refused_for(limit):
         POLICY.check_cohort(PLAN, assignment, n)

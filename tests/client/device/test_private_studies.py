@@ -10,7 +10,7 @@ import pytest
 
 from client.device.driver import EndState
 from client.device.policy import Policy
-from client.fleet.config import FleetConfig, FleetRound
+from client.fleet.config_and_results import FleetConfig, FleetRound
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyRequest, StudyView, Timeouts
@@ -18,7 +18,7 @@ from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.registry import AnyQuestion, parse_question
 from protocol.privacy.ledger import Statement
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from tests.support.policies import trusting_policy
 
 ITEMS = ["cab"] * 17 + ["ab"] * 12 + ["bc", "a", "bca"]

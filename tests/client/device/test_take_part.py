@@ -27,7 +27,7 @@ from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new
 from protocol.api.messages import StudyView, Timeouts
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import parse_question
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from secagg.session import Registry
 from server.app import create_app

@@ -15,7 +15,7 @@ from client.fleet.behaviour import (
     draw_behaviours,
     dropouts_by_step,
 )
-from client.fleet.config import FleetConfig, select_devices
+from client.fleet.config_and_results import FleetConfig, select_devices
 from protocol.api.phases import Phase
 
 COUNT, SPAN = 4000, 100.0

@@ -8,7 +8,7 @@ import pytest
 from client.device.device import DeviceStep
 from client.device.driver import EndState
 from client.device.policy import Policy
-from client.fleet.config import (
+from client.fleet.config_and_results import (
     FleetConfig,
     FleetProgress,
     FleetRound,

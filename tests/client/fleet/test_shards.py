@@ -15,7 +15,7 @@ from client.analyst.analyst import Analyst, Study
 from client.device.device import DeviceStep
 from client.device.driver import EndState
 from client.fleet.behaviour import DeviceBehaviour
-from client.fleet.config import FleetConfig, FleetProgress, FleetRound
+from client.fleet.config_and_results import FleetConfig, FleetProgress, FleetRound
 from client.fleet.devices import DeviceSnapshot
 from client.fleet.fleet import Fleet
 from client.fleet.shards import LostWorkersError, ShardPool, gather_results
@@ -24,7 +24,7 @@ from protocol.api.messages import Timeouts
 from protocol.api.phases import MessageKind, Phase
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.study import Terms
+from protocol.question_and_plan import Terms
 from tests.support.policies import trusting_policy
 
 HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(18)]

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from client.device.encoding import make_contribution
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Domain, Utf8
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 
 UNIT = NumericInterval(low=0, high=1, alpha=4, length=10)

@@ -8,7 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Alphabet, Domain, Listed, Utf8, smallest_domain
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Alphabet, Listed, Utf8, smallest_domain
 
 ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
 PADDED_ALPHABET = Alphabet(characters="-abcde", length=40, pad="-")

@@ -12,7 +12,8 @@ from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.sampled_table import SampledTable, sampled_table
 from protocol.mechanisms.iblt.subsampled import SubsampledIbltPlan
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.study import EMPTY_STATE, StudyState, Terms
+from protocol.question_and_plan import Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
 

@@ -12,14 +12,16 @@ from scipy.optimize import linprog
 
 from client.device.policy import rho_of
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.mechanism import MAX_SHOWN_ESTIMATES, add_noise
+from protocol.estimates import MAX_SHOWN_ESTIMATES
+from protocol.mechanism import add_noise
 from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.frequency_sketches import candidate_count, enumerate_keys
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS, parse_plan, parse_question
 from protocol.privacy.events import PARTIES, LedgerEntry
 from protocol.privacy.ledger import Ledger
+from protocol.question_and_plan import WORD_BITS, Terms
 from protocol.simulation.study import run_study
-from protocol.study import EMPTY_STATE, WORD_BITS, Terms
+from protocol.study_state import EMPTY_STATE
 from tests.protocol.chance import seeded
 
 TERMS = Terms(cohort_size=100, minimum=50, cohorts=4)

@@ -13,7 +13,8 @@ import pytest
 from scipy.stats import binom
 
 from protocol.domains.strings import Alphabet
-from protocol.mechanism import Answer, CohortSum, Estimate, add_sums
+from protocol.estimates import Estimate
+from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,
     NOISE_ARRAY,
@@ -22,17 +23,18 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 )
 from protocol.mechanisms.central.release_mechanism import DEVICES_ARRAY
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
-from protocol.mechanisms.counted_devices import add_devices
+from protocol.mechanisms.device_counts import add_devices
 from protocol.mechanisms.frequency_sketches import FrequencySketchQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler, sampled_table
 from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion, TableReadings
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.counters import CounterGroup
-from protocol.mechanisms.tracked.forecast import record_round
+from protocol.mechanisms.tracked.observations import record_round
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.privacy.release import Release
-from protocol.study import EMPTY_STATE, StudyState, Terms
+from protocol.question_and_plan import Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
 from tests.protocol.mechanisms.liars import (

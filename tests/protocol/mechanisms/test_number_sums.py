@@ -18,7 +18,8 @@ from protocol.mechanisms.number_summary import (
     summarise_numbers,
 )
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
-from protocol.study import EMPTY_STATE, StudyState, Terms
+from protocol.question_and_plan import Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
 

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.changes import RateChanges, RateHistory, compare_rates
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.mechanism import EMPTY_STATE, Estimate, add_estimates
+from protocol.estimates import Estimate, add_estimates
 from protocol.mechanisms.iblt import round_counts
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
+from protocol.question_and_plan import Terms
+from protocol.rate_changes import RateChanges, RateHistory, compare_rates
 from protocol.simulation.study import run_study
-from protocol.study import StudyState, Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 from tests.protocol.chance import seeded
 
 LETTERS = Alphabet(characters="abcdefghijklmnopqrstuvwxyz", length=2)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from protocol.domains.hashed import HashedProduct
-from protocol.domains.strings import Alphabet, Domain, Product, Utf8
+from protocol.domains.registry import Domain
+from protocol.domains.strings import Alphabet, Product, Utf8
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.mechanisms.segment_estimates import segment_totals
+from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
-from protocol.study import EMPTY_STATE, StudyState, Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 
 SEGMENTS = ("north", "south", "west")
 WORDS = ("aa", "ab", "ba", "bb", "ca", "cb")

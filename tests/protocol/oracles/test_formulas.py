@@ -19,8 +19,8 @@ from protocol.oracles.ocms.hash_range import (
     total_variance,
     worst_variance,
 )
+from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms
-from protocol.oracles.ocms.mixture import OcmsMixture
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.rappor import Rappor
 from protocol.oracles.subset_selection import SubsetSelection

@@ -16,8 +16,8 @@ from protocol.oracles.numerics.kernel import count_solutions
 from protocol.oracles.ocms import galois
 from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hash_range import total_variance
+from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms
-from protocol.oracles.ocms.mixture import OcmsMixture
 from protocol.oracles.oracle import Oracle, ReportCounts
 from protocol.oracles.registry import ORACLES, oracle_from_parameters
 from protocol.oracles.subset_selection import SubsetSelection

@@ -23,7 +23,7 @@ from protocol.privacy.events import (
     loss_to,
 )
 from protocol.privacy.loss_distributions import LOSS_INTERVAL, compose, delta_of
-from protocol.privacy.noise import NoiseShares
+from protocol.privacy.noise_shares import NoiseShares
 from protocol.privacy.sample_threshold import privacy_loss
 from protocol.privacy.skellam import privacy_loss as noise_loss
 from protocol.randomness import seeded_words

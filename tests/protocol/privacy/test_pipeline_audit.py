@@ -33,7 +33,8 @@ from protocol.mechanisms.central.triehh import TrieHh
 from protocol.privacy.events import SampleThresholdEvent
 from protocol.privacy.loss_distributions import compose, delta_of
 from protocol.quantiles.prefix_tree import PrefixTree, digits_to_integers, integers_to_digits
-from protocol.study import EMPTY_STATE, StudyState, Terms
+from protocol.question_and_plan import Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 from tests.protocol.chance import fit, seeded
 
 LEVELS, OTHER_DEVICES = 10, 70

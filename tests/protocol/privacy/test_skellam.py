@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import skellam as law
 
 from protocol.privacy.loss_distributions import compose, delta_of, epsilon_of
-from protocol.privacy.noise import NoiseShares
+from protocol.privacy.noise_shares import NoiseShares
 from protocol.privacy.skellam import privacy_loss
 
 

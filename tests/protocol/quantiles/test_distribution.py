@@ -9,7 +9,7 @@ from benchmarks.quantiles import VALUE_KINDS, leaf_counts, noisy_tree, rank_erro
 from protocol.arrays import Floats
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.mechanisms.central.queries import distribution
+from protocol.mechanisms.central.value_distribution import distribution
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
 from protocol.quantiles.cdf import EmptyTreeError, Estimator, leaf_cdf, tree_cdf
 from protocol.quantiles.complete_tree import CompleteTree
@@ -20,8 +20,9 @@ from protocol.quantiles.distribution import (
     PrunedErrors,
 )
 from protocol.quantiles.prefix_tree import PrefixTree
+from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
-from protocol.study import EMPTY_STATE, StudyState, Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 from tests.protocol.chance import seeded
 
 BETA = 0.1

@@ -14,7 +14,7 @@ from protocol.quantiles.prefix_tree import (
     find_prefixes,
     integers_to_digits,
 )
-from protocol.study import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE
 
 
 def rows_of(rows: list[list[int]], width: int) -> DigitRows:

@@ -10,6 +10,7 @@ import pytest
 from protocol.histograms import Histograms
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
+from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
 from protocol.simulation.chunks import Chunk, RoundDevices
 from protocol.simulation.reports import (
@@ -18,7 +19,7 @@ from protocol.simulation.reports import (
     ReportRoundSpec,
     run_report_round,
 )
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 
 TERMS = Terms(cohort_size=100, minimum=5, mode="semi-honest")
 ITEMS = [f"{number:02}" for number in range(20)]

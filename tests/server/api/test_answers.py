@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from protocol.api.messages import HeavyHitterPage
-from protocol.mechanism import Answer, Estimate, ListQuality, Mechanism, add_estimates
+from protocol.estimates import Estimate, ListQuality, add_estimates
+from protocol.mechanism import Answer, Mechanism
 from protocol.mechanisms.registry import MECHANISMS
 from server.db.repositories.leases import close_round_job
 from server.db.repositories.rounds import ClosedRound

@@ -6,8 +6,9 @@ import pytest
 
 from protocol.api.messages import ProblemType
 from protocol.api.rates import ItemChange, ItemChanges, RoundRates
-from protocol.mechanism import Answer, Estimate, add_estimates
-from protocol.mechanisms.counted_devices import add_devices
+from protocol.estimates import Estimate, add_estimates
+from protocol.mechanism import Answer
+from protocol.mechanisms.device_counts import add_devices
 from protocol.mechanisms.iblt.round_counts import record_round_counts
 from protocol.mechanisms.registry import MECHANISMS
 from server.db.repositories.leases import close_round_job

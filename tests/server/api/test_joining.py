@@ -6,7 +6,7 @@ from random import Random
 import httpx
 
 from protocol.api.messages import JoinRequest
-from protocol.study import Plan
+from protocol.question_and_plan import Plan
 from secagg.keys import Identity, PublicKeys
 from secagg.participant import join
 from secagg.roster import Roster

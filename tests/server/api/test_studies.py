@@ -126,8 +126,8 @@ async def test_a_question_that_cannot_be_answered_is_malformed(
 async def test_every_request_that_computes_a_plan_is_limited(served: Served) -> None:
     """An analyst could occupy all threads of the service: some plans take seconds."""
     study = await served.create(start=False)
-    document, planner = study_request(), served.store.studies.planner
-    planner._jobs = 10**6  # jobs that wait
+    document, planning_queue = study_request(), served.store.studies.planning_queue
+    planning_queue._jobs = 10**6  # jobs that wait
     for path, sent in (
         ("/v1/studies", {"json": document}),
         ("/v1/studies", {"json": document | {"name": 1}}),
@@ -135,7 +135,7 @@ async def test_every_request_that_computes_a_plan_is_limited(served: Served) -> 
     ):
         answer = await served.client.post(path, **sent)
         assert "being planned" in refused(answer, 429, "too-many-requests")
-    planner._jobs = 0
+    planning_queue._jobs = 0
     assert (await served.client.post("/v1/studies", json=document)).is_success
 
 

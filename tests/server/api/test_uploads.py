@@ -13,7 +13,8 @@ from protocol.api.phases import MessageKind, Phase
 from secagg.aggregator import check_key_shares
 from secagg.messages import KeyShares
 from secagg.session import Session
-from server.db.repositories.participants import CohortStatus, DeviceUpload, ParticipantRepository
+from server.db.repositories.participants import CohortStatus, ParticipantRepository
+from server.db.repositories.uploads import DeviceUpload, UploadRepository
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
 from tests.server.harness import STEPS, Served, study_request, together
@@ -156,6 +157,12 @@ async def test_a_malformed_body_is_refused_and_may_be_corrected(party: Party) ->
     await party.end()
 
 
+def cache_phase(party: Party, monkeypatch: pytest.MonkeyPatch, phase: Phase) -> None:
+    """Let the service believe that every cohort is in `phase`, as before news of the next one."""
+    status = CohortStatus(phase, party.devices[0].seat.deadline, None)
+    monkeypatch.setattr(party.served.service.cohort_cache, "status", AsyncMock(return_value=status))
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_a_body_is_checked_once_even_if_it_is_refused(
     party: Party, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
@@ -168,9 +175,8 @@ async def test_a_body_is_checked_once_even_if_it_is_refused(
 
     device = await party.go_but_one("share")
     body = await device.compute_shares()
-    last_phase = Phase.SHARING if is_known else None
-    monkeypatch.setattr("server.api.uploads.check_key_shares", check)
-    monkeypatch.setattr(party.served.service.orchestrator, "last_phase", lambda _: last_phase)
+    monkeypatch.setattr("server.api.devices.uploads.check_key_shares", check)
+    cache_phase(party, monkeypatch, Phase.SHARING if is_known else Phase.ENROLLING)
     refused(await device.put("key-shares", unsigned(body)), 422, "malformed")
     assert checked == [device.seat.slot]
     await device.upload("key-shares", body)
@@ -184,8 +190,7 @@ async def test_a_late_body_is_refused_by_the_current_phase_and_not_by_the_last_k
     device = await party.go_but_one("share", "check", "mask")
     body = await device.compute_vector()
     await party.served.pass_phase(party.study)
-    orchestrator = party.served.service.orchestrator
-    monkeypatch.setattr(orchestrator, "last_phase", lambda _cohort: Phase.MASKING)
+    cache_phase(party, monkeypatch, Phase.MASKING)
     bad = bytearray(body)
     bad[-1] ^= 1  # of the signature
     for late in (body, bytes(bad)):
@@ -208,7 +213,7 @@ async def test_a_message_that_was_early_when_it_was_checked_is_not_stored(
     before = CohortStatus(Phase.SHARING, device.seat.deadline, None)
     status = AsyncMock(return_value=before)
     with monkeypatch.context() as checked_early:
-        checked_early.setattr(party.served.service.orchestrator, "last_phase", lambda _: None)
+        cache_phase(party, checked_early, Phase.ENROLLING)
         checked_early.setattr(ParticipantRepository, "status", status)
         body = bytes(party.sizes()["complaints"])
         refused(await device.put("complaints", body), 409, "wrong-phase")
@@ -274,18 +279,20 @@ async def test_a_message_that_meets_another_request_is_stored_once(
     party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two requests with the same message may both find none, in PostgreSQL."""
-    accept, calls = ParticipantRepository._accept, list[Any]()
+    accept, calls = UploadRepository._accept, list[Any]()
 
-    async def conflicting(self: ParticipantRepository, *parts: Any) -> None:
+    async def conflicting(self: UploadRepository, *parts: Any) -> Any:
         calls.append(parts)
         if len(calls) == 1:
             raise IntegrityError("INSERT", None, Exception("unique"))
-        await accept(self, *parts)
+        return await accept(self, *parts)
 
-    monkeypatch.setattr(ParticipantRepository, "_accept", conflicting)
+    monkeypatch.setattr(UploadRepository, "_accept", conflicting)
     await party.go(*STEPS)
     await party.end()
-    assert calls[0] in calls[1:]
+    (group,), later = calls[0], [arrivals for (arrivals,) in calls[1:]]
+    assert group
+    assert all([arrival] in later for arrival in group)
 
 
 def test_an_upload_does_not_show_its_content() -> None:

@@ -26,7 +26,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from blindtally.demo.server_process import STOP_SECONDS, ServerProcess
 from client.analyst.analyst import Analyst
-from client.fleet.config import FleetConfig
+from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
 from client.transport import http_client
 from protocol.api.credentials import new_secret

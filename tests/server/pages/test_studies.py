@@ -19,7 +19,7 @@ from protocol.mechanisms.central.hierarchical_histogram import (
     NOISE_ARRAY,
     SAMPLING_VARIANCE_ARRAY,
 )
-from protocol.study import StudyState
+from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
 from server.pages.history import EstimateHistory
 from tests.server.harness import Served, histogram_request, play, study_request

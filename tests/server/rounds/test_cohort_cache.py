@@ -11,7 +11,7 @@ from secagg.messages import Complaints
 from server.db.repositories.messages import MessageRepository
 from server.errors import ProblemError
 from server.rounds.cohort_cache import AsyncCache, CohortCache
-from server.rounds.decoding import read_all_received_shares
+from server.rounds.cohort_messages import read_all_received_shares
 from tests.server.harness import STEPS, Served
 from tests.server.party import Party
 
@@ -86,7 +86,7 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     await party.end()
     service = party.served.service
     await service.store.cohorts.delete_bodies(1)
-    fresh = CohortCache(service.store)
+    fresh = CohortCache(service.store, service.notifier)
     for ask in (
         partial(fresh.received_shares, slot=0),
         fresh.complaints,
@@ -109,7 +109,7 @@ async def test_a_list_deleted_meanwhile_is_not_kept(
     await party.go("share", "check")
     await party.served.until_phase(party.study, "masking")
     service = party.served.service
-    fresh, batch = CohortCache(service.store), type(service.store.messages)._batch
+    fresh, batch = CohortCache(service.store, service.notifier), type(service.store.messages)._batch
 
     async def stop_behind(messages: MessageRepository, cohort: int, kind: str, last: int) -> object:
         rows = await batch(messages, cohort, kind, last)
@@ -138,7 +138,7 @@ async def test_complaints_weigh_as_much_as_their_signatures(
 
     monkeypatch.setattr("server.rounds.cohort_cache.read_complaints", read)
     monkeypatch.setattr("server.rounds.cohort_cache._MAX_CACHED_PARTICIPANTS", 30)
-    cached = getattr(CohortCache(served.store), name)
+    cached = getattr(CohortCache(served.store, served.service.notifier), name)
     for cohort in (1, 1, 2, 1):  # 17 each, so 30 is enough for one of them
         await cached(cohort)
     assert reads == [1, 2, 1]
@@ -169,7 +169,7 @@ async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
     monkeypatch.setattr("server.rounds.cohort_cache._SINGLE_READS", 1)
     for name in ("_batch", "bodies_of"):
         monkeypatch.setattr(type(messages), name, counted(getattr(type(messages), name)))
-    fresh = CohortCache(each_served.store)
+    fresh = CohortCache(each_served.store, each_served.service.notifier)
 
     async def read(slot: int) -> int:
         """Return the number of bodies that one request reads."""

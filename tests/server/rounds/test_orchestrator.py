@@ -11,7 +11,8 @@ import structlog
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from protocol.mechanism import Answer, Estimate
+from protocol.estimates import Estimate
+from protocol.mechanism import Answer
 from secagg.aggregator import UnmaskingRequest
 from secagg.session import Transcript
 from server.db.database import Database
@@ -22,7 +23,7 @@ from server.db.repositories.messages import MessageRepository
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 from server.notify.notifier import Notifier
-from server.rounds.decoding import read_unmasking_request
+from server.rounds.cohort_messages import read_unmasking_request
 from server.rounds.orchestrator import Orchestrator
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Clock, Served, play, sum_of, together, until_summed
@@ -45,7 +46,7 @@ async def test_a_fault_while_summing_fails_that_cohort_and_no_other(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, other = await served.create(), await served.create()
-    monkeypatch.setattr("server.rounds.decoding.unmask", explode)
+    monkeypatch.setattr("server.rounds.cohort_sums.unmask", explode)
     await play(served, study)
     view = await served.until_closed(study)
     assert view.state == "failed"
@@ -149,7 +150,7 @@ async def test_a_study_that_is_stopped_while_it_is_summed_has_no_sum_and_no_faul
         return await read_unmasking_request(messages, number, view)
 
     stopped: list[object] = []
-    monkeypatch.setattr("server.rounds.decoding.read_unmasking_request", stop_first)
+    monkeypatch.setattr("server.rounds.cohort_sums.read_unmasking_request", stop_first)
     with structlog.testing.capture_logs() as logs:
         await play(served, study)
         for _ in range(20):

@@ -24,7 +24,7 @@ import structlog
 from protocol.api.messages import CohortView, RoundView
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.study import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE
 from tests.server.harness import study_request
 from tests.server.simulation.loop import Loop
 from tests.server.simulation.member import Member, verdict

@@ -82,6 +82,8 @@ def _create_cohorts() -> None:
         sa.Column("deadline", _UTC, nullable=False),
         sa.Column("enrolled", sa.Integer(), nullable=False),
         sa.Column("failure", sa.Text(), nullable=True),
+        sa.Column("received", sa.Integer(), nullable=False),
+        sa.Column("last_received", _UTC, nullable=False),
         sa.Column("poisoned", sa.Boolean(), nullable=False),
         sa.Column("history", sa.JSON(), nullable=False),
         sa.Column("accused", sa.JSON(), nullable=False),

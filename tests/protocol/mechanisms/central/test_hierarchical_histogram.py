@@ -21,8 +21,9 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 from protocol.mechanisms.central.release_mechanism import devices_per_level
 from protocol.privacy.events import LedgerEntry, SkellamNoiseEvent
 from protocol.privacy.ledger import Ledger
+from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_round, run_study
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 from tests.protocol.chance import seeded
 from tests.support.policies import trusting_policy
 

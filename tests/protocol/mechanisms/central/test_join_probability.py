@@ -14,15 +14,16 @@ from pydantic import ValidationError
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
-from protocol.mechanisms.central.queries import distribution
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.triehh import TrieHh
+from protocol.mechanisms.central.value_distribution import distribution
 from protocol.privacy.events import LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.release import Release
+from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
 from protocol.simulation.study import run_study
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 from tests.protocol.chance import fit, no_words, only
 
 TRIE = TrieHh()

@@ -14,9 +14,10 @@ from protocol.mechanisms.central.triehh import TrieHh
 from protocol.privacy.events import LedgerEntry, SampleThresholdEvent
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.loss_distributions import compose, delta_of
+from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
 from protocol.sketches.vote_table import VoteTableShape, failure_probability_bound
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 from tests.protocol.chance import seeded
 
 TRIE = TrieHh()

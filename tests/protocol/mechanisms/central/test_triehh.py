@@ -11,17 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.domains.strings import Alphabet, Utf8
+from protocol.estimates import Estimate
 from protocol.histograms import Histogram
-from protocol.mechanism import Answer, Estimate, add_noise
+from protocol.mechanism import Answer, add_noise
 from protocol.mechanisms.central import triehh
 from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.privacy.release import Release
 from protocol.quantiles.prefix_tree import PrefixTree
+from protocol.question_and_plan import Terms
 from protocol.simulation.chunks import RandomDropout
 from protocol.simulation.study import run_round, run_study
-from protocol.study import EMPTY_STATE, StudyState, Terms
+from protocol.study_state import EMPTY_STATE, StudyState
 from tests.examples import fewer
 from tests.protocol.chance import only, seeded
 from tests.protocol.mechanisms.central.tries import (

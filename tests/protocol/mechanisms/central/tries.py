@@ -11,7 +11,7 @@ from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.triehh import TrieHh
 from protocol.privacy.release import Release
-from protocol.study import Terms, first_plan_fields
+from protocol.question_and_plan import Terms, first_plan_fields
 
 TRIE = TrieHh()
 TERMS = Terms(cohort_size=60, minimum=40)

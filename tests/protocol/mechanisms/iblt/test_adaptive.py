@@ -10,10 +10,11 @@ from pydantic import ValidationError
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
+from protocol.question_and_plan import WORD_BITS, Terms
 from protocol.randomness import seeded_words
 from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS, capacity
 from protocol.sketches.iblt.table import CellFormat, Iblt
-from protocol.study import EMPTY_STATE, WORD_BITS, Terms
+from protocol.study_state import EMPTY_STATE
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from protocol.domains.strings import Alphabet
-from protocol.mechanism import Estimate
+from protocol.estimates import Estimate
 from protocol.mechanisms.iblt.sampled_table import worst_case_threshold
 from protocol.mechanisms.iblt.subsampled import (
     SubsampledIblt,
@@ -18,9 +18,10 @@ from protocol.mechanisms.iblt.subsampled import (
     SubsampledIbltQuestion,
     theorem_parameters,
 )
+from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
 from protocol.sketches.iblt.layout import capacity
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 from tests.protocol.chance import seeded
 
 MECHANISM = SubsampledIblt()

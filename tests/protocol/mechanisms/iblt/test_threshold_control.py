@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from protocol.mechanisms.counted_devices import expected_devices
+from protocol.mechanisms.device_counts import expected_devices
 from protocol.mechanisms.iblt.threshold_control import (
     TableLoad,
     ThresholdController,

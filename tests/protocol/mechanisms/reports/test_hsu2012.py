@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.mechanisms.reports.hsu2012 import LinearQuestion
+from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words, system_words
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 from tests.support.report_audit import compare_reports
 
 TERMS = Terms(cohort_size=1000, minimum=5, mode="semi-honest")

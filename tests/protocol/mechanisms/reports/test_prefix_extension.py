@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.mechanisms.reports.prefix_extension import PrefixPlan, PrefixQuestion
+from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 
 TERMS = Terms(cohort_size=1000, minimum=5, mode="semi-honest")
 MECHANISM = REPORT_MECHANISMS["prefix-extension"]

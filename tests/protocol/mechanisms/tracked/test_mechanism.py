@@ -9,23 +9,22 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from protocol.changes import MAX_BLOCKS
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet
 from protocol.empirical_bayes import decision_threshold
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.tracked.counters import CounterGroup
-from protocol.mechanisms.tracked.forecast import (
-    Forecast,
-    evict_items,
-    history_of,
-)
+from protocol.mechanisms.tracked.eviction import evict_items
+from protocol.mechanisms.tracked.forecast import Forecast
 from protocol.mechanisms.tracked.mechanism import Tracked
+from protocol.mechanisms.tracked.observations import history_of
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import KnownStrings
+from protocol.question_and_plan import Terms
+from protocol.rate_changes import MAX_BLOCKS
 from protocol.simulation.study import RoundOutcome, run_study
-from protocol.study import EMPTY_STATE, Terms
+from protocol.study_state import EMPTY_STATE
 from tests.protocol.chance import seeded
 
 MECHANISM = Tracked()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from protocol.domains.strings import Alphabet, Listed
-from protocol.mechanism import gamma_interval
+from protocol.estimates import gamma_interval
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.past_sketch import (
     PastSketch,
@@ -20,9 +20,10 @@ from protocol.mechanisms.tracked.past_sketch import (
     store_sketch,
 )
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
-from protocol.mechanisms.tracked.rates import STATIONARY, Drift, History
+from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift, History
+from protocol.question_and_plan import Terms
 from protocol.simulation.study import RoundOutcome, run_study
-from protocol.study import StudyState, Terms
+from protocol.study_state import StudyState
 
 MECHANISM = Tracked()
 NAMES = tuple(f"{number:04}" for number in range(1500))

@@ -12,8 +12,8 @@ from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import StringPiece
+from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
-from protocol.study import Terms
 
 MECHANISM = Tracked()
 DEVICES, ROUNDS, ITEM_BYTES = 64, 9, 60

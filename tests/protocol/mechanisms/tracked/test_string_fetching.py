@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.tracked.string_fetching import KnownStrings, StringPieces, piece_numbers
-from protocol.study import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE
 
 DOMAIN = Hashed(max_bytes=60)
 MAX_COUNT = 10_000

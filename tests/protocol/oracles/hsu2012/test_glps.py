@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.populations import glps_error
+from benchmarks.one_heavy_hitter import glps_error
 from protocol.oracles.hsu2012.glps import Scrambling, SparseRecovery, paper_sparsity
 
 SEED = bytes(32)

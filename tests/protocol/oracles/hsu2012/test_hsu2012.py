@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.populations import count_recoveries, with_runner_up, with_uniform_tail
+from benchmarks.one_heavy_hitter import count_recoveries, with_runner_up, with_uniform_tail
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import SparseRecovery
 from protocol.oracles.hsu2012.johnson_lindenstrauss import JohnsonLindenstrauss

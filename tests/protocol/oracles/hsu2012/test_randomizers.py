@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from protocol.oracles.hsu2012.bucket import BucketProjection
-from protocol.oracles.hsu2012.composition import gaussian_delta, laplace_delta
 from protocol.oracles.hsu2012.glps import SparseRecovery
 from protocol.oracles.hsu2012.johnson_lindenstrauss import JohnsonLindenstrauss
+from protocol.oracles.hsu2012.noise_calibration import gaussian_delta, laplace_delta
 from protocol.oracles.hsu2012.projection_oracle import Projection
 from protocol.oracles.hsu2012.randomizers import AdditiveNoise, SampledResponse
 

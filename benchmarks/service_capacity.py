@@ -1,0 +1,269 @@
+"""Resources of a service for its number of devices: a model of measured costs, and a simulation.
+
+    python -m benchmarks.service_capacity [--devices N ...] [--seconds T] [--cohort n] [--words W]
+                                  [--cores S] [--json PATH]
+
+The *model* is arithmetic over the costs of one device, one byte and one cohort (`UnitCosts`,
+measured by `benchmarks.service` and `benchmarks.secagg`):
+
+    load       devices per second x (CPU of a device + CPU of its cohort / n) / cores
+    a phase    a device's response time, spread as D, and the later of the last device to begin and
+               the servers to finish: D / 2 + max(D, n c / S') + c, where S' are the cores that
+               joining devices leave free; with dropouts, the idle seconds more
+    an answer  all phases of a full cohort, and the unmasking of its sum on one core
+
+The *simulation* (simpy) has the same costs and none of these formulas: devices arrive by a Poisson
+process, fill cohorts, wait for one another, think, and queue for cores, first come, first served.
+Both are printed for some loads. They agree within 10% on load and 15% on the time to an
+answer, up to a load of 0.7 (`tests/test_service_capacity.py`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import simpy
+
+from benchmarks.harness import BenchmarkRow, argument_parser, report
+from secagg.parameters import Assumptions, Parameters, choose_parameters
+
+PHASES = ("sharing", "checking", "masking", "confirming", "unmasking")  # after enrolling
+TARGET_UTILISATION = 0.6  # of the servers, at the daily peak: above it, queues grow
+_SIMULATED_SECONDS = 400.0  # many times the time to an answer
+PEAK_TO_MEAN_RATIO = 3  # of a day's arrivals
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCosts:
+    """Measured costs: CPU seconds, and bytes.
+
+    November 2026, two cores that others used, too: `benchmarks.service` with PostgreSQL, 200 and
+    1,000 devices, 10,000 and 100,000 words (a request 4 ms, joining 6; twelve requests in five
+    phases); `secure_sums/floors.py` times 1.3, the ratio that `benchmarks.secagg` measures.
+    """
+
+    join: float = 6e-3  # a server's CPU for a device that enrols
+    message: float = 9.6e-3  # and for each later phase: a question, its answer, a small message
+    message_member: float = 0.0  # and per device in the cohort: 200 and 1,000 do not differ
+    byte: float = 3e-9  # a server's CPU per byte that a device sends
+    database: float = 9e-3  # PostgreSQL's CPU per device
+    database_byte: float = 7e-9
+    mask: float = 6e-6  # to remove one mask
+    mask_word: float = 1e-9  # and per 32-bit word of it
+    key_agreement: float = 5e-5  # to agree on a key with a neighbour of a dropout
+    holder_bytes: float = 217.0  # that a device sends for each of its holders, in all messages
+    download_bytes_per_member: float = 296.0  # and receives for each device in its cohort
+    download_bytes_per_holder: float = 234.0  # and for each dealer whose shares it holds (counted)
+
+
+MEASURED_COSTS = UnitCosts()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSetting:
+    """A load: cohorts of `n` on `cores`, with a share `dropout` of dropouts.
+
+    Devices assume the rate `assumed` for corruption and for dropouts; it determines their numbers
+    of holders and of neighbours.
+    """
+
+    n: int
+    words: int  # of 32 bits
+    cores: int
+    per_second: float  # devices
+    dropout: float = 0.05
+    assumed: float = 0.1
+    response_seconds: float = 2.0  # of a device, from half of it to half more
+    idle_seconds: float = 5.0
+
+    @property
+    def sent_bytes(self) -> float:
+        """Return the bytes that a device sends, which are kept during its round."""
+        return 4 * self.words + MEASURED_COSTS.holder_bytes * self.holders
+
+    @property
+    def holders(self) -> int:
+        """Return the number of a device's holders (k)."""
+        return self._parameters.holders
+
+    @property
+    def neighbours(self) -> float:
+        """Return the mean number of a device's neighbours: selected by it, or selecting it."""
+        selected = self._parameters.neighbours
+        return 2 * selected - selected**2 / (self.n - 1)
+
+    @property
+    def _parameters(self) -> Parameters:
+        return choose_parameters(self.n, Assumptions(self.assumed, self.assumed))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """The state of a service under a load."""
+
+    load: float  # of the cores
+    answer: float  # seconds from a full cohort to its sum
+
+
+def phase_cpu(costs: UnitCosts, setting: LoadSetting, phase: str) -> float:
+    """Return a server's CPU for a device in a phase."""
+    upload = costs.byte * setting.sent_bytes if phase == "masking" else 0.0
+    return costs.message + costs.message_member * setting.n + upload
+
+
+def cohort_cpu(costs: UnitCosts, setting: LoadSetting) -> float:
+    """Return a server's CPU to unmask a sum: all dropouts are before the last phase."""
+    dropouts = setting.dropout * setting.n
+    pairs = dropouts * setting.neighbours * (1 - setting.dropout)
+    masks = setting.n - dropouts + pairs
+    return masks * (costs.mask + costs.mask_word * setting.words) + pairs * costs.key_agreement
+
+
+def device_cpu(costs: UnitCosts, setting: LoadSetting) -> float:
+    """Return a server's CPU for a device in all phases, with its part of its cohort."""
+    phases = sum(phase_cpu(costs, setting, phase) for phase in PHASES) * (1 - setting.dropout)
+    return costs.join + phases + cohort_cpu(costs, setting) / setting.n
+
+
+def model_load(costs: UnitCosts, setting: LoadSetting) -> LoadResult:
+    """Return the result of the model."""
+    load = setting.per_second * device_cpu(costs, setting) / setting.cores
+    # Cohorts that fill one after the other do not overlap: during a phase, the only other work is
+    # that of devices that join the next cohorts.
+    free = setting.cores - setting.per_second * costs.join
+    answer = cohort_cpu(costs, setting)
+    for phase in PHASES:
+        each = phase_cpu(costs, setting, phase)
+        drained = setting.n * (1 - setting.dropout) * each / free
+        answer += setting.response_seconds / 2 + max(setting.response_seconds, drained) + each
+        answer += setting.idle_seconds if setting.dropout else 0.0
+    return LoadResult(load, answer)
+
+
+def simulate_load(
+    costs: UnitCosts, setting: LoadSetting, seconds: float, rng: Random
+) -> LoadResult:
+    """Return the result of the second half of a simulation of `seconds`."""
+    service = _QueueSimulation(costs, setting, seconds, rng)
+    return service.run()
+
+
+class _QueueSimulation:
+    """Devices that arrive in cohorts, and the cores that they queue for."""
+
+    def __init__(self, costs: UnitCosts, setting: LoadSetting, seconds: float, rng: Random) -> None:
+        self._costs, self._setting, self._seconds, self._rng = costs, setting, seconds, rng
+        self._environment = simpy.Environment()
+        self._cores = simpy.Resource(self._environment, setting.cores)
+        self._busy, self._answers = 0.0, list[float]()
+
+    def run(self) -> LoadResult:
+        self._environment.process(self._arrivals())
+        self._environment.run()
+        busy = self._busy / (self._seconds / 2 * self._setting.cores)
+        return LoadResult(busy, fmean(self._answers))
+
+    def _arrivals(self) -> Iterator[Any]:
+        while self._environment.now < self._seconds:
+            joining = []
+            for _ in range(self._setting.n):
+                yield self._environment.timeout(self._rng.expovariate(self._setting.per_second))
+                joining.append(self._environment.process(self._work(self._costs.join)))
+            self._environment.process(self._cohort(joining))
+
+    def _cohort(self, joining: list[Any]) -> Iterator[Any]:
+        setting, full = self._setting, self._environment.now
+        yield simpy.AllOf(self._environment, joining)
+        for phase in PHASES:
+            cpu = phase_cpu(self._costs, setting, phase)
+            survivors = round(setting.n * (1 - setting.dropout))
+            answers = [self._environment.process(self._answer(cpu)) for _ in range(survivors)]
+            yield simpy.AllOf(self._environment, answers)
+            if setting.dropout:
+                yield self._environment.timeout(setting.idle_seconds)
+        yield from self._work(cohort_cpu(self._costs, setting))
+        if full >= self._seconds / 2:
+            self._answers.append(self._environment.now - full)
+
+    def _answer(self, cpu: float) -> Iterator[Any]:
+        yield self._environment.timeout(
+            self._setting.response_seconds * self._rng.uniform(0.5, 1.5)
+        )
+        yield from self._work(cpu)
+
+    def _work(self, cpu: float) -> Iterator[Any]:
+        with self._cores.request() as turn:
+            yield turn
+            yield self._environment.timeout(cpu)
+        if self._seconds / 2 <= self._environment.now < self._seconds:
+            self._busy += cpu
+
+
+def capacity_rows(
+    costs: UnitCosts, setting: LoadSetting, devices: float, seconds: float
+) -> list[BenchmarkRow]:
+    """Return the resources of a load whose peak is `PEAK_TO_MEAN_RATIO` times its mean."""
+    rate = PEAK_TO_MEAN_RATIO * devices / seconds
+    each = device_cpu(costs, setting)
+    database = costs.database + costs.database_byte * setting.sent_bytes
+    received = (
+        costs.download_bytes_per_member * setting.n
+        + costs.download_bytes_per_holder * setting.holders
+    )
+    sent = setting.sent_bytes
+    figures = [
+        ("devices a second, peak", rate, "1/s"),
+        ("server CPU a device", 1e3 * each, "ms"),
+        (
+            f"cores of servers, {TARGET_UTILISATION:.0%} busy at the peak",
+            rate * each / TARGET_UTILISATION,
+            "",
+        ),
+        ("cores of databases", rate * database / TARGET_UTILISATION, ""),
+        ("written", rate * sent / 1e6, "MB/s"),
+        ("received from devices", rate * sent * 8 / 1e9, "Gbit/s"),
+        ("sent to devices", rate * received * 8 / 1e9, "Gbit/s"),
+    ]
+    name = f"{devices:,.0f} devices in {seconds / 3600:g} h"
+    return [BenchmarkRow(f"{name}: {figure}", value, unit) for figure, value, unit in figures]
+
+
+def validation_rows(
+    costs: UnitCosts, setting: LoadSetting, loads: list[float], seed: int = 1
+) -> list[BenchmarkRow]:
+    """Return rows of the simulation with the model as reference, under some loads."""
+    rows = []
+    for load in loads:
+        rate = load * setting.cores / device_cpu(costs, setting)
+        loaded = replace(setting, per_second=rate)
+        model = model_load(costs, loaded)
+        simulated = simulate_load(costs, loaded, _SIMULATED_SECONDS, Random(seed))
+        name = f"load {load:g}, {rate:,.1f} devices per second:"
+        rows.append(BenchmarkRow(f"{name} load", simulated.load, "", model.load))
+        rows.append(BenchmarkRow(f"{name} answer", simulated.answer, "s", model.answer))
+    return rows
+
+
+def main() -> None:
+    """Print the plan and the check, and write JSON rows if asked."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--devices", type=float, nargs="+", default=[1e6, 1e9])
+    parser.add_argument("--seconds", type=float, default=86_400, help="Duration of all arrivals.")
+    parser.add_argument("--cohort", type=int, default=1000)
+    parser.add_argument("--words", type=int, default=10_000, help="32-bit words of a vector.")
+    parser.add_argument("--cores", type=int, default=4, help="Cores of the simulated service.")
+    options = parser.parse_args()
+    setting = LoadSetting(options.cohort, options.words, options.cores, 1.0)
+    rows = [
+        row
+        for n in options.devices
+        for row in capacity_rows(MEASURED_COSTS, setting, n, options.seconds)
+    ]
+    rows += validation_rows(MEASURED_COSTS, setting, [0.3, 0.5, 0.7])
+    report(rows, "model", options.json)
+
+
+if __name__ == "__main__":
+    main()

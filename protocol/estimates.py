@@ -1,0 +1,203 @@
+"""Estimated counts of items, with their intervals, and the expected errors of a list of them.
+
+The estimates of earlier rounds are columns of the study state (`study_state.py`).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammainccinv, gammaincinv, ndtri
+
+from protocol.arrays import Floats, Indices
+from protocol.domains.registry import Domain
+from protocol.public_model import PublicModel
+from protocol.study_state import StudyState
+
+CONFIDENCE_LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Estimated count of an item in one round, or over several rounds, with its variance.
+
+    `cohort_p_value` is the probability that cohorts of honest devices differ as much as in one of
+    the rounds; None if that is not notable, or the cohorts were not compared. `probability` is that
+    of a heavy item, if the mechanism estimates it from the distribution of all items.
+    """
+
+    item: str
+    count: float
+    variance: float
+    cohort_p_value: float | None = None
+    probability: float | None = None
+
+
+class ListQuality(PublicModel):
+    """Expected errors of a list of heavy hitters, and the items that are not on it.
+
+    `expected_precision` is the expected share of listed items that are heavy, and `expected_missed`
+    the expected number of heavy items that are not listed. `tokens` is the estimated number of
+    tokens of all items, of which `unlisted_share` belong to items that are not listed.
+    `distinct_items` is a lower bound: there may be more items that are too rare for an estimate.
+    """
+
+    expected_precision: float
+    expected_missed: float
+    tokens: float
+    tokens_standard_error: float
+    unlisted_share: float
+    distinct_items: float
+
+
+def quality_sentence(quality: ListQuality) -> str:
+    """Return `quality` in words."""
+    return (
+        f"Of the heavy hitters listed, {quality.expected_precision:.1%} are expected to reach the "
+        f"threshold, and about {quality.expected_missed:,.0f} others to reach it as well. Items "
+        f"that are not listed have {quality.unlisted_share:.0%} of all tokens, of which there are "
+        f"about {quality.tokens:,.0f}. There are about {quality.distinct_items:,.0f} different "
+        "items."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAnswer:
+    """Heavy hitters of a study, highest estimate first; `quality` is None if it is not known."""
+
+    heavy_hitters: tuple[Estimate, ...]
+    quality: ListQuality | None = None
+
+
+COUNT_COLUMN, VARIANCE_COLUMN = "count", "variance"  # columns of a study state
+_COHORT_EVIDENCE_COLUMN = "cohort evidence"  # -ln of the smallest p-value of a round, if notable
+MAX_SHOWN_ESTIMATES = 1000  # of the estimates of one round
+
+
+def ranked(estimates: Iterable[Estimate]) -> list[Estimate]:
+    """Return `estimates`, highest count first; equal counts in the order of items."""
+    return sorted(estimates, key=lambda estimate: (-estimate.count, estimate.item))
+
+
+def estimates_of_values(
+    domain: Domain, values: Indices, counts: Floats, variances: Floats
+) -> list[Estimate]:
+    """Return the ranked estimates of `values`, which are also the indices of their counts."""
+    names = domain.names_of(values.astype(np.uint64))
+    return ranked(
+        Estimate(name, float(counts[value]), float(variances[value]))
+        for name, value in zip(names, values.tolist(), strict=True)
+        if name is not None
+    )
+
+
+def estimates_of_rows(
+    state: StudyState,
+    rows: Indices,
+    counts: Floats,
+    variances: Floats,
+    probabilities: Floats | None = None,
+) -> list[Estimate]:
+    """Return the ranked estimates of the items in `rows` of `state`, with their p-values."""
+    evidence = state.column(_COHORT_EVIDENCE_COLUMN)
+    return ranked(
+        Estimate(
+            state.items[row],
+            float(counts[row]),
+            float(variances[row]),
+            math.exp(-evidence[row]) if evidence[row] else None,
+            None if probabilities is None else float(probabilities[row]),
+        )
+        for row in rows.tolist()
+    )
+
+
+def flags(state: StudyState) -> NDArray[np.bool_]:
+    """Return for each item of `state` whether its cohorts differed notably in a round."""
+    flagged: NDArray[np.bool_] = state.column(_COHORT_EVIDENCE_COLUMN) > 0
+    return flagged
+
+
+def add_estimates(state: StudyState, estimates: Sequence[Estimate]) -> StudyState:
+    """Return `state` with the counts and variances of a round's `estimates` added.
+
+    Of the p-values of an item in several rounds, the smallest is kept.
+    """
+    counts = np.array([estimate.count for estimate in estimates], np.float64)
+    variances = np.array([estimate.variance for estimate in estimates], np.float64)
+    items = [estimate.item for estimate in estimates]
+    state = state.add(items, {COUNT_COLUMN: counts, VARIANCE_COLUMN: variances})
+    flagged = [each for each in estimates if each.cohort_p_value is not None]
+    if not flagged:
+        return state
+    evidence = state.column(_COHORT_EVIDENCE_COLUMN).copy()
+    for each in flagged:
+        assert each.cohort_p_value is not None
+        row, of_round = state.rows[each.item], -math.log(max(each.cohort_p_value, math.ulp(0)))
+        evidence[row] = max(evidence[row], of_round)
+    return state.with_column(_COHORT_EVIDENCE_COLUMN, evidence)
+
+
+def replace_estimates(state: StudyState, estimates: Sequence[Estimate]) -> StudyState:
+    """Return `state` with its estimates replaced by `estimates`, which cover all rounds."""
+    return add_estimates(StudyState(arrays=state.arrays), estimates)
+
+
+def count_significant(estimates: Iterable[Estimate]) -> float:
+    """Return the number of `estimates` above three of their standard deviations."""
+    return float(sum(each.count > 3 * each.variance**0.5 for each in estimates))
+
+
+def gamma_interval(
+    counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
+) -> tuple[Floats, Floats]:
+    """Return the ends of intervals that hold each true count with probability `level`.
+
+    A count that is estimated from samples is a weighted sum of Poisson counts, and skewed if it
+    rests on few of them. So its interval is the one of a gamma distribution with the same mean y
+    and variance v, whose upper end is moved by one more sample of weight w = v / y:
+
+        low   =  quantile(a / 2)      of Gamma(mean y, variance v)
+        high  =  quantile(1 - a / 2)  of Gamma(mean y + w, variance v + w^2)
+
+    It is nearly the normal interval if v is small compared with y. It holds for an item that is
+    chosen beforehand. Of the items that are reported *because* their estimates are high, more are
+    estimated too high than too low.
+
+    Source: [FayFeuer97], for weighted sums of Poisson counts.
+    """
+    low, high = counts.astype(np.float64), counts.astype(np.float64)
+    regular = (variances > 0) & (counts > 0)
+    y, v = low[regular], variances[regular]
+    w, tail = v / y, (1 - level) / 2
+    low[regular] = gammaincinv(y**2 / v, tail) * w
+    mean, spread = y + w, v + w**2
+    high[regular] = gammainccinv(mean**2 / spread, tail) * spread / mean
+    return low, high
+
+
+def normal_interval(
+    counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
+) -> tuple[Floats, Floats]:
+    """Return the ends of normal intervals that hold each true count with probability `level`.
+
+    They are for counts that are estimated from locally private reports: sums of noise that is much
+    larger than the count's own part. They may be below 0.
+    """
+    margin = -float(ndtri((1 - level) / 2)) * np.sqrt(np.maximum(variances, 0))
+    return counts - margin, counts + margin
+
+
+def reaches_threshold(
+    counts: Floats, variances: Floats, threshold: float, confidence: float
+) -> NDArray[np.bool_]:
+    """Return for each count whether it is `threshold` or more with probability `confidence`.
+
+    At 1/2 the estimate alone decides. An item with exactly this count is treated as heavy with
+    probability about 1 - `confidence`.
+    """
+    margin = float(ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
+    heavy: NDArray[np.bool_] = counts >= threshold + margin
+    return heavy

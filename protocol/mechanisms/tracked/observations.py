@@ -1,0 +1,137 @@
+"""Observations that a study keeps of the items that it tracks, by block of rounds.
+
+The study state keeps for each block the tokens observed of each item, and the devices in which it
+was exposed (`rate_filter.py`). `devices` and `sampled exposure` hold for all items alike. Each item
+has a column of the exposure that it had in addition, by being counted. An item without any token so
+far was exposed to all sampled devices, so its first sample needs no column to be filled.
+
+Most items that are ever sampled are rare. They are remembered too: their tokens are subtracted from
+the cells of sketches that they share with others (`past_sketch.py`). If there are very many, the
+rarest are evicted (`eviction.py`).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from protocol.arrays import Floats, Integers
+from protocol.estimates import Estimate, add_estimates
+from protocol.mechanisms.device_counts import add_recent_devices
+from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
+from protocol.mechanisms.tracked.drift_measurement import measure_drift
+from protocol.mechanisms.tracked.rate_filter import Drift, History
+from protocol.question_and_plan import Plan
+from protocol.rate_changes import RateHistory, block_ends, block_of
+from protocol.study_state import StudyState
+
+# Arrays of the study state.
+_DEVICES_ARRAY = "devices"  # by block
+_SAMPLED_EXPOSURE_ARRAY = "sampled exposure"  # by block
+_SPREAD_ARRAY = "sampling spread"  # sampling variance of all read rounds, per token per device
+_DRIFT_ARRAY = "drift"  # phi, dispersion, trend, and the jump before each block
+# Columns of the study state, the first two for each block.
+_OBSERVED_COLUMN, _EXPOSURE_COLUMN = "observed {}", "exposure {}"
+LAST_SLIP_COLUMN = "last slip"
+_COUNTED_SPREAD_COLUMN = "sampling spread of counted rounds"
+SLIP_VARIANCE_COLUMN = "slip variance"  # variance that slips add to the counts of each item
+
+
+def record_round(
+    plan: Plan,
+    state: StudyState,
+    participants: int,
+    counted: Sequence[Estimate],
+    sampled: Sequence[Estimate] | None,
+) -> StudyState:
+    """Return `state` with a round's `counted` and `sampled` items; None if the table is unread."""
+    sampler = ThresholdSampler(plan.t, plan.question.contribution)
+    block = block_of(plan.round, plan.rounds)
+    sampled_exposure = participants / sampler.mean_threshold if sampled is not None else 0.0
+    by_block = ((_DEVICES_ARRAY, participants), (_SAMPLED_EXPOSURE_ARRAY, sampled_exposure))
+    for name, amount in by_block:
+        blocks = state.arrays.get(name, np.zeros(len(block_ends(plan.rounds)))).copy()
+        blocks[block] += amount
+        state = state.with_array(name, blocks)
+    state = add_recent_devices(state, participants)
+    columns = {
+        _OBSERVED_COLUMN.format(block): np.array([each.count for each in counted], np.float64),
+        _EXPOSURE_COLUMN.format(block): np.full(len(counted), participants - sampled_exposure),
+        SLIP_VARIANCE_COLUMN: np.array([each.variance for each in counted], np.float64),
+    }
+    state = state.add([each.item for each in counted], columns)
+    if sampled:
+        items = [each.item for each in sampled]
+        tokens = np.array([each.count for each in sampled]) / sampler.mean_threshold
+        state = state.add(items, {_OBSERVED_COLUMN.format(block): tokens})
+    state = add_estimates(state, [*counted, *(sampled or [])])
+    if sampled is not None:
+        spread = participants * (sampler.mean_threshold - 1)
+        state = state.with_array(_SPREAD_ARRAY, _spread(state) + spread)
+        column = {_COUNTED_SPREAD_COLUMN: np.full(len(counted), spread)}
+        state = state.add([each.item for each in counted], column)
+    drift = measure_drift(history_of(state))
+    jumps = [drift.breaks.get(number, 0.0) for number in range(len(state.arrays[_DEVICES_ARRAY]))]
+    drift_array = np.array([drift.phi, drift.dispersion, drift.trend, *jumps])
+    return state.with_array(_DRIFT_ARRAY, drift_array)
+
+
+def record_slips(state: StudyState, items: Sequence[str], slips: Integers) -> StudyState:
+    """Return `state` with the `slips` of the last round, in place of earlier ones."""
+    column = np.zeros(len(state.items))
+    column[[state.rows[item] for item in items]] = slips
+    return state.with_column(LAST_SLIP_COLUMN, column)
+
+
+def sampling_variances(state: StudyState, rates: Floats) -> Floats:
+    """Return the variances of totals at `rates`, in tokens per device, without a model of drift.
+
+    A sampled token has variance E[T] - 1, and an item that is counted has none. The samples of one
+    item are too few for this variance: an item that was found late would have too low an estimate
+    with too low an error. So its rate over all rounds is used.
+    """
+    uncounted = np.maximum(_spread(state) - state.column(_COUNTED_SPREAD_COLUMN), 0)
+    variances: Floats = state.column(SLIP_VARIANCE_COLUMN) + np.maximum(rates, 0) * uncounted
+    return variances
+
+
+def _spread(state: StudyState) -> Floats:
+    spread: Floats = state.arrays.get(_SPREAD_ARRAY, np.zeros(1))
+    return spread
+
+
+def history_of(state: StudyState) -> History:
+    """Return the observations in `state`, after one round or more."""
+    devices, sampled = state.arrays[_DEVICES_ARRAY], state.arrays[_SAMPLED_EXPOSURE_ARRAY]
+    blocks = range(len(devices))
+    observed = np.stack([state.column(_OBSERVED_COLUMN.format(block)) for block in blocks], axis=1)
+    counted = np.stack([state.column(_EXPOSURE_COLUMN.format(block)) for block in blocks], axis=1)
+    last = int(np.flatnonzero(devices)[-1]) + 1 if devices.any() else 0
+    return History(observed[:, :last], (counted + sampled)[:, :last], devices[:last])
+
+
+def rate_history_of(plan: Plan, state: StudyState, names: Sequence[str]) -> RateHistory | None:
+    """Return the observations of the items `names` by block; None before the first round."""
+    if _DEVICES_ARRAY not in state.arrays:
+        return None
+    history, rows = history_of(state), [state.rows[name] for name in names]
+    return RateHistory(
+        np.maximum(history.observed[rows], 0),
+        history.exposure[rows],
+        history.devices,
+        block_ends(plan.rounds)[: len(history.devices)],
+        drift_of(state).dispersion,
+        state.column(SLIP_VARIANCE_COLUMN)[rows],
+    )
+
+
+def sampled_share(state: StudyState) -> float:
+    """Return the share of all tokens that were sampled while their items were not counted."""
+    sampled, devices = state.arrays[_SAMPLED_EXPOSURE_ARRAY], state.arrays[_DEVICES_ARRAY]
+    return float(sampled.sum() / devices.sum())
+
+
+def drift_of(state: StudyState) -> Drift:
+    """Return the measured drift of rates, after one round or more."""
+    phi, dispersion, trend, *jumps = state.arrays[_DRIFT_ARRAY].tolist()
+    breaks = {block: jump for block, jump in enumerate(jumps) if jump}
+    return Drift(phi, dispersion, breaks, trend)

@@ -1,0 +1,1 @@
+"""Routes of devices and of the registrar that seats them."""

@@ -1,0 +1,87 @@
+"""Group commit: writes that arrive during a commit share the next one.
+
+A commit waits for the disk, so a transaction per write is slow, and costs the processor more than
+its statements. The first write starts a transaction at once; those that arrive meanwhile form the
+next group. No write waits for a timer, and each is acknowledged only after its commit.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from sqlalchemy.exc import DataError, IntegrityError
+
+T = TypeVar("T")
+R = TypeVar("R")
+_MAX_GROUP_WRITES: Final = 256
+_MAX_GROUP_BYTES: Final = 16 * 2**20  # of bodies, which the transaction holds in memory
+
+
+class GroupCommit(Generic[T, R]):
+    """Queue of writes, of which `commit` stores a group in one transaction.
+
+    `commit` returns one result for each write, in order: an exception refuses that write alone, and
+    the transaction must not have stored anything of it. If the database refuses a value, or a key
+    exists already, the writes are repeated one by one, so that none fails because of another one.
+    `nbytes` is the size of a write.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[Sequence[T]], Awaitable[Sequence[R | Exception]]],
+        nbytes: Callable[[T], int] = lambda _: 0,
+    ) -> None:
+        self._commit = commit
+        self._nbytes = nbytes
+        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, write: T) -> R:
+        """Return the result of `write` after its commit.
+
+        A caller that is cancelled does not withdraw its write.
+        """
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((write, future))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        return await future
+
+    async def _run(self) -> None:
+        while self._waiting:
+            size = self._next_group_size()
+            group, self._waiting = self._waiting[:size], self._waiting[size:]
+            for (_, future), result in zip(group, await self._results(group), strict=True):
+                if future.cancelled():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
+
+    def _next_group_size(self) -> int:
+        size = nbytes = 0
+        for write, _ in self._waiting[:_MAX_GROUP_WRITES]:
+            nbytes += self._nbytes(write)
+            if size and nbytes > _MAX_GROUP_BYTES:
+                break
+            size += 1
+        return size
+
+    async def _results(
+        self, group: Sequence[tuple[T, asyncio.Future[R]]]
+    ) -> Sequence[R | Exception]:
+        writes = [write for write, _ in group]
+        try:
+            return await self._commit(writes)
+        except (IntegrityError, DataError):  # of one of them; nothing was stored
+            pass
+        except Exception as error:
+            return [error] * len(writes)
+        results: list[R | Exception] = []
+        for write in writes:
+            try:
+                results += await self._commit([write])
+            except Exception as error:
+                results.append(error)
+        return results

@@ -1,0 +1,175 @@
+"""Repository of uploads: the messages that participants send in the phases of their cohort.
+
+Uploads that arrive together are stored in one transaction (`server/db/group_commit.py`). It locks
+their cohorts, so no phase ends meanwhile, and counts the messages of each.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, cast
+
+from sqlalchemy import Connection, Row, Table, bindparam, insert, select, update
+from sqlalchemy.orm import Session
+
+from protocol.api.messages import ProblemType
+from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase
+from server.db.database import Repository, write_transaction
+from server.db.group_commit import GroupCommit
+from server.db.repositories.participants import ParticipantSlot
+from server.db.schema import CohortRow, MessageRow
+from server.errors import ProblemError, cohort_failed, out_of_phase
+
+_PHASE_OF_KIND = {kind: phase for phase, kind in MESSAGE_KIND.items()}
+_COHORTS = cast("Table", CohortRow.__table__)
+_MESSAGES = cast("Table", MessageRow.__table__)
+# Built once: building these statements takes longer than running them.
+_LOCKED_COHORTS = (
+    select(_COHORTS.c.id, _COHORTS.c.phase, _COHORTS.c.deadline, _COHORTS.c.failure)
+    .where(_COHORTS.c.id.in_(bindparam("cohorts", expanding=True)))
+    .order_by(_COHORTS.c.id)  # two groups lock several cohorts in one order
+    .with_for_update(key_share=True)
+)
+_STORED_DIGESTS = select(_MESSAGES.c.slot, _MESSAGES.c.digest).where(
+    _MESSAGES.c.cohort == bindparam("cohort"),
+    _MESSAGES.c.kind == bindparam("kind"),
+    _MESSAGES.c.slot.in_(bindparam("slots", expanding=True)),
+)
+_INSERT = insert(MessageRow)
+_COUNT = (
+    update(_COHORTS)
+    .where(_COHORTS.c.id == bindparam("cohort"))
+    .values(received=_COHORTS.c.received + bindparam("new"), last_received=bindparam("now"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUpload:
+    """Upload of a participant, stored as one row, or as two of different kinds.
+
+    `kind` is the kind of the phase. That the participant sent the message of the phase before is
+    checked with its content, since it cannot change any more.
+    """
+
+    kind: MessageKind
+    bodies: Mapping[MessageKind, bytes | memoryview] = field(repr=False)
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of all bodies."""
+        digest = sha256()
+        for body in self.bodies.values():  # joining them would copy long vectors
+            digest.update(body)
+        return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """Upload of the participant in `slot`, which arrived at this monotonic time in seconds."""
+
+    slot: ParticipantSlot
+    upload: DeviceUpload
+    digest: bytes
+    seconds: float
+
+    @property
+    def key(self) -> tuple[int, MessageKind, int]:
+        return self.slot.cohort, self.upload.kind, self.slot.slot
+
+    @property
+    def nbytes(self) -> int:
+        return sum(len(body) for body in self.upload.bodies.values())
+
+
+class UploadRepository(Repository):
+    """Repository of uploads."""
+
+    async def accept(self, slot: ParticipantSlot, upload: DeviceUpload) -> None:
+        """Store the upload of a participant, if its cohort is in the right phase.
+
+        Raises:
+            ProblemError: if the participant uploaded other content before, the cohort is in another
+                phase or its deadline has passed, or the cohort failed.
+        """
+        arrived = self.database.monotonic_seconds()  # time in the writers' queue does not count
+        await self._groups(_Arrival(slot, upload, upload.digest(), arrived))
+
+    @cached_property
+    def _groups(self) -> GroupCommit[_Arrival, None]:
+        return GroupCommit(self._accept, lambda arrival: arrival.nbytes)
+
+    @write_transaction
+    def _accept(
+        self, session: Session, arrivals: Sequence[_Arrival]
+    ) -> Sequence[ProblemError | None]:
+        """Store all uploads that are not refused; return the refusal of each, or None."""
+        connection, waited = session.connection(), self.database.monotonic_seconds()
+        cohorts = {arrival.slot.cohort for arrival in arrivals}
+        locked = connection.execute(_LOCKED_COHORTS, {"cohorts": [*cohorts]})
+        statuses = {row.id: row for row in locked}
+        now = self.database.now(session)
+        stored = _stored_digests(connection, arrivals)
+        results, rows, counts = list[ProblemError | None](), list[dict[str, Any]](), Counter[int]()
+        for arrival in arrivals:
+            digest = stored.get(arrival.key)
+            if digest != arrival.digest:
+                at = now - timedelta(seconds=waited - arrival.seconds)
+                refusal = _refusal(statuses[arrival.slot.cohort], arrival.upload, at, digest)
+                results.append(refusal)
+                if refusal is not None:
+                    continue
+                stored[arrival.key] = arrival.digest
+                counts[arrival.slot.cohort] += 1
+                rows += _rows(arrival, now)
+            else:
+                results.append(None)
+        if rows:
+            session.execute(_INSERT, rows)
+            new = [{"cohort": cohort, "new": n, "now": now} for cohort, n in counts.items()]
+            connection.execute(_COUNT, new)
+        return results
+
+
+def _stored_digests(
+    connection: Connection, arrivals: Sequence[_Arrival]
+) -> dict[tuple[int, MessageKind, int], bytes]:
+    """Return the digests of the messages that are already stored, by cohort, kind and slot."""
+    slots = defaultdict(list)
+    for cohort, kind, slot in (arrival.key for arrival in arrivals):
+        slots[cohort, kind].append(slot)
+    stored = {}
+    for (cohort, kind), of_kind in slots.items():
+        parameters = {"cohort": cohort, "kind": kind, "slots": of_kind}
+        for slot, digest in connection.execute(_STORED_DIGESTS, parameters):
+            stored[cohort, kind, slot] = digest
+    return stored
+
+
+def _refusal(
+    status: Row[int, Phase, datetime, str | None],
+    upload: DeviceUpload,
+    arrived: datetime,
+    stored_digest: bytes | None,
+) -> ProblemError | None:
+    """Return the refusal of an upload that is not stored yet, None if it can be stored."""
+    kind, phase = upload.kind, status.phase
+    if stored_digest is not None:
+        detail = f"{kind} with other content was sent before"
+        return ProblemError(ProblemType.CONFLICT, detail, phase=phase)
+    if phase is Phase.FAILED:
+        return cohort_failed(status.failure)
+    if phase is not _PHASE_OF_KIND[kind]:
+        return out_of_phase(kind, _PHASE_OF_KIND[kind], phase)
+    if arrived >= status.deadline:
+        detail = f"the deadline of {phase} has passed: {status.deadline.isoformat()}"
+        return ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
+    return None
+
+
+def _rows(arrival: _Arrival, now: datetime) -> list[dict[str, Any]]:
+    """Return the rows of an upload; each has the digest of the whole upload."""
+    row: dict[str, Any] = {"cohort": arrival.slot.cohort, "slot": arrival.slot.slot}
+    row |= {"received_at": now, "digest": arrival.digest}
+    return [row | {"kind": kind, "body": body} for kind, body in arrival.upload.bodies.items()]

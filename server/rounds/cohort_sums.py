@@ -1,0 +1,85 @@
+"""Sum of one cohort: its masked inputs are added and unmasked, and the sum is checked.
+
+Vectors are added in batches as they are read. Long computations run in threads, where numpy and AES
+release the interpreter lock. The secrets that `unmask` recovers exist only in that call.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protocol.api.phases import MessageKind
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from secagg.messages import Answers, KeyShares, UnmaskingShares
+from secagg.ring import Ring, Vector
+from secagg.unmasking import SumMessages, UnmaskedSum, unmask
+from server.db.repositories.messages import MessageRepository
+from server.rounds.cohort_messages import (
+    Batch,
+    read_messages,
+    read_transcript,
+    read_unmasking_request,
+)
+
+
+class PoisonedSumError(Exception):
+    """The sum of a cohort breaks a law that every sum of honest vectors obeys.
+
+    Attributes:
+        blamed: the offence of each participant with false shares, by slot.
+    """
+
+    def __init__(self, fault: str, blamed: Mapping[int, str]) -> None:
+        super().__init__(fault)
+        self.blamed = blamed
+
+
+@dataclass(frozen=True, slots=True)
+class UnmaskedCohort:
+    """Packed sum of a cohort, and the offence of each participant with false shares, by slot."""
+
+    total: bytes
+    blamed: Mapping[int, str]
+
+
+async def sum_masked_inputs(messages: MessageRepository, cohort: int, ring: Ring) -> Vector:
+    total = ring.zero()
+    async for batch in messages.bodies(cohort, MessageKind.MASKED_INPUT):
+        await asyncio.to_thread(_add_packed, ring, total, batch)
+    return total
+
+
+def _add_packed(ring: Ring, total: Vector, batch: Batch) -> None:
+    for _, body in batch:
+        ring.add_packed(total, body)
+
+
+async def unmask_cohort(messages: MessageRepository, cohort: int) -> UnmaskedCohort:
+    """Return the sum of the survivors' vectors.
+
+    Raises:
+        RecoveryError: if the shares do not determine a secret that the sum needs.
+        PoisonedSumError: if no honest vectors have this sum.
+        ProblemError: if the cohort was closed meanwhile.
+    """
+    enrolled = await messages.enrolled_cohort(cohort)
+    transcript = await read_transcript(messages, cohort, enrolled.session)
+    request = await read_unmasking_request(messages, cohort, transcript)
+    read = SumMessages(
+        await read_messages(messages, cohort, MessageKind.KEY_SHARES, KeyShares.unpack),
+        await read_messages(messages, cohort, MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),
+        await read_messages(messages, cohort, MessageKind.ANSWERS, Answers.unpack),
+    )
+    masked = await sum_masked_inputs(messages, cohort, enrolled.ring)
+    unmasked = await asyncio.to_thread(unmask, request, enrolled.ring, read, masked)
+    packed = await asyncio.to_thread(_check_sum, enrolled.plan, unmasked, len(request.survivors))
+    return UnmaskedCohort(packed, unmasked.blamed)
+
+
+def _check_sum(plan: AnyPlan, unmasked: UnmaskedSum, participants: int) -> bytes:
+    """Return the packed sum, if honest vectors can have it."""
+    mechanism = SUM_MECHANISMS[plan.mechanism]
+    fault = mechanism.fault(plan, unmasked.total, participants)
+    if fault is not None:
+        raise PoisonedSumError(fault, unmasked.blamed)
+    return mechanism.ring(plan).pack(unmasked.total)

@@ -1,0 +1,35 @@
+"""Commands that install an extra, for each source of the installed blindtally."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from client.extras_installation import install_command
+
+FOLDER = {"url": "file:///home/me/my%20clone", "dir_info": {"editable": True}}
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "target"),
+    [
+        (None, "'blindtally[demo]'"),
+        (FOLDER, "-e '/home/me/my clone[demo]'"),
+        (FOLDER | {"dir_info": {}}, "'/home/me/my clone[demo]'"),
+        ({"url": "https://example.org/x.whl", "archive_info": {}}, "'blindtally[demo]'"),
+    ],
+)
+def test_an_extra_is_installed_from_the_same_source(
+    direct_url: dict[str, object] | None, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = SimpleNamespace(read_text=lambda _: direct_url and json.dumps(direct_url))
+    monkeypatch.setattr("client.extras_installation.distribution", lambda _: installed)
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    assert install_command("demo") == f"pip install {target}"
+
+
+def test_the_pip_is_this_pythons_if_the_shell_has_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", "/home/me/.venv")
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    assert install_command("demo").startswith(f"{sys.executable} -m pip install ")

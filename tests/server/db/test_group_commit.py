@@ -1,0 +1,75 @@
+"""Group commit: who shares a commit, and that no write suffers from another one."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from server.db.group_commit import GroupCommit
+
+
+class Commits:
+    """Commits that record their groups; writes of 13 are refused, those of `broken` fail."""
+
+    def __init__(self, broken: type[Exception] | None = None) -> None:
+        self.groups: list[list[int]] = []
+        self.broken = broken
+
+    async def __call__(self, writes: Sequence[int]) -> list[int | Exception]:
+        self.groups.append([*writes])
+        await asyncio.sleep(0)
+        if self.broken is IntegrityError and 7 in writes:
+            raise IntegrityError("INSERT", None, Exception("unique"))
+        if self.broken is OperationalError:
+            raise OperationalError("INSERT", None, Exception("locked"))
+        return [ValueError("refused") if write == 13 else -write for write in writes]
+
+
+async def test_writes_that_arrive_during_a_commit_share_the_next_one() -> None:
+    commits = Commits()
+    store = GroupCommit(commits)
+    first = asyncio.create_task(store(1))
+    await asyncio.sleep(0)  # its commit has begun
+    assert await asyncio.gather(*(store(n) for n in (2, 3, 4))) == [-2, -3, -4]
+    assert await first == -1
+    assert commits.groups == [[1], [2, 3, 4]]
+
+
+async def test_a_refusal_reaches_its_caller_only() -> None:
+    results = await asyncio.gather(*map(GroupCommit(Commits()), (1, 13, 2)), return_exceptions=True)
+    assert results[::2] == [-1, -2]
+    assert isinstance(results[1], ValueError)
+
+
+async def test_a_write_that_the_database_refuses_fails_alone() -> None:
+    commits = Commits(IntegrityError)
+    results = await asyncio.gather(*map(GroupCommit(commits), (6, 7, 8)), return_exceptions=True)
+    assert results[::2] == [-6, -8]
+    assert isinstance(results[1], IntegrityError)
+    assert commits.groups[-3:] == [[6], [7], [8]]
+
+
+async def test_an_unavailable_database_fails_the_whole_group_at_once() -> None:
+    commits = Commits(OperationalError)
+    results = await asyncio.gather(*map(GroupCommit(commits), (1, 2)), return_exceptions=True)
+    assert [type(result) for result in results] == [OperationalError] * 2
+    assert commits.groups == [[1, 2]]
+
+
+async def test_a_group_holds_a_limited_number_of_bytes() -> None:
+    commits = Commits()
+    await asyncio.gather(*map(GroupCommit(commits, lambda _: 6 * 2**20), range(5)))
+    assert commits.groups == [[0, 1], [2, 3], [4]]
+
+
+async def test_a_caller_that_is_cancelled_withdraws_nothing() -> None:
+    commits = Commits()
+    store = GroupCommit(commits)
+    first, second = (asyncio.create_task(store(n)) for n in (1, 2))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert await second == -2
+    assert 1 in commits.groups[0]
