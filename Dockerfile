@@ -7,7 +7,7 @@ WORKDIR /source
 RUN python -m venv --without-pip /opt/blindtally
 COPY pyproject.toml ./
 # Of the extras, those that are asked for, with blanks between: more would make the image larger.
-ARG EXTRAS=postgres
+ARG EXTRAS="server postgres"
 # Dependencies change less often than code, so they have a separate layer. Their tests, a tenth of
 # the layer, are removed.
 RUN python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*p["dependencies"], *(one for name in sys.argv[1:] for one in p["optional-dependencies"][name]), sep="\n")' ${EXTRAS} > dependencies.txt

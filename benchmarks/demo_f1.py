@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
-from blindtally.fleet_run.setup import (
+from blindtally.fleet_run.fleet_defaults import (
     DEFAULT_CONTRIBUTION,
     DEFAULT_DEVICES,
     DEFAULT_DROPOUT,
     DEFAULT_ROUNDS,
-    build_setup,
 )
+from blindtally.fleet_run.setup import build_setup
 from blindtally.simulate.scores import score_study
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.simulation.study import run_study

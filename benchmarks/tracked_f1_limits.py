@@ -22,7 +22,8 @@ import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
 from blindtally.planning.f1_by_words import f1
-from blindtally.simulate.populations import DRIFT_KINDS, DriftKind, load_item_population
+from blindtally.simulate.domain_and_drift_choices import DriftKind
+from blindtally.simulate.populations import DRIFT_KINDS, load_item_population
 from blindtally.simulate.token_study import KeyedPopulation, run_tokens
 from protocol.arrays import Floats
 from protocol.empirical_bayes import decision_threshold

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
+from blindtally.console.errors import exit_with_error
 from protocol.api.validation_errors import describe_fault
 
 # The first sentence of each command's help, which is listed without importing the command.
@@ -41,13 +42,24 @@ _MODULES = {
     "registrar": "blindtally.commands.registrar_key",
     "simulate": "blindtally.simulate.command",
 }
+# The extra that brings what a command needs.
+_EXTRAS = {
+    "demo": "demo",
+    "doctor": "server",
+    "serve": "server",
+    "keys": "server",
+    "tokens": "server",
+    "audit": "server",
+}
+_DEFAULT_EXTRA = "simulate"
+_OWN_PACKAGES = {"blindtally", "client", "paper", "protocol", "secagg", "server"}
 
 
 class CommandGroup(TyperGroup):
     """A group that reports wrong numbers with their range, and Ctrl-C in one word."""
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
-        """Run a command; report Ctrl-C, and the range of an option's number."""
+        """Run a command; report Ctrl-C, a missing extra, and the range of an option's number."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -57,6 +69,10 @@ class CommandGroup(TyperGroup):
                 ends["maximum"] = vars(error.param).get("max")
                 error.message = describe_fault(fault.errors()[0], ends | {"items": ends})
             raise
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] in _OWN_PACKAGES:
+                raise
+            raise _missing_extra(ctx.invoked_subcommand, error) from None
         except KeyboardInterrupt as stop:
             clear_frames(stop.__traceback__)  # so that progress bars are removed
             Console(stderr=True).show_cursor()
@@ -80,6 +96,14 @@ class LazyCommandGroup(CommandGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (typer's)
         name, command, rest = super().resolve_command(ctx, args)
         return name, command and load_command(args[0]), rest
+
+
+def _missing_extra(command: str, error: ModuleNotFoundError) -> typer.Exit:
+    from client.extras_installation import install_command  # noqa: PLC0415 - needed for errors only
+
+    install = install_command(_EXTRAS.get(command, _DEFAULT_EXTRA))
+    reason = f"{command} needs {error.name}, which an extra brings: {install}"
+    return exit_with_error(reason, code=1)
 
 
 def load_command(name: str) -> TyperCommand | TyperGroup:

@@ -17,10 +17,8 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module, metadata
 from itertools import pairwise
-from typing import Annotated, Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 from uuid import uuid4
-
-from typer import Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.progress import with_progress
@@ -43,18 +41,6 @@ _WORKERS_DIED_MESSAGE: Final = (
     "several workers died of the same task, most likely because memory ran out: use fewer "
     "--workers, or a machine with more memory"
 )
-
-WorkersOption = Annotated[
-    int, Option(min=1, max=1024, help="Processes of this machine that share the work.")
-]
-DaskOption = Annotated[
-    str | None,
-    Option(
-        metavar="ADDRESS",
-        help="Dask scheduler to use, such as tcp://host:8786, or local for a cluster of "
-        "--workers on this machine.",
-    ),
-]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from client.device.policy import Policy
 from client.device.take_part import ParticipationOutcome, take_part
 from client.errors import ServiceError, ServiceUnreachableError
 from protocol.api.messages import HeavyHitter, QueryResult
+from protocol.mechanisms.quality_goal import QualityGoal
 from secagg.errors import UnsafeRequestError
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "JournalError",
     "ParticipationOutcome",
     "Policy",
+    "QualityGoal",
     "QueryResult",
     "ResultTable",
     "ServiceError",

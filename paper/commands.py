@@ -9,11 +9,11 @@ import typer
 
 from blindtally.cli import CommandGroup
 from blindtally.console.errors import exit_with_error
+from blindtally.console.options import DaskOption, WorkersOption
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import fact_table, print_parts, result_table
 from blindtally.planning.f1_by_words import GOALS, StudySetting
 from blindtally.simulate.populations import DRIFT_KINDS
-from blindtally.workers import DaskOption, WorkersOption
 from paper import (
     adaptive_iblt,
     cdf,

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from blindtally.console.errors import exit_with_error
+from blindtally.console.options import DaskOption, WorkersOption
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 from blindtally.planning.f1_by_words import (
@@ -22,9 +23,9 @@ from blindtally.planning.f1_by_words import (
     StudySetting,
     f1_over_sizes,
 )
-from blindtally.simulate.populations import DRIFT_KINDS, DriftKind
+from blindtally.simulate.domain_and_drift_choices import DriftKind
+from blindtally.simulate.populations import DRIFT_KINDS
 from blindtally.simulate.token_study import KeyedPopulation
-from blindtally.workers import DaskOption, WorkersOption
 from paper import drawing, options
 from paper.f1_curves import (
     ADAPTIVE,

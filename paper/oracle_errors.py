@@ -9,10 +9,9 @@ import numpy as np
 import typer
 
 from blindtally.console.errors import exit_with_error
-from blindtally.console.options import complete_data
+from blindtally.console.options import DaskOption, WorkersOption, complete_data
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
-from blindtally.workers import DaskOption, WorkersOption
 from paper import drawing, options, oracle_experiments
 from paper.oracle_experiments import METHODS, OracleErrors, OracleExperiment, measure_errors
 

@@ -31,9 +31,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammainc, gammaincc
 
 from protocol.arrays import Floats, Integers
+from protocol.lazy_scipy import special
 
 _CELL_WIDTH = 0.05  # of the grid, in the logarithm of the count
 _MIN_RELATIVE_ERROR = 0.1  # of an estimate that the prior changes
@@ -114,7 +114,7 @@ def _likelihoods(samples: Floats, shares: Floats, largest: float) -> tuple[Float
     edges = _MIN_COUNT * np.exp(_CELL_WIDTH * np.arange(cells + 1))
     shapes = np.maximum(samples * (1 - shares), _MIN_SHAPE)[:, np.newaxis]
     unseen = np.maximum(edges - samples[:, np.newaxis], 0)
-    below = gammainc(shapes, unseen * shares[:, np.newaxis])
+    below = special.gammainc(shapes, unseen * shares[:, np.newaxis])
     # Counts below the grid are impossible. They decide only for estimates with no count above.
     below[:, 0] -= _OUTSIDE_SHARE * below[:, 0]
     below[:, -1] = 1
@@ -160,7 +160,7 @@ def probabilities_of_reaching(counts: Floats, variances: Floats, threshold: floa
     heavy = (counts >= threshold).astype(np.float64)
     regular = (variances > 0) & (counts > 0)
     mean, variance = counts[regular], variances[regular]
-    heavy[regular] = gammaincc(mean**2 / variance, threshold * mean / variance)
+    heavy[regular] = special.gammaincc(mean**2 / variance, threshold * mean / variance)
     return heavy
 
 

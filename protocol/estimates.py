@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainccinv, gammaincinv, ndtri
 
 from protocol.arrays import Floats, Indices
 from protocol.domains.registry import Domain
+from protocol.lazy_scipy import special
 from protocol.public_model import PublicModel
 from protocol.study_state import StudyState
 
@@ -38,13 +38,17 @@ class Estimate:
 class ListQuality(PublicModel):
     """Expected errors of a list of heavy hitters, and the items that are not on it.
 
-    `expected_precision` is the expected share of listed items that are heavy, and `expected_missed`
-    the expected number of heavy items that are not listed. `tokens` is the estimated number of
-    tokens of all items, of which `unlisted_share` belong to items that are not listed.
+    `expected_precision` is the expected share of listed items that are heavy, `expected_recall` the
+    expected share of heavy items that are listed, 0 if none is, and `expected_missed` the expected
+    number of heavy items that are not listed. In precision and recall, items whose strings are not
+    known count as wrong. All three are expectations of a model of all counts. `tokens` is the
+    estimated number of tokens of all items, of which `unlisted_share` belong to items that are not
+    listed.
     `distinct_items` is a lower bound: there may be more items that are too rare for an estimate.
     """
 
     expected_precision: float
+    expected_recall: float
     expected_missed: float
     tokens: float
     tokens_standard_error: float
@@ -55,10 +59,11 @@ class ListQuality(PublicModel):
 def quality_sentence(quality: ListQuality) -> str:
     """Return `quality` in words."""
     return (
-        f"Of the heavy hitters listed, {quality.expected_precision:.1%} are expected to reach the "
-        f"threshold, and about {quality.expected_missed:,.0f} others to reach it as well. Items "
-        f"that are not listed have {quality.unlisted_share:.0%} of all tokens, of which there are "
-        f"about {quality.tokens:,.0f}. There are about {quality.distinct_items:,.0f} different "
+        f"The list is expected to have a precision of {quality.expected_precision:.1%} and a "
+        f"recall of {quality.expected_recall:.1%}: about {quality.expected_missed:,.0f} items that "
+        "reach the threshold are not listed. Items that are not listed have "
+        f"{quality.unlisted_share:.0%} of all tokens, of which there are about "
+        f"{quality.tokens:,.0f}. There are about {quality.distinct_items:,.0f} different "
         "items."
     )
 
@@ -172,9 +177,9 @@ def gamma_interval(
     regular = (variances > 0) & (counts > 0)
     y, v = low[regular], variances[regular]
     w, tail = v / y, (1 - level) / 2
-    low[regular] = gammaincinv(y**2 / v, tail) * w
+    low[regular] = special.gammaincinv(y**2 / v, tail) * w
     mean, spread = y + w, v + w**2
-    high[regular] = gammainccinv(mean**2 / spread, tail) * spread / mean
+    high[regular] = special.gammainccinv(mean**2 / spread, tail) * spread / mean
     return low, high
 
 
@@ -186,7 +191,7 @@ def normal_interval(
     They are for counts that are estimated from locally private reports: sums of noise that is much
     larger than the count's own part. They may be below 0.
     """
-    margin = -float(ndtri((1 - level) / 2)) * np.sqrt(np.maximum(variances, 0))
+    margin = -float(special.ndtri((1 - level) / 2)) * np.sqrt(np.maximum(variances, 0))
     return counts - margin, counts + margin
 
 
@@ -198,6 +203,6 @@ def reaches_threshold(
     At 1/2 the estimate alone decides. An item with exactly this count is treated as heavy with
     probability about 1 - `confidence`.
     """
-    margin = float(ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
+    margin = float(special.ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
     heavy: NDArray[np.bool_] = counts >= threshold + margin
     return heavy

@@ -123,6 +123,11 @@ class Mechanism(ABC, Generic[Q, P]):
         """Return the `final_estimates`, with the expected errors of the list if they are known."""
         return FinalAnswer(tuple(self.final_estimates(question, state)))
 
+    def estimates_quality(self, question: Q) -> bool:
+        """Return whether final answers to `question` state the expected errors of the list."""
+        del question
+        return False
+
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         """Return the estimated counts of the items of `state` over all rounds, and variances."""
         return state.column(COUNT_COLUMN), state.column(VARIANCE_COLUMN)

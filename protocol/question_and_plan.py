@@ -174,7 +174,8 @@ class Question(PublicModel):
         """Return the 32 bytes that a registrar signs identities for.
 
         They stand for one study with everything that its analyst decided, so that a device is not
-        enrolled for another question, smaller cohorts, or more rounds under the same id.
+        enrolled for another question, smaller cohorts, or more rounds under the same id. A goal is
+        not among them, because a study may always end early.
         """
         facts = {"question": _plain(self), "terms": _plain(terms), "rounds": rounds}
         digest = hashlib.sha256(_canonical_json(facts)).digest()

@@ -41,9 +41,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
-from scipy.special import betainc, betaincinv, gammainccinv, gammaincinv, ndtri
 
 from protocol.arrays import Flags, Floats, Indices
+from protocol.lazy_scipy import special
 
 ChangeKind = Literal["rising", "falling", "new", "gone"]
 _RATE_LEVEL = 0.95  # of the interval of one rate
@@ -171,8 +171,8 @@ class RateSample:
         """
         exposure = np.where(self.exposure > 0, self.exposure, np.nan)
         tail = (1 - _RATE_LEVEL) / 2
-        low = np.where(self.tokens > 0, gammaincinv(self.tokens, tail), 0.0)
-        high = gammainccinv(self.tokens + 1, tail)
+        low = np.where(self.tokens > 0, special.gammaincinv(self.tokens, tail), 0.0)
+        high = special.gammainccinv(self.tokens + 1, tail)
         is_unknown = self.is_bound | np.isnan(exposure)
         rates = np.where(is_unknown, np.nan, self.tokens / exposure)
         return rates, np.where(self.is_bound, 0.0, low) / exposure, high / exposure
@@ -245,7 +245,7 @@ def listed_bound(threshold: float, variance: float, confidence: float) -> float:
     An item is listed if it reaches `threshold` with probability `confidence`; `variance` is that of
     its estimate.
     """
-    margin = float(ndtri(confidence)) * math.sqrt(variance)
+    margin = float(special.ndtri(confidence)) * math.sqrt(variance)
     return max(threshold, threshold + margin)
 
 
@@ -266,13 +266,15 @@ def _kind(rises: bool, starts_unseen: bool, ends_unseen: bool) -> ChangeKind:
 
 def _tail(count: Floats, other: Floats, share: Floats) -> Floats:
     """Return the probability of `count` tokens or more of `count + other`, each with `share`."""
-    tail: Floats = np.where(count > 0, betainc(np.maximum(count, 1e-300), other + 1, share), 1.0)
+    tail: Floats = np.where(
+        count > 0, special.betainc(np.maximum(count, 1e-300), other + 1, share), 1.0
+    )
     return tail
 
 
 def _min_share(count: Floats, other: Floats, level: float) -> Floats:
     """Return the lower end of the share of `count` in all tokens [ClopperPearson34]."""
     tail = (1 - level) / 2
-    share = betaincinv(np.maximum(count, 1e-300), other + 1, tail)
+    share = special.betaincinv(np.maximum(count, 1e-300), other + 1, tail)
     low: Floats = np.where(count > 0, share, 0.0)
     return low

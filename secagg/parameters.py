@@ -31,14 +31,12 @@ from functools import lru_cache, partial
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp, rel_entr
 
 from secagg.errors import InfeasibleError
+from secagg.logarithms import LogArray, log_factorial, log_sum_exp, relative_entropy_term
 
 Mode: TypeAlias = Literal["semi-honest", "active"]
-_LogArray: TypeAlias = NDArray[np.float64]
-_Tail: TypeAlias = Callable[[int, _LogArray, int, int], _LogArray]
+_Tail: TypeAlias = Callable[[int, LogArray, int, int], LogArray]
 _RATE_TOLERANCE = 1e-14  # rates such as 0.2 are not exact: 0.2 of 1000 must count as 200
 _LN2 = math.log(2)
 _FLOAT_NATS = 50  # a hundred thousand terms of e^-50 of a sum do not change its 53 bits
@@ -198,7 +196,7 @@ def _min_neighbours(n: int, holders: int, assumptions: Assumptions) -> int | Non
     bad = assumptions.max_corrupt(n) + assumptions.max_dropouts(n)
     honest = n - bad
 
-    def groups(size: _LogArray) -> _LogArray:
+    def groups(size: LogArray) -> LogArray:
         selections = _log_choose(n - 1, m)
         inside = _log_choose(bad + size - 1, m) - selections  # for a member of the group
         outside = _log_choose(n - 1 - size, m) - selections  # for any other participant
@@ -231,15 +229,15 @@ def _log_cut_probability(n: int, holders: int, threshold: int, assumptions: Assu
     outside = np.minimum(choices + avoiding, 0)
     groups = _log_choose(n - corrupt, size) + outside
 
-    def cut(size: _LogArray, tail: _Tail) -> _LogArray:
+    def cut(size: LogArray, tail: _Tail) -> LogArray:
         inside = tail(n - 1, corrupt + size - 1, holders, threshold - 1)
-        result: _LogArray = groups[size.astype(int) - 1] + size * inside
+        result: LogArray = groups[size.astype(int) - 1] + size * inside
         return result
 
     # Most sizes are negligible by a bound on their tails.
     allowed, bound = _allowed_cut(assumptions), cut(size, _log_tail_bound)
     relevant = bound > allowed - _FLOAT_NATS
-    rest = logsumexp(np.append(bound[~relevant], -np.inf))
+    rest = log_sum_exp(np.append(bound[~relevant], -np.inf))
     return float(np.logaddexp(rest, _log_sum(partial(cut, tail=log_tail), size[relevant], allowed)))
 
 
@@ -247,17 +245,18 @@ def _allowed_cut(assumptions: Assumptions) -> float:
     return _log_probability(assumptions.sigma + 2)
 
 
-def _log_sum(terms: Callable[[_LogArray], _LogArray], size: _LogArray, limit: float) -> float:
+def _log_sum(terms: Callable[[LogArray], LogArray], size: LogArray, limit: float) -> float:
     """Return the log of the sum of exp(terms) over all `size`, or of a part that is above `limit`.
 
     Group sizes are added by the hundred, to use little memory and to stop early.
     """
     total = -math.inf
     for start in range(0, len(size), _SIZES_AT_ONCE):
-        total = np.logaddexp(total, logsumexp(terms(size[start : start + _SIZES_AT_ONCE])))
+        part = log_sum_exp(terms(size[start : start + _SIZES_AT_ONCE]))
+        total = float(np.logaddexp(total, part))
         if total > limit:
             break
-    return float(total)
+    return total
 
 
 def _spot_checks(n: int, assumptions: Assumptions) -> int:
@@ -273,40 +272,40 @@ def _spot_checks(n: int, assumptions: Assumptions) -> int:
     return min(math.ceil(exponent / (-2 * passing)), quorum - 1)
 
 
-def relative_entropy(p: _LogArray | float, q: _LogArray | float) -> _LogArray:
+def relative_entropy(p: LogArray | float, q: LogArray | float) -> LogArray:
     """Return the relative entropy of coins with probabilities `p` and `q`, in nats."""
-    return np.asarray(rel_entr(p, q) + rel_entr(1 - p, 1 - q), np.float64)
+    return relative_entropy_term(p, q) + relative_entropy_term(1 - p, 1 - q)
 
 
-def log_tail(population: int, marked: _LogArray, draws: int, least: int) -> _LogArray:
+def log_tail(population: int, marked: LogArray, draws: int, least: int) -> LogArray:
     """Return log Pr[at least `least` of the `marked` are drawn], for each number of marked."""
     x = np.arange(least, draws + 1.0)[:, np.newaxis]
     pmf = _log_choose(marked, x) + _log_choose(population - marked, draws - x)
-    tail: _LogArray = logsumexp(pmf, axis=0) - _log_choose(population, draws)
+    tail: LogArray = log_sum_exp(pmf, axis=0) - _log_choose(population, draws)
     return np.minimum(tail, 0)
 
 
-def _log_tail_bound(population: int, marked: _LogArray, draws: int, least: int) -> _LogArray:
+def _log_tail_bound(population: int, marked: LogArray, draws: int, least: int) -> LogArray:
     """Return a bound on `log_tail` that needs no sum [Hoeffding 1963, (2.1)]."""
     share, need = marked / population, least / draws
     return -draws * np.where(share < need, relative_entropy(need, share), 0)
 
 
-def _log_pmf(population: int, marked: int, draws: int) -> _LogArray:
+def _log_pmf(population: int, marked: int, draws: int) -> LogArray:
     """Return log Pr[x marked among `draws`] for x = 0 .. draws, hypergeometric."""
     unmarked = _log_choices(population - marked)[draws::-1]
     every = _log_choices(population)[draws]
-    pmf: _LogArray = _log_choices(marked)[: draws + 1] + unmarked - every
+    pmf: LogArray = _log_choices(marked)[: draws + 1] + unmarked - every
     return pmf
 
 
 @lru_cache(maxsize=8)
-def _log_choices(n: int) -> _LogArray:
+def _log_choices(n: int) -> LogArray:
     """Return the logs of the binomial coefficients of `n` over 0 to `MAX_HOLDERS`."""
     return _log_choose(n, np.arange(MAX_HOLDERS + 1.0))
 
 
-def _log_choose(n: _LogArray | float, k: _LogArray | float) -> _LogArray:
+def _log_choose(n: LogArray | float, k: LogArray | float) -> LogArray:
     """Return the log of the binomial coefficient of `n`, 0 or more; -inf where it is zero."""
     # There a factorial below the line is one of a negative number, which is infinite.
-    return np.asarray(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0), np.float64)
+    return log_factorial(n) - log_factorial(k) - log_factorial(n - k)

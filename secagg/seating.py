@@ -28,9 +28,9 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from scipy.special import logsumexp
 
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, is_signed, statement
+from secagg.logarithms import log_sum_exp
 from secagg.parameters import Assumptions, log_tail
 
 MAX_DRAWS: Final = 3  # seatings of one identity in a study that asks it once
@@ -142,7 +142,7 @@ def log_unsafe_probability(
     for size in set(sizes):
         tail = log_tail(joiners, marked, size, assumptions.max_corrupt(size) + 1)
         terms.append(math.log(MAX_DRAWS * sizes.count(size)) + tail.item())
-    return float(logsumexp(terms))
+    return log_sum_exp(np.array(terms)).item()
 
 
 def max_colluders(joiners: int, cohorts: int, assumptions: Assumptions) -> int:

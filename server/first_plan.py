@@ -14,6 +14,7 @@ from protocol.api.messages import PopulationName, RoundCount
 from protocol.api.signed_report import packed_report_bytes
 from protocol.api.validation_errors import validation_faults
 from protocol.domains.hashed import Hashed
+from protocol.mechanisms.quality_goal import QualityGoal, goal_fault
 from protocol.mechanisms.registry import (
     MECHANISMS,
     REPORT_MECHANISMS,
@@ -49,6 +50,7 @@ class PlanRequest(BaseModel):
     terms: Terms
     rounds: RoundCount
     population: PopulationName | None = None
+    stop_at: QualityGoal | None = None
 
 
 def first_plan(request: PlanRequest, study: str, limits: DeviceLimits, rng: Random) -> AnyPlan:
@@ -60,6 +62,8 @@ def first_plan(request: PlanRequest, study: str, limits: DeviceLimits, rng: Rand
     errors: list[FieldError] = []
     if request.population is not None and getattr(request.question, "vote_tables", False):
         errors = [{"location": "body.question.vote_tables", "detail": _TABLES_NEED_OWN_BUDGET}]
+    if request.stop_at is not None and (fault := goal_fault(request.question)):
+        errors.append({"location": "body.stop_at", "detail": fault})
     try:
         plan = unchecked_first_plan(request, study, rng)
     except ValueError as error:

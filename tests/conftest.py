@@ -208,6 +208,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/protocol/mechanisms/tracked/test_past_sketch.py": ALL_TESTS,
     "tests/protocol/mechanisms/iblt/test_subsampled.py": ALL_TESTS,
     "tests/protocol/mechanisms/test_lying_devices.py": ALL_TESTS,
+    "tests/protocol/mechanisms/test_quality_goal.py": ALL_TESTS,
     "tests/protocol/mechanisms/test_rate_history.py": ALL_TESTS,
     "tests/protocol/oracles/hsu2012": ALL_TESTS,
     "tests/protocol/oracles/test_formulas.py": (
@@ -262,6 +263,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/telemetry": ALL_TESTS,
     "tests/server/test_blame.py": ALL_TESTS,
     "tests/server/test_distributions.py": ALL_TESTS,
+    "tests/server/test_goal.py": ALL_TESTS,
     "tests/server/test_invited.py": ALL_TESTS,
     "tests/server/test_mechanisms.py": ALL_TESTS,
     "tests/server/test_overload.py": ALL_TESTS,

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import COMMANDS, app
-from blindtally.commands.registrar_key import create_key_file
 from blindtally.demo.server_process import ServerProcess
+from blindtally.fleet_run.registrar_key_files import create_key_file
 from client import Analyst
 from paper.commands import app as paper
 from protocol.api.messages import Timeouts

@@ -16,7 +16,8 @@ from threading import local
 
 import httpx
 
-from protocol.api.messages import JoinRequest, RoundView, SlotAssignment, Survivors
+from protocol.api.device_documents import JoinRequest, Survivors
+from protocol.api.messages import RoundView, SlotAssignment
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from secagg.keys import Identity
 from secagg.messages import unpack_signatures, unpack_signed_inputs

@@ -1,16 +1,22 @@
 """`blindtally changes`: rising and falling items of a study, rates by round, and two studies."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.service_connection import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
 from blindtally.console.tables import print_parts, result_table
-from protocol.api.rates import RATE_DEVICES, ItemChanges, RoundRate
 
-_UNIT = f"per {RATE_DEVICES:,}"
+if TYPE_CHECKING:
+    from protocol.api.rates import ItemChanges, RoundRate
+
+
+def _unit() -> str:
+    from protocol.api.rates import RATE_DEVICES
+
+    return f"per {RATE_DEVICES:,}"
 
 
 def changes(
@@ -46,6 +52,8 @@ def changes(
       blindtally changes 3f2a0c55d1e9b7a4 --item github.com
       blindtally changes 3f2a0c55d1e9b7a4 --compare 9d1c77a0b2e4f658
     """
+    from blindtally.console.service_connection import open_analyst
+
     rates: Sequence[RoundRate] = ()
     change = comparison = None
     with open_analyst(url, key) as analyst:
@@ -82,7 +90,7 @@ def _parse_rounds(option: str, text: str | None) -> tuple[int, int] | None:
         raise ValueError(f"{option} takes FIRST-LAST, such as 1-5, not {text!r}") from None
 
 
-def _show_rates(rates: Sequence[RoundRate]) -> None:
+def _show_rates(rates: "Sequence[RoundRate]") -> None:
     for item in dict.fromkeys(row.item for row in rates):
         cells = [
             [
@@ -94,11 +102,11 @@ def _show_rates(rates: Sequence[RoundRate]) -> None:
             for row in rates
             if row.item == item
         ]
-        numbers = ["devices", _UNIT, "95% from", "to"]
+        numbers = ["devices", _unit(), "95% from", "to"]
         print_parts(result_table(["rounds", "how"], numbers, cells, title=item), "")
 
 
-def _show_changes(answer: ItemChanges, statement: str) -> None:
+def _show_changes(answer: "ItemChanges", statement: str) -> None:
     cells = [
         [
             row.item,
@@ -114,7 +122,7 @@ def _show_changes(answer: ItemChanges, statement: str) -> None:
     if cells:
         print_parts(result_table(["item", "change"], numbers, cells), "")
     print_parts(
-        f"{answer.changed} of {answer.tested} items {statement} (tokens {_UNIT} devices). "
+        f"{answer.changed} of {answer.tested} items {statement} (tokens {_unit()} devices). "
         f"On average at most {answer.false_discovery_rate:.2g} of these changes are false."
     )
 

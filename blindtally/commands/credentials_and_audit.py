@@ -7,20 +7,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from random import SystemRandom
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from sqlalchemy.exc import SQLAlchemyError
 from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
-from server.db import migrations
-from server.db.database import Database
-from server.db.repositories.access import AccessRepository
-from server.db.schema import ApiKeyRow, EnrolmentTokenRow
 from server.principals import SCOPES, Permission
+
+if TYPE_CHECKING:
+    from server.db.repositories.access import AccessRepository
+    from server.db.schema import ApiKeyRow, EnrolmentTokenRow
 
 T = TypeVar("T")
 DatabaseOption = Annotated[
@@ -172,7 +171,7 @@ def create_first_credentials(database: str, name: str, uses: int) -> tuple[str, 
         typer.Exit: if the database cannot be used.
     """
 
-    async def issue(access: AccessRepository) -> tuple[str, str]:
+    async def issue(access: "AccessRepository") -> tuple[str, str]:
         _, key = await access.create_key(name, SCOPES, None)
         _, token = await access.create_token(name, uses, None)
         return key, token
@@ -193,7 +192,7 @@ def _duration(days: float | None) -> timedelta | None:
     return timedelta(days=days) if days else None
 
 
-def _format_times(row: ApiKeyRow | EnrolmentTokenRow) -> dict[str, str]:
+def _format_times(row: "ApiKeyRow | EnrolmentTokenRow") -> dict[str, str]:
     times = {"created": row.created, "expires": row.expires, "revoked": row.revoked}
     return {event: f"{at:%Y-%m-%d %H:%M}" if at else "" for event, at in times.items()}
 
@@ -217,11 +216,16 @@ def _show_rows(rows: list[dict[str, Any]], json_path: str | None) -> None:
         print_parts(result_table([*rows[0]], [], cells))
 
 
-def _with_access(url: str, use: Callable[[AccessRepository], Awaitable[T]]) -> T:
+def _with_access(url: str, use: Callable[["AccessRepository"], Awaitable[T]]) -> T:
     """Return the result of `use` with the access records in the database at `url`.
 
     Tables of an older version are upgraded first.
     """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from server.db import migrations
+    from server.db.database import Database
+    from server.db.repositories.access import AccessRepository
 
     async def run() -> T:
         database = Database(url)

@@ -1,80 +1,34 @@
 """`blindtally fleet`: simulated devices that take part in a study of a running service."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
-import stamina.instrumentation
 import typer
-from rich.console import Console, Group
-from rich.text import Text
 from typer import Option
 
-from blindtally.commands.registrar_key import load_or_create_key_file, load_registrar_of
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import (
+    DEFAULT_URL,
+    ApiKeyOption,
+    DaskOption,
     DropoutOption,
     FleetDataOption,
     FleetRoundsOption,
     ModeOption,
     SeedOption,
-)
-from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.service_connection import (
-    DEFAULT_URL,
-    ApiKeyOption,
+    StopAtOption,
     UrlOption,
-    open_analyst,
-    service_error_exit,
+    WorkersOption,
 )
-from blindtally.console.tables import result_table
-from blindtally.fleet_run.results import InexactSumError, RoundResult
-from blindtally.fleet_run.screen import Screen
-from blindtally.fleet_run.setup import (
+from blindtally.console.output_files import JsonOption
+from blindtally.fleet_run.fleet_defaults import (
     DEFAULT_DEVICES,
     DEFAULT_DROPOUT,
-    DEFAULT_MIN_COHORT,
+    DEFAULT_IDLE_SECONDS,
     DEFAULT_ROUNDS,
-    TIMEOUTS,
-    joined_study_setup,
-    min_cohort_for,
-    new_study_setup,
-    parse_dropout,
 )
-from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, create_study, run_fleet
-from blindtally.fleet_run.study_status import StatusReporter, report_status, study_url
-from blindtally.workers import DaskOption, WorkersOption, open_workers
-from client.analyst.analyst import Study
-from client.device.policy import Policy, PolicyError
-from client.fleet.behaviour import Arrivals, FleetBehaviour
-from client.fleet.config_and_results import FleetConfig
-from client.fleet.fleet import NobodyEnteredError
-from client.fleet.shards import LostWorkersError, ShardPool
-from protocol.api.messages import HeavyHitter, StudyView
-from protocol.domains.hashed import Hashed
-from secagg.keys import Identity
-from secagg.parameters import Mode
 
 DEFAULT_KEY_FILE = Path("registrar.key")
-MAX_SHOWN_ITEMS = 20  # heavy hitters
-_QUERYABLE_MECHANISMS = ("hierarchical-histogram", "number-sums", "triehh")
-# The option with which devices take part, by the limit of the policy that refuses.
-_OPTION_BY_LIMIT = {
-    "max_contribution": "--max-contribution {}",
-    "max_epsilon": "--max-epsilon {}",
-    "min_cohort": "--min-cohort {}",
-    "min_threshold": "--min-threshold {:g}",
-    "modes": "--mode {}",
-    "registrar": "--registrar FILE",
-    "repeat_exact": "--repeat-exact",
-}
-_KEY_NOTE = (
-    "# and digits: key of an item whose string was not fetched, because it was too rare or too late"
-)
-_COHORT_NOTE = "much more or less common in some cohorts, as by lying devices"
 
 
 def fleet(
@@ -102,6 +56,7 @@ def fleet(
         ),
     ] = None,
     rounds: FleetRoundsOption = DEFAULT_ROUNDS,
+    stop_at: StopAtOption = None,
     idle: Annotated[
         float,
         Option(
@@ -109,7 +64,7 @@ def fleet(
             help="Seconds without a message after which a phase with a quorum ends, for --create. "
             "Use more than 3 if a replica may die, so that its devices can try again.",
         ),
-    ] = TIMEOUTS.idle,
+    ] = DEFAULT_IDLE_SECONDS,
     dropout: DropoutOption = DEFAULT_DROPOUT,
     dropout_in: Annotated[
         list[str] | None,
@@ -120,8 +75,9 @@ def fleet(
         ),
     ] = None,
     arrivals: Annotated[
-        Arrivals, Option(help="Arrival pattern of the devices, see --over.")
-    ] = Arrivals.AT_ONCE,
+        Literal["at-once", "poisson", "diurnal", "bursts"],
+        Option(help="Arrival pattern of the devices, see --over."),
+    ] = "at-once",
     over: Annotated[
         float,
         Option(
@@ -181,11 +137,42 @@ def fleet(
       blindtally fleet --create --devices 60 --rounds 3
       blindtally fleet --study 3f2a0c55d1e9b7a4
     """
+    import stamina.instrumentation
+
+    from blindtally.console.service_connection import open_analyst, service_error_exit
+    from blindtally.fleet_run.registrar_key_files import load_or_create_key_file, load_registrar_of
+    from blindtally.fleet_run.results import InexactSumError
+    from blindtally.fleet_run.run_on_terminal import (
+        OPTION_BY_LIMIT,
+        open_shard_pool,
+        pin_registrar,
+        run_on_terminal,
+        suggest_options,
+    )
+    from blindtally.fleet_run.setup import (
+        DEFAULT_MIN_COHORT,
+        joined_study_setup,
+        min_cohort_for,
+        new_study_setup,
+        parse_dropout,
+    )
+    from blindtally.fleet_run.study_run import create_study
+    from client.device.policy import Policy
+    from client.fleet.behaviour import Arrivals, FleetBehaviour
+    from client.fleet.config_and_results import FleetConfig
+    from client.fleet.fleet import NobodyEnteredError
+    from client.fleet.shards import LostWorkersError
+    from protocol.mechanisms.quality_goal import parse_goal
+    from secagg.parameters import Mode
+
     if (study is None) is not new:
         raise exit_with_error("name a study with --study, or make one with --create")
+    if stop_at is not None and not new:
+        raise exit_with_error("--stop-at needs --create: the goal of a study does not change")
     try:
         dropouts = parse_dropout(dropout_in or [], mode)
-        behaviour = FleetBehaviour(arrivals, over, slow, pause, dropouts)
+        goal = parse_goal(stop_at)
+        behaviour = FleetBehaviour(Arrivals(arrivals), over, slow, pause, dropouts)
     except ValueError as error:
         raise exit_with_error(error) from None
     stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices would log the same
@@ -214,138 +201,23 @@ def fleet(
         with open_shard_pool(workers, dask) as shards, open_analyst(url, key) as analyst:
             if study is None:
                 identity = load_or_create_key_file(key_file) if key_file else None
-                setup = new_study_setup(data, _pin_registrar(config, identity), rounds, mode, idle)
+                setup = new_study_setup(
+                    data, pin_registrar(config, identity), rounds, mode, idle, goal
+                )
                 joined = create_study(analyst, setup)
             else:
                 joined = analyst.study(study)
                 identity = load_registrar_of(joined.view, key_file) if key_file else None
                 setup = joined_study_setup(
-                    data, _pin_registrar(config, identity), joined.view, devices
+                    data, pin_registrar(config, identity), joined.view, devices
                 )
-            _run(url, key, joined, setup, shards, json_path)
+            run_on_terminal(url, key, joined, setup, shards, json_path)
     except KeyboardInterrupt:
         typer.echo("stopped; the study goes on without these devices", err=True)
         raise typer.Exit(130) from None
     except NobodyEnteredError as error:
         raise exit_with_error(
-            f"{error}{suggest_options(error.refusals, _OPTION_BY_LIMIT)}", code=1
+            f"{error}{suggest_options(error.refusals, OPTION_BY_LIMIT)}", code=1
         ) from None
     except (InexactSumError, LostWorkersError, ValueError) as error:
         raise service_error_exit(error) from None
-
-
-def _pin_registrar(config: FleetConfig, registrar: Identity | None) -> FleetConfig:
-    """Return `config` with devices that `registrar` enrols, and that accept no other registrar."""
-    if registrar is None:
-        return config
-    policy = replace(config.policy, registrar=registrar.public)
-    return replace(config, registrar=registrar, policy=policy)
-
-
-def _run(
-    url: str,
-    key: str | None,
-    study: Study,
-    setup: FleetSetup,
-    shards: ShardPool | None,
-    json_path: str | None,
-) -> None:
-    console = Console(stderr=json_path == "-")
-    title = f"study {study.id} of {study.view.rounds} rounds at {url}"
-    console.print(title, highlight=False)
-    with Screen(console, study.view.rounds) as screen:
-        status = StatusReporter(screen.print_line, shows_progress=not screen.has_bars)
-        reporting = partial(report_status, url, key, study.id, status)
-        with _saving_partial_rounds(study.view, json_path) as rounds:
-
-            def show_round(result: RoundResult) -> None:
-                rounds.append(result)
-                screen.show_round(result)
-
-            observers = StudyObservers(screen.show_step, show_round, lambda: None, reporting)
-            run_fleet(url, study, setup, observers, shards)
-    hitters = study.heavy_hitters()
-    console.print(heavy_hitter_table(study.view, hitters))
-    for line in _next_steps(url, study.refresh(), took_part=bool(rounds)):
-        console.print(line, highlight=False, soft_wrap=True)
-    answer = {"heavy_hitters": [row.model_dump() for row in hitters]}
-    write_json(json_path, _rounds_json(study.view, rounds) | answer)
-
-
-def suggest_options(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> str:
-    """Return the options with which the devices that refused take part."""
-    options = [
-        by[refusal.limit].format(refusal.needed)
-        for refusal in refusals
-        if refusal.limit in by and (refusal.needed is not None or "{}" not in by[refusal.limit])
-    ]
-    others = [refusal.limit for refusal in refusals if refusal.limit not in by]
-    advice = f". To take part all the same: {' '.join(options)}" if options else ""
-    if others:
-        advice += f". No option here changes {', '.join(others)}: use other terms"
-    return advice
-
-
-@contextmanager
-def open_shard_pool(count: int, dask: str | None) -> Iterator[ShardPool | None]:
-    """Yield the workers that run shards of the devices, or None for this process.
-
-    Raises:
-        typer.Exit: as `blindtally.workers.open_workers`.
-    """
-    with open_workers(count, dask, once=True) as (executor, threads):
-        yield None if executor is None else ShardPool(executor, threads)
-
-
-@contextmanager
-def _saving_partial_rounds(study: StudyView, json_path: str | None) -> Iterator[list[RoundResult]]:
-    """Yield a list for finished rounds; if the study does not end, write them as partial."""
-    rounds: list[RoundResult] = []
-    try:
-        yield rounds
-    except BaseException:
-        if rounds:
-            typer.echo(f"the result is partial: {len(rounds)} rounds of {study.rounds}", err=True)
-            with suppress(typer.Exit):  # the exit code is that of the first error
-                write_json(json_path, _rounds_json(study, rounds) | {"partial": True})
-        raise
-
-
-def heavy_hitter_table(study: StudyView, hitters: Sequence[HeavyHitter]) -> Group:
-    """Return the table of heavy hitters, with notes on keys and on cohorts that differ."""
-    rows = [
-        (hitter.item, f"{hitter.estimate:,.0f}", f"{hitter.standard_error:,.1f}")
-        for hitter in hitters[:MAX_SHOWN_ITEMS]
-    ]
-    title = f"Held {study.question.threshold:g} times or more"
-    table, notes = result_table(["item"], ["estimate", "± s.e."], rows, title), list[str]()
-    has_keys = any(hitter.item.startswith("#") for hitter in hitters)
-    if isinstance(study.question.domain, Hashed) and has_keys:
-        notes.append(_KEY_NOTE)
-    shown = hitters[:MAX_SHOWN_ITEMS]
-    flagged = ", ".join(each.item for each in shown if each.cohort_p_value is not None)
-    if flagged:
-        notes.append(f"{_COHORT_NOTE}: {flagged}")
-    return Group(table, *(Text(note, "dim") for note in notes))
-
-
-def _next_steps(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]:
-    """Yield the state of the study, its page, and a command to query it."""
-    if not took_part:
-        yield f"no device of this fleet took part: the study is {study.state}"
-    elif study.state == "running":
-        yield (
-            "the study goes on without this fleet: all devices here have contributed, "
-            f"round {study.round} is open"
-        )
-    yield f"its page: {study_url(url, study.id)}"
-    if study.question.mechanism in _QUERYABLE_MECHANISMS:
-        elsewhere = "" if url == DEFAULT_URL else f" --url {url}"
-        rank = "" if study.question.mechanism == "number-sums" else " --quantile 0.5"
-        yield f"to query it: blindtally query {study.id}{rank}{elsewhere}"
-    else:
-        yield f'from Python: client.Analyst("{url}").study("{study.id}").heavy_hitters()'
-
-
-def _rounds_json(study: StudyView, rounds: list[RoundResult]) -> dict[str, Any]:
-    return {"study": study.id, "rounds": [asdict(result) for result in rounds]}

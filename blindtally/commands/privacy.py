@@ -1,15 +1,17 @@
 """`blindtally privacy`: privacy loss of a device in a study, or in all studies of a population."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.text import Text
 from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
+from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.service_connection import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
 from blindtally.console.tables import fact_table, format_epsilon, print_parts, result_table
-from protocol.privacy.ledger import Budget, Statement
+
+if TYPE_CHECKING:
+    from protocol.privacy.ledger import Statement
 
 
 def privacy(
@@ -45,6 +47,9 @@ def privacy(
       blindtally privacy --population phones
       blindtally privacy --population phones --create --epsilon 4 --party server
     """
+    from blindtally.console.service_connection import open_analyst
+    from protocol.privacy.ledger import Budget
+
     if (study is None) is (population is None):
         raise exit_with_error("name a study, or a population with --population")
     if new and population is None:
@@ -65,7 +70,7 @@ def privacy(
     write_json(json_path, statement.model_dump(mode="json"))
 
 
-def _show(statement: Statement) -> None:
+def _show(statement: "Statement") -> None:
     sights = [
         (sight.party, format_epsilon(sight.epsilon), format_epsilon(sight.epsilon_replace_one))
         for sight in statement.parties

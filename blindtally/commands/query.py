@@ -1,19 +1,19 @@
 """`blindtally query`: quantiles, ranks and frequencies, or means, of a study's values."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
+from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.service_connection import DEFAULT_URL, ApiKeyOption, UrlOption, open_analyst
 from blindtally.console.tables import print_parts, result_table
-from protocol.api.messages import HeavyHitter, QueryResult
-from protocol.api.segments import SegmentSummary
-from protocol.estimates import ListQuality, quality_sentence
-from protocol.mechanisms.number_summary import NumberSummary
-from protocol.mechanisms.number_sums import NumberSums
-from protocol.mechanisms.segment_estimates import segments_of
+
+if TYPE_CHECKING:
+    from protocol.api.messages import HeavyHitter, QueryResult
+    from protocol.api.segments import SegmentSummary
+    from protocol.estimates import ListQuality
+    from protocol.mechanisms.number_summary import NumberSummary
 
 _DISTRIBUTIONS = {"hierarchical-histogram", "triehh", "prefix-extension"}
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
@@ -78,6 +78,10 @@ def query(
       blindtally query 3f2a0c55d1e9b7a4 --top 20
       blindtally query 3f2a0c55d1e9b7a4 --quantile 0.5 --rank 37.5 --range 20:40
     """
+    from blindtally.console.service_connection import open_analyst
+    from protocol.mechanisms.number_sums import NumberSums
+    from protocol.mechanisms.segment_estimates import segments_of
+
     is_default = not (quantile or rank or within or prefix or cdf)
     options: dict[str, Any] = {"estimator": estimator, "beta": beta}
     with open_analyst(url, key) as analyst:
@@ -109,7 +113,7 @@ def query(
     write_json(json_path, document | {"estimator": estimator, "beta": beta})
 
 
-def _answer_numbers(rows: Sequence[NumberSummary], beta: float, json_path: str | None) -> None:
+def _answer_numbers(rows: "Sequence[NumberSummary]", beta: float, json_path: str | None) -> None:
     """Print the means of all segments, with intervals of the population's means."""
     cells = [
         [
@@ -132,9 +136,11 @@ def _answer_numbers(rows: Sequence[NumberSummary], beta: float, json_path: str |
 
 
 def _answer_items(
-    rows: Sequence[HeavyHitter], quality: ListQuality | None, json_path: str | None
+    rows: "Sequence[HeavyHitter]", quality: "ListQuality | None", json_path: str | None
 ) -> None:
     """Print the most frequent items, and what the list of heavy hitters does not show."""
+    from protocol.estimates import quality_sentence
+
     cells = [
         [
             row.item,
@@ -152,7 +158,7 @@ def _answer_items(
     write_json(json_path, document | {"quality": quality and quality.model_dump()})
 
 
-def _answer_segments(rows: Sequence[SegmentSummary], json_path: str | None) -> None:
+def _answer_segments(rows: "Sequence[SegmentSummary]", json_path: str | None) -> None:
     """Print the total, the share and the first items of each segment."""
     cells = [
         [
@@ -182,7 +188,7 @@ def _parse_range(text: str) -> tuple[str, str]:
     return low, high
 
 
-def _show(results: dict[str, Sequence[QueryResult]], beta: float) -> None:
+def _show(results: "dict[str, Sequence[QueryResult]]", beta: float) -> None:
     for name, rows in results.items():
         cells = [
             [_format_value(value) for value in (row.at, row.value, row.low, row.high)]

@@ -7,23 +7,17 @@ key: that file must not be lost, or a dishonest server could have devices drawn 
 import asyncio
 import sqlite3
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument
 
-from blindtally.commands.registrar_key import KeyFileError, load_key_file
 from blindtally.console.errors import exit_with_error
-from blindtally.console.service_connection import (
-    DEFAULT_URL,
-    ApiKeyOption,
-    UrlOption,
-    service_error_exit,
-)
-from client.errors import ServiceError
-from client.registrar import DrawRecord, Registrar
-from client.transport import Transport, http_client
-from protocol.api.messages import PendingSeating
+from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
+
+if TYPE_CHECKING:
+    from client.registrar import Registrar
+    from protocol.api.messages import PendingSeating
 
 DRAWS_SUFFIX = ".draws"
 
@@ -41,6 +35,11 @@ def seat(
     Example:
       blindtally seat registrar.key --url https://counts.example.org
     """
+    from blindtally.console.service_connection import service_error_exit
+    from blindtally.fleet_run.registrar_key_files import KeyFileError, load_key_file
+    from client.errors import ServiceError
+    from client.registrar import DrawRecord, Registrar
+
     try:
         identity = load_key_file(path)
         draws = DrawRecord(path.with_name(path.name + DRAWS_SUFFIX))
@@ -58,13 +57,15 @@ def seat(
         ) from None
 
 
-async def _serve(url: str, key: str | None, registrar: Registrar) -> None:
+async def _serve(url: str, key: str | None, registrar: "Registrar") -> None:
+    from client.transport import Transport, http_client
+
     typer.echo(f"seating the rounds of {registrar.identity.public.hex()} at {url}")
     async with http_client(url) as http:
         await registrar.serve(Transport(http), key, _report)
 
 
-def _report(pending: PendingSeating, reason: str) -> None:
+def _report(pending: "PendingSeating", reason: str) -> None:
     where = f"round {pending.round} of study {pending.study}"
     if reason:
         typer.echo(f"{where} is not seated: {reason}", err=True)

@@ -7,12 +7,9 @@ from typing import Final
 import typer
 from pydantic import BaseModel, ValidationError
 
-from protocol.api.messages import PopulationRequest, StudyRequest
 from protocol.api.validation_errors import validation_faults
-from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 
 NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
-_VALIDATED_MODELS = AnyQuestion, AnyPlan, StudyRequest, PopulationRequest
 
 
 def exit_with_error(error: str | Exception, code: int = 2) -> typer.Exit:
@@ -24,7 +21,10 @@ def exit_with_error(error: str | Exception, code: int = 2) -> typer.Exit:
 
 def describe_faults(error: ValidationError) -> str:
     """Return all faults, each with the name of its field."""
-    faults = validation_faults(error, *_VALIDATED_MODELS)
+    from protocol.api.messages import PopulationRequest, StudyRequest
+    from protocol.mechanisms.registry import AnyPlan, AnyQuestion
+
+    faults = validation_faults(error, AnyQuestion, AnyPlan, StudyRequest, PopulationRequest)
     return "; ".join(": ".join([*map(str, path), fault]) for path, fault in faults)
 
 

@@ -1,27 +1,27 @@
 """Options that several commands have, and their completion in the shell.
 
-No completion may be slow or fail: the user waits for it at every press of a key.
+No completion may be slow or fail: the user waits for it at every press of a key. A command imports
+what it needs when it runs, so that --help and completion do not wait for it.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 from typer import Option
-
-from blindtally.datasets.reader import bundled_datasets
-from secagg.parameters import Mode
 
 _DATA_SUFFIXES = (".csv", ".csv.gz", ".txt", ".txt.gz")
 
 
 def complete_mechanism(incomplete: str) -> list[str]:
-    from protocol.mechanisms.registry import MECHANISMS  # noqa: PLC0415 - no other command waits for them
+    from protocol.mechanisms.registry import MECHANISMS
 
     return [name for name in MECHANISMS if name.startswith(incomplete)]
 
 
 def complete_data(incomplete: str) -> list[str]:
     """Return bundled data sets, data files and folders whose names begin with `incomplete`."""
+    from blindtally.datasets.reader import bundled_datasets
+
     lead, slash, typed = incomplete.rpartition("/")
     lead += slash
     names = [name for name in bundled_datasets() if name.startswith(incomplete)]
@@ -38,8 +38,21 @@ def complete_data(incomplete: str) -> list[str]:
     return names
 
 
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+ApiKeyOption = Annotated[
+    str | None,
+    Option("--key", envvar="BLINDTALLY_API_KEY", help="API key, unless the service is open."),
+]
 ContributionOption = Annotated[
     int, Option(min=1, help="Maximum number of items that a device adds to a round (m).")
+]
+DaskOption = Annotated[
+    str | None,
+    Option(
+        metavar="ADDRESS",
+        help="Dask scheduler to use, such as tcp://host:8786, or local for a cluster of "
+        "--workers on this machine.",
+    ),
 ]
 DropoutOption = Annotated[
     float, Option(min=0, max=0.4, help="Fraction of devices that drop out of a round.")
@@ -60,6 +73,21 @@ MaxShareOption = Annotated[
     ),
 ]
 ModeOption = Annotated[
-    Mode, Option(help="Assumed server: follows the protocol (semi-honest), or may not (active).")
+    Literal["semi-honest", "active"],
+    Option(help="Assumed server: follows the protocol (semi-honest), or may not (active)."),
 ]
 SeedOption = Annotated[int, Option(min=0, help="Seed of all random choices.")]
+StopAtOption = Annotated[
+    str | None,
+    Option(
+        metavar="PRECISION,RECALL",
+        help="Expected precision and recall of the list, such as 0.95,0.9, at which the study ends "
+        "before its last round. The true values can be lower, above all if the list is short.",
+    ),
+]
+UrlOption = Annotated[
+    str, Option("--url", help="URL of the service.", show_default="this machine, port 8000")
+]
+WorkersOption = Annotated[
+    int, Option(min=1, max=1024, help="Processes of this machine that share the work.")
+]

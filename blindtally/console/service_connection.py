@@ -1,11 +1,10 @@
-"""Requests of commands to a running service: their options, and errors that advise a person."""
+"""Requests of commands to a running service: its analyst, and errors that advise a person."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Final
+from typing import Final
 
 import typer
-from typer import Option
 
 from blindtally.console.errors import exit_with_error
 from client.analyst.analyst import Analyst
@@ -17,14 +16,6 @@ from client.errors import (
     WrongStateError,
 )
 
-DEFAULT_URL: Final = "http://127.0.0.1:8000"
-ApiKeyOption = Annotated[
-    str | None,
-    Option("--key", envvar="BLINDTALLY_API_KEY", help="API key, unless the service is open."),
-]
-UrlOption = Annotated[
-    str, Option("--url", help="URL of the service.", show_default="this machine, port 8000")
-]
 _TIMEOUT_SECONDS: Final = 30.0
 # The errors of the client advise programs; these advise people at a terminal.
 _ADVICE: Final[dict[type[ServiceError], str]] = {

@@ -17,6 +17,9 @@ import numpy as np
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import Dataset, read_dataset
+from blindtally.fleet_run.fleet_defaults import (
+    DEFAULT_IDLE_SECONDS,
+)
 from blindtally.fleet_run.study_run import FleetSetup
 from client.device.policy import Policy
 from client.fleet.behaviour import dropouts_by_step
@@ -26,6 +29,7 @@ from protocol.api.phases import Phase
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS
 from protocol.question_and_plan import Terms
 from protocol.sketches.iblt.layout import cells_for
@@ -33,10 +37,6 @@ from secagg.keys import Identity
 from secagg.parameters import Mode
 
 # Defaults of the demo; the constants below were chosen for them.
-DEFAULT_DEVICES: Final = 160
-DEFAULT_ROUNDS: Final = 7
-DEFAULT_DROPOUT: Final = 0.1
-DEFAULT_CONTRIBUTION: Final = 2
 DEFAULT_DATASET: Final = "link_user_domains"
 # Chosen before any device's items are known, as for a real study: lower-case domain names.
 DOMAIN_NAME_ALPHABET: Final = Alphabet(
@@ -46,7 +46,7 @@ HEAVY_HITTER_SHARE: Final = 0.015  # of all devices; used without --threshold
 TABLE_ITEMS_PER_DEVICE: Final = 0.8  # capacity of the first round's table; used without --words
 MIN_TABLE_ITEMS: Final = 12
 PROBE_WORDS: Final = 2**20  # words of a plan that is made only to measure a cell
-TIMEOUTS: Final = Timeouts(enrolling=120, idle=0.5)
+TIMEOUTS: Final = Timeouts(enrolling=120, idle=DEFAULT_IDLE_SECONDS)
 DEFAULT_MIN_COHORT: Final = 20  # devices in a sum
 _SEAT_MARGIN_DEVIATIONS: Final = 4  # seats above the mean number of devices that join by coins
 DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the demo causes
@@ -161,7 +161,12 @@ def parse_dropout(pairs: Sequence[str], mode: Mode) -> dict[Phase, float]:
 
 
 def new_study_setup(
-    data: Path | None, config: FleetConfig, rounds: int, mode: Mode, idle: float
+    data: Path | None,
+    config: FleetConfig,
+    rounds: int,
+    mode: Mode,
+    idle: float,
+    stop_at: QualityGoal | None,
 ) -> FleetSetup:
     setup = build_setup(
         data,
@@ -178,7 +183,7 @@ def new_study_setup(
     enrolling = max(setup.timeouts.enrolling, 2 * config.behaviour.span_seconds)
     changes = {"idle": idle, "enrolling": enrolling}
     timeouts = Timeouts.model_validate(setup.timeouts.model_dump() | changes)
-    return replace(setup, fleet_config=config, timeouts=timeouts)
+    return replace(setup, fleet_config=config, timeouts=timeouts, stop_at=stop_at)
 
 
 def joined_study_setup(

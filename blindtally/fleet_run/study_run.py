@@ -26,6 +26,7 @@ from client.transport import http_client
 from protocol.api.messages import Timeouts
 from protocol.api.phases import Phase
 from protocol.histograms import Histogram
+from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import AnyQuestion
 from protocol.question_and_plan import Terms
 
@@ -34,7 +35,7 @@ _CHECK_SECONDS: Final = 0.5  # between two checks that the server is alive
 
 @dataclass(frozen=True, slots=True)
 class FleetSetup:
-    """The question, its terms, and the fleet of devices with their items."""
+    """The question, its terms and goal, and the fleet of devices with their items."""
 
     question: AnyQuestion
     terms: Terms
@@ -42,6 +43,7 @@ class FleetSetup:
     timeouts: Timeouts
     fleet_config: FleetConfig
     holdings: Sequence[Histogram]
+    stop_at: QualityGoal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,12 @@ def run_demo_study(
 
 def create_study(analyst: Analyst, setup: FleetSetup) -> Study:
     return analyst.create(
-        "demo", setup.question, setup.terms, rounds=setup.rounds, timeouts=setup.timeouts
+        "demo",
+        setup.question,
+        setup.terms,
+        rounds=setup.rounds,
+        timeouts=setup.timeouts,
+        stop_at=setup.stop_at,
     )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import read_dataset
+from blindtally.planning.default_population import DEFAULT_ITEMS, DEFAULT_ZIPF
 from blindtally.planning.f1_by_words import StudyCase, StudySetting
 from blindtally.simulate.populations import ItemPopulation, population_of
 from blindtally.simulate.token_study import KeyedPopulation
@@ -26,8 +27,6 @@ from protocol.domains.hashed import Hashed
 from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet
 
-DEFAULT_ITEMS: Final = 100_000
-DEFAULT_ZIPF: Final = 1.0
 _FLAT_ZIPF: Final = 0.5
 _STEEP_ZIPF: Final = 1.3
 _FLAT_ITEMS_PER_HEAVY_ITEM: Final = 5 / 3

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from protocol.api.messages import JoinRequest, Survivors
+from protocol.api.device_documents import JoinRequest, Survivors
 from secagg.keys import (
     KEY_BYTES,
     SIGNATURE_BYTES,
@@ -57,7 +57,7 @@ _SAMPLE_PARTICIPANTS: Final = 1_000  # with which the cost of one participant is
 _MAX_MEASURED_HOLDERS: Final = 300  # above this, the time of sharing is extrapolated
 _RECOVERY_BATCH: Final = 64  # secrets recovered at once
 _SAMPLE_WORDS: Final = 2**16
-_MEASUREMENT_SECONDS: Final = 0.02  # of repetitions, of which the fastest counts
+_MEASUREMENT_SECONDS: Final = 0.01  # of repetitions, of which the fastest counts
 _MIN_REPETITIONS: Final = 3  # because the first fills caches
 
 

@@ -1,18 +1,17 @@
 """The command `blindtally simulate`: a study over a data file, in memory, against the truth."""
 
 from inspect import Parameter, Signature, signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from blindtally.console.errors import exit_with_error, refuse_unused_options
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts
-from blindtally.simulate import local_privacy, numbers, quantiles, secure_sums, triehh
 from blindtally.simulate.options import SimulationRequest, accepted_options
-from blindtally.simulate.result import SimulationResult
-from protocol.mechanisms.number_sums import NumberSums
-from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
+
+if TYPE_CHECKING:
+    from blindtally.simulate.result import SimulationResult
 
 
 def simulate(
@@ -27,6 +26,8 @@ def simulate(
       blindtally simulate subsampled-iblt --data words --words 2000 --set t=5
       blindtally simulate triehh --data words --clients 1000000 --epsilon 1
     """
+    from protocol.mechanisms.registry import MECHANISMS
+
     request = SimulationRequest(**options)
     if request.mechanism not in MECHANISMS:
         known = ", ".join(MECHANISMS)
@@ -57,12 +58,18 @@ simulate.__signature__ = Signature(  # type: ignore[attr-defined]
 )
 
 
-def run(request: SimulationRequest) -> SimulationResult:
+def run(request: SimulationRequest) -> "SimulationResult":
     """Run the simulation of the request's kind of mechanism.
 
     Raises:
         ValueError: if the data or the parameters do not allow it.
     """
+    from blindtally.console.compilation_notice import announce_compilation
+    from blindtally.simulate import local_privacy, numbers, quantiles, secure_sums, triehh
+    from protocol.mechanisms.number_sums import NumberSums
+    from protocol.mechanisms.registry import REPORT_MECHANISMS
+
+    announce_compilation()
     if request.mechanism in REPORT_MECHANISMS:
         return local_privacy.simulate(request)
     if request.mechanism == NumberSums.name:

@@ -23,13 +23,13 @@ messages, 1,000 words: F1 0.29 and 0 in one round, 0.36 and 0.36 in two, 0.32 an
 """
 
 from collections.abc import Collection
-from typing import Final, Literal
+from typing import Final
 
+from blindtally.simulate.domain_and_drift_choices import DomainChoice
 from protocol.domains.hashed import Hashed, min_key_bits
 from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, Utf8, alphabet_of, smallest_domain
 
-DomainChoice = Literal["auto", "alphabet", "utf8", "hashed"]
 _MAX_PLAIN_KEY_BITS: Final = 64  # items with longer keys are hashed
 _MAX_PLAIN_KEY_BITS_OF_FEW_WORDS: Final = 96
 _FEW_WORDS: Final = 900  # with fewer, fetched strings take too large a part

@@ -2,31 +2,29 @@
 
 import json
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 from typer import Argument, Option
 
+from blindtally.console.mechanism_catalogue import CATALOGUE
 from blindtally.console.options import (
     ContributionOption,
+    DaskOption,
     MaxShareOption,
     ModeOption,
     SeedOption,
+    StopAtOption,
+    WorkersOption,
     complete_data,
     complete_mechanism,
 )
-from blindtally.simulate.domain_choice import DomainChoice
-from blindtally.simulate.populations import DriftKind
-from blindtally.workers import DaskOption, WorkersOption
-from protocol.mechanisms.frequency_sketches import FrequencySketchName
-from protocol.mechanisms.number_sums import NumberSums
-from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
-from protocol.oracles.registry import ORACLES, depends_on_goal, uses_frequency_bound
-from protocol.privacy.release import ReleaseMode
-from protocol.question_and_plan import SumQuestion
+from blindtally.simulate.domain_and_drift_choices import DomainChoice, DriftKind
 
+ReleaseChoice = Literal["sample-threshold", "noise", "both"]
 # Mechanisms that release counts with central privacy, with the default of --levels and --release.
-RELEASE_DEFAULTS: Final[dict[str, tuple[int, ReleaseMode]]] = {
+RELEASE_DEFAULTS: Final[dict[str, tuple[int, ReleaseChoice]]] = {
     "triehh": (10, "sample-threshold"),
     "hierarchical-histogram": (8, "noise"),
 }
@@ -38,7 +36,7 @@ _COMMON_REPORT_OPTIONS: Final = {
 }
 _REPORT_ONLY_OPTIONS: Final = {"goal", "most"}
 # Options of studies of several rounds that sum tables of items.
-_TABLE_ONLY_OPTIONS: Final = {"domain", "drift", "devices_by_round", "lost_rounds"}
+_TABLE_ONLY_OPTIONS: Final = {"domain", "drift", "devices_by_round", "lost_rounds", "stop_at"}
 _NUMBER_SUMS_OPTIONS: Final = {
     *("mechanism", "data", "column", "rounds", "clients", "threshold", "words", "secagg"),
     *("corrupt", "dropout", "mode", "levels", "low", "high", "sets", "seed", "json_path"),
@@ -52,11 +50,9 @@ _WHY_TRIE_IS_NOT_SHARED: Final = (
 _WHY_NUMBERS_ARE_NOT_SHARED: Final = (
     "the time of a round does not grow with its devices, so there is nothing to share"
 )
-# Fields that --set does not take: an option or the command itself sets them.
-_RESERVED_FIELDS: Final = {
-    *SumQuestion.model_fields,
-    *("epsilon", "delta", "join_probability", "goal", "max_frequency"),
-}
+# Fields that --set does not take, in addition to those of all sums: an option or the command
+# itself sets them.
+_RESERVED_FIELDS: Final = {"epsilon", "delta", "join_probability", "goal", "max_frequency"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +62,7 @@ class SimulationRequest:
     mechanism: Annotated[
         str,
         Argument(
-            help=f"One of: {', '.join(MECHANISMS)}; see `blindtally mechanisms`.",
+            help=f"One of: {', '.join(chain(*CATALOGUE.values()))}; see `blindtally mechanisms`.",
             autocompletion=complete_mechanism,
         ),
     ]
@@ -122,6 +118,7 @@ class SimulationRequest:
             min=0.01, max=0.999, help="Confidence that an item is heavy from which it is reported."
         ),
     ] = 0.5
+    stop_at: StopAtOption = None
     words: Annotated[
         int | None,
         Option(
@@ -172,7 +169,7 @@ class SimulationRequest:
     ] = None
     high: Annotated[float | None, Option(help="Upper end of the interval.")] = None
     release: Annotated[
-        ReleaseMode | None,
+        ReleaseChoice | None,
         Option(
             help="Release of counts: by coins (sample-threshold), by noise shares, which also hide "
             "devices from the server (noise), or by both.",
@@ -204,7 +201,10 @@ class SimulationRequest:
         Raises:
             ValueError: if a pair has no value, or an option of the command sets its field.
         """
-        reserved = set(_RESERVED_FIELDS)
+        from protocol.mechanisms.frequency_sketches import FrequencySketchName
+        from protocol.question_and_plan import SumQuestion
+
+        reserved = {*SumQuestion.model_fields, *_RESERVED_FIELDS}
         if self.mechanism in get_args(FrequencySketchName):
             reserved -= {"epsilon", "delta"}  # exact counts are their default, so no option
         settings: dict[str, Any] = {}
@@ -234,7 +234,7 @@ class SimulationRequest:
         return self.levels or RELEASE_DEFAULTS[self.mechanism][0]
 
     @property
-    def release_mode(self) -> ReleaseMode:
+    def release_mode(self) -> ReleaseChoice:
         """Return the way in which counts are released."""
         return self.release or RELEASE_DEFAULTS[self.mechanism][1]
 
@@ -253,6 +253,9 @@ def accepted_options(
     request: SimulationRequest, all_options: set[str]
 ) -> tuple[set[str], str, dict[str, str]]:
     """Return the options that the simulation takes, its name, and reasons against other options."""
+    from protocol.mechanisms.number_sums import NumberSums
+    from protocol.mechanisms.registry import REPORT_MECHANISMS
+
     name = request.mechanism
     simulation = f"a simulation of {name}"
     if name in REPORT_MECHANISMS:
@@ -276,6 +279,8 @@ def accepted_options(
 
 
 def _report_options_of(mechanism: str) -> set[str]:
+    from protocol.oracles.registry import ORACLES, depends_on_goal, uses_frequency_bound
+
     if mechanism == "prefix-extension":
         return {"length"}
     options = {"length", "alphabet"}

@@ -16,17 +16,17 @@ distribution, which is flatter (shares to the power 0.6) and ranks items at rand
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import DataError, Dataset, read_dataset
+from blindtally.simulate.domain_and_drift_choices import DriftKind
 from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, smallest_domain
 
-DriftKind = Literal["none", "gradual", "sudden", "late", "crowds", "weekly", "bursts"]
 # Those of the figures of [Gascon23] and of `python -m paper words`.
 DRIFT_KINDS: tuple[DriftKind, ...] = ("none", "gradual", "sudden", "late", "crowds")
 RoundCounts: TypeAlias = NDArray[np.int64]  # counts by item

@@ -16,8 +16,9 @@ import numpy as np
 
 from blindtally.datasets.item_counts import ItemCounts
 from blindtally.datasets.reader import MIN_ROUND_DEVICES, Dataset, too_few_devices_message
+from blindtally.simulate.domain_and_drift_choices import DriftKind
 from blindtally.simulate.options import SimulationRequest
-from blindtally.simulate.populations import DriftKind, ItemPopulation, size_with_drift
+from blindtally.simulate.populations import ItemPopulation, size_with_drift
 from protocol.arrays import Integers
 from protocol.domains.strings import Utf8
 from protocol.histograms import Histograms

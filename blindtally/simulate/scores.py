@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import erf
 
 from protocol.arrays import Floats
-from protocol.estimates import CONFIDENCE_LEVEL, Estimate
+from protocol.estimates import CONFIDENCE_LEVEL, Estimate, ListQuality
+from protocol.lazy_scipy import special
 from protocol.mechanism import Mechanism
+from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.oracles.oracle import Oracle
 from protocol.simulation.study import RoundOutcome
@@ -89,7 +90,8 @@ class StudyScore:
 
     `words` are the 16-bit words that a device sends in the largest round, `thresholds` the sampling
     threshold t of each round, and `devices` those in any sum. A lost round has no sum. A partial
-    score is of the rounds before Ctrl-C.
+    score is of the rounds before Ctrl-C. `quality` has the expected errors of the list, if the
+    mechanism estimates them. The list reached the goal of the study in round `goal_round`.
     """
 
     comparison: Comparison
@@ -99,12 +101,17 @@ class StudyScore:
     devices: int
     rounds_lost: int = 0
     is_partial: bool = False
+    quality: ListQuality | None = None
+    goal_round: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
             "partial": self.is_partial,
             **asdict(self.comparison.score),
             "words": self.words,
+            "expected_precision": self.quality and self.quality.expected_precision,
+            "expected_recall": self.quality and self.quality.expected_recall,
+            "goal_round": self.goal_round,
             "rounds_decoded": self.rounds_decoded,
             "rounds_lost": self.rounds_lost,
             "interval_coverage": self.comparison.interval_coverage,
@@ -156,15 +163,21 @@ def compare_estimates(
     return compare_with_truth(rows, truth, threshold)
 
 
-def score_study(outcomes: Iterable[RoundOutcome[AnyPlan]], question: AnyQuestion) -> StudyScore:
+def score_study(
+    outcomes: Iterable[RoundOutcome[AnyPlan]],
+    question: AnyQuestion,
+    stop_at: QualityGoal | None = None,
+) -> StudyScore:
     """Return the score of a study whose rounds are run while they are read.
 
     Only sums over the outcomes are kept, because there may be many. Ctrl-C in a round ends the
-    study, and the score is of the rounds before it; without such rounds Ctrl-C is raised.
+    study, and the score is of the rounds before it; without such rounds Ctrl-C is raised. The
+    last outcome may have reached the goal `stop_at`.
     """
     truth: Counter[str] = Counter()
     words = decoded = lost = devices = 0
     thresholds, state, is_partial = list[float](), EMPTY_STATE, False
+    is_decoded = False  # the last round
     rounds = iter(outcomes)
     while not is_partial:
         try:
@@ -178,15 +191,27 @@ def score_study(outcomes: Iterable[RoundOutcome[AnyPlan]], question: AnyQuestion
             break
         truth.update(outcome.truth)
         words = max(words, vector_words(outcome.plan))
-        decoded += outcome.answer is not None and outcome.answer.decoded
+        is_decoded = outcome.is_decoded
+        decoded += is_decoded
         lost += outcome.answer is None
         thresholds.append(outcome.plan.t)
         devices += outcome.devices
         state = outcome.study_state
     mechanism = SUM_MECHANISMS[question.mechanism]
-    estimates = mechanism.final_estimates(question, state)
-    comparison = compare_estimates(mechanism, estimates, truth, question.threshold)
-    return StudyScore(comparison, words, decoded, thresholds, devices, lost, is_partial)
+    final = mechanism.final_answer(question, state)
+    comparison = compare_estimates(mechanism, final.heavy_hitters, truth, question.threshold)
+    has_reached = stop_at is not None and stop_at.is_reached(is_decoded, final.quality)
+    return StudyScore(
+        comparison,
+        words,
+        decoded,
+        thresholds,
+        devices,
+        lost,
+        is_partial,
+        final.quality,
+        len(thresholds) if has_reached else None,
+    )
 
 
 def vector_words(plan: AnyPlan) -> int:
@@ -223,6 +248,8 @@ def expected_max_squared_error(variances: Floats) -> float:
         return 0.0
     # The mean is the integral of P(largest > t). P beyond the last t is below 1e-20.
     ends = np.linspace(0, math.sqrt(distinct[-1] * 2 * (math.log(len(variances)) + 46)), 2001)
-    below = np.array([np.sum(times * np.log(erf(end / np.sqrt(2 * distinct)))) for end in ends[1:]])
+    below = np.array(
+        [np.sum(times * np.log(special.erf(end / np.sqrt(2 * distinct)))) for end in ends[1:]]
+    )
     above = np.append(1.0, -np.expm1(below))
     return float(np.trapezoid(above, ends**2))

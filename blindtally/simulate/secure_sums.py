@@ -16,6 +16,8 @@ from blindtally.simulate.scores import StudyScore, score_study
 from blindtally.workers import open_round_executor
 from protocol.domains.hashed import Hashed
 from protocol.domains.registry import Domain
+from protocol.estimates import ListQuality
+from protocol.mechanisms.quality_goal import goal_fault, parse_goal
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
@@ -25,7 +27,7 @@ _MAX_COHORTS = 1000  # cohorts of a round; beyond a million devices cohorts are 
 _DEFAULT_WORDS = 2000
 _PARAMETERS = (  # fields of the request in the JSON document
     *("mechanism", "column", "rounds", "threshold", "words", "contribution", "alphabet", "length"),
-    *("confidence", "drift", "devices_by_round"),
+    *("confidence", "drift", "devices_by_round", "stop_at"),
     *("secagg", "corrupt", "dropout", "mode", "settings", "seed"),
 )
 
@@ -61,6 +63,9 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         "words": request.words or _DEFAULT_WORDS,
     }
     question = parse_question(request.settings | fields)
+    stop_at = parse_goal(request.stop_at)
+    if stop_at is not None and (fault := goal_fault(question)):
+        raise ValueError(fault)
     # Fails now, and not in the middle of a study, if no plan exists.
     mechanism = SUM_MECHANISMS[request.mechanism]
     mechanism.first_plan(question, terms, "simulation", request.rounds, Random(request.seed))
@@ -73,11 +78,13 @@ def simulate(request: SimulationRequest) -> SimulationResult:
             rounds,
             Random(request.seed),
             planned=request.rounds,
+            stop_at=stop_at,
             dropout=request.dropout,
             secure=request.secagg,
             executor=executor,
         )
-        score = score_study(with_progress(outcomes, "rounds", request.rounds), question)
+        shown = with_progress(outcomes, "rounds", request.rounds)
+        score = score_study(shown, question, stop_at)
     excluded = len(set(whole.items)) - len(set(dataset.items))
     return _result(request, question, terms, schedule, excluded, score)
 
@@ -105,6 +112,7 @@ def _result(
     done = f"{len(score.thresholds)} rounds of {request.rounds}" if score.is_partial else None
     facts = {
         **({"partial": f"stopped after {done}"} if done else {}),
+        **({"goal": _goal_text(score, request.rounds)} if request.stop_at else {}),
         "heavy": shown_share(comparison.found_items),
         "missed": f"{len(comparison.missed):,} with a true count of at least "
         f"{question.threshold:g}",
@@ -114,6 +122,7 @@ def _result(
         "thresholds": " ".join(f"{t:.3g}" for t in score.thresholds),
         "domain": f"{_describe_domain(question.domain)}, {excluded:,} items outside",
         **comparison.interval_facts(),
+        **_expectation_facts(score.quality),
         **comparison.score.facts(),
     }
     return SimulationResult(
@@ -121,6 +130,20 @@ def _result(
         [heavy_hitter_table(comparison.found_items), fact_table(facts)],
         done,
     )
+
+
+def _goal_text(score: StudyScore, rounds: int) -> str:
+    if score.goal_round is None:
+        return "not reached"
+    return f"reached in round {score.goal_round} of at most {rounds}"
+
+
+def _expectation_facts(quality: ListQuality | None) -> dict[str, str]:
+    """Return the line that compares with precision and recall, if the mechanism expects them."""
+    if quality is None:
+        return {}
+    precision, recall = quality.expected_precision, quality.expected_recall
+    return {"expected": f"precision {precision:.4f}, recall {recall:.4f}, by the model of counts"}
 
 
 def _shown_sizes(sizes: Sequence[int]) -> str:

@@ -153,7 +153,7 @@ def run_tokens(
     rounds = ([histograms] for histograms in tokens.rounds)
     for outcome in run_study(mechanism, question, terms, rounds, seed, planned=len(tokens.rounds)):
         state, last_plan = outcome.study_state, outcome.plan
-        decoded += outcome.answer is not None and outcome.answer.decoded
+        decoded += outcome.is_decoded
     names = [estimate.item for estimate in mechanism.final_estimates(question, state)]
     wrong = len(names) - sum(name in known.index.positions for name in names)
     found_items = np.isin(np.array(known.population.items), names)

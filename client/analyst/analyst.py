@@ -38,6 +38,7 @@ from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
 from protocol.estimates import ListQuality
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
+from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
 from protocol.quantiles.cdf import Estimator
@@ -257,7 +258,10 @@ class Study:
             time.sleep(every)
 
     def wait(self, progress: Callable[[RoundView], None] | None = None) -> StudyView:
-        """Return the study when it has ended; `progress` receives each changed round."""
+        """Return the study when it has ended; `progress` receives each changed round.
+
+        Its `end_cause` and `end_reason` are those of the end.
+        """
         for view in self.watch():
             if progress:
                 progress(view)
@@ -313,6 +317,7 @@ class Analyst:
         timeouts: Timeouts | None = None,
         start: bool = True,
         population: str | None = None,
+        stop_at: QualityGoal | None = None,
         key: str | None = None,
     ) -> Study:
         """Create a study of `rounds` rounds, and start it unless `start` is False.
@@ -320,9 +325,10 @@ class Analyst:
         Either `terms` has all sizes, or `devices` is the largest number of devices in a round; they
         form `cohorts` cohorts, by default of at most 1,000 devices each, and `registrar` is the
         public key of the registrar that enrols them; it must run `blindtally seat` if there are
-        several cohorts. Devices with default settings refuse a sum without a registrar. Calls with
-        the same `key` within a day, also from other processes, create one study. Without a `key`,
-        only the repetitions of this call do.
+        several cohorts. Devices with default settings refuse a sum without a registrar. The study
+        ends early if the expected precision and recall of its list reach `stop_at`. Calls with the
+        same `key` within a day, also from other processes, create one study. Without a `key`, only
+        the repetitions of this call do.
 
         Raises:
             ValueError: if the number of devices is missing, or a field of `terms` is given twice.
@@ -342,6 +348,7 @@ class Analyst:
             timeouts=timeouts or Timeouts(),
             start=start,
             population=population,
+            stop_at=stop_at,
         )
         view = self._sender.send(requests.create_study(request, key))
         return Study(self._sender, view)

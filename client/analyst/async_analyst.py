@@ -37,6 +37,7 @@ from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
 from protocol.estimates import ListQuality
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
+from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
 from protocol.quantiles.cdf import Estimator
@@ -262,7 +263,10 @@ class AsyncStudy:
             await asyncio.sleep(every)
 
     async def wait(self, progress: Callable[[RoundView], None] | None = None) -> StudyView:
-        """Return the study when it has ended; `progress` receives each changed round."""
+        """Return the study when it has ended; `progress` receives each changed round.
+
+        Its `end_cause` and `end_reason` are those of the end.
+        """
         async for view in self.watch():
             if progress:
                 progress(view)
@@ -318,6 +322,7 @@ class AsyncAnalyst:
         timeouts: Timeouts | None = None,
         start: bool = True,
         population: str | None = None,
+        stop_at: QualityGoal | None = None,
         key: str | None = None,
     ) -> AsyncStudy:
         """Create a study of `rounds` rounds, and start it unless `start` is False.
@@ -325,9 +330,10 @@ class AsyncAnalyst:
         Either `terms` has all sizes, or `devices` is the largest number of devices in a round; they
         form `cohorts` cohorts, by default of at most 1,000 devices each, and `registrar` is the
         public key of the registrar that enrols them; it must run `blindtally seat` if there are
-        several cohorts. Devices with default settings refuse a sum without a registrar. Calls with
-        the same `key` within a day, also from other processes, create one study. Without a `key`,
-        only the repetitions of this call do.
+        several cohorts. Devices with default settings refuse a sum without a registrar. The study
+        ends early if the expected precision and recall of its list reach `stop_at`. Calls with the
+        same `key` within a day, also from other processes, create one study. Without a `key`, only
+        the repetitions of this call do.
 
         Raises:
             ValueError: if the number of devices is missing, or a field of `terms` is given twice.
@@ -347,6 +353,7 @@ class AsyncAnalyst:
             timeouts=timeouts or Timeouts(),
             start=start,
             population=population,
+            stop_at=stop_at,
         )
         view = await self._sender.send(requests.create_study(request, key))
         return AsyncStudy(self._sender, view)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from protocol.api.phases import Phase
+from protocol.api.study_end import EndCause
 from protocol.public_model import PublicModel
 
 
@@ -46,7 +47,7 @@ class Event(PublicModel):
     `previous_phase` ended after `seconds` with `received` of `expected` messages, the number that
     the phase before it received. The cohort is now in `phase`. `state` is that of a round or study
     that is over, `sampling_threshold` the t of threshold sampling, and `heavy_hitters` the number
-    of heavy hitters after the round.
+    of heavy hitters after the round. `end_cause` and `round` are those of a study that has ended.
     """
 
     id: int = Field(ge=1)
@@ -66,3 +67,4 @@ class Event(PublicModel):
     participants: int | None = None
     sampling_threshold: float | None = None
     heavy_hitters: int | None = None
+    end_cause: EndCause | None = None

@@ -12,8 +12,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from protocol.api.device_documents import Hex64
 from protocol.api.phases import Phase
+from protocol.api.study_end import EndCause, end_sentence
 from protocol.estimates import ListQuality
+from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 from protocol.privacy.ledger import Budget
 from protocol.public_model import PublicModel
@@ -22,7 +25,6 @@ from secagg.session import Registry
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 StudyName = Annotated[str, Field(min_length=1, max_length=200)]
-Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 RoundCount = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
 PopulationName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 StudyStatus = Literal["created", "running", "finished", "stopped"]
@@ -107,7 +109,11 @@ class PopulationView(PublicModel):
 
 
 class StudyRequest(PublicModel):
-    """An analyst's request for a study; its `population` must have enough budget left."""
+    """An analyst's request for a study; its `population` must have enough budget left.
+
+    The study ends before its last round if the expected precision and recall of its list reach
+    `stop_at`, if given.
+    """
 
     name: StudyName
     question: AnyQuestion
@@ -116,10 +122,11 @@ class StudyRequest(PublicModel):
     timeouts: Timeouts = Timeouts()
     start: bool = False
     population: PopulationName | None = None
+    stop_at: QualityGoal | None = None
 
 
 class StudyView(PublicModel):
-    """A study; `round` is the latest, 0 before the first."""
+    """A study; `round` is the latest, 0 before the first, and `end_cause` None until it ends."""
 
     id: str
     name: str
@@ -131,6 +138,16 @@ class StudyView(PublicModel):
     round: int
     created: datetime
     population: str | None = None
+    stop_at: QualityGoal | None = None
+    end_cause: EndCause | None = None
+
+    @property
+    def end_reason(self) -> str | None:
+        """Return a sentence with the reason why the study ended; None until it has."""
+        if self.end_cause is None:
+            return None
+        has_goal = self.stop_at is not None
+        return end_sentence(self.end_cause, self.round, self.rounds, has_goal=has_goal)
 
     @property
     def registry(self) -> Registry | None:
@@ -290,22 +307,6 @@ class AuditPage(PublicModel):
     next: int | None = None
 
 
-class JoinRequest(PublicModel):
-    """A device's request to take part in a round, with its identity and its keys for it.
-
-    `identity` is an Ed25519 public key that the device keeps for one study, so that each device
-    counts once; `signature` is the identity's over both keys
-    (`secagg.session.advertisement_statement`), `registrar_signature` the registrar's over the
-    identity.
-    """
-
-    identity: Hex32
-    mask_key: Hex32
-    encryption_key: Hex32
-    signature: Hex64
-    registrar_signature: Hex64 | None = None
-
-
 class SlotAssignment(PublicModel):
     """The answer to `JoinRequest`: the slot of the device, and the deadline of enrolling.
 
@@ -345,12 +346,6 @@ class SeatingView(PublicModel):
 
     plan: AnyPlan
     joiners: int
-
-
-class Survivors(PublicModel):
-    """The slots whose masked inputs arrived."""
-
-    survivors: tuple[int, ...]
 
 
 class Pending(PublicModel):

@@ -23,7 +23,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from scipy.special import ndtri
 
 from protocol.arrays import Floats, Keys
 from protocol.domains.registry import Domain
@@ -36,6 +35,7 @@ from protocol.estimates import (
     reaches_threshold,
 )
 from protocol.histograms import Histogram, keyed_histograms
+from protocol.lazy_scipy import special
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.central.release_question import MIN_EPSILON
@@ -263,7 +263,7 @@ def noise_variance(release: Release | None, terms: Terms, cohorts: int) -> float
 def noise_threshold(rows: int, variance: float, candidates: int) -> float:
     """Return a count that noise of `variance` in each cell gives to 0.3 of the items on average."""
     deviation: float = (variance * min(1.0, math.pi / (2 * rows))) ** 0.5
-    return float(ndtri(1 - _EXPECTED_FALSE_POSITIVES / candidates)) * deviation
+    return float(special.ndtri(1 - _EXPECTED_FALSE_POSITIVES / candidates)) * deviation
 
 
 def _check_threshold(question: FrequencySketchQuestion, variance: float) -> None:

@@ -18,10 +18,9 @@ deviation, up to n / (n - 1), since the latter is a norm.
 
 from math import inf, sqrt
 
-from scipy.special import ndtri, stdtrit
-
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Product
+from protocol.lazy_scipy import special
 from protocol.mechanisms.number_sums import SUMS_ARRAY, NumberSums, NumberSumsPlan
 from protocol.public_model import PublicModel
 from protocol.question_and_plan import Plan
@@ -99,7 +98,7 @@ def _summary(
     deviation = None if variance is None else sqrt(variance)
     margin = inf
     if deviation is not None:  # for a tiny beta the quantile is infinite, with any sign
-        margin = deviation and abs(float(stdtrit(n - 1, beta / 2))) * deviation / sqrt(n)
+        margin = deviation and abs(float(special.stdtrit(n - 1, beta / 2))) * deviation / sqrt(n)
     low, high = _deviation_interval(interval, n, mean, variance, rounding, beta)
     return NumberSummary(
         segment=segment,
@@ -132,7 +131,7 @@ def _deviation_interval(
         return 0.0, largest
     radius = max(interval.high - mean, mean - interval.low)
     spread = sqrt(variance * max(0.0, radius**2 - variance) / n)
-    margin = spread and -float(ndtri(beta / 2)) * spread
+    margin = spread and -float(special.ndtri(beta / 2)) * spread
     rounded = rounding * sqrt(n / (n - 1))
     low = sqrt(max(0.0, variance - margin)) - rounded
     high = sqrt(variance + margin) + rounded

@@ -40,15 +40,22 @@ class SampledCounts(SumMechanism[SumQ, P]):
         listed = estimates_of_rows(state, rows, means, result.variances, result.heavy)
         tokens, token_variances = self.totals(state)
         total = max(1.0, float(tokens.sum()))
+        correct = float(result.heavy[rows].sum())
+        missed = float(result.heavy[~is_listed].sum()) + result.unknown_heavy
         quality = ListQuality(
-            expected_precision=float(result.heavy[rows].mean()) if len(rows) else 1.0,
-            expected_missed=float(result.heavy[~is_listed].sum()) + result.unknown_heavy,
+            expected_precision=correct / len(rows) if len(rows) else 1.0,
+            expected_recall=correct / (correct + missed) if len(rows) else 0.0,
+            expected_missed=missed,
             tokens=total,
             tokens_standard_error=math.sqrt(float(token_variances.sum())),
             unlisted_share=min(1.0, max(0.0, 1 - float(means[rows].sum()) / total)),
             distinct_items=len(counts) + result.unknown_items,
         )
         return FinalAnswer(tuple(listed), quality)
+
+    def estimates_quality(self, question: SumQ) -> bool:
+        del question
+        return True
 
     def final_totals(self, question: SumQ, state: StudyState) -> tuple[Floats, Floats]:
         """Return the best estimates of all items' totals, and their variances.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from protocol.mechanism import Mechanism, SumMechanism
 from protocol.mechanisms.central.hierarchical_histogram import (
@@ -31,6 +31,7 @@ from protocol.mechanisms.iblt.subsampled import (
     SubsampledIbltQuestion,
 )
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
+from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
 from protocol.mechanisms.reports.dictionary import (
     DICTIONARY_MECHANISMS,
     DictionaryPlan,
@@ -104,13 +105,20 @@ _ALL_REPORT_MECHANISMS: tuple[ReportMechanism[Any, Any, Any], ...] = (
 )
 # Estimates of sums without noise that may show what a single device holds.
 EXACT_ESTIMATE_MECHANISMS = frozenset({NumberSums.name, COUNT_MEDIAN.name, COUNT_SKETCH.name})
+# Mechanisms that estimate the expected precision and recall of their lists.
+QUALITY_MECHANISMS = tuple(
+    name for name, mechanism in SUM_MECHANISMS.items() if isinstance(mechanism, SampledCounts)
+)
 REPORT_MECHANISMS: dict[str, ReportMechanism[Any, Any, Any]] = {
     mechanism.name: mechanism for mechanism in _ALL_REPORT_MECHANISMS
 }
 MECHANISMS: dict[str, Mechanism[Any, Any]] = {**SUM_MECHANISMS, **REPORT_MECHANISMS}
 
-_QUESTION_ADAPTER: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion)
-_PLAN_ADAPTER: TypeAdapter[AnyPlan] = TypeAdapter(AnyPlan)
+_DEFERRED = ConfigDict(
+    defer_build=True
+)  # a device has one plan at a time, and a command often none
+_QUESTION_ADAPTER: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion, config=_DEFERRED)
+_PLAN_ADAPTER: TypeAdapter[AnyPlan] = TypeAdapter(AnyPlan, config=_DEFERRED)
 
 
 def parse_question(document: Mapping[str, Any]) -> AnyQuestion:

@@ -14,11 +14,11 @@ the shown segments. Otherwise the difference from all would show it.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
 
 from protocol.arrays import Floats, Indices
 from protocol.domains.base import BaseDomain
 from protocol.estimates import CONFIDENCE_LEVEL
+from protocol.lazy_scipy import special
 from protocol.mechanisms.device_counts import totals_of_all_rounds
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion
 from protocol.study_state import StudyState
@@ -65,7 +65,7 @@ def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, Segmen
     counts, variances = counts[shown], variances[shown]
     low, high = mechanism.confidence_interval(counts, variances)
     shares, errors = _shares(counts, variances)
-    margins = -float(ndtri((1 - CONFIDENCE_LEVEL) / 2)) * errors
+    margins = -float(special.ndtri((1 - CONFIDENCE_LEVEL) / 2)) * errors
     ends = np.maximum(shares - margins, 0), np.minimum(shares + margins, 1)
     columns = [each.tolist() for each in (shown, counts, low, high, shares, *ends)]
     return {

@@ -19,9 +19,9 @@ from functools import cached_property
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-from scipy.special import ndtri
 
 from protocol.arrays import Frequencies, ItemValues, PackedReports, Support, Votes
+from protocol.lazy_scipy import special
 from protocol.oracles.limits import (
     MAX_FULLY_DECODED_DOMAIN,
     check_domain,
@@ -267,7 +267,7 @@ class Oracle(ABC):
             raise ValueError(f"level must be between 0 and 1, not {level}")
         if variances is None:
             variances = self.variance(np.clip(estimates, 0, 1), n)
-        margin = -float(ndtri((1 - level) / 2)) * np.sqrt(variances)
+        margin = -float(special.ndtri((1 - level) / 2)) * np.sqrt(variances)
         return estimates - margin, estimates + margin
 
     def variances(self, frequencies: Frequencies, n: int) -> Frequencies:

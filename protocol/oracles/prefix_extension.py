@@ -20,11 +20,11 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import ndtri
 
 from protocol.arrays import Bytes, ItemValues, PackedReports
 from protocol.binary_search import boundary
 from protocol.hashing import HashFamily, fast_range
+from protocol.lazy_scipy import special
 from protocol.oracles.limits import check_report_shape
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import RandomWords, uniform_below
@@ -170,7 +170,7 @@ class PrefixExtension:
         tails = [min(0.5, self.keep / self._candidate_count(group)) for group in range(groups - 1)]
         tails.append(self.beta / self._candidate_count(groups - 1))
         threshold = max(last * self.oracle.detection_threshold(last, tail) for tail in tails)
-        z = -float(ndtri((1 - probability) / groups))
+        z = -float(special.ndtri((1 - probability) / groups))
 
         def is_detected(count: float) -> bool:
             margin = z * math.sqrt(self.variance(n, last, count * last / n))

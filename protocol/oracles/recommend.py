@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from math import ceil, inf, pi, sqrt
 from typing import Literal
 
-from scipy.special import ndtri
-
 from protocol.binary_search import boundary
+from protocol.lazy_scipy import special
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.ocms.galois import OcmsGf
@@ -133,7 +132,7 @@ def predicted_error(oracle: Oracle, users: int, goal: Goal, max_frequency: float
 
     def is_detected(frequency: float) -> bool:
         variance = absent + (present - absent) * frequency
-        return frequency > threshold + float(ndtri(_DETECTION_PROBABILITY)) * sqrt(variance)
+        return frequency > threshold + float(special.ndtri(_DETECTION_PROBABILITY)) * sqrt(variance)
 
     return boundary(is_detected, 0.0, 1.0, 1e-9) if is_detected(1.0) else inf
 

@@ -1,8 +1,8 @@
 """A population's ledger: what was released about it, and the loss of all of it together.
 
 A ledger only stores its entries. Every number is computed from them, by composing the exact
-losses of all releases (`loss.py`). So a ledger is public, frozen, and the same after a crash:
-an entry that is spent twice counts once, by its name. A budget is for one party's view.
+losses of all releases (`loss_distributions.py`). So a ledger is public, frozen, and the same after
+a crash: an entry that is spent twice counts once, by its name. A budget is for one party's view.
 """
 
 from collections import Counter

@@ -2,7 +2,7 @@
 
 Each device flips a coin of probability p and, on heads, adds one to the cell of its value; a cell
 shows its sum X if X >= theta. With k others in the cell and q = 1 - (1 - p) e^-eps, the curve of
-`loss.py` is a difference of two binomial tails, at the worst x >= theta,
+`loss_distributions.py` is a difference of two binomial tails, at the worst x >= theta,
 
     with, without   Pr[Bin(k+1, p) >= x] - e^eps Pr[Bin(k, p) >= x],    x > q (k + 1)
     without, with   Pr[Bin(k, p) < x]    - e^eps Pr[Bin(k+1, p) < x]    with -eps in q
@@ -20,9 +20,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import betainc
 
 from protocol.arrays import Floats
+from protocol.lazy_scipy import special
 from protocol.privacy.loss_distributions import (
     LOSS_INTERVAL,
     NeighbourRelation,
@@ -106,5 +106,5 @@ def _binomial_tail(
     tails = trials - heads + 1
     possible = np.maximum(tails, 1.0)
     if below:
-        return np.where(tails > 0, betainc(possible, heads, 1 - probability), 1.0)
-    return np.where(tails > 0, betainc(heads, possible, probability), 0.0)
+        return np.where(tails > 0, special.betainc(possible, heads, 1 - probability), 1.0)
+    return np.where(tails > 0, special.betainc(heads, possible, probability), 0.0)

@@ -5,10 +5,10 @@ the device the count moves by one, and
 
     loss(z) = ln P(Z = z - 1) / P(Z = z)
 
-grows with z, so the curve of `loss.py` is a difference of two tails. If the device takes part
-by a coin of probability p that the reader of the count does not know, the distribution is a
-mixture: p of the moved count and 1 - p of the other. More noise reveals less, so a result for the
-smallest variance that the honest survivors can add holds for any larger variance.
+grows with z, so the curve of `loss_distributions.py` is a difference of two tails. If the device
+takes part by a coin of probability p that the reader of the count does not know, the distribution
+is a mixture: p of the moved count and 1 - p of the other. More noise reveals less, so a result for
+the smallest variance that the honest survivors can add holds for any larger variance.
 
 Source: [Agarwal21] for the mechanism; the curves are exact here, where it bounds them.
 """
@@ -18,9 +18,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ive
 
 from protocol.arrays import Floats
+from protocol.lazy_scipy import special
 from protocol.privacy.loss_distributions import (
     DivergenceCurve,
     NeighbourRelation,
@@ -44,7 +44,7 @@ def privacy_loss(
     """Return the loss of one count with noise of `variance`; a vote counts with `probability`."""
     check_parameters(variance, probability)
     end = tail_bound(variance, _NEGLIGIBLE_TAIL)
-    probabilities = np.asarray(ive(np.abs(np.arange(-end, end + 1)), variance), np.float64)
+    probabilities = np.asarray(special.ive(np.abs(np.arange(-end, end + 1)), variance), np.float64)
     without, moved = probabilities[1:], probabilities[:-1]
     with_it = (1 - probability) * without + probability * moved
     removed, added = _curve(with_it, without), _curve(without[::-1], with_it[::-1])
@@ -86,6 +86,6 @@ def _curve(upper: Floats, lower: Floats) -> DivergenceCurve:
 def tail_quantile(variance: float, tail: float) -> int:
     """Return the smallest x >= 1 that noise reaches with probability `tail` at most."""
     end = tail_bound(variance, tail)
-    above = np.cumsum(np.asarray(ive(np.arange(end + 1), variance), np.float64)[::-1])[::-1]
+    above = np.cumsum(np.asarray(special.ive(np.arange(end + 1), variance), np.float64)[::-1])[::-1]
     sufficient = np.flatnonzero(above[1:] + _NEGLIGIBLE_TAIL <= tail)
     return int(sufficient[0]) + 1 if len(sufficient) else end + 1

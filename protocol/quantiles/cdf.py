@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from protocol.arrays import Flags, Floats, Indices
+from protocol.lazy_scipy import optimize
 from protocol.quantiles.prefix_tree import PrefixTree, digits_to_integers
 
 Estimator: TypeAlias = Literal["ratio", "plain"]
@@ -91,7 +91,7 @@ def tree_cdf(
 
 def _monotone(ranks: Floats) -> Floats:
     """Return the growing ranks nearest to `ranks`, from 0 to 1."""
-    fitted = np.asarray(isotonic_regression(ranks).x, np.float64)
+    fitted = np.asarray(optimize.isotonic_regression(ranks).x, np.float64)
     return np.maximum.accumulate(np.clip(fitted, 0.0, 1.0))
 
 

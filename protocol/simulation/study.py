@@ -20,6 +20,7 @@ import numpy as np
 from protocol.api.phases import Phase
 from protocol.histograms import Histogram, Histograms, ItemTotals
 from protocol.mechanism import Answer, SumMechanism, add_noise
+from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.question_and_plan import P, Q, Terms
 from protocol.randomness import RandomWords
 from protocol.simulation.chunks import (
@@ -54,6 +55,10 @@ class RoundOutcome(Generic[P]):
     study_state: StudyState
     truth: Mapping[str, int]
 
+    @property
+    def is_decoded(self) -> bool:
+        return self.answer is not None and self.answer.decoded
+
 
 def run_study(  # noqa: PLR0913 - the parameters of a study
     mechanism: SumMechanism[Q, P],
@@ -63,14 +68,16 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
     rng: Random,
     *,
     planned: int,
+    stop_at: QualityGoal | None = None,
     dropout: float = 0.0,
     secure: bool = False,
     executor: RoundExecutor = LOCAL_EXECUTOR,
 ) -> Iterator[RoundOutcome[P]]:
     """Yield the outcome of each of `rounds`, the batches of its devices, out of `planned` rounds.
 
-    Each device drops out with probability `dropout`, equally likely in each phase. The outcomes
-    depend neither on the size of batches nor on `executor`.
+    The study ends before that if its list reaches `stop_at`. Each device drops out with probability
+    `dropout`, equally likely in each phase. The outcomes depend neither on the size of batches nor
+    on `executor`.
     """
     plan, state = mechanism.first_plan(question, terms, "simulation", planned, rng), EMPTY_STATE
     # In a study that asks every round, devices clip their items once, and send the same again.
@@ -92,6 +99,10 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
         state = outcome.study_state
         if mechanism.is_over(plan, outcome.answer, state):
             return
+        if stop_at is not None:
+            quality = mechanism.final_answer(question, state).quality
+            if stop_at.is_reached(outcome.is_decoded, quality):
+                return
         plan = mechanism.next_plan(plan, outcome.answer, state, rng)
 
 

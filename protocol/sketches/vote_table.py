@@ -36,11 +36,11 @@ from typing import Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from scipy.special import betainc, gammaln
 
 from protocol.arrays import Floats, Integers, Keys
 from protocol.binary_search import first_true
 from protocol.hashing import HashFamily
+from protocol.lazy_scipy import special
 from protocol.public_model import PublicModel
 from protocol.sketches.iblt.table import CellFormat
 from secagg.ring import Ring, Vector
@@ -242,7 +242,9 @@ class VoteTable:
 @lru_cache(maxsize=256)
 def max_votes(devices: int, probability: float, tail: float) -> int:
     """Return the heads that `devices` coins exceed with probability `tail` at most; at least 1."""
-    return first_true(lambda k: bool(betainc(k + 1, devices - k, probability) <= tail), 1, devices)
+    return first_true(
+        lambda k: bool(special.betainc(k + 1, devices - k, probability) <= tail), 1, devices
+    )
 
 
 @lru_cache(maxsize=256)
@@ -264,7 +266,7 @@ def min_width(keys: int, failure_probability: float) -> int:
 def failure_probability_bound(keys: int, width: int) -> float:
     """Return the module's bound on the probability that a table of `width` is not read whole."""
     s = np.arange(2, keys + 1, dtype=np.float64)
-    ways = gammaln(keys + 1) - gammaln(s + 1) - gammaln(keys - s + 1)
+    ways = special.gammaln(keys + 1) - special.gammaln(s + 1) - special.gammaln(keys - s + 1)
     logs = ways + SUBTABLES * log_no_singleton_probability(keys, width)[2:]
     equal_hashes = HASH_FUNCTIONS * keys**2 / 2 * 2.0**-61 * float(width) ** -SUBTABLES_PER_HASH
     return min(1.0, float(np.exp(np.minimum(logs, 0.0)).sum()) + equal_hashes)
@@ -277,11 +279,11 @@ def log_no_singleton_probability(max_keys: int, width: int) -> Floats:
     r = np.interp(s / width, balls, rates)  # any r is valid, this one is nearly the best
     with np.errstate(over="ignore"):
         per_cell = np.where(r < 30, np.log(np.exp(np.minimum(r, 30)) - r), r)
-    logs = gammaln(s + 1) + width * per_cell - s * np.log(r * width)
+    logs = special.gammaln(s + 1) + width * per_cell - s * np.log(r * width)
     exact_keys, blocks = min(_MAX_EXACT_KEYS, max_keys), np.arange(_MAX_EXACT_KEYS // 2 + 1)
     with np.errstate(divide="ignore"):
         shapes = np.log(_associated_stirling_numbers()[: exact_keys + 1])
-    places = gammaln(width + 1) - gammaln(np.maximum(width - blocks, 0) + 1)
+    places = special.gammaln(width + 1) - special.gammaln(np.maximum(width - blocks, 0) + 1)
     places = np.where(blocks <= width, places, -np.inf)
     exact = np.logaddexp.reduce(shapes + places, axis=1)
     logs[: exact_keys + 1] = exact - s[: exact_keys + 1] * math.log(width)

@@ -47,7 +47,7 @@ class PopulationRow(Base):
 class StudyRow(Base):
     """Study of an analyst; `round` is the number of its latest round, 0 before the first.
 
-    `dp_event` is what all of its rounds reveal about a device.
+    `dp_event` is what all of its rounds reveal about a device. `end_cause` is null until it ends.
     """
 
     __tablename__ = "studies"
@@ -67,6 +67,8 @@ class StudyRow(Base):
     created: Mapped[datetime]
     population: Mapped[str | None] = mapped_column(String(64))
     dp_event: Mapped[dict[str, Any]]
+    stop_at: Mapped[dict[str, Any] | None] = mapped_column(nullable=False)  # JSON's null is a value
+    end_cause: Mapped[str | None] = mapped_column(String(16))
 
 
 class RoundRow(Base):

@@ -8,8 +8,9 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
+from secrets import token_hex
 from time import perf_counter
-from uuid import uuid4
 
 import structlog
 from opentelemetry import trace
@@ -45,6 +46,11 @@ class RequestLogMiddleware:
         self._app = app
         self._metrics = metrics
         self._is_stopping = is_stopping
+        # Unique and no secret: random digits for each request would take longer than the log line.
+        self._id_prefix, self._id_counter = token_hex(12), count()
+
+    def _new_id(self) -> str:
+        return f"{self._id_prefix}{next(self._id_counter):08x}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,7 +58,7 @@ class RequestLogMiddleware:
             return
         stats, started = _RequestStats(), perf_counter()
         sent_id = Headers(scope=scope).get("x-request-id", "")  # of a proxy or the client
-        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid4().hex
+        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else self._new_id()
 
         async def counting_receive() -> Message:
             message = await receive()

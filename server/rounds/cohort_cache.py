@@ -13,10 +13,11 @@ from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 
+from protocol.api.device_documents import Survivors
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import AnyPlan
 from secagg.aggregator import UnmaskingRequest, complaints_by_dealer
-from secagg.messages import Complaints, SignedInput
+from secagg.messages import Complaints, SignedInput, pack_signatures
 from secagg.roster import roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
 from secagg.shares import ReceivedShares
@@ -161,6 +162,12 @@ class CohortCache:
         self.share_commitments = AsyncCache(
             self._share_commitments, _MAX_CACHED_PARTICIPANTS * 100, len
         )
+        self.survivors_document = AsyncCache(
+            self._survivors_document, _MAX_CACHED_PARTICIPANTS * 10, len
+        )
+        self.confirmations_document = AsyncCache(
+            self._confirmations_document, _MAX_CACHED_PARTICIPANTS * 100, len
+        )
         self._messages = messages
 
     async def slot(self, participant: str) -> ParticipantSlot:
@@ -252,6 +259,13 @@ class CohortCache:
 
     async def _confirmations(self, cohort: int) -> dict[int, bytes]:
         return await read_messages(self._messages, cohort, MessageKind.CONFIRMATION, bytes)
+
+    async def _survivors_document(self, cohort: int) -> bytes:
+        survivors = tuple(sorted(await self.survivors(cohort)))
+        return Survivors(survivors=survivors).model_dump_json().encode()
+
+    async def _confirmations_document(self, cohort: int) -> bytes:
+        return pack_signatures(await self.confirmations(cohort))
 
     async def _roster(self, cohort: int) -> bytes:
         enrolled = await self.enrolled_cohort(cohort)

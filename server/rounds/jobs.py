@@ -18,6 +18,7 @@ import structlog
 from opentelemetry.trace import Tracer
 
 from protocol.api.events import FailureCause
+from protocol.api.messages import StudyView
 from protocol.mechanisms.registry import AnyPlan
 from protocol.study_state import StudyState
 from secagg.errors import RecoveryError
@@ -234,9 +235,7 @@ class JobRunner:
         except Exception:
             _log.exception("round not decoded", study=study, round=number)
             outcome = ClosedRound("failed")
-        next_plan = None
-        if number < view.rounds and not outcome.is_last:
-            next_plan = await self._plan_next(plan, outcome, state)
+        next_plan = await self._plan_next(view, plan, outcome, state)
         try:
             closed = await self.store.rounds.close(study, number, outcome, next_plan, lease)
         except _TRANSIENT_ERRORS:
@@ -244,14 +243,21 @@ class JobRunner:
         except Exception:  # another attempt would fail too, and the round must close
             _log.exception("answer not stored", study=study, round=number)
             outcome = ClosedRound("failed")
-            if next_plan is not None:  # it follows from the answer that was not stored
-                next_plan = await self._plan_next(plan, outcome, state)
+            # The other plan, or the end of the study, follows from the answer that was not stored.
+            next_plan = await self._plan_next(view, plan, outcome, state)
             closed = await self.store.rounds.close(study, number, outcome, next_plan, lease)
         if closed is not None:
             _log.info("round closed", study=study, round=number, state=outcome.state)
 
-    async def _plan_next(self, plan: AnyPlan, outcome: ClosedRound, state: StudyState) -> AnyPlan:
-        """Return the next plan; if that fails, the same plan with a fresh seed."""
+    async def _plan_next(
+        self, study: StudyView, plan: AnyPlan, outcome: ClosedRound, state: StudyState
+    ) -> AnyPlan | None:
+        """Return the next plan; if that fails, the same plan with a fresh seed.
+
+        None if `outcome` ends the `study`.
+        """
+        if outcome.end_cause(study, plan.round) is not None:
+            return None
         answer = outcome.answer
         try:
             return await plan_next(plan, answer, answer.state if answer else state, self.rng)

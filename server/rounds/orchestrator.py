@@ -232,7 +232,7 @@ class Orchestrator:
         for change in changes:
             cohort, before, after = change.cohort, change.before, change.after
             self.metrics.replace_pending(
-                before and before.phase_status, after and after.phase_status
+                before.phase_status if before else None, after.phase_status if after else None
             )
             if change.is_new_phase and not self.notifier.is_complete:
                 self.notifier.notify(cohort_channel(cohort.id), study_channel(cohort.study))

@@ -75,7 +75,7 @@ class PendingCohorts:
         """Store what was read of `selection`; return each cohort before and after."""
         now = {cohort.id: cohort for cohort in pending}
         if selection is None:
-            read = set(self._cohorts)
+            read = frozenset(self._cohorts)
         else:
             known = (self._by_study.get(study, ()) for study in selection.studies)
             read = selection.cohorts.union(*known) & self._cohorts.keys()

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
+from client.extras_installation import install_command
 
 
 @pytest.mark.parametrize(
@@ -24,17 +25,6 @@ def test_a_number_out_of_its_range_is_reported_with_the_range(command: list[str]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
     assert why in result.stderr
-
-
-def test_one_command_does_not_wait_for_anothers_imports() -> None:
-    program = (
-        "import sys; from blindtally.cli import app\n"
-        "try: app(['params', '--help'])\n"
-        "except SystemExit: pass\n"
-        "sys.exit(any(name.split('.')[0] in ('server', 'client') for name in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert done.returncode == 0
 
 
 def test_a_narrow_terminal_shows_items_of_any_script(tmp_path: Path) -> None:
@@ -72,3 +62,22 @@ def test_the_id_of_a_key_is_shown_whole_so_that_it_can_be_revoked(
         shown = CliRunner().invoke(app, [*command, *here]).stdout
         assert name in shown
         assert "…" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "extra"),
+    [
+        ("serve --port 0", "structlog", "server"),
+        ("plan --devices 100 --rounds 2 --threshold 5 --words 1000", "scipy", "simulate"),
+        ("demo --out demo-files", "sqlalchemy", "demo"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    arguments: str, module: str, extra: str, tmp_path: Path
+) -> None:
+    program = f"import sys; sys.modules[{module!r}] = None; from blindtally.cli import app; app()"
+    run = [sys.executable, "-c", program, *arguments.split()]
+    result = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert f"needs {module}" in result.stderr
+    assert result.stderr.strip().endswith(install_command(extra))

@@ -12,10 +12,10 @@ from typer.testing import CliRunner, Result
 
 from blindtally.datasets.reader import DataError
 from blindtally.planning.f1_by_words import F1Curve, F1Point, StudySetting
+from blindtally.simulate.domain_and_drift_choices import DriftKind
 from blindtally.simulate.populations import (
     DRIFT_KINDS,
     PAPER_ALPHABET,
-    DriftKind,
     ItemPopulation,
     load_item_population,
 )

@@ -23,12 +23,12 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from scipy.special import ndtri
 
 from protocol.arrays import Indices
 from protocol.domains.base import Digits
 from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values, reaches_threshold
 from protocol.histograms import Histogram, device_values
+from protocol.lazy_scipy import special
 from protocol.mechanism import Answer
 from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
 from protocol.mechanisms.central.release_mechanism import (
@@ -199,7 +199,7 @@ class HierarchicalHistogram(
         variances = alone + np.maximum(leaves, 0) * float(state.arrays[SAMPLING_VARIANCE_ARRAY][0])
         is_heavy = reaches_threshold(leaves, variances, question.threshold, question.confidence)
         tail = _EXPECTED_FALSE_POSITIVES / (_EXPECTED_FALSE_POSITIVES + len(leaves))
-        is_heavy &= leaves > -ndtri(tail) * np.sqrt(alone)
+        is_heavy &= leaves > -special.ndtri(tail) * np.sqrt(alone)
         leaves = np.minimum(leaves, question.largest_count(int(devices_per_level(state).sum())))
         return estimates_of_values(question.domain, np.flatnonzero(is_heavy), leaves, variances)
 

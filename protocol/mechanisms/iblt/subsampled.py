@@ -342,6 +342,9 @@ class SubsampledIblt(SampledCounts[SubsampledIbltQuestion, SubsampledIbltPlan]):
         )
         return FinalAnswer(tuple(ranked(elected)))
 
+    def estimates_quality(self, question: SubsampledIbltQuestion) -> bool:
+        return question.rule == "practical"
+
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         return totals_of_all_rounds(state)
 

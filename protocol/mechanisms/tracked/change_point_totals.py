@@ -38,9 +38,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
 
 from protocol.arrays import Floats, Integers
+from protocol.lazy_scipy import special
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.rate_filter import History
 
@@ -135,7 +135,7 @@ class _Segments:
         factors, weights = np.array(tuning.SEGMENT_RATE_FACTORS).T[:, :, np.newaxis, np.newaxis]
         inverse_scales = shape / (factors * usual)
         exposed = inverse_scales + exposures
-        priors = shape * np.log(inverse_scales) + np.log(weights) - gammaln(shape)
+        priors = shape * np.log(inverse_scales) + np.log(weights) - special.gammaln(shape)
         logarithms = priors - shapes * np.log(exposed)
         total = _log_sum(logarithms, axis=0)
         shares = np.exp(logarithms - total)
@@ -143,7 +143,9 @@ class _Segments:
         squares = (shares * shapes * (shapes + 1) / exposed**2).sum(axis=0)
         spread = np.maximum(squares - rates**2, 0)
         hidden_devices = _segment_sums(hidden)
-        return cls(blocks, total + gammaln(shapes), rates, spread, hidden_devices, dispersion)
+        return cls(
+            blocks, total + special.gammaln(shapes), rates, spread, hidden_devices, dispersion
+        )
 
 
 class _Divisions:

@@ -35,6 +35,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.arrays import Floats, Integers
+from protocol.binary_search import first_counts
+from protocol.lazy_scipy import special
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.public_model import PublicModel, Text
 from secagg.ring import Lane, Vector
@@ -172,12 +174,12 @@ def counter_bits(expected: Floats, deviations: Floats) -> Integers:
     mean = np.maximum(expected, 1e-6)
     variance = np.maximum(deviations**2, mean * (1 + 1e-6))
     shape, share = mean**2 / (variance - mean), mean / variance
-    # Only the server needs this import, which takes half a second. The quantiles of scipy.special
-    # cannot replace it: they fail for counts whose variance is nearly Poisson's.
-    from scipy.stats import nbinom  # noqa: PLC0415
-
-    above = nbinom.isf(tuning.WINDOW_MISS_PROBABILITY, shape, share)
-    below = nbinom.ppf(tuning.WINDOW_MISS_PROBABILITY, shape, share)
+    tail = tuning.WINDOW_MISS_PROBABILITY
+    # Quantiles by bisection: scipy.stats takes half a second to import, and the inverses of
+    # scipy.special fail for counts whose variance is nearly Poisson's.
+    start = np.ceil(mean + 6 * np.sqrt(variance))
+    above = first_counts(lambda k: special.betaincc(shape, k + 1, share) <= tail, start)
+    below = first_counts(lambda k: special.betainc(shape, k + 1, share) >= tail, start)
     # A window that does not begin at 0 has half its width on each side of the expected count.
     width = np.minimum(above + 1, 2 * np.maximum(above - mean, mean - below) + 2)
     bits: Integers = np.clip(np.ceil(np.log2(width)), 1, MAX_COUNTER_BITS).astype(np.int64)

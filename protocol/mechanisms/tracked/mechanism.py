@@ -210,16 +210,23 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
     def final_answer(self, question: TrackedQuestion, state: StudyState) -> FinalAnswer:
         """Return the heavy hitters, by the question's `assume`.
 
-        An item whose string was not fetched is given by the name of its key.
+        An item whose string was not fetched is given by the name of its key, and counts as wrong in
+        the expected precision and recall.
         """
         answer = super().final_answer(question, state)
         if not isinstance(question.domain, Hashed):
             return answer
         strings = KnownStrings.from_state(question.domain, state).complete
-        named = (
-            replace(each, item=strings.get(each.item, each.item)) for each in answer.heavy_hitters
-        )
-        return FinalAnswer(tuple(named), answer.quality)
+        listed, quality = answer.heavy_hitters, answer.quality
+        named = tuple(replace(each, item=strings.get(each.item, each.item)) for each in listed)
+        if quality is not None and listed:
+            probabilities = {each.item: each.probability or 0.0 for each in listed}
+            fetched = sum(probabilities[item] for item in probabilities if item in strings)
+            shares = ("expected_precision", "expected_recall")
+            share = fetched / sum(probabilities.values())
+            update = {name: share * getattr(quality, name) for name in shares}
+            quality = quality.model_copy(update=update)
+        return FinalAnswer(named, quality)
 
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         rates = state.column(COUNT_COLUMN) / read_devices(state)[0]

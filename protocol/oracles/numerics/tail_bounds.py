@@ -9,9 +9,8 @@ exact here. Sums of several kinds of votes use Bernstein's bound,
 
 from math import log, sqrt
 
-from scipy.special import betainc
-
 from protocol.binary_search import first_true
+from protocol.lazy_scipy import special
 
 
 def binomial_upper_quantile(n: int, probability: float, tail: float) -> int:
@@ -20,7 +19,7 @@ def binomial_upper_quantile(n: int, probability: float, tail: float) -> int:
     Raises ValueError as `check_tail_probability`.
     """
     check_tail_probability(n, tail)
-    return first_true(lambda k: bool(betainc(k + 1, n - k, probability) <= tail), 0, n)
+    return first_true(lambda k: bool(special.betainc(k + 1, n - k, probability) <= tail), 0, n)
 
 
 def bernstein_upper_bound(variance: float, max_term: float, tail: float) -> float:

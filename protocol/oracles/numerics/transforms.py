@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arrays import Support
+from protocol.lazy_scipy import fft
 from protocol.oracles.numerics.finite_fields import FiniteField
 
 _ROWS_PER_BATCH = 2**16
@@ -65,13 +66,12 @@ def _map_digits(length: int, digit: NDArray[np.int64], q: int = 0) -> NDArray[np
 
 
 def _prime_support(table: Support, q: int, length: int) -> Support:
-    from scipy.fft import irfftn, rfft  # noqa: PLC0415 (devices do without)
 
     digits, half = np.arange(q), np.arange(q // 2 + 1)
     # t = 0 .. q // 2; the others are conjugates. In batches, as above.
     spectra = np.empty((len(table), q // 2 + 1), np.complex128)
     for start in range(0, len(table), _ROWS_PER_BATCH):
-        spectra[start : start + _ROWS_PER_BATCH] = rfft(
+        spectra[start : start + _ROWS_PER_BATCH] = fft.rfft(
             table[start : start + _ROWS_PER_BATCH].astype(float), axis=1
         )
     sums = np.zeros((q,) * (length - 1) + (q // 2 + 1,), np.complex128)
@@ -80,6 +80,6 @@ def _prime_support(table: Support, q: int, length: int) -> Support:
         rows = np.ix_(*[digits * inverse % q] * (length - 1), half * inverse % q)
         column = spectra[:, min(t, q - t)].reshape((q,) * length)[rows]
         sums += column if t <= q // 2 else column.conj()
-    waves = irfftn(sums, s=(q,) * length, norm="forward")
+    waves = fft.irfftn(sums, s=(q,) * length, norm="forward")
     support: Support = np.rint((table.sum() + waves.reshape(-1)) / q).astype(np.int64)
     return support

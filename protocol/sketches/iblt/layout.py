@@ -47,10 +47,10 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import brentq
 
 from protocol.arrays import Indices, Words
 from protocol.hashing import HashFamily
+from protocol.lazy_scipy import optimize
 
 MIN_LARGE_TABLE_CELLS = 216  # here the large kind begins to read more keys, with probability 97%
 _HEAVY_SHARE = 0.11
@@ -228,5 +228,5 @@ def estimate_keys(layout: Layout, peeled: int, stuck: int) -> float:
     if stuck == 0:
         return float(peeled)
     share = min(stuck, layout.cells - 0.5) / layout.cells
-    x = float(brentq(lambda x: -math.expm1(-x) - x * math.exp(-x) - share, 1e-9, 700.0))
+    x = float(optimize.brentq(lambda x: -math.expm1(-x) - x * math.exp(-x) - share, 1e-9, 700.0))
     return peeled + layout.cells * x * layout.core_ratio(-math.expm1(-x))

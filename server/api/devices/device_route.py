@@ -9,11 +9,14 @@ OpenAPI document describes them by the signature of the endpoint, as it does all
 from collections.abc import Callable, Coroutine
 from inspect import signature
 from typing import Annotated, Any, cast
+from urllib.parse import parse_qsl
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+from starlette.routing import Match
+from starlette.types import Scope
 
 from server.api.common import MAX_WAIT_SECONDS
 from server.api.dependencies import authenticated_slot
@@ -23,7 +26,15 @@ _WAIT_SECONDS = TypeAdapter(Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS)])
 
 
 class DeviceRoute(APIRoute):
-    """Route whose endpoint takes `participant`, `service`, and perhaps `request` and `wait`."""
+    """Route whose endpoint takes `participant`, `service`, and perhaps `request` and `wait`.
+
+    Its path has one parameter, the participant, and ends with the name of a resource.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Compare the name first, which takes less time than the regular expression of the path."""
+        name = self.path[self.path.rindex("/") :]
+        return super().matches(scope) if scope["path"].endswith(name) else (Match.NONE, {})
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         endpoint = self.endpoint
@@ -38,13 +49,15 @@ class DeviceRoute(APIRoute):
                 arguments["request"] = request
             if takes_wait:
                 arguments["wait"] = _wait_seconds(request)
-            return _response(await endpoint(**arguments))
+            response = await endpoint(**arguments)
+            return Response(status_code=204) if response is None else response
 
         return handle
 
 
 def _wait_seconds(request: Request) -> float:
-    text = request.query_params.get("wait")
+    query = request.scope["query_string"].decode("latin-1")
+    text = dict(parse_qsl(query, keep_blank_values=True)).get("wait")
     if text is None:
         return 0.0
     try:
@@ -52,11 +65,3 @@ def _wait_seconds(request: Request) -> float:
     except ValidationError as error:
         faults = [fault | {"loc": ("query", "wait")} for fault in error.errors()]
         raise RequestValidationError(faults) from None
-
-
-def _response(result: Response | BaseModel | None) -> Response:
-    if result is None:
-        return Response(status_code=204)
-    if isinstance(result, BaseModel):
-        return Response(result.model_dump_json(), media_type="application/json")
-    return result

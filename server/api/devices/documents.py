@@ -18,7 +18,8 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from protocol.api.messages import Pending, Survivors
+from protocol.api.device_documents import Survivors
+from protocol.api.messages import Pending
 from protocol.api.phases import MESSAGE_KIND, Phase
 from secagg.messages import pack_signatures, pack_signed_inputs
 from server.api.common import OCTET_STREAM_RESPONSE, WaitSeconds, problem_responses
@@ -134,13 +135,13 @@ async def get_share_commitments(
 @router.get("/survivors", response_model=Survivors, responses=_DOCUMENT_RESPONSES)
 async def get_survivors(
     participant: SlotDep, service: ServiceDep, wait: WaitSeconds = 0
-) -> Survivors | Response:
+) -> Response:
     """Return the slots whose vectors are in the sum."""
     pending = await _wait_as_sender(service, participant, "the survivors", Phase.MASKING, wait)
     if pending is not None:
         return pending
-    survivors = await service.cohort_cache.survivors(participant.cohort)
-    return Survivors(survivors=tuple(sorted(survivors)))
+    document = await service.cohort_cache.survivors_document(participant.cohort)
+    return Response(document, media_type="application/json")
 
 
 @_get_octets("/confirmations")
@@ -151,7 +152,7 @@ async def get_confirmations(
     pending = await _wait_for_confirmations(service, participant, "the confirmations", wait)
     if pending is not None:
         return pending
-    return _octets(pack_signatures(await service.cohort_cache.confirmations(participant.cohort)))
+    return _octets(await service.cohort_cache.confirmations_document(participant.cohort))
 
 
 @_get_octets("/signed-inputs")

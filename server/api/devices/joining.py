@@ -2,7 +2,8 @@
 
 from fastapi import APIRouter, Depends, Response
 
-from protocol.api.messages import JoinRequest, ProblemType, SlotAssignment
+from protocol.api.device_documents import JoinRequest
+from protocol.api.messages import ProblemType, SlotAssignment
 from secagg.keys import PublicKeys, is_signed
 from secagg.roster import RosterEntry
 from secagg.session import advertisement_statement

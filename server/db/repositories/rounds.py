@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from protocol.api.events import EventKind
 from protocol.api.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
 from protocol.api.phases import MessageKind, Phase
+from protocol.api.study_end import EndCause
 from protocol.estimates import Estimate, ListQuality
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import AnyPlan, parse_plan
@@ -20,7 +21,7 @@ from server.db.repositories.answers import save_study_state
 from server.db.repositories.cohort_phases import count_received, insert_round
 from server.db.repositories.events import record_event
 from server.db.repositories.leases import Lease, check_lease
-from server.db.repositories.studies import find_study
+from server.db.repositories.studies import end_study, find_study
 from server.db.schema import PENDING_PHASES, CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import cohort_view, round_view, study_view
 from server.errors import ProblemError, not_found
@@ -47,6 +48,14 @@ class ClosedRound:
     quality: ListQuality | None = None
     excluded: frozenset[int] = frozenset()
     is_last: bool = False
+
+    def end_cause(self, study: StudyView, number: int) -> EndCause | None:
+        """Return the cause that ends `study` with this result of round `number`, None if none."""
+        if study.stop_at and study.stop_at.is_reached(self.state == "decoded", self.quality):
+            return EndCause.GOAL
+        if self.is_last:
+            return EndCause.COMPLETE
+        return EndCause.LAST_ROUND if number >= study.rounds else None
 
 
 class RoundRepository(Repository):
@@ -137,9 +146,9 @@ class RoundRepository(Repository):
     ) -> StudyView | None:
         """Store the result of round `number`, and open the round of `plan`.
 
-        After its last round the study is finished; otherwise, without a plan, it is stopped.
-        Returns the study, or None if the round is already closed, for example by a stop of the
-        study.
+        After its last round, or if its list reaches its goal, the study is finished; otherwise,
+        without a plan, it is stopped. Returns the study, or None if the round is already
+        closed, for example by a stop of the study.
 
         Raises:
             StaleLeaseError: if the job was claimed again.
@@ -148,16 +157,12 @@ class RoundRepository(Repository):
         row = find_study(session, study, lock=True)
         if not self._close(session, study, number, outcome):
             return None
-        if number >= row.rounds or outcome.is_last:
-            row.state = "finished"
-        elif plan is None:
-            row.state = "stopped"
-        else:
+        now, cause = self.database.now(session), outcome.end_cause(study_view(row), number)
+        if cause is None and plan is not None:
             row.round = plan.round
-            insert_round(session, study_view(row), plan, self.database.now(session))
-        if row.state != "running":
-            now = self.database.now(session)
-            record_event(session, study, EventKind.STUDY_ENDED, now, state=row.state)
+            insert_round(session, study_view(row), plan, now)
+        else:
+            end_study(session, row, cause or EndCause.INTERNAL, now)
         notify_on_commit(session, study_channel(study))
         return study_view(row)
 

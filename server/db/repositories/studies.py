@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from protocol.api.events import EventKind, FailureCause
 from protocol.api.messages import ProblemType, StudyRequest, StudyView
 from protocol.api.phases import Phase
+from protocol.api.study_end import EndCause
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
 from protocol.privacy.events import DpEvent
 from protocol.privacy.ledger import Ledger
@@ -45,6 +46,14 @@ def find_study(session: Session, study: str, *, lock: bool = False) -> StudyRow:
     if row is None:
         raise not_found("study")
     return row
+
+
+def end_study(session: Session, row: StudyRow, cause: EndCause, now: datetime) -> None:
+    """End the study of `row`, which is locked, and record the event."""
+    row.state = "stopped" if cause in (EndCause.STOPPED, EndCause.INTERNAL) else "finished"
+    row.end_cause = cause.value
+    facts = {"state": row.state, "end_cause": cause, "round": row.round or None}
+    record_event(session, row.id, EventKind.STUDY_ENDED, now, **facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +225,13 @@ class StudyRepository(Repository):
         """Stop a study: its running round fails, and no other opens. A repetition has no effect."""
         row = find_study(session, study, lock=True)
         if row.state in ("created", "running"):
-            row.state = "stopped"
             cohorts = self._lock_running(session, study)
             if parse_question(row.question).discards_sums:  # which otherwise the answer does
                 sums = update(CohortRow).where(CohortRow.study == study).values(sum=None)
                 session.execute(sums.execution_options(synchronize_session=False))
             now = self.database.now(session)
             self._fail_running(session, row, cohorts, now)
-            record_event(session, study, EventKind.STUDY_ENDED, now, state="stopped")
+            end_study(session, row, EndCause.STOPPED, now)
             notify_on_commit(session, study_channel(study))
         return study_view(row)
 

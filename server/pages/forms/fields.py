@@ -74,6 +74,18 @@ _MODE = FormField(
     ),
 )  # fmt: skip
 _BYTES = FormField("question.domain.max_bytes", "Longest item, bytes", "64", hint="Bytes of UTF-8.")
+_STOP_PRECISION = FormField(
+    "stop_at.precision", "Stop at precision", "", "number",
+    "Expected share of listed items that are heavy, such as 0.95. The study ends early if it and "
+    "the expected recall are reached.",
+    is_optional=True,
+)  # fmt: skip
+_STOP_RECALL = FormField(
+    "stop_at.recall", "Stop at recall", "", "number",
+    "Expected share of heavy items that are listed, such as 0.9. The true values can be lower, "
+    "above all if the list is short.",
+    is_optional=True,
+)  # fmt: skip
 _SEGMENTS = FormField(
     "question.domain.segments", "Segments", "", "lines",
     "One per line, such as countries, for an answer by segment. Devices pass pairs of a segment "
@@ -91,14 +103,17 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
             "Heavy hitters among strings of any length. Items found so far are counted exactly, "
             "and each plan reveals them to devices.",
             {"domain.kind": "hashed"},
-            (_THRESHOLD, _CONTRIBUTION, _BYTES, _WORDS, _SEGMENTS),
+            (_THRESHOLD, _CONTRIBUTION, _BYTES, _WORDS, _SEGMENTS, _STOP_PRECISION, _STOP_RECALL),
         ),
         QuestionForm(
             "adaptive-iblt",
             "Common items, plans reveal none",
             "Heavy hitters among short strings. A plan has a threshold and a seed, and no items.",
             {"domain.kind": "utf8"},
-            (_THRESHOLD, _CONTRIBUTION, _SHORT_BYTES, replace(_WORDS, default="5000")),
+            (
+                *(_THRESHOLD, _CONTRIBUTION, _SHORT_BYTES, replace(_WORDS, default="5000")),
+                *(_STOP_PRECISION, _STOP_RECALL),
+            ),
         ),
         QuestionForm(
             "hierarchical-histogram",

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from blindtally import doctor_checks
 from blindtally.cli import app
-from blindtally.commands import doctor as doctor_command
-from blindtally.commands.doctor import Check
+from blindtally.doctor_checks import Check
 from server.db import migrations
 
 
@@ -64,7 +64,7 @@ def test_a_setting_that_is_wrong_or_unknown_is_named() -> None:
 
 
 def database(url: str) -> Check:
-    *_, last = doctor_command.check_database(url)
+    *_, last = doctor_checks.check_database(url)
     return last
 
 
@@ -117,18 +117,18 @@ def test_the_error_of_an_unreachable_database_does_not_show_its_password() -> No
 
 def test_a_port_in_use_is_a_warning_and_an_impossible_one_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        check = doctor_command.check_port("127.0.0.1", taken.getsockname()[1])
+        check = doctor_checks.check_port("127.0.0.1", taken.getsockname()[1])
     assert (check.state, "in use" in check.detail) == ("warning", True)
-    assert doctor_command.check_port("192.0.2.1", 80).state == "error"  # of another machine
+    assert doctor_checks.check_port("192.0.2.1", 80).state == "error"  # of another machine
 
 
 def test_a_clock_before_the_installation_is_an_error() -> None:
-    assert doctor_command.check_clock(datetime(1970, 1, 2, tzinfo=UTC)).state == "error"
-    assert doctor_command.check_clock().state == "ok"
+    assert doctor_checks.check_clock(datetime(1970, 1, 2, tzinfo=UTC)).state == "error"
+    assert doctor_checks.check_clock().state == "ok"
 
 
 def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor_command.check_disk(Path("/nowhere/at/all"), "x").state == "error"
+    assert doctor_checks.check_disk(Path("/nowhere/at/all"), "x").state == "error"
     for limit, state in (("_LOW_DISK_BYTES", "warning"), ("_CRITICAL_DISK_BYTES", "error")):
-        monkeypatch.setattr(doctor_command, limit, 10**30)
-        assert doctor_command.check_disk(Path.cwd(), "x").state == state
+        monkeypatch.setattr(doctor_checks, limit, 10**30)
+        assert doctor_checks.check_disk(Path.cwd(), "x").state == state

@@ -9,9 +9,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.commands.fleet import DEFAULT_KEY_FILE, heavy_hitter_table, suggest_options
-from blindtally.commands.registrar_key import create_key_file, load_key_file
+from blindtally.commands.fleet import DEFAULT_KEY_FILE
 from blindtally.demo.server_process import ServerProcess
+from blindtally.fleet_run.registrar_key_files import create_key_file, load_key_file
+from blindtally.fleet_run.run_on_terminal import heavy_hitter_table, suggest_options
 from client.analyst.analyst import Analyst
 from client.device.policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
@@ -50,6 +51,36 @@ def test_a_fleet_makes_a_registrar_and_uses_it_again(service: ServerProcess) -> 
     code, output = fleet("--url", service.url, "--study", study.id, "--min-cohort", "4")
     assert code == 0, output
     assert "sum exact" in output
+
+
+def test_a_fleet_ends_with_a_study_that_reaches_its_goal(
+    service: ServerProcess, tmp_path: Path
+) -> None:
+    """All devices hold the same item, which is counted exactly in the first round."""
+    data, out = tmp_path / "data.csv", tmp_path / "out.json"
+    data.write_text("user,item,count\n" + "".join(f"{user},abc,1\n" for user in range(36)))
+    options = ("--create", "--devices", "12", "--rounds", "3", "--min-cohort", "5")
+    options += ("--dropout", "0", "--data", str(data), "--json", str(out))
+    code, output = fleet("--url", service.url, *options, "--stop-at", "0.9,0.9")
+    assert code == 0, output
+    reason = "The expected precision and recall of the list reached the goal in round 1 of at most"
+    assert f"{reason} 3." in output
+    document = json.loads(out.read_text())
+    assert (len(document["rounds"]), document["end_cause"]) == (1, "goal")
+    with Analyst(service.url) as analyst:
+        view = analyst.study(document["study"]).wait()
+    assert (view.state, view.round, view.rounds, view.end_cause) == ("finished", 1, 3, "goal")
+
+
+def test_a_fleet_refuses_a_goal_that_is_malformed_or_of_an_existing_study(
+    service: ServerProcess,
+) -> None:
+    code, output = fleet("--url", service.url, *SMALL_FLEET, "--stop-at", "good")
+    assert code == 2
+    assert "such as 0.95,0.9: got 'good'" in " ".join(output.split())
+    code, output = fleet("--url", service.url, "--study", "s1", "--stop-at", "0.9,0.9")
+    assert code == 2
+    assert "--stop-at needs --create" in output
 
 
 def test_a_fleet_refuses_a_study_of_another_registrar_or_of_none(

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.commands.mechanisms import CATALOGUE
+from blindtally.console.mechanism_catalogue import CATALOGUE
 from protocol.domains.strings import Listed
 from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS, parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryPlan

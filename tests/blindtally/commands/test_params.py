@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.commands.params import feasible_alternatives
+from blindtally.planning.parameter_report import feasible_alternatives
 from secagg.parameters import Assumptions, choose_parameters
 
 RUN = CliRunner()

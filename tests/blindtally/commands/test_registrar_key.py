@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
-from blindtally.commands.registrar_key import (
+from blindtally.fleet_run.registrar_key_files import (
     KeyFileError,
     create_key_file,
     load_key_file,

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.commands.registrar_key import create_key_file
+from blindtally.fleet_run.registrar_key_files import create_key_file
 from client.registrar import Registrar, SeatingReporter
 from protocol.api.messages import PendingSeating
 

@@ -56,6 +56,40 @@ def test_the_json_has_what_scripts_read(words: Path, tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1].split() == ["F1", f"{document['f1']:.4f}"]
 
 
+def test_a_study_stops_at_its_goal_and_states_the_expectations(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    options = ("--data", words, "--rounds", 8, "--clients", 2000, "--words", 1000, "--json", out)
+    result = simulate(*options, "--stop-at", "0.9,0.6")
+    assert result.exit_code == 0, result.output
+    document = json.loads(out.read_text())
+    assert 1 <= document["goal_round"] < 8
+    assert len(document["thresholds"]) == document["rounds_decoded"] == document["goal_round"]
+    assert document["expected_precision"] >= 0.9
+    assert document["expected_recall"] >= 0.6
+    assert document["parameters"]["stop_at"] == "0.9,0.6"
+    line = next(line for line in result.stdout.splitlines() if line.startswith("goal "))
+    assert (
+        line.split(maxsplit=1)[1].strip()
+        == f"reached in round {document['goal_round']} of at most 8"
+    )
+    result = simulate(*options, "--stop-at", "0.999,0.999")
+    document = json.loads(out.read_text())
+    assert (document["goal_round"], document["rounds_decoded"]) == (None, 8)
+    assert "not reached" in result.stdout
+
+
+def test_a_goal_is_refused_where_it_cannot_be_checked(words: Path) -> None:
+    for mechanism, reason in (
+        ("count-sketch", "count-sketch does not estimate the precision and recall"),
+        ("triehh", "takes no --stop-at"),
+        ("ocms", "takes no --stop-at"),
+    ):
+        options = [mechanism, "--data", str(words), "--stop-at", "0.9,0.9"]
+        result = CliRunner().invoke(app, ["simulate", *options])
+        assert result.exit_code == 2
+        assert reason in " ".join(result.output.split())
+
+
 def test_the_same_seed_gives_the_same_result(words: Path) -> None:
     options = ["--data", words, "--rounds", 2, "--clients", 900, "--words", 300, "--json", "-"]
     first, same, other = (

@@ -10,11 +10,13 @@ import httpx
 import pytest
 import stamina
 
+from client import QualityGoal
 from client.analyst import requests
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
 from client.errors import BadRequestError, NotFoundError
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
+from protocol.api.study_end import EndCause
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.question_and_plan import Terms
@@ -113,6 +115,27 @@ async def test_a_study_is_created_and_started_in_one_call(kind: Kind) -> None:
     assert (made.id, made.state, made.view.rounds) == ("s1", "running", 2)
     assert "s1 'words', running" in repr(made)
     await answer_of(analyst.close())
+
+
+async def test_a_study_with_a_goal_states_the_reason_of_its_end(kind: Kind) -> None:
+    goal = {"precision": 0.95, "recall": 0.9}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            assert json.loads(request.content)["stop_at"] == goal
+            return httpx.Response(201, json=study() | {"stop_at": goal})
+        if request.url.path.endswith("/rounds"):
+            return page("rounds", [a_round(1, "decoded")], None)
+        ended = {"rounds": 7, "stop_at": goal, "end_cause": "goal"}
+        return httpx.Response(200, json=study("finished", 1) | ended)
+
+    async with asking(kind, answer) as analyst:
+        stop_at = QualityGoal(**goal)
+        made = await answer_of(analyst.create("words", QUESTION, TERMS, rounds=7, stop_at=stop_at))
+        assert (made.view.stop_at, made.view.end_reason) == (stop_at, None)
+        view = await answer_of(made.wait())
+    assert (view.state, view.end_cause) == ("finished", EndCause.GOAL)
+    assert "reached the goal in round 1 of at most 7." in view.end_reason
 
 
 @pytest.mark.parametrize(

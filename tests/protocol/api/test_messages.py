@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from protocol.api.messages import JoinRequest, Problem, ProblemType, Timeouts
+from protocol.api.device_documents import JoinRequest
+from protocol.api.messages import Problem, ProblemType, Timeouts
 
 KEY = "ab" * 32
 JOIN = {"identity": KEY, "mask_key": KEY, "encryption_key": KEY, "signature": KEY * 2}

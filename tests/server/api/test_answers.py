@@ -17,6 +17,7 @@ from tests.server.harness import Served
 
 QUALITY = ListQuality(
     expected_precision=0.9,
+    expected_recall=0.8,
     expected_missed=1.5,
     tokens=40,
     tokens_standard_error=6,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from blindtally.commands.serve import _upgrade_database
+from blindtally.service_process import _upgrade_database
 from server.db.database import Database
 from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
 from server.settings import Settings

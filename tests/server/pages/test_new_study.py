@@ -60,6 +60,21 @@ async def test_segments_make_a_domain_of_pairs(served: Served) -> None:
     assert error_at(answer.text, "question.domain.low")
 
 
+async def test_a_study_may_have_a_goal(served: Served) -> None:
+    goal = {"stop_at.precision": "0.95", "stop_at.recall": "0.9"}
+    answer = await send(served, filled("tracked", **goal))
+    assert answer.status_code == 303, re.findall(r"fault.*?</p>", answer.text)
+    where = answer.headers["location"]
+    view = (await served.client.get(f"/v1{where}")).json()
+    assert view["stop_at"] == {"precision": 0.95, "recall": 0.9}
+    page = (await served.client.get(where)).text
+    assert "an expected precision of 0.95 and an expected recall of 0.9." in page
+    answer = await send(served, filled("tracked", **goal | {"stop_at.recall": "", "key": "1"}))
+    assert error_at(answer.text, "stop_at.recall") == "must be not empty"
+    answer = await send(served, filled("tracked", **goal | {"stop_at.precision": "1", "key": "2"}))
+    assert "above 0 and below 1" in error_at(answer.text, "stop_at.precision")
+
+
 async def test_a_study_need_not_start_at_once(served: Served) -> None:
     form = filled("tracked")
     del form["start"]  # as a browser leaves out a box that is not ticked

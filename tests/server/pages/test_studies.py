@@ -82,6 +82,19 @@ async def test_a_long_list_has_pages(served: Served, monkeypatch: pytest.MonkeyP
     assert sorted(names) == ["study 0", "study 1", "study 2"]
 
 
+async def test_a_study_that_has_ended_shows_the_reason(served: Served) -> None:
+    goal = {"precision": 0.9, "recall": 0.8}
+    study = await served.create(rounds=3, stop_at=goal)
+    assert 'id="goal"' in await page_of(served, f"/studies/{study}")
+    await play(served, study)
+    await served.until_closed(study)
+    page = await page_of(served, f"/studies/{study}")
+    assert "of the list reached the goal in round 1 of at most 3. They are expectations" in page
+    assert "state finished" in page
+    assert 'id="goal"' not in page
+    assert "The list is expected to have a precision of 100.0% and a recall of" in page
+
+
 async def test_a_study_that_was_not_started_has_no_answer_and_no_rounds(served: Served) -> None:
     study = await served.create(start=False)
     page = await page_of(served, f"/studies/{study}")

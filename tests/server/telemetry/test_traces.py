@@ -77,6 +77,6 @@ def test_spans_are_exported_as_the_environment_specifies(monkeypatch: pytest.Mon
 
 
 def test_a_service_that_traces_nothing_imports_nothing_for_it() -> None:
-    code = "import sys, blindtally.commands.serve; print('opentelemetry.sdk' in sys.modules)"
+    code = "import sys, blindtally.service_process; print('opentelemetry.sdk' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -51,6 +51,8 @@ def _create_studies() -> None:
         sa.Column("created", _UTC, nullable=False),
         sa.Column("population", sa.String(length=64), nullable=True),
         sa.Column("dp_event", sa.JSON(), nullable=False),
+        sa.Column("stop_at", sa.JSON(), nullable=False),
+        sa.Column("end_cause", sa.String(length=16), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("studies_by_age", "studies", ["created", "id"])

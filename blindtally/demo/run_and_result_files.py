@@ -1,0 +1,84 @@
+"""A run of the demo: its server, its fleet, and its files."""
+
+import os
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from blindtally.console.errors import exit_with_error
+from blindtally.console.output_files import write_json
+from blindtally.console.service_connection import service_error_exit
+from blindtally.demo.picture import draw
+from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
+from blindtally.fleet_run.results import InexactSumError, StudyResults
+from blindtally.fleet_run.screen import Screen, print_results
+from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, run_demo_study
+from client.errors import ServiceError, ServiceUnreachableError
+from client.extras_installation import install_command
+from client.fleet.fleet import NobodyEnteredError
+
+
+def run_demo(
+    console: Console, folder: Path, setup: FleetSetup, settings: dict[str, Any]
+) -> StudyResults:
+    """Return the results, or report the failure and the files that are kept."""
+    service = ServerProcess(folder)
+    try:
+        console.print(f"[dim]starting a server; all files are kept in[/] {folder}/")
+        with service.handling_signals(), service, Screen(console, setup.rounds) as screen:
+            observers = StudyObservers(screen.show_step, screen.show_round, service.check)
+            config = replace(setup.fleet_config, api_key=service.key, token=service.token)
+            return run_demo_study(
+                service.url, replace(setup, fleet_config=config), observers, settings
+            )
+    except (KeyboardInterrupt, StoppedBySignalError) as stop:
+        typer.echo(f"\nstopped. Kept: {service.database}, {service.log}", err=True)
+        raise typer.Exit(stop.code if isinstance(stop, StoppedBySignalError) else 130) from None
+    except InexactSumError as error:
+        raise exit_with_error(
+            f"A SUM IS WRONG: {error}; please report this, with the folder {folder}/", code=1
+        ) from None
+    except (ServerDownError, ServiceError, NobodyEnteredError, ServiceUnreachableError) as error:
+        raise service_error_exit(error) from None
+
+
+def write_results(
+    console: Console, folder: Path, results: StudyResults, json_path: str | None
+) -> None:
+    write_json(str(folder / "results.json"), results.as_json())
+    write_json(json_path, results.as_json())
+    print_results(console, results)
+    try:
+        draw(results, folder)
+    except ImportError:
+        console.print(
+            f"no picture: matplotlib is missing ({install_command('demo')})", markup=False
+        )
+    names = ", ".join(sorted(path.name for path in folder.iterdir()))
+    console.print(f"\nin {folder}/: {names}", soft_wrap=True)
+    console.print(f"serve it again: {_restart_command(folder)}", soft_wrap=True, highlight=False)
+    score = results.score
+    console.print(
+        f"F1 {score.f1:.2f} (precision {score.precision:.2f}, recall {score.recall:.2f})",
+        highlight=False,
+    )
+
+
+def _restart_command(folder: Path) -> str:
+    program = Path(sys.argv[0])
+    named = os.path.relpath(program) if program.name == "blindtally" else "blindtally"
+    return f"{named} serve --open --database sqlite:///{folder / 'blindtally.db'}"
+
+
+def create_folder(out: Path | None) -> Path:
+    now = datetime.now().astimezone()
+    folder = out or Path(f"blindtally-demo-{now:%Y%m%d-%H%M%S}")
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: name another folder with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

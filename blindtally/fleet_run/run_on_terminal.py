@@ -1,0 +1,163 @@
+"""A fleet's run on a terminal: its progress, the answer, and the next steps."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import typer
+from rich.console import Console, Group
+from rich.text import Text
+
+from blindtally.console.options import DEFAULT_URL
+from blindtally.console.output_files import write_json
+from blindtally.console.tables import result_table
+from blindtally.fleet_run.results import RoundResult
+from blindtally.fleet_run.screen import Screen
+from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, run_fleet
+from blindtally.fleet_run.study_status import StatusReporter, report_status, study_url
+from blindtally.workers import open_workers
+from client.analyst.analyst import Study
+from client.device.policy import PolicyError
+from client.fleet.config_and_results import FleetConfig
+from client.fleet.shards import ShardPool
+from protocol.api.messages import HeavyHitter, StudyView
+from protocol.domains.hashed import Hashed
+from secagg.keys import Identity
+
+MAX_SHOWN_ITEMS = 20  # heavy hitters
+_QUERYABLE_MECHANISMS = ("hierarchical-histogram", "number-sums", "triehh")
+# The option with which devices take part, by the limit of the policy that refuses.
+OPTION_BY_LIMIT = {
+    "max_contribution": "--max-contribution {}",
+    "max_epsilon": "--max-epsilon {}",
+    "min_cohort": "--min-cohort {}",
+    "min_threshold": "--min-threshold {:g}",
+    "modes": "--mode {}",
+    "registrar": "--registrar FILE",
+    "repeat_exact": "--repeat-exact",
+}
+_KEY_NOTE = (
+    "# and digits: key of an item whose string was not fetched, because it was too rare or too late"
+)
+_COHORT_NOTE = "much more or less common in some cohorts, as by lying devices"
+
+
+def pin_registrar(config: FleetConfig, registrar: Identity | None) -> FleetConfig:
+    """Return `config` with devices that `registrar` enrols, and that accept no other registrar."""
+    if registrar is None:
+        return config
+    policy = replace(config.policy, registrar=registrar.public)
+    return replace(config, registrar=registrar, policy=policy)
+
+
+def run_on_terminal(
+    url: str,
+    key: str | None,
+    study: Study,
+    setup: FleetSetup,
+    shards: ShardPool | None,
+    json_path: str | None,
+) -> None:
+    console = Console(stderr=json_path == "-")
+    title = f"study {study.id} of {study.view.rounds} rounds at {url}"
+    console.print(title, highlight=False)
+    with Screen(console, study.view.rounds) as screen:
+        status = StatusReporter(screen.print_line, shows_progress=not screen.has_bars)
+        reporting = partial(report_status, url, key, study.id, status)
+        with _saving_partial_rounds(study.view, json_path) as rounds:
+
+            def show_round(result: RoundResult) -> None:
+                rounds.append(result)
+                screen.show_round(result)
+
+            observers = StudyObservers(screen.show_step, show_round, lambda: None, reporting)
+            run_fleet(url, study, setup, observers, shards)
+    hitters, view = study.heavy_hitters(), study.refresh()
+    console.print(heavy_hitter_table(view, hitters))
+    for line in _next_steps(url, view, took_part=bool(rounds)):
+        console.print(line, highlight=False, soft_wrap=True)
+    answer = {"heavy_hitters": [row.model_dump() for row in hitters], "end_cause": view.end_cause}
+    write_json(json_path, _rounds_json(study.view, rounds) | answer)
+
+
+def suggest_options(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> str:
+    """Return the options with which the devices that refused take part."""
+    options = [
+        by[refusal.limit].format(refusal.needed)
+        for refusal in refusals
+        if refusal.limit in by and (refusal.needed is not None or "{}" not in by[refusal.limit])
+    ]
+    others = [refusal.limit for refusal in refusals if refusal.limit not in by]
+    advice = f". To take part all the same: {' '.join(options)}" if options else ""
+    if others:
+        advice += f". No option here changes {', '.join(others)}: use other terms"
+    return advice
+
+
+@contextmanager
+def open_shard_pool(count: int, dask: str | None) -> Iterator[ShardPool | None]:
+    """Yield the workers that run shards of the devices, or None for this process.
+
+    Raises:
+        typer.Exit: as `blindtally.workers.open_workers`.
+    """
+    with open_workers(count, dask, once=True) as (executor, threads):
+        yield None if executor is None else ShardPool(executor, threads)
+
+
+@contextmanager
+def _saving_partial_rounds(study: StudyView, json_path: str | None) -> Iterator[list[RoundResult]]:
+    """Yield a list for finished rounds; if the study does not end, write them as partial."""
+    rounds: list[RoundResult] = []
+    try:
+        yield rounds
+    except BaseException:
+        if rounds:
+            typer.echo(f"the result is partial: {len(rounds)} rounds of {study.rounds}", err=True)
+            with suppress(typer.Exit):  # the exit code is that of the first error
+                write_json(json_path, _rounds_json(study, rounds) | {"partial": True})
+        raise
+
+
+def heavy_hitter_table(study: StudyView, hitters: Sequence[HeavyHitter]) -> Group:
+    """Return the table of heavy hitters, with notes on keys and on cohorts that differ."""
+    rows = [
+        (hitter.item, f"{hitter.estimate:,.0f}", f"{hitter.standard_error:,.1f}")
+        for hitter in hitters[:MAX_SHOWN_ITEMS]
+    ]
+    title = f"Held {study.question.threshold:g} times or more"
+    table, notes = result_table(["item"], ["estimate", "± s.e."], rows, title), list[str]()
+    has_keys = any(hitter.item.startswith("#") for hitter in hitters)
+    if isinstance(study.question.domain, Hashed) and has_keys:
+        notes.append(_KEY_NOTE)
+    shown = hitters[:MAX_SHOWN_ITEMS]
+    flagged = ", ".join(each.item for each in shown if each.cohort_p_value is not None)
+    if flagged:
+        notes.append(f"{_COHORT_NOTE}: {flagged}")
+    return Group(table, *(Text(note, "dim") for note in notes))
+
+
+def _next_steps(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]:
+    """Yield the state of the study or why it ended, its page, and a command to query it."""
+    if not took_part:
+        yield f"no device of this fleet took part: the study is {study.state}"
+    elif study.state == "running":
+        yield (
+            "the study goes on without this fleet: all devices here have contributed, "
+            f"round {study.round} is open"
+        )
+    elif study.end_reason:
+        yield study.end_reason
+    yield f"its page: {study_url(url, study.id)}"
+    if study.question.mechanism in _QUERYABLE_MECHANISMS:
+        elsewhere = "" if url == DEFAULT_URL else f" --url {url}"
+        rank = "" if study.question.mechanism == "number-sums" else " --quantile 0.5"
+        yield f"to query it: blindtally query {study.id}{rank}{elsewhere}"
+    else:
+        yield f'from Python: client.Analyst("{url}").study("{study.id}").heavy_hitters()'
+
+
+def _rounds_json(study: StudyView, rounds: list[RoundResult]) -> dict[str, Any]:
+    return {"study": study.id, "rounds": [asdict(result) for result in rounds]}

@@ -1,0 +1,203 @@
+"""The service process: settings, database, listener and server, in the order of their checks.
+
+Randomness is the system's, and the clock is the database's.
+"""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING, cast
+
+import structlog
+import typer
+import uvicorn
+from fastapi import FastAPI
+from pydantic import ValidationError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from blindtally.console.errors import exit_with_error, setting_faults
+from blindtally.planning.study_form_predictions import predict
+from client.extras_installation import install_command
+from server.app import create_app
+from server.db import migrations
+from server.db.database import Database
+from server.db.repositories.access import AccessRepository
+from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
+from server.http.connection_limits import ConnectionLimits, LimitedHttpProtocol
+from server.settings import Settings
+from server.telemetry import logs, traces
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider as Sdk
+
+_KEEP_ALIVE_SECONDS = 75  # devices use the same connection in the next phase
+
+
+def run_service(
+    flags: Mapping[str, str | int | Path | None], *, as_json: bool, log_level: str
+) -> None:
+    """Serve with the settings of `flags` and the environment, until Ctrl-C; log at `log_level`.
+
+    Raises:
+        typer.Exit: if a setting is invalid, or the service cannot start.
+    """
+    settings = _load_settings(flags)
+    logs.configure(as_json=as_json, level=log_level)
+    _check_access(settings, has_keys=_upgrade_database(settings))
+    provider = _trace_provider()
+    app = create_app(settings, None, SystemRandom(), provider, predict)
+    config = _uvicorn_config(app, settings)
+    listener = _listen(settings)
+    server = _AnnouncingServer(config, app)
+    with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes Ctrl-C on
+        server.run(sockets=[listener])
+    if provider is not None:
+        provider.shutdown()  # sends the last traces
+    if not server.started:  # the reason is in the log
+        raise typer.Exit(1)
+
+
+def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    limits = ConnectionLimits(
+        header_seconds=settings.header_seconds,
+        body_seconds=settings.body_seconds,
+        max_header_bytes=settings.max_header_bytes,
+        max_header_fields=settings.max_header_fields,
+    )
+    config = uvicorn.Config(
+        app,
+        http=cast("type[asyncio.Protocol]", partial(LimitedHttpProtocol, limits=limits)),
+        ws="none",
+        log_level="warning",
+        log_config=None,  # its lines go to the log of the service
+        access_log=False,
+        server_header=False,
+        proxy_headers=settings.forwarded_allow_ips != "",
+        forwarded_allow_ips=settings.forwarded_allow_ips,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+    )
+    try:
+        config.load()
+    except OSError as error:  # including those of ssl
+        raise exit_with_error(
+            f"the certificate or its key cannot be used: {error}", code=1
+        ) from None
+    return config
+
+
+def _load_settings(flags: Mapping[str, str | int | Path | None]) -> Settings:
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        for line in setting_faults(error, Settings):
+            typer.echo(line, err=True)
+        raise typer.Exit(2) from None
+
+
+def _trace_provider() -> "Sdk | None":
+    """Return the provider of configured traces, or None; warn if the extra is missing."""
+    if not traces.is_configured():
+        return None
+    try:
+        return traces.make_provider()
+    except ImportError:
+        log, install = structlog.get_logger(__name__), install_command("traces")
+        log.warning("no traces: the extra is not installed", install=install)
+        return None
+
+
+def _check_access(settings: Settings, *, has_keys: bool) -> None:
+    """Refuse to serve other machines without credentials; warn if all is open or no key exists."""
+    if settings.open:
+        if not _is_loopback(settings.host):
+            raise exit_with_error(
+                "--open serves all clients that can connect, so it is not possible on "
+                f"{settings.host}, only on 127.0.0.1, ::1 or localhost; make keys with "
+                "`blindtally keys create` instead"
+            )
+        typer.echo(
+            "open: all clients that reach this address may create and read studies, and one "
+            "program can take all slots of a round unless its study has a registrar",
+            err=True,
+        )
+    elif not has_keys:
+        typer.echo(
+            "no key exists yet: make one with `blindtally keys create NAME`, "
+            "or serve with --open for a trial on this machine",
+            err=True,
+        )
+
+
+async def _store_first_credentials(access: AccessRepository, settings: Settings) -> None:
+    secrets = settings.initial_api_key, settings.initial_enrolment_token
+    texts = [secret.get_secret_value() if secret else None for secret in secrets]
+    try:
+        await access.add_initial(*texts)
+    except IntegrityError:  # another replica stored the same at this moment
+        await access.add_initial(*texts)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _upgrade_database(settings: Settings) -> bool:
+    """Upgrade the tables and return whether the database has a key; exit if it cannot be used."""
+
+    async def upgrade() -> bool:
+        database = Database(settings.database_url, settings.database_timeout_seconds)
+        try:
+            with sqlite_process_lock(database):
+                await migrations.upgrade(database)
+                access = AccessRepository(database, SystemRandom())
+                await _store_first_credentials(access, settings)
+                return bool(await access.keys())
+        finally:
+            await database.close()
+
+    try:
+        return asyncio.run(upgrade())
+    except (migrations.UnknownSchemaError, DatabaseInUseError, SQLAlchemyError, OSError) as error:
+        reason = getattr(error, "orig", None) or error
+        raise exit_with_error(f"the database cannot be used: {reason}", code=1) from None
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        address = f"{settings.host}:{settings.port}"
+        raise exit_with_error(f"cannot listen on {address}: {error}", code=1) from None
+
+
+class _AnnouncingServer(uvicorn.Server):
+    """Server that announces that it is ready, and answers waiting devices before it shuts down."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and sockets:
+            host, port = sockets[0].getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            scheme = "https" if self.config.is_ssl else "http"
+            typer.echo(f"blindtally serves {scheme}://{shown}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.service.notifier.shut_down()
+        await super().shutdown(sockets)
