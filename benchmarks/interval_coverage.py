@@ -1,55 +1,71 @@
-"""Share of the intervals that hold the true counts, by mechanism and regime.
+"""Share of the intervals that hold the true counts, by data, mechanism and regime.
 
     python -m benchmarks.interval_coverage [--data FILE ...] [--mechanism NAME ...]
         [--regime NAME ...]
 
-Studies are simulated with one item per device. Where the domain is too large to list, all
-mechanisms but `tracked` know a dictionary of all items: they would report hashed keys. Regimes, of
-30 rounds of 10,000 devices each if nothing else is stated:
+`--data` takes files and bundled data sets, folders of files, and `flat`: 10,000 items of equal
+shares. Each row is a study as `blindtally simulate` runs it, with these `--devices-by-round` and
+`--drift`:
 
-    iid          every round from the same distribution
-    gradual, sudden, late    the drifts of `blindtally/simulate/populations.py`
-    night        every second round has 500 devices
-    thirds       every third round has 500 devices
-    growth       20, 60, 180 devices and so on, up to 10,000
-    weekly       a fifth of the items are three times as frequent on two days of seven
-    bursts       a fifth of the items come in three rounds of thirty only
-    flat         1,000 items of equal shares, and rounds of 1,000 devices
-    few          3 rounds
+    iid, gradual, sudden, late, weekly, bursts    30 rounds of n devices, with this drift
+    night     every second round has a twentieth of the devices
+    thirds    every third round has
+    growth    20, 60, 180 devices and so on, up to n
+    few, one  3 rounds, or one
+
+Where a file has the items of each user, a user is a device in one round, n is a thirtieth of them,
+and items have no drift; else n is 10,000. Where the domain is too large to list, all mechanisms but
+`tracked` know a dictionary of all items: they would report hashed keys.
 
 The columns for *reported* items are about those that the study reports; those for *heavy* items are
-about all whose true count reaches the threshold, also if they are not reported. `covered` is the
-share whose 95% interval holds the true count, `rms z` the root of the mean square of the errors in
-standard errors, and `over 5` counts the errors of more than five standard errors. A good mechanism
-has 0.93 to 0.97, 0.9 to 1.1, and at most one item in 2,000.
+about all whose true count reaches the threshold, also if they are not reported; *known* items are
+all with an estimate. `covered` is the share whose 95% interval holds the true count, `rms z` the
+root of the mean square of the errors in standard errors, and `over 5` counts the errors of more
+than five standard errors. A good mechanism has 0.93 to 0.97, 0.9 to 1.1, and at most one item in
+2,000. An estimate is a mean given all items, so that its error is as stated for reported and for
+known items. Heavy items with few samples were sampled less often than they should have been, which
+shows as a larger error. The last lines list the cells beyond these by more than chance explains, as
+if all errors were independent.
 """
 
 import json
+import math
+import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import pdtrc
 
 from benchmarks.harness import argument_parser
+from blindtally.datasets.item_counts import ItemCounts
+from blindtally.datasets.reader import Dataset, read_dataset
 from blindtally.simulate.domain_and_drift_choices import DriftKind
-from blindtally.simulate.populations import ItemPopulation, load_item_population
+from blindtally.simulate.domain_choice import choose_domain
+from blindtally.simulate.round_schedule import RoundSchedule
+from blindtally.simulate.rounds import terms_for
 from blindtally.simulate.scores import score
-from blindtally.simulate.token_study import KeyedPopulation, run_tokens
+from protocol.domains.registry import Domain
 from protocol.domains.strings import Listed
 from protocol.estimates import Estimate
 from protocol.mechanism import SumMechanism
 from protocol.mechanisms.frequency_sketches import MAX_CANDIDATES, candidate_count
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
-from protocol.study_state import StudyState
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
+from protocol.simulation.study import run_study
+from protocol.study_state import EMPTY_STATE, StudyState
 
 _ROUNDS: Final = 30
 _DEVICES: Final = 10_000
-_FEW_DEVICES: Final = 500
+_COHORT_SIZE: Final = 1000
+_USER_CONTRIBUTION: Final = 3  # items of a device, where a file has the items of each user
+_FLAT_DATA: Final = "flat"
+_ITEMS_OF_FLAT_DATA: Final = 10_000
 # The mechanism, and its own settings.
 _MECHANISMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "tracked": ("tracked", {}),
@@ -61,55 +77,36 @@ _MECHANISMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "count-sketch": ("count-sketch", {"words": 16_000}),
     "count-median": ("count-median", {"words": 30_000}),
 }
-_DICTIONARY_MECHANISMS: Final = {
-    "count-sketch",
-    "count-median",
-}  # which score every item of their domain
+_ANY_CONFIDENCE: Final = 1e-9  # with which all items with an estimate are reported
+_COVERED_GOAL: Final = (0.93, 0.97)
+_RMS_GOAL: Final = (0.9, 1.1)
+_OVER_5_GOAL: Final = 1 / 2000
+_CHANCE_Z_SCORE: Final = 3.0  # standard errors beyond a goal that chance does not explain
+# Standard deviation of the square of an error: the root of 2 if it is normal, and skewed ones more.
+_SQUARE_DEVIATION: Final = 2.0
 AnySumMechanism: TypeAlias = SumMechanism[Any, Any]
-Counts = NDArray[np.int64]
 
 
-def _drift(kind: DriftKind) -> Callable[[ItemPopulation, np.random.Generator], Iterator[Counts]]:
-    return lambda population, rng: population.rounds(_ROUNDS, _DEVICES, rng, kind)
+@dataclass(frozen=True, slots=True)
+class _Regime:
+    """Drift of items and, for n devices, the sizes of the rounds."""
 
-
-def _sizes(*sizes: int) -> Callable[[ItemPopulation, np.random.Generator], Iterator[Counts]]:
-    return lambda population, rng: (rng.multinomial(size, population.shares) for size in sizes)
-
-
-def _weekly(population: ItemPopulation, rng: np.random.Generator) -> Iterator[Counts]:
-    is_weekly = rng.random(len(population.items)) < 0.2
-    for number in range(_ROUNDS):
-        weights = population.shares * np.where(is_weekly & (number % 7 >= 5), 3, 1)
-        yield rng.multinomial(_DEVICES, weights / weights.sum())
-
-
-def _bursts(population: ItemPopulation, rng: np.random.Generator) -> Iterator[Counts]:
-    is_burst = rng.random(len(population.items)) < 0.2
-    starts = rng.integers(0, _ROUNDS - 2, len(population.items))
-    for number in range(_ROUNDS):
-        comes = (starts <= number) & (number < starts + 3)
-        weights = population.shares * np.where(is_burst, 10 * comes, 1)
-        yield rng.multinomial(_DEVICES, weights / weights.sum())
-
-
-def _flat(population: ItemPopulation, rng: np.random.Generator) -> Iterator[Counts]:
-    shares = np.zeros(len(population.items))
-    shares[:1000] = 1 / min(1000, len(shares))
-    for _ in range(_ROUNDS):
-        yield rng.multinomial(_DEVICES // 10, shares)
+    sizes: Callable[[int], Sequence[int]] = lambda n: [n] * _ROUNDS
+    drift: DriftKind = "none"
 
 
 _REGIMES: Final = {
-    **{name: _drift(name) for name in ("gradual", "sudden", "late")},
-    "iid": _drift("none"),
-    "night": _sizes(*[_DEVICES, _FEW_DEVICES] * (_ROUNDS // 2)),
-    "thirds": _sizes(*[_DEVICES, _DEVICES, _FEW_DEVICES] * (_ROUNDS // 3)),
-    "growth": _sizes(*(min(_DEVICES, 20 * 3**number) for number in range(_ROUNDS))),
-    "weekly": _weekly,
-    "bursts": _bursts,
-    "flat": _flat,
-    "few": _sizes(*[_DEVICES] * 3),
+    "iid": _Regime(),
+    "gradual": _Regime(drift="gradual"),
+    "sudden": _Regime(drift="sudden"),
+    "late": _Regime(drift="late"),
+    "weekly": _Regime(drift="weekly"),
+    "bursts": _Regime(drift="bursts"),
+    "night": _Regime(lambda n: [n, max(3, n // 20)] * (_ROUNDS // 2)),
+    "thirds": _Regime(lambda n: [n, n, max(3, n // 20)] * (_ROUNDS // 3)),
+    "growth": _Regime(lambda n: [min(n, 20 * 3**number) for number in range(_ROUNDS)]),
+    "few": _Regime(lambda n: [n] * 3),
+    "one": _Regime(lambda n: [n]),
 }
 
 
@@ -120,6 +117,10 @@ class Errors:
     z_scores: list[float] = field(default_factory=list)
     covered: list[bool] = field(default_factory=list)
 
+    def merge(self, other: "Errors") -> None:
+        self.z_scores += other.z_scores
+        self.covered += other.covered
+
     def summary(self) -> dict[str, float]:
         z_scores = np.array(self.z_scores)
         return {
@@ -129,6 +130,23 @@ class Errors:
             "over 5": int((np.abs(z_scores) > 5).sum()),
         }
 
+    def violations(self) -> Iterator[str]:
+        """Yield each goal that the errors miss by more than chance explains."""
+        if not self.z_scores:
+            return
+        summary = self.summary()
+        items, covered, rms = summary["items"], summary["covered"], summary["rms z"]
+        low, high = _COVERED_GOAL
+        error = _CHANCE_Z_SCORE * math.sqrt(low * (1 - low) / items)
+        if not low - error <= covered <= high + error:
+            yield f"covered {covered:.3f}"
+        low, high = _RMS_GOAL
+        error = _CHANCE_Z_SCORE * _SQUARE_DEVIATION / math.sqrt(items)
+        if rms**2 + error < low**2 or rms**2 - error > high**2:
+            yield f"rms z {rms:.2f}"
+        if summary["over 5"] and pdtrc(summary["over 5"] - 1, items * _OVER_5_GOAL) < 1 / 400:
+            yield f"over 5 {summary['over 5']:.0f} of {items:,.0f}"
+
 
 @dataclass
 class Calibration:
@@ -136,91 +154,173 @@ class Calibration:
 
     reported: Errors = field(default_factory=Errors)
     heavy: Errors = field(default_factory=Errors)
+    known: Errors = field(default_factory=Errors)
     f1: list[float] = field(default_factory=list)
     read: list[float] = field(default_factory=list)
 
+    def merge(self, other: "Calibration") -> None:
+        self.reported.merge(other.reported)
+        self.heavy.merge(other.heavy)
+        self.known.merge(other.known)
+        self.f1 += other.f1
+        self.read += other.read
 
-def compare(
-    calibration: Calibration, question: AnyQuestion, state: StudyState, truth: dict[str, int]
-) -> None:
-    """Add the errors of a study, whose items have the true counts `truth`."""
-    mechanism = SUM_MECHANISMS[question.mechanism]
-    reported = mechanism.final_estimates(question, state)
-    everything = question.model_copy(update={"threshold": 1.0})
-    known = {each.item: each for each in mechanism.final_estimates(everything, state)}
-    heavy = {item for item, count in truth.items() if count >= question.threshold}
-    _add(calibration.reported, mechanism, reported, truth)
-    _add(calibration.heavy, mechanism, [known[item] for item in heavy if item in known], truth)
-    calibration.heavy.covered += [False] * len(heavy - known.keys())
-    calibration.f1.append(score({each.item for each in reported}, heavy).f1)
+    def summary(self) -> dict[str, Any]:
+        return {
+            "f1": float(np.mean(self.f1)),
+            "read": float(np.mean(self.read)),
+            "reported": self.reported.summary(),
+            "heavy": self.heavy.summary(),
+            "known": self.known.summary(),
+            "outside": [
+                f"{name}: {text}"
+                for name, errors in (("reported", self.reported), ("heavy", self.heavy))
+                for text in errors.violations()
+            ],
+        }
+
+    def add_study(self, question: AnyQuestion, state: StudyState, truth: dict[str, int]) -> None:
+        """Add the errors of a study, whose items have the true counts `truth`."""
+        mechanism = SUM_MECHANISMS[question.mechanism]
+        reported = mechanism.final_estimates(question, state)
+        everything = question.model_copy(update={"confidence": _ANY_CONFIDENCE})
+        known = {each.item: each for each in mechanism.final_estimates(everything, state)}
+        names = {item: item if item in known else question.domain.name(item) for item in truth}
+        heavy = {item for item, count in truth.items() if count >= question.threshold}
+        counts = {names[item]: count for item, count in truth.items()} | truth
+        self.reported.merge(_errors_of(mechanism, reported, counts))
+        held = [each for each in known.values() if each.item in counts]
+        self.known.merge(_errors_of(mechanism, held, counts))
+        in_state = [known[names[item]] for item in heavy if names[item] in known]
+        self.heavy.merge(_errors_of(mechanism, in_state, counts))
+        self.heavy.covered += [False] * (len(heavy) - len(in_state))
+        self.f1.append(score({each.item for each in reported}, heavy).f1)
 
 
-def _add(
-    errors: Errors, mechanism: AnySumMechanism, estimates: Sequence[Estimate], truth: dict[str, int]
-) -> None:
+def _errors_of(
+    mechanism: AnySumMechanism, estimates: Sequence[Estimate], truth: dict[str, int]
+) -> Errors:
     counts = np.array([each.count for each in estimates])
     variances = np.array([each.variance for each in estimates])
     true_counts = np.array([truth.get(each.item, 0) for each in estimates])
     low, high = mechanism.confidence_interval(counts, variances)
     # An interval of an integer that is known to a half holds it.
-    errors.covered += ((low - 0.5 <= true_counts) & (true_counts <= high + 0.5)).tolist()
-    spread = np.sqrt(np.maximum(variances, 1 / 12))
-    errors.z_scores += ((counts - true_counts) / spread).tolist()
+    covered = (low - 0.5 <= true_counts) & (true_counts <= high + 0.5)
+    z_scores = (counts - true_counts) / np.sqrt(np.maximum(variances, 1 / 12))
+    return Errors(z_scores.tolist(), covered.tolist())
 
 
-def measure(known: KeyedPopulation, which: str, regime: str, options: Namespace) -> dict[str, Any]:
-    """Return the figures of the studies of a mechanism in a regime."""
+def load(source: str) -> Dataset:
+    """Return the data of a file, a bundled data set, or `flat`."""
+    if source != _FLAT_DATA:
+        return read_dataset(Path(source))
+    items = tuple(f"item{number:05}" for number in range(_ITEMS_OF_FLAT_DATA))
+    return ItemCounts(items, np.ones(_ITEMS_OF_FLAT_DATA, np.int64))
+
+
+def devices_per_round(data: Dataset, regime: str) -> int:
+    rounds = len(_REGIMES[regime].sizes(_DEVICES))
+    return data.clients_per_round(rounds, _DEVICES)
+
+
+def has_regime(data: Dataset, regime: str) -> bool:
+    return isinstance(data, ItemCounts) or _REGIMES[regime].drift == "none"
+
+
+def domain_for(data: Dataset, mechanism: str, rounds: int, tokens: int, words: int) -> Domain:
+    """Return the domain that `simulate` chooses, or a dictionary where that is too large."""
+    domain = choose_domain(
+        "auto", data.items, mechanism=mechanism, max_tokens=tokens, words=words, rounds=rounds
+    )
+    if mechanism == "tracked" or candidate_count(domain) <= MAX_CANDIDATES:
+        return domain
+    return Listed(items=data.items)
+
+
+def measure(data: Dataset, which: str, regime: str, options: Namespace) -> Calibration:
+    """Return the errors of the studies of a mechanism in a regime."""
     mechanism, settings = _MECHANISMS[which]
-    if mechanism != "tracked" and candidate_count(known.domain) > MAX_CANDIDATES:
-        known = KeyedPopulation(known.population, Listed(items=known.population.items))
+    contribution = 1 if isinstance(data, ItemCounts) else _USER_CONTRIBUTION
+    sizes = tuple(_REGIMES[regime].sizes(devices_per_round(data, regime)))
+    terms = terms_for(max(sizes), _COHORT_SIZE)
+    fields = {"mechanism": mechanism, "threshold": options.threshold, "words": options.words}
+    tokens = terms.max_devices * contribution
+    fields |= {"contribution": contribution, **settings}
+    fields["domain"] = domain_for(data, mechanism, len(sizes), tokens, fields["words"])
+    question = parse_question(fields)
+    data = data.filter_items(question.domain.__contains__)
     calibration = Calibration()
-    for seed in range(options.runs):
-        rng = np.random.default_rng(seed)
-        counts = list(_REGIMES[regime](known.population, rng))
-        tokens = known.distribute(counts, 1, rng)
-        study = run_tokens(mechanism, tokens, options.words, options.threshold, rng, settings)
-        total = np.sum(counts, axis=0)
-        truth = {known.population.items[i]: int(total[i]) for i in np.flatnonzero(total)}
-        calibration.read.append(study.rounds_decoded / len(counts))
-        compare(calibration, study.question, study.state, truth)
-    return {
-        "f1": float(np.mean(calibration.f1)),
-        "read": float(np.mean(calibration.read)),
-        "reported": calibration.reported.summary(),
-        "heavy": calibration.heavy.summary(),
-    }
+    for seed in range(options.first_seed, options.first_seed + options.runs):
+        schedule = RoundSchedule(sizes, frozenset(), _REGIMES[regime].drift)
+        rounds = schedule.rounds(data, contribution, seed)
+        state, truth, decoded = EMPTY_STATE, Counter[str](), 0
+        for outcome in run_study(
+            SUM_MECHANISMS[mechanism], question, terms, rounds, Random(seed), planned=len(sizes)
+        ):
+            state = outcome.study_state
+            truth.update(outcome.truth)
+            decoded += outcome.answer is not None and outcome.answer.decoded
+        calibration.read.append(decoded / len(sizes))
+        calibration.add_study(question, state, dict(truth))
+    return calibration
+
+
+def _sources(data: Sequence[str]) -> Iterator[str]:
+    """Yield the files of folders, and other sources as they are."""
+    for source in data:
+        if Path(source).is_dir():
+            yield from sorted(str(path) for path in Path(source).glob("*.gz"))
+        else:
+            yield source
 
 
 def main() -> None:
     """Print a row for each mechanism and regime, as soon as it is measured."""
     parser = argument_parser(__doc__)
-    parser.add_argument("--data", nargs="+", type=Path, default=[Path("short")])
+    parser.add_argument("--data", nargs="+", default=["short"])
     parser.add_argument("--mechanism", nargs="+", choices=_MECHANISMS, default=list(_MECHANISMS))
     parser.add_argument("--regime", nargs="+", choices=_REGIMES, default=list(_REGIMES))
     parser.add_argument("--words", type=int, default=1000, help="16-bit words of a device.")
     parser.add_argument("--threshold", type=float, default=50)
     parser.add_argument("--runs", type=int, default=4, help="Studies of each row.")
+    parser.add_argument("--first-seed", type=int, default=0)
     options = parser.parse_args()
-    rows, errors = list[dict[str, Any]](), f"{'items':>7} {'covered':>8} {'rms z':>6} {'over 5':>6}"
-    print(f"{'':46} {'':11}   {'reported':30}   heavy")
-    print(f"{'data, mechanism, regime':46} {'F1':>5} {'read':>5}   {errors}   {errors}")
-    for path in options.data:
-        known = KeyedPopulation.of(load_item_population(path), _DEVICES)
+    rows, pooled = list[dict[str, Any]](), dict[tuple[str, str], Calibration]()
+    sources = list(_sources(options.data))
+    errors = f"{'items':>7} {'covered':>8} {'rms z':>6} {'over 5':>6}"
+    print(f"{'':46} {'':11}   {'reported':30}   {'heavy':30}   known")
+    print(f"{'data, mechanism, regime':46} {'F1':>5} {'read':>5}   {errors}   {errors}   rms z")
+    for number, source in enumerate(sources):
+        print(f"{source}, {number + 1} of {len(sources)}", file=sys.stderr)
+        data, name = load(source), Path(source).name.split(".")[0]
         for which, regime in product(options.mechanism, options.regime):
-            row = measure(known, which, regime, options)
-            name = path.name.split(".")[0]
-            rows.append({"data": name, "mechanism": which, "regime": regime} | row)
-            print(f"{f'{name}, {which}, {regime}':46}", _columns(row), flush=True)
+            if has_regime(data, regime):
+                calibration = measure(data, which, regime, options)
+                pooled.setdefault((which, regime), Calibration()).merge(calibration)
+                _add_row(rows, (name, which, regime), calibration)
+    if len(sources) > 1:
+        for key, calibration in pooled.items():
+            _add_row(rows, ("all", *key), calibration)
+    outside = [row for row in rows if row["outside"]]
+    print(f"outside the goal, beyond chance: {len(outside)} of {len(rows)} rows")
+    for row in outside:
+        print(f"  {row['data']}, {row['mechanism']}, {row['regime']}: {', '.join(row['outside'])}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
 
 
-def _columns(row: dict[str, Any]) -> str:
+def _add_row(
+    rows: list[dict[str, Any]], key: tuple[str, str, str], calibration: Calibration
+) -> None:
+    row = dict(zip(("data", "mechanism", "regime"), key, strict=True)) | calibration.summary()
+    rows.append(row)
     errors = (
         f"{each['items']:7,} {each['covered']:8.3f} {each['rms z']:6.2f} {each['over 5']:6,}"
         for each in (row["reported"], row["heavy"])
     )
-    return "   ".join([f"{row['f1']:5.2f} {row['read']:5.2f}", *errors])
+    known = f"{row['known']['rms z']:5.2f}"
+    figures = "   ".join([f"{row['f1']:5.2f} {row['read']:5.2f}", *errors, known])
+    print(f"{', '.join(key):46} {figures}", flush=True)
 
 
 if __name__ == "__main__":

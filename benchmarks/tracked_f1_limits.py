@@ -5,7 +5,8 @@
 Studies of `python -m paper words` (R = 30, tau = 50, M = 10,000, seed 1), each with the same sums:
 
     found          the study's heavy hitters, by the strings that it fetched
-    as estimated   the items that its estimates make heavy, with or without their strings
+    as estimated   the items whose totals in its answer are heavy, with or without their strings
+    filter         the same, if the filter estimates the totals, without change points
     no sketch      the same without sketches of past rounds
     true rates     each item's rate in every round is given; sketches show the deviations
     rates alone    the same without sketches
@@ -29,6 +30,7 @@ from protocol.empirical_bayes import decision_threshold
 from protocol.mechanisms.tracked import past_sketch
 from protocol.mechanisms.tracked.observations import drift_of, history_of
 from protocol.mechanisms.tracked.rate_filter import History, filter_levels
+from protocol.mechanisms.tracked.totals import estimate_totals
 from protocol.study_state import StudyState
 
 _ROUNDS, _TAU, _TOKENS, _NEAR_THRESHOLD_COUNTS = 30, 50.0, 10_000, 8
@@ -39,7 +41,8 @@ def estimated_totals(
 ) -> Iterator[tuple[str, Floats]]:
     """Yield the totals of the items of `state` by each method, given their true `rates`."""
     history, drift, domain = history_of(state), drift_of(state), known.domain
-    yield "as estimated", past_sketch.estimate_levels(domain, state, history, drift).totals
+    yield "as estimated", estimate_totals(domain, state, history, drift, _TAU)[0]
+    yield "filter", past_sketch.estimate_levels(domain, state, history, drift).totals
     yield "no sketch", filter_levels(history, drift).totals
     unseen = history.devices - history.exposure
     unseen = np.where(unseen > 1e-9 * history.devices, unseen, 0.0)

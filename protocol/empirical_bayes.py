@@ -46,6 +46,10 @@ _MAX_SMOOTHING_CELLS = 20
 _ITERATIONS = 60
 _VIRTUAL_ITEMS = 2.0
 _MIN_COUNT, _MIN_SHARE, _MIN_SHAPE = 0.5, 1e-4, 1e-6
+# Sampled tokens of a known item. With `adaptive-iblt` in growing rounds (web words), items with a
+# sample in a small, early round only had an rms error of 2.3 standard errors, and 1.2 with it.
+_MIN_SAMPLES = 1.0
+_OUTSIDE_SHARE = 1e-9  # of the likelihood below the grid, which the first cell keeps
 _DRAWS, _SEED = 1000, 1  # of ranks; a probability of 1/2 has a standard error of 0.016
 
 
@@ -81,10 +85,11 @@ def posterior(counts: Floats, variances: Floats, threshold: float, known_share: 
         return Posterior(counts, variances, counts)
     counts, variances = np.maximum(counts, _MIN_COUNT), np.maximum(variances, 0)
     shares = np.maximum(counts / (counts + variances), _MIN_SHARE)
-    columns = np.stack([counts * shares, shares]).round(4)
-    samples, rows, sizes = np.unique(columns, axis=1, return_inverse=True, return_counts=True)
+    samples = np.maximum(counts * shares, _MIN_SAMPLES)
+    columns = np.stack([samples, shares]).round(4)
+    distinct, rows, sizes = np.unique(columns, axis=1, return_inverse=True, return_counts=True)
     largest = 4 * max(float(counts.max()), threshold)
-    grid, likelihoods = _likelihoods(samples[0], samples[1], largest)
+    grid, likelihoods = _likelihoods(distinct[0], distinct[1], largest)
     known = -np.expm1(grid * np.log1p(-min(max(known_share, _MIN_SHARE), 1 - 1e-12)))
     width = _smoothing_width(counts, variances, threshold)
     weights = _fit(likelihoods / known, sizes, width)
@@ -110,7 +115,9 @@ def _likelihoods(samples: Floats, shares: Floats, largest: float) -> tuple[Float
     shapes = np.maximum(samples * (1 - shares), _MIN_SHAPE)[:, np.newaxis]
     unseen = np.maximum(edges - samples[:, np.newaxis], 0)
     below = special.gammainc(shapes, unseen * shares[:, np.newaxis])
-    below[:, 0], below[:, -1] = 0, 1
+    # Counts below the grid are impossible. They decide only for estimates with no count above.
+    below[:, 0] -= _OUTSIDE_SHARE * below[:, 0]
+    below[:, -1] = 1
     return np.sqrt(edges[1:] * edges[:-1]), np.diff(below, axis=1)
 
 

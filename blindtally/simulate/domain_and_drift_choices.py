@@ -3,4 +3,4 @@
 from typing import Literal
 
 DomainChoice = Literal["auto", "alphabet", "utf8", "hashed"]
-DriftKind = Literal["none", "gradual", "sudden", "late", "crowds"]
+DriftKind = Literal["none", "gradual", "sudden", "late", "crowds", "weekly", "bursts"]

@@ -17,6 +17,9 @@ alphabet is larger, and of the bundled words:
 
     bundled words, 80 bits   600 words        800 words        1,000 words
                              0.86 and 0.65    0.94 and 0.92    0.96 and 0.98
+
+A study of one round fetches no strings, so that its keys are whole strings. Words of commit
+messages, 1,000 words: F1 0.29 and 0 in one round, 0.36 and 0.36 in two, 0.32 and 0.38 in three.
 """
 
 from collections.abc import Collection
@@ -63,6 +66,7 @@ def choose_domain(
     mechanism: str,
     max_tokens: int,
     words: int,
+    rounds: int = 2,
     alphabet: str | None = None,
     length: int | None = None,
 ) -> Domain:
@@ -86,18 +90,23 @@ def choose_domain(
     if choice == "utf8":
         longest = max((len(item.encode()) for item in items), default=1)
         return Utf8(max_bytes=length or max(1, longest))
-    return _automatic_domain(items, mechanism, max_tokens, words, length)
+    fetches_strings = mechanism == "tracked" and rounds > 1
+    return _automatic_domain(items, fetches_strings, max_tokens, words, length)
 
 
 def _automatic_domain(
-    items: Collection[str], mechanism: str, max_tokens: int, words: int, length: int | None
+    items: Collection[str],
+    fetches_strings: bool,
+    max_tokens: int,
+    words: int,
+    length: int | None,
 ) -> Domain:
     try:
         plain: Alphabet | Utf8 = Utf8(max_bytes=length) if length else smallest_domain(items)
     except ValueError:
-        if mechanism != "tracked" or not items:
+        if not fetches_strings or not items:
             raise
         return hashed_domain(items, max_tokens)  # as long items have no other domain
-    if mechanism != "tracked":
+    if not fetches_strings:
         return plain
     return cheapest_domain(plain, items, max_tokens, words, length)

@@ -99,7 +99,8 @@ class SimulationRequest:
         DriftKind,
         Option(
             help="Change of the items over the rounds: gradual or sudden to others, late (new "
-            "items appear) or crowds (in every second week of rounds a third of the devices)."
+            "items appear), weekly or bursts (of a fifth of the items), or crowds (in every second "
+            "week of rounds a third of the devices)."
         ),
     ] = "none"
     threshold: Annotated[

@@ -9,9 +9,11 @@ distribution, which is flatter (shares to the power 0.6) and ranks items at rand
     sudden     to the other distribution, half way
     late       a sixth of the items appear in a random round, and stay
     crowds     in every second week of rounds only a third of the devices take part
+    weekly     a fifth of the items are three times as frequent on two days of seven
+    bursts     a fifth of the items come in three rounds only, ten times as frequent
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -25,11 +27,14 @@ from blindtally.simulate.domain_and_drift_choices import DriftKind
 from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, smallest_domain
 
+# Those of the figures of [Gascon23] and of `python -m paper words`.
 DRIFT_KINDS: tuple[DriftKind, ...] = ("none", "gradual", "sudden", "late", "crowds")
 RoundCounts: TypeAlias = NDArray[np.int64]  # counts by item
 
 PAPER_ALPHABET = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)
 _CROWD_PERIOD_ROUNDS = 7
+_CHANGING_SHARE = 1 / 5  # of the items with a weekly rhythm, or with a burst
+_BURST_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class ItemPopulation:
         if drift == "late" and rounds > 1:
             late = rng.random(len(self.items)) < 1 / 6
             comes[late] = rng.integers(1, rounds, int(late.sum()))
+        rhythm = _rhythm(drift, rounds, len(self.items), rng)
         for number in range(rounds):
             away = 0.0
             if drift == "gradual":
@@ -65,7 +71,23 @@ class ItemPopulation:
             elif drift == "sudden":
                 away = float(2 * number >= rounds)
             shares = ((1 - away) * self.shares + away * other) * (comes <= number)
+            shares = shares * rhythm(number)
             yield shares / shares.sum()
+
+
+def _rhythm(
+    drift: DriftKind, rounds: int, items: int, rng: np.random.Generator
+) -> Callable[[int], NDArray[np.float64]]:
+    """Return the factors of the items' shares in a round; random draws are made now."""
+    if drift not in ("weekly", "bursts"):
+        return lambda _: np.ones(items)
+    is_changing = rng.random(items) < _CHANGING_SHARE
+    if drift == "weekly":
+        return lambda number: np.where(is_changing & (number % 7 >= 5), 3.0, 1.0)
+    starts = rng.integers(0, max(1, rounds - _BURST_ROUNDS + 1), items)
+    return lambda number: np.where(
+        is_changing, 10.0 * ((starts <= number) & (number < starts + _BURST_ROUNDS)), 1.0
+    )
 
 
 def size_with_drift(size: int, number: int, drift: DriftKind) -> int:

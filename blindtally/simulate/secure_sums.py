@@ -47,6 +47,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         mechanism=request.mechanism,
         max_tokens=terms.max_devices * request.contribution,
         words=request.words or _DEFAULT_WORDS,
+        rounds=request.rounds,
         alphabet=request.alphabet,
         length=request.length,
     )

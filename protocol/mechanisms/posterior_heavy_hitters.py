@@ -10,6 +10,7 @@ from protocol.empirical_bayes import decision_threshold, posterior
 from protocol.estimates import Estimate, FinalAnswer, ListQuality, estimates_of_rows, flags
 from protocol.mechanism import SumMechanism
 from protocol.mechanisms.device_counts import all_devices
+from protocol.mechanisms.iblt.round_counts import capped_totals, sampled_share
 from protocol.question_and_plan import P, SumQuestion
 from protocol.study_state import StudyState
 
@@ -59,20 +60,26 @@ class SampledCounts(SumMechanism[SumQ, P]):
     def final_totals(self, question: SumQ, state: StudyState) -> tuple[Floats, Floats]:
         """Return the best estimates of all items' totals, and their variances.
 
-        Here they are `totals`, with the mean variance per token: all items were sampled alike, so
-        an item has no larger variance because its own samples came at a high threshold. If some of
-        its cohorts were left out, its own variance has this error too.
+        Here all items have the same variance per token: all were sampled alike. If some of the
+        cohorts of an item were left out, its own variance has this error too.
         """
         del question
         counts, variances = self.totals(state)
-        usual = counts * float(variances.sum() / max(counts.sum(), 1e-9))
+        per_token = float(variances.sum() / max(counts.sum(), 1e-9))
+        by_round = capped_totals(state)
+        if by_round is not None:
+            counts, per_token = by_round
+        usual = counts * per_token
         return counts, np.where(flags(state), np.maximum(variances, usual), usual)
 
     def known_share(self, state: StudyState) -> float:
-        """Return the share of all tokens by which items became known; here the mean share.
+        """Return the share of all tokens by which items became known; here the sampled share.
 
-        A count with variance v is a sample of the share count / (count + v).
+        If it is not stored: a count with variance v is a sample of the share count / (count + v).
         """
+        share = sampled_share(state)
+        if share is not None:
+            return share
         counts, variances = self.totals(state)
         counts = np.maximum(counts, 0)
         shares = counts / np.maximum(counts + np.maximum(variances, 0), 1e-9)

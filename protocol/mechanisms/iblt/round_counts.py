@@ -4,6 +4,15 @@ An estimate with c tokens and variance c k comes from c / (1 + k) Poisson tokens
 (1 + k) of the devices (`protocol/rate_changes.py`). Only the tokens that were sampled are stored:
 the item, its tokens, and their block of rounds. Items of one round are few compared with all items
 of a study, so this takes far less than a column of each round.
+
+**Totals.** With n devices in a round and an exposure of e = n / (1 + k), a sampled token stands for
+n / e tokens: this is unbiased. But a round with a far larger k than the others, such as the first
+one, adds more noise than knowledge. So its tokens stand for `MAX_TOKEN_WEIGHT` times the mean N / E
+at most, N and E being the sums over rounds. The rest of its tokens are assumed to come at the rate
+of the other rounds, as those of a round that was not read (e = 0). With x the rate of an item and a
+the tokens that a sampled one stands for, the error of the total has the variance
+
+    x  sum of (a^2 e - 2 a e + n)
 """
 
 from collections.abc import Sequence
@@ -12,11 +21,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.arrays import Floats
 from protocol.estimates import Estimate
+from protocol.mechanisms.device_counts import all_devices
 from protocol.question_and_plan import Plan
 from protocol.rate_changes import RateHistory, block_ends, block_of
 from protocol.study_state import StudyState
 
+# Tokens that a sampled one stands for, in multiples of the mean of all. Kosarak, three rounds, the
+# first at a threshold seven times as high: 95% intervals of reported items held 74% of the counts,
+# and hold 97% with it. In a study of 30 rounds it changes nothing.
+MAX_TOKEN_WEIGHT = 2.0
 _MAX_STORED_COUNTS = 2**22  # 42 MB; a round beyond them is treated as not read
 # Of the study state. The first two are by block.
 _DEVICES_ARRAY, _EXPOSURE_ARRAY = "devices of each block", "exposure of each block"
@@ -54,6 +69,33 @@ def record_round_counts(
         earlier = state.arrays.get(name, values[:0])
         state = state.with_array(name, np.concatenate((earlier, values)))
     return state
+
+
+def capped_totals(state: StudyState) -> tuple[Floats, float] | None:
+    """Return the totals of the items of `state`, and their variance per token.
+
+    None if the counts of some rounds are not stored.
+    """
+    devices = state.arrays.get(_DEVICES_ARRAY, np.zeros(0))
+    if not devices.sum() or _ROWS_ARRAY not in state.arrays or devices.sum() < all_devices(state):
+        return None
+    exposure = state.arrays[_EXPOSURE_ARRAY]
+    mean_weight = devices.sum() / exposure.sum()
+    shown = np.minimum(devices, MAX_TOKEN_WEIGHT * mean_weight * exposure)
+    weights = np.where(exposure > 0, shown / np.maximum(exposure, 1e-300), 0.0)
+    weights *= devices.sum() / shown.sum()
+    squares = weights**2 * exposure - 2 * weights * exposure + devices
+    tokens = state.arrays[_TOKENS_ARRAY] * weights[state.arrays[_BLOCKS_ARRAY]]
+    totals: Floats = np.bincount(state.arrays[_ROWS_ARRAY], tokens, len(state.items)).astype(
+        np.float64
+    )
+    return totals, float(squares.sum() / devices.sum())
+
+
+def sampled_share(state: StudyState) -> float | None:
+    """Return the share of all tokens that were sampled; None if it is not stored."""
+    devices = state.arrays.get(_DEVICES_ARRAY, np.zeros(1)).sum()
+    return float(state.arrays[_EXPOSURE_ARRAY].sum() / devices) if devices else None
 
 
 def round_count_history(plan: Plan, state: StudyState, items: Sequence[str]) -> RateHistory | None:

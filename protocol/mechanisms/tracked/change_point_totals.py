@@ -14,10 +14,14 @@ item's mean rate m over all blocks. So a segment with S tokens and exposure E ha
     rate         x ~ Gamma(a + S, a/m + E)
     unobserved   of U devices: mean U E[x], variance U E[x] + U^2 Var[x]
 
+The mean rate of an item that appears late is far below its rate then. So the prior is a mixture of
+this gamma distribution and one with a larger mean (`SEGMENT_RATE_FACTORS`): each segment is a sum
+of two terms.
+
 A forward recursion over the end of the first segments, and a backward one over the start of the
-last, weigh all 2^(B-1) divisions of B blocks in time B^2. They give
-the exact mean and variance of the unobserved tokens, the mean rate of each block, and the
-probability of each change, from which h is measured by expectation maximisation.
+last, weigh all 2^(B-1) divisions of B blocks in time B^2. They give the exact mean and variance of
+the unobserved tokens, the mean rate of each block, and the probability of each change, from which
+h is measured by expectation maximisation.
 
 A sketch that shows the unobserved tokens of a block with variance v (`past_sketch.py`) counts as an
 observation of a share p = u / (u + v) of them, where u is their expected number: the variance that
@@ -35,7 +39,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.arrays import Floats
+from protocol.arrays import Floats, Integers
 from protocol.lazy_scipy import special
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.rate_filter import History
@@ -77,9 +81,9 @@ def measure_change_rates(history: History, dispersion: float) -> Floats:
     part = History(history.observed[sample], history.exposure[sample], history.devices)
     rates = np.full(blocks, tuning.FIRST_CHANGE_RATE)
     rates[0] = 0.0
-    virtual = tuning.CHANGE_RATE_VIRTUAL_ITEMS
+    virtual, batches = tuning.CHANGE_RATE_VIRTUAL_ITEMS, list(_batches(part, dispersion))
     for _ in range(tuning.CHANGE_RATE_ITERATIONS if blocks > 1 else 0):
-        counts = sum(batch.change_counts() for batch in _batches(part, rates, dispersion))
+        counts = sum(_Divisions(batch, rates).change_counts() for batch in batches)
         usual = float(np.median(counts)) / len(sample)
         rates[1:] = (counts + virtual * usual) / (len(sample) + virtual)
     return rates
@@ -89,66 +93,88 @@ def segmented_totals(
     history: History, change_rates: Floats, dispersion: float = 1.0
 ) -> SegmentedTotals:
     """Return the totals of the items of `history`; time is quadratic in blocks."""
-    parts = [batch.totals() for batch in _batches(history, change_rates, dispersion)]
+    batches = _batches(history, dispersion)
+    parts = [_Divisions(batch, change_rates).totals() for batch in batches]
     means, variances, rates = (np.concatenate(column) for column in zip(*parts, strict=True))
     return SegmentedTotals(history.observed.sum(axis=1) + means, variances, rates)
 
 
-def _batches(history: History, change_rates: Floats, dispersion: float) -> Iterator["_Segments"]:
+def _batches(history: History, dispersion: float) -> Iterator["_Segments"]:
     items, blocks = history.observed.shape
     size = max(1, _BATCH_NUMBERS // blocks**2)
     for first in range(0, max(1, items), size):
         rows = slice(first, first + size)
         part = History(history.observed[rows], history.exposure[rows], history.devices)
-        yield _Segments(part, change_rates, dispersion)
+        yield _Segments.of(part, dispersion)
 
 
+@dataclass(frozen=True, slots=True)
 class _Segments:
-    """All segments of the blocks of k items, and their weights.
+    """All segments of the B blocks of k items, as columns (k, B (B + 1) / 2).
 
-    A segment of the blocks i to j - 1 is element [:, i] of the arrays for j.
+    The segment of the blocks i to j - 1 is column j (j - 1) / 2 + i: those that end together follow
+    each other. `rates` and `rate_variances` are those of its rate, `hidden` its unobserved devices.
     """
 
-    def __init__(self, history: History, change_rates: Floats, dispersion: float) -> None:
-        self._dispersion = dispersion
-        shape = tuning.SEGMENT_RATE_SHAPE
-        tokens = _sums_before(history.observed) / dispersion
-        exposures = _sums_before(history.exposure) / dispersion
-        hidden = _sums_before(np.maximum(history.devices - history.exposure, 0))
-        inverse_scale = (shape / history.rates)[:, np.newaxis]
-        prior = shape * np.log(inverse_scale) - special.gammaln(shape)
-        self._blocks = history.observed.shape[1]
-        self._hidden, self._weights = list[Floats](), list[Floats]()
-        self._shapes, self._exposures = list[Floats](), list[Floats]()
+    blocks: int
+    log_likelihoods: Floats
+    rates: Floats
+    rate_variances: Floats
+    hidden: Floats
+    dispersion: float
+
+    @classmethod
+    def of(cls, history: History, dispersion: float) -> "_Segments":
+        shape, blocks = tuning.SEGMENT_RATE_SHAPE, history.observed.shape[1]
+        hidden = np.maximum(history.devices - history.exposure, 0)
+        # A sketch can make the tokens of a segment slightly negative.
+        tokens = np.maximum(_segment_sums(history.observed) / dispersion, 0)
+        exposures = _segment_sums(history.exposure) / dispersion
+        usual = history.rates[:, np.newaxis]
+        shapes = shape + tokens
+        factors, weights = np.array(tuning.SEGMENT_RATE_FACTORS).T[:, :, np.newaxis, np.newaxis]
+        inverse_scales = shape / (factors * usual)
+        exposed = inverse_scales + exposures
+        priors = shape * np.log(inverse_scales) + np.log(weights) - special.gammaln(shape)
+        logarithms = priors - shapes * np.log(exposed)
+        total = _log_sum(logarithms, axis=0)
+        shares = np.exp(logarithms - total)
+        rates: Floats = (shares * shapes / exposed).sum(axis=0)
+        squares = (shares * shapes * (shapes + 1) / exposed**2).sum(axis=0)
+        spread = np.maximum(squares - rates**2, 0)
+        hidden_devices = _segment_sums(hidden)
+        return cls(
+            blocks, total + special.gammaln(shapes), rates, spread, hidden_devices, dispersion
+        )
+
+
+class _Divisions:
+    """All divisions of the blocks into segments, weighed by the probabilities of changes."""
+
+    def __init__(self, segments: _Segments, change_rates: Floats) -> None:
+        self._segments = segments
         log_change = np.log(np.maximum(change_rates, _MIN_PROBABILITY))
         log_change[0] = 0.0
         log_stay = np.concatenate([[0.0], np.log1p(-np.minimum(change_rates, 1 - 1e-9)).cumsum()])
-        for end in range(1, self._blocks + 1):
-            # A sketch can make the tokens of a segment slightly negative.
-            shapes = shape + np.maximum(tokens[:, end : end + 1] - tokens[:, :end], 0)
-            exposed = inverse_scale + exposures[:, end : end + 1] - exposures[:, :end]
-            changes = log_change[:end] + log_stay[end] - log_stay[1 : end + 1]
-            likelihood = prior + special.gammaln(shapes) - shapes * np.log(exposed)
-            self._weights.append(likelihood + changes)
-            self._shapes.append(shapes)
-            self._exposures.append(exposed)
-            self._hidden.append(hidden[:, end : end + 1] - hidden[:, :end])
+        starts, ends = _segment_bounds(segments.blocks)
+        changes = log_change[starts] + log_stay[ends] - log_stay[starts + 1]
+        self._weights = segments.log_likelihoods + changes
         self._forward = self._run_forward()
 
     def _run_forward(self) -> Floats:
         """Return the logarithm of the weight of all divisions of the first j blocks (k, B + 1)."""
-        forward = np.zeros((len(self._weights[0]), self._blocks + 1))
-        for end, weights in enumerate(self._weights, 1):
-            forward[:, end] = np.logaddexp.reduce(forward[:, :end] + weights, axis=1)
+        forward = np.zeros((len(self._weights), self._segments.blocks + 1))
+        for end in range(1, forward.shape[1]):
+            forward[:, end] = _log_sum(forward[:, :end] + self._weights[:, _ending_at(end)])
         return forward
 
     def _run_backward(self) -> Floats:
         """Return the logarithm of the weight of all divisions of all but the first i blocks."""
-        backward = np.full_like(self._forward, -np.inf)
-        backward[:, -1] = 0.0
-        for end in range(self._blocks, 0, -1):
-            later = self._weights[end - 1] + backward[:, end : end + 1]
-            backward[:, :end] = np.logaddexp(backward[:, :end], later)
+        backward = np.zeros_like(self._forward)
+        for start in range(self._segments.blocks - 1, -1, -1):
+            ends = np.arange(start + 1, self._segments.blocks + 1)
+            columns = ends * (ends - 1) // 2 + start
+            backward[:, start] = _log_sum(self._weights[:, columns] + backward[:, start + 1 :])
         return backward
 
     def change_counts(self) -> Floats:
@@ -159,25 +185,48 @@ class _Segments:
 
     def totals(self) -> tuple[Floats, Floats, Floats]:
         """Return mean and variance of the unobserved tokens (k,), and the mean rates (k, B)."""
-        means, squares = np.zeros_like(self._forward), np.zeros_like(self._forward)
-        rates, backward = np.zeros_like(self._forward), self._run_backward()
-        for end in range(1, self._blocks + 1):
-            hidden, exposed = self._hidden[end - 1], self._exposures[end - 1]
-            rate = self._shapes[end - 1] / exposed
-            mean, joint = hidden * rate, self._forward[:, :end] + self._weights[end - 1]
-            chance = self._dispersion * mean + hidden * mean / exposed
-            shares = np.exp(joint - self._forward[:, end : end + 1])
-            sums = means[:, :end] + mean
-            means[:, end] = (shares * sums).sum(axis=1)
-            second = squares[:, :end] + chance + mean * (2 * means[:, :end] + mean)
+        segments, forward, backward = self._segments, self._forward, self._run_backward()
+        means, squares = np.zeros_like(forward), np.zeros_like(forward)
+        rates = np.zeros_like(forward)
+        tokens = segments.hidden * segments.rates
+        spread = segments.dispersion * tokens + segments.hidden**2 * segments.rate_variances
+        for end in range(1, segments.blocks + 1):
+            columns = _ending_at(end)
+            mean, joint = tokens[:, columns], forward[:, :end] + self._weights[:, columns]
+            shares = np.exp(joint - forward[:, end : end + 1])
+            means[:, end] = (shares * (means[:, :end] + mean)).sum(axis=1)
+            second = squares[:, :end] + spread[:, columns] + mean * (2 * means[:, :end] + mean)
             squares[:, end] = (shares * second).sum(axis=1)
-            probabilities = np.exp(joint + backward[:, end : end + 1] - self._forward[:, -1:])
-            rates[:, :end] += probabilities * rate
-            rates[:, end] -= (probabilities * rate).sum(axis=1)
+            probabilities = np.exp(joint + backward[:, end : end + 1] - forward[:, -1:])
+            weighted = probabilities * segments.rates[:, columns]
+            rates[:, :end] += weighted
+            rates[:, end] -= weighted.sum(axis=1)
         variances = np.maximum(squares[:, -1] - means[:, -1] ** 2, 0)
         return means[:, -1], variances, np.maximum(rates.cumsum(axis=1)[:, :-1], 0)
 
 
-def _sums_before(columns: Floats) -> Floats:
-    """Return the sum of all columns before each, and of all columns (k, B + 1)."""
-    return np.concatenate([np.zeros((len(columns), 1)), columns.cumsum(axis=1)], axis=1)
+def _segment_bounds(blocks: int) -> tuple[Integers, Integers]:
+    """Return the first block of each segment, and the block after its last."""
+    ends = np.repeat(np.arange(1, blocks + 1), np.arange(1, blocks + 1))
+    return np.arange(len(ends)) - ends * (ends - 1) // 2, ends
+
+
+def _ending_at(end: int) -> slice:
+    """Return the columns of the segments that end before block `end`."""
+    return slice(end * (end - 1) // 2, end * (end + 1) // 2)
+
+
+def _segment_sums(columns: Floats) -> Floats:
+    """Return the sum of the columns of each segment."""
+    before = np.concatenate([np.zeros((len(columns), 1)), columns.cumsum(axis=1)], axis=1)
+    starts, ends = _segment_bounds(columns.shape[1])
+    sums: Floats = before[:, ends] - before[:, starts]
+    return sums
+
+
+def _log_sum(logarithms: Floats, axis: int = 1) -> Floats:
+    """Return the logarithm of a sum; many times as fast as `np.logaddexp.reduce`."""
+    largest = logarithms.max(axis=axis, keepdims=True)
+    sums = np.exp(logarithms - largest).sum(axis=axis)
+    logarithm: Floats = largest.squeeze(axis) + np.log(sums)
+    return logarithm

@@ -17,10 +17,11 @@ choice agrees with probability 2^-24, and one of all that are tried with 2^-14.
 
 If nothing agrees, or a device lied, a count is moved by a window only where that is far more
 probable; others that left their windows are wrong by multiples of 2^b. The amount then missing from
-the total, or two windows if that is more, is the *slip* of the group. Its item is unknown, so it is
-a variance of all items, and a reason for wider windows in the next round. Since a lie can make a
-slip of any size, a slip counts for at most a quarter of the group's windows, or eight windows if
-that is more.
+the total, or two windows if that is more, is the *slip* of the group. Where counts were moved,
+twice their number left unseen, some up and some down, and the slip is that number of windows. Its
+items are unknown, so it is a variance of all items, and a reason for wider windows in the next
+round. Since a lie can make a slip of any size, a slip counts for at most a quarter of the group's
+windows, or eight windows if that is more.
 """
 
 from collections.abc import Mapping
@@ -124,10 +125,11 @@ class Counters:
             if _correct_one_count(part, weights, *sums):
                 continue
             if not _correct_windows(part, weights, *sums, window, _Usual(usual, spread)):
-                _move_improbable_counts(part, window, _Usual(usual, spread))
+                moved = _move_improbable_counts(part, window, _Usual(usual, spread))
                 missing = abs(sums[0] - int(part.sum()))
+                unseen = tuning.SLIPS_PER_MOVED_COUNT * moved * window
                 windows = max(tuning.MIN_SLIP_WINDOWS, int(tuning.MAX_SLIP_FRACTION * len(part)))
-                slip[:] = min(max(missing, 2 * window), windows * window)
+                slip[:] = min(max(missing, unseen, 2 * window), windows * window)
         return counts, slips
 
     def variances(self, slips: Integers) -> Floats:
@@ -253,10 +255,11 @@ def _correct_windows(
     return True
 
 
-def _move_improbable_counts(counts: Integers, window: int, usual: _Usual) -> None:
-    """Move in place each count that is far more probable one window away."""
+def _move_improbable_counts(counts: Integers, window: int, usual: _Usual) -> int:
+    """Move in place each count that is far more probable one window away; return their number."""
     directions = np.array([[window], [-window]])
     evidence = usual.jump_evidence(counts, counts + directions)
     best = evidence.argmax(axis=0)
     is_improbable = evidence.max(axis=0) > tuning.MIN_JUMP_EVIDENCE
     counts[is_improbable] += directions[best[is_improbable], 0]
+    return int(is_improbable.sum())

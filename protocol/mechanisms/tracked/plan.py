@@ -8,6 +8,11 @@ devices fits.
 A table is sized for values up to `max_value`. At first this is a bound on what all tokens together
 may reach (`iblt/sampled_table.py`). Once samples are known it is smaller: several times the
 expected sum of all values, and enough for an item that was unknown so far.
+
+The first t assumes that all tokens are different. A prior on the shape of the counts gains little.
+With one round of web words (1,000 words, 6 seeds) F1 was 0.57, 0.59, 0.60 and 0.62 at a t that is
+1, 1.1, 1.3 and 1.6 times lower. Of 10,000 equal items, 1 of 6 tables was not read at 1.05 times,
+and a study of one round has no other.
 """
 
 import math

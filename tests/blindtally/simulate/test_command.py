@@ -312,7 +312,7 @@ def test_equal_rounds_by_round_are_those_of_clients(words: Path) -> None:
     assert plain == listed
 
 
-@pytest.mark.parametrize("drift", ["gradual", "sudden", "late", "crowds"])
+@pytest.mark.parametrize("drift", ["gradual", "sudden", "late", "crowds", "weekly", "bursts"])
 def test_items_may_drift(words: Path, drift: str) -> None:
     """The first item has 15% of the devices; each of the drifts takes some of its count or none."""
     common = ["--data", words, "--rounds", 16, "--clients", 400, "--words", 600, "--json", "-"]

@@ -37,6 +37,17 @@ def test_other_mechanisms_have_no_hashed_keys_and_a_choice_is_kept() -> None:
         chosen(8, 600, "hashed", "adaptive-iblt")
 
 
+def test_one_round_has_no_hashed_keys_whose_strings_it_cannot_fetch() -> None:
+    items = [*LETTERS, "a" * 30]
+    kinds = [
+        choose_domain(
+            "auto", items, mechanism="tracked", max_tokens=10_000, words=1000, rounds=rounds
+        ).kind
+        for rounds in (1, 2)
+    ]
+    assert kinds == ["alphabet", "hashed"]
+
+
 def test_items_that_only_hashed_keys_hold_are_hashed() -> None:
     domain = choose_domain("auto", ["a" * 2000], mechanism="tracked", max_tokens=10, words=100)
     assert domain.kind == "hashed"

@@ -21,20 +21,35 @@ _BLOCKS, _DEVICES = 20, 10_000.0
 
 def _partition_sums(history: History, change_rates: Floats) -> Iterator[tuple[float, ...]]:
     """Yield weight, mean and variance of the hidden tokens, for each division of the blocks."""
-    shape, (seen,), (exposed,) = tuning.SEGMENT_RATE_SHAPE, history.observed, history.exposure
-    inverse_scale = shape / history.rates[0]
+    (seen,), (exposed,) = history.observed, history.exposure
     for changes in product([False, True], repeat=len(seen) - 1):
         chances = np.where(changes, change_rates[1:], 1 - change_rates[1:])
         weight, mean, variance = float(np.log(chances).sum()), 0.0, 0.0
         ends = [0, *(np.flatnonzero(changes) + 1).tolist(), len(seen)]
         for start, end in pairwise(ends):
-            tokens, e = seen[start:end].sum(), inverse_scale + exposed[start:end].sum()
             hidden = (history.devices - exposed)[start:end].sum()
-            weight += shape * np.log(inverse_scale) - gammaln(shape)
-            weight += gammaln(shape + tokens) - (shape + tokens) * np.log(e)
-            mean += hidden * (shape + tokens) / e
-            variance += (shape + tokens) * (hidden / e + (hidden / e) ** 2)
+            rows = seen[start:end].sum(), exposed[start:end].sum(), history.rates[0]
+            of_segment, rate, square = _segment(*rows)
+            weight += of_segment
+            mean += hidden * rate
+            variance += hidden * rate + hidden**2 * (square - rate**2)
         yield weight, mean, variance
+
+
+def _segment(tokens: float, exposure: float, usual: float) -> tuple[float, float, float]:
+    """Return weight, mean rate and mean squared rate of a segment."""
+    shape = tuning.SEGMENT_RATE_SHAPE
+    parts = []
+    for factor, share in tuning.SEGMENT_RATE_FACTORS:
+        inverse_scale = shape / (factor * usual)
+        after, scale = shape + tokens, inverse_scale + exposure
+        weight = shape * np.log(inverse_scale) - gammaln(shape) + gammaln(after)
+        weight += np.log(share) - after * np.log(scale)
+        parts.append((weight, after / scale, after * (after + 1) / scale**2))
+    weights, rates, squares = np.array(parts).T
+    total = float(np.logaddexp.reduce(weights))
+    shares = np.exp(weights - total)
+    return total, float(shares @ rates), float(shares @ squares)
 
 
 def test_the_recursion_equals_the_sum_over_all_divisions_of_the_blocks() -> None:
@@ -96,7 +111,31 @@ def test_errors_are_as_large_as_stated_if_items_appear_late(share: float) -> Non
     assert share / 19 * 0.6 < change_rates[1:].mean() < share / 19 * 1.8 + 0.002
 
 
-def test_a_change_of_all_items_is_sampled_in_in_its_block() -> None:
+def test_items_with_few_samples_after_all_items_changed_are_not_too_low() -> None:
+    """3,000 items change half way. Earlier blocks are sampled at 1/2, and later ones at 1/10.
+
+    Of about 450 items that were sampled later only, totals are 1.2 to 1.4 times as far off as
+    stated with six seeds, so that another fails with probability below 1e-3. Without a prior for
+    much higher rates they are 2.2 to 2.7 times as far off.
+    """
+    rng, devices = np.random.default_rng(6), np.full(_BLOCKS, _DEVICES)
+    is_later = np.arange(_BLOCKS) >= _BLOCKS // 2
+    before, after = 10 ** rng.uniform(-6, -3, (2, 3_000, 1))
+    counts = rng.poisson(np.where(is_later, after, before) * devices)
+    shares = np.where(is_later, 0.1, 0.5)
+    samples = rng.binomial(counts, shares).astype(np.float64)
+    comes_up = samples[:, is_later].any(axis=1) & ~samples[:, ~is_later].any(axis=1)
+    exposure = np.broadcast_to(shares * devices, samples.shape)
+    known = samples.any(axis=1)
+    history = History(samples[known], exposure[known], devices)
+    got = segmented_totals(history, measure_change_rates(history, 1.0))
+    z_scores = (got.totals - counts[known].sum(axis=1)) / np.sqrt(got.variances)
+    z_scores = z_scores[comes_up[known]]
+    assert len(z_scores) > 200
+    assert np.sqrt((z_scores**2).mean()) < 1.6
+
+
+def test_a_change_of_all_items_is_measured_in_its_block() -> None:
     rng = np.random.default_rng(3)
     rates = np.repeat([0.01, 0.0], 10) * rng.uniform(0.5, 2, (300, 1))
     counts = rng.poisson(rates * _DEVICES).astype(np.float64)
