@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
-from blindtally.fleet_run.fleet_defaults import (
+from blindtally.console.options import (
     DEFAULT_CONTRIBUTION,
     DEFAULT_DEVICES,
     DEFAULT_DROPOUT,

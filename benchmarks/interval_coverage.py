@@ -46,8 +46,8 @@ from scipy.special import pdtrc
 from benchmarks.harness import argument_parser
 from blindtally.datasets.item_counts import ItemCounts
 from blindtally.datasets.reader import Dataset, read_dataset
-from blindtally.simulate.domain_and_drift_choices import DriftKind
 from blindtally.simulate.domain_choice import choose_domain
+from blindtally.simulate.options import DriftKind
 from blindtally.simulate.round_schedule import RoundSchedule
 from blindtally.simulate.rounds import terms_for
 from blindtally.simulate.scores import score

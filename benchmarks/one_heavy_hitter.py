@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from protocol.arrays import Integers, ItemValues
+from protocol.numerics.arrays import Integers, ItemValues
 from protocol.oracles.hsu2012.glps import SparseRecovery, paper_sparsity
 from protocol.oracles.hsu2012.projection_oracle import Projection
 

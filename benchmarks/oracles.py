@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, fastest_cpu_seconds, report, run_peer
-from protocol.arrays import Frequencies, ItemValues
+from protocol.numerics.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.local_hashing import LocalHashing
 from protocol.oracles.ocms.galois import OcmsGf

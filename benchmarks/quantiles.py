@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report, run_peer
-from protocol.arrays import Floats
+from protocol.numerics.arrays import Floats
 from protocol.privacy.noise_shares import simulate_skellam_sum
 from protocol.privacy.parameters_for_budget import best_design, min_variance
 from protocol.quantiles.cdf import CumulativeDistribution, Estimator, leaf_cdf, tree_cdf

@@ -32,12 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
-from protocol.arrays import DigitRows
 from protocol.domains.strings import Alphabet
 from protocol.estimates import Estimate
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.mechanisms.central.triehh import TrieHh
+from protocol.numerics.arrays import DigitRows
 from protocol.privacy.release import ReleaseMode
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, seeded_words

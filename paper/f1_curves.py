@@ -29,8 +29,8 @@ from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from blindtally.simulate.token_study import KeyedPopulation, TooFewWordsError, run_tokens
 from paper import frequency_sketches, gascon23
 from paper.adaptive_iblt import adaptive_question, run_adaptive_iblt
-from protocol.arrays import Keys
 from protocol.mechanisms.frequency_sketches import MAX_CANDIDATES, candidate_count
+from protocol.numerics.arrays import Keys
 
 COUNT_SKETCH: Final = "count-sketch"
 SAME_HASHES: Final = "count-sketch, same hashes every round"

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from blindtally.datasets.item_counts import ItemCounts
 from blindtally.datasets.reader import DataError, read_dataset
-from protocol.arrays import Frequencies, ItemValues
+from protocol.numerics.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
 from protocol.oracles.hcms import HadamardCountMeanSketch
 from protocol.oracles.ocms.galois import OcmsGf

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Floats, Indices
 from protocol.domains.registry import Domain
-from protocol.lazy_scipy import special
+from protocol.numerics.arrays import Floats, Indices
+from protocol.numerics.lazy_scipy import special
 from protocol.public_model import PublicModel
 from protocol.study_state import StudyState
 

@@ -21,7 +21,6 @@ from typing import Any, Generic
 
 import numpy as np
 
-from protocol.arrays import Floats
 from protocol.estimates import (
     CONFIDENCE_LEVEL,
     COUNT_COLUMN,
@@ -33,6 +32,7 @@ from protocol.estimates import (
     reaches_threshold,
 )
 from protocol.histograms import Histogram
+from protocol.numerics.arrays import Floats
 from protocol.privacy.events import DpEvent, ExactSumEvent
 from protocol.privacy.noise_shares import NoiseShares
 from protocol.question_and_plan import P, Q, Terms, first_plan_fields

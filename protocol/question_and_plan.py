@@ -17,8 +17,8 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
-from protocol.arrays import Flags
 from protocol.domains.registry import Domain
+from protocol.numerics.arrays import Flags
 from protocol.public_model import PublicModel, invalid
 from protocol.randomness import RandomWords, bernoulli
 from secagg.errors import InfeasibleError

@@ -42,8 +42,8 @@ from typing import Literal, Self
 
 import numpy as np
 
-from protocol.arrays import Flags, Floats, Indices
-from protocol.lazy_scipy import special
+from protocol.numerics.arrays import Flags, Floats, Indices
+from protocol.numerics.lazy_scipy import special
 
 ChangeKind = Literal["rising", "falling", "new", "gone"]
 _RATE_LEVEL = 0.95  # of the interval of one rate

@@ -17,10 +17,10 @@ from typing import Final, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field
 
-from protocol.arrays import Floats, PackedReports
 from protocol.estimates import CONFIDENCE_LEVEL, normal_interval
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer, Mechanism
+from protocol.numerics.arrays import Floats, PackedReports
 from protocol.oracles.oracle import REPORTS_PER_BATCH
 from protocol.privacy.events import DpEvent, LocalReportsEvent
 from protocol.question_and_plan import Plan, Question, Terms

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Floats
+from protocol.numerics.arrays import Floats
 
 _ITEMS_KEY, _COLUMN_PREFIX, _ARRAY_PREFIX = "items", "column ", "array "
 

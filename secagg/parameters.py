@@ -28,17 +28,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from secagg.errors import InfeasibleError
-from secagg.logarithms import LogArray, log_factorial, log_sum_exp, relative_entropy_term
 
+LogArray: TypeAlias = NDArray[np.float64]
 Mode: TypeAlias = Literal["semi-honest", "active"]
 _Tail: TypeAlias = Callable[[int, LogArray, int, int], LogArray]
 _RATE_TOLERANCE = 1e-14  # rates such as 0.2 are not exact: 0.2 of 1000 must count as 200
 _LN2 = math.log(2)
+# ln n! is a table up to 4,095, and Stirling's series with three terms beyond, where the next term
+# is below 10^-21. Devices compute parameters without scipy.
+_LOG_FACTORIALS: Final = np.array([math.lgamma(n + 1.0) for n in range(4096)])
+_HALF_LOG_TWO_PI: Final = math.log(2 * math.pi) / 2
 _FLOAT_NATS = 50  # a hundred thousand terms of e^-50 of a sum do not change its 53 bits
 _SIZES_AT_ONCE = 256
 # The proof computes the effects of forged confirmations and invented entries; with these minima
@@ -309,3 +314,38 @@ def _log_choose(n: LogArray | float, k: LogArray | float) -> LogArray:
     """Return the log of the binomial coefficient of `n`, 0 or more; -inf where it is zero."""
     # There a factorial below the line is one of a negative number, which is infinite.
     return log_factorial(n) - log_factorial(k) - log_factorial(n - k)
+
+
+def log_factorial(n: LogArray | float) -> LogArray:
+    """Return ln n! for whole numbers `n`; inf below zero."""
+    whole, size = np.asarray(n, np.float64), len(_LOG_FACTORIALS)
+    logs: LogArray = _LOG_FACTORIALS[np.clip(whole, 0, size - 1).astype(np.intp)]
+    if np.max(whole, initial=0) >= size:
+        logs = np.where(whole < size, logs, _stirling(np.maximum(whole, size)))
+    if np.min(whole, initial=0) < 0:
+        logs = np.where(whole < 0, np.inf, logs)
+    return logs
+
+
+def _stirling(n: LogArray) -> LogArray:
+    inverse = 1 / n
+    correction = inverse * (1 / 12 - inverse * inverse / 360)
+    result: LogArray = (n + 0.5) * np.log(n) - n + _HALF_LOG_TWO_PI + correction
+    return result
+
+
+def log_sum_exp(terms: LogArray, axis: int | None = None) -> LogArray:
+    """Return the log of the sum of exp(`terms`) along `axis`, or of all; -inf if each is -inf."""
+    largest = np.max(terms, axis=axis, keepdims=True)
+    shift = np.where(np.isfinite(largest), largest, 0.0)
+    with np.errstate(divide="ignore"):  # the log of zero is -inf
+        sums = np.log(np.sum(np.exp(terms - shift), axis=axis, keepdims=True)) + shift
+    result: LogArray = np.squeeze(sums, axis=axis)
+    return result
+
+
+def relative_entropy_term(p: LogArray | float, q: LogArray | float) -> LogArray:
+    """Return p ln(p / q), which is 0 if p is 0, and inf if only q is 0."""
+    p, q = np.broadcast_arrays(np.asarray(p, np.float64), np.asarray(q, np.float64))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(p > 0, p * np.log(p / q), 0.0)

@@ -30,8 +30,7 @@ from typing import Final
 import numpy as np
 
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, is_signed, statement
-from secagg.logarithms import log_sum_exp
-from secagg.parameters import Assumptions, log_tail
+from secagg.parameters import Assumptions, log_sum_exp, log_tail
 
 MAX_DRAWS: Final = 3  # seatings of one identity in a study that asks it once
 _HEADER_BYTES: Final = 8 + SIGNATURE_BYTES

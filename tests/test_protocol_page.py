@@ -15,7 +15,7 @@ from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import StringPiece
-from protocol.primes import widest_prime
+from protocol.numerics.primes import widest_prime
 from protocol.question_and_plan import Terms
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
 from secagg.messages import (
@@ -183,7 +183,7 @@ def test_a_report_is_refused_for_the_reasons_of_the_page() -> None:
     named = set(re.findall(r"^\| `([a-z-]+)`", table, re.MULTILINE))
     code = "".join(
         (ROOT / "server" / path).read_text()
-        for path in ("api/devices/reports.py", "db/repositories/reports.py")
+        for path in ("api/devices/reports.py", "db/repositories/devices/reports.py")
     )
     raised = {ProblemType[name] for name in re.findall(r"ProblemType\.([A-Z_]+)", code)}
     assert named == raised | {ProblemType.MALFORMED}

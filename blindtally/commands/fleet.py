@@ -8,6 +8,10 @@ from typer import Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import (
+    DEFAULT_DEVICES,
+    DEFAULT_DROPOUT,
+    DEFAULT_IDLE_SECONDS,
+    DEFAULT_ROUNDS,
     DEFAULT_URL,
     ApiKeyOption,
     DaskOption,
@@ -21,12 +25,6 @@ from blindtally.console.options import (
     WorkersOption,
 )
 from blindtally.console.output_files import JsonOption
-from blindtally.fleet_run.fleet_defaults import (
-    DEFAULT_DEVICES,
-    DEFAULT_DROPOUT,
-    DEFAULT_IDLE_SECONDS,
-    DEFAULT_ROUNDS,
-)
 
 DEFAULT_KEY_FILE = Path("registrar.key")
 

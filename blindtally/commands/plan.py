@@ -7,9 +7,14 @@ import typer
 from typer import Option
 
 from blindtally.console.errors import exit_with_error, refuse_unused_options
-from blindtally.console.options import MaxShareOption, SeedOption, complete_data
+from blindtally.console.options import (
+    DEFAULT_ITEMS,
+    DEFAULT_ZIPF,
+    MaxShareOption,
+    SeedOption,
+    complete_data,
+)
 from blindtally.console.output_files import JsonOption
-from blindtally.planning.default_population import DEFAULT_ITEMS, DEFAULT_ZIPF
 
 _SKETCHES = ("count-sketch", "count-median")
 # Options of each kind of plan.

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from protocol import histograms
-from protocol.arrays import Integers
 from protocol.histograms import Histogram, Histograms, ItemIndex
+from protocol.numerics.arrays import Integers
 from protocol.simulation.chunks import RoundDevices
 
 BATCH_HOLDINGS: Final = 2**18  # holdings that are processed together

@@ -7,8 +7,8 @@ from itertools import repeat
 
 import numpy as np
 
-from protocol.arrays import Integers
 from protocol.histograms import BATCH_HOLDINGS, Histograms, ItemIndex
+from protocol.numerics.arrays import Integers
 from protocol.simulation.chunks import RoundDevices, chunk_generator
 
 

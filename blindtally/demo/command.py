@@ -9,6 +9,10 @@ from typer import Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import (
+    DEFAULT_CONTRIBUTION,
+    DEFAULT_DEVICES,
+    DEFAULT_DROPOUT,
+    DEFAULT_ROUNDS,
     ContributionOption,
     DropoutOption,
     FleetDataOption,
@@ -17,12 +21,6 @@ from blindtally.console.options import (
     SeedOption,
 )
 from blindtally.console.output_files import JsonOption
-from blindtally.fleet_run.fleet_defaults import (
-    DEFAULT_CONTRIBUTION,
-    DEFAULT_DEVICES,
-    DEFAULT_DROPOUT,
-    DEFAULT_ROUNDS,
-)
 
 
 def demo(

@@ -15,11 +15,11 @@ from typing import Final
 
 import numpy as np
 
-from blindtally.datasets.device_histograms import DeviceHistograms
-from blindtally.datasets.reader import Dataset, read_dataset
-from blindtally.fleet_run.fleet_defaults import (
+from blindtally.console.options import (
     DEFAULT_IDLE_SECONDS,
 )
+from blindtally.datasets.device_histograms import DeviceHistograms
+from blindtally.datasets.reader import Dataset, read_dataset
 from blindtally.fleet_run.study_run import FleetSetup
 from client.device.policy import Policy
 from client.fleet.behaviour import dropouts_by_step

@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
+from blindtally.console.options import DEFAULT_ITEMS, DEFAULT_ZIPF
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import read_dataset
-from blindtally.planning.default_population import DEFAULT_ITEMS, DEFAULT_ZIPF
 from blindtally.planning.f1_by_words import StudyCase, StudySetting
 from blindtally.simulate.populations import ItemPopulation, population_of
 from blindtally.simulate.token_study import KeyedPopulation

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.datasets.device_histograms import DeviceHistograms
-from blindtally.simulate.domain_and_drift_choices import DriftKind
+from blindtally.simulate.options import DriftKind
 from blindtally.simulate.token_study import (
     ItemMask,
     KeyedPopulation,

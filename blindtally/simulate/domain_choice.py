@@ -25,7 +25,7 @@ messages, 1,000 words: F1 0.29 and 0 in one round, 0.36 and 0.36 in two, 0.32 an
 from collections.abc import Collection
 from typing import Final
 
-from blindtally.simulate.domain_and_drift_choices import DomainChoice
+from blindtally.simulate.options import DomainChoice
 from protocol.domains.hashed import Hashed, min_key_bits
 from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, Utf8, alphabet_of, smallest_domain

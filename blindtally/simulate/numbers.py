@@ -16,12 +16,12 @@ from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.quantiles import parse_number, read_item_counts
 from blindtally.simulate.result import SimulationResult
 from blindtally.simulate.rounds import terms_for
-from protocol.arrays import Floats
 from protocol.domains.base import SEGMENT_SEPARATOR
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Product
 from protocol.mechanisms.number_summary import NumberSummaries, summarise_numbers
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
+from protocol.numerics.arrays import Floats
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE
 

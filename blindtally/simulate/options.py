@@ -20,8 +20,9 @@ from blindtally.console.options import (
     complete_data,
     complete_mechanism,
 )
-from blindtally.simulate.domain_and_drift_choices import DomainChoice, DriftKind
 
+DomainChoice = Literal["auto", "alphabet", "utf8", "hashed"]
+DriftKind = Literal["none", "gradual", "sudden", "late", "crowds", "weekly", "bursts"]
 ReleaseChoice = Literal["sample-threshold", "noise", "both"]
 # Mechanisms that release counts with central privacy, with the default of --levels and --release.
 RELEASE_DEFAULTS: Final[dict[str, tuple[int, ReleaseChoice]]] = {

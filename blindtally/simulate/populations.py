@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import DataError, Dataset, read_dataset
-from blindtally.simulate.domain_and_drift_choices import DriftKind
+from blindtally.simulate.options import DriftKind
 from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, smallest_domain
 

@@ -17,12 +17,12 @@ from blindtally.datasets.reader import read_dataset
 from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import SimulationResult, epsilon_by_party, privacy_facts
 from blindtally.simulate.rounds import run_rounds, terms_for
-from protocol.arrays import Floats, Integers
 from protocol.domains.numeric import NumericInterval
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.central.value_distribution import distribution
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
+from protocol.numerics.arrays import Floats, Integers
 from protocol.quantiles.distribution import Distribution
 from protocol.quantiles.prefix_tree import integers_to_digits
 from protocol.question_and_plan import Terms

@@ -16,12 +16,11 @@ import numpy as np
 
 from blindtally.datasets.item_counts import ItemCounts
 from blindtally.datasets.reader import MIN_ROUND_DEVICES, Dataset, too_few_devices_message
-from blindtally.simulate.domain_and_drift_choices import DriftKind
-from blindtally.simulate.options import SimulationRequest
+from blindtally.simulate.options import DriftKind, SimulationRequest
 from blindtally.simulate.populations import ItemPopulation, size_with_drift
-from protocol.arrays import Integers
 from protocol.domains.strings import Utf8
 from protocol.histograms import Histograms
+from protocol.numerics.arrays import Integers
 from protocol.simulation.chunks import CHUNK_DEVICES, RoundDevices
 
 _DRAWN_TOKENS: Final = 2**40  # that stand for the shares of a drift

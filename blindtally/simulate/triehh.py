@@ -26,12 +26,12 @@ from blindtally.simulate.result import (
 )
 from blindtally.simulate.rounds import run_rounds, seats_for, terms_for
 from blindtally.simulate.scores import Comparison, compare_estimates, vector_words
-from protocol.arrays import Integers
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.histograms import Histograms, clip_histograms
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.mechanisms.central.triehh import TrieHh
+from protocol.numerics.arrays import Integers
 from protocol.randomness import bernoulli, seeded_words
 from secagg.ring import Vector
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, StringConstraints
 
-from protocol.arrays import DigitRows, ItemValues, Keys
+from protocol.numerics.arrays import DigitRows, ItemValues, Keys
 from protocol.public_model import PublicModel
 
 SEGMENT_SEPARATOR = ":"  # no segment contains it, so the first one of an item ends its segment

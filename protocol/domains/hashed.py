@@ -32,8 +32,8 @@ from typing import Literal, Self, get_args
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.arrays import Keys
 from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain, Segments
+from protocol.numerics.arrays import Keys
 
 _MAX_CHUNK_BITS = 24
 # The distance from 2^b down to a prime, so that a chunk needs no more bits in its lane.

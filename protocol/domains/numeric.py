@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.arrays import DigitRows, Floats
 from protocol.domains.base import Digits
+from protocol.numerics.arrays import DigitRows, Floats
 
 _MAX_CELLS = 2**48  # rounding errors stay far below half a cell
 _MIN_CELL_ULPS = 4  # units in the last place; rounding a middle moves it by half a unit

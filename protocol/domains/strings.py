@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.arrays import DigitRows, ItemValues, Keys
 from protocol.domains.base import CHUNK_LIMIT, SEGMENT_SEPARATOR, BaseDomain, Digits, Segments
 from protocol.domains.numeric import NumericInterval
+from protocol.numerics.arrays import DigitRows, ItemValues, Keys
 from protocol.public_model import Text, invalid
 
 

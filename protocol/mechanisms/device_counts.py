@@ -22,8 +22,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.arrays import Floats
 from protocol.estimates import COUNT_COLUMN, VARIANCE_COLUMN
+from protocol.numerics.arrays import Floats
 from protocol.study_state import StudyState
 
 _MAX_UNREAD_SHARE = 0.05  # of the devices, for totals of many items together

@@ -24,7 +24,6 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.arrays import Floats, Keys
 from protocol.domains.registry import Domain
 from protocol.estimates import (
     CONFIDENCE_LEVEL,
@@ -35,10 +34,11 @@ from protocol.estimates import (
     reaches_threshold,
 )
 from protocol.histograms import Histogram, keyed_histograms
-from protocol.lazy_scipy import special
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.central.release_question import MIN_EPSILON
+from protocol.numerics.arrays import Floats, Keys
+from protocol.numerics.lazy_scipy import special
 from protocol.privacy.events import DpEvent, SkellamNoiseEvent
 from protocol.privacy.noise_shares import MAX_EVENTS, NoiseShares
 from protocol.privacy.parameters_for_budget import min_variance

@@ -27,7 +27,6 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.arrays import Integers
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.registry import Domain
 from protocol.domains.strings import Product
@@ -35,6 +34,7 @@ from protocol.estimates import Estimate, ranked
 from protocol.hashing import HashFamily
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer, SumMechanism
+from protocol.numerics.arrays import Integers
 from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.study_state import StudyState

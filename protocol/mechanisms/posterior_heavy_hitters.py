@@ -5,12 +5,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from protocol.arrays import Floats
 from protocol.empirical_bayes import decision_threshold, posterior
 from protocol.estimates import Estimate, FinalAnswer, ListQuality, estimates_of_rows, flags
 from protocol.mechanism import SumMechanism
 from protocol.mechanisms.device_counts import all_devices
 from protocol.mechanisms.iblt.round_counts import capped_totals, sampled_share
+from protocol.numerics.arrays import Floats
 from protocol.question_and_plan import P, SumQuestion
 from protocol.study_state import StudyState
 

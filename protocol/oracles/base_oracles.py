@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from protocol.arrays import Codes, Flags, ItemValues, PackedReports, Support, Votes
+from protocol.numerics.arrays import Codes, Flags, ItemValues, PackedReports, Support, Votes
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE, favoured_of_2_64, randomize
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import RandomWords, uniform_below

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from protocol.arrays import Codes
+from protocol.numerics.arrays import Codes
 from protocol.randomness import RandomWords, bernoulli, uniform_below
 
 PROBABILITY_ONE = 2**64

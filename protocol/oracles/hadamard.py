@@ -26,7 +26,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Codes, Frequencies, ItemValues, Support, Votes
+from protocol.numerics.arrays import Codes, Frequencies, ItemValues, Support, Votes
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE
 from protocol.oracles.limits import check_epsilon

@@ -19,8 +19,8 @@ from functools import cached_property
 
 import numpy as np
 
-from protocol.arrays import Codes, ItemValues, Support, Votes
 from protocol.hashing import splitmix_hash
+from protocol.numerics.arrays import Codes, ItemValues, Support, Votes
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE
 from protocol.oracles.numerics.tail_bounds import binomial_upper_quantile

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from protocol.arrays import Bytes, ItemValues, PackedReports
-from protocol.binary_search import boundary
 from protocol.hashing import HashFamily, fast_range
-from protocol.lazy_scipy import special
+from protocol.numerics.arrays import Bytes, ItemValues, PackedReports
+from protocol.numerics.binary_search import boundary
+from protocol.numerics.lazy_scipy import special
 from protocol.oracles.limits import check_report_shape
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import RandomWords, uniform_below

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from protocol.arrays import Flags, ItemValues
+from protocol.numerics.arrays import Flags, ItemValues
 from protocol.oracles.base_oracles import BitVectorOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE, favoured_of_2_64
 from protocol.randomness import RandomWords, bernoulli

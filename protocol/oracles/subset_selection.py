@@ -18,8 +18,8 @@ from typing import Self
 
 import numpy as np
 
-from protocol.arrays import Flags, ItemValues, PackedReports
-from protocol.binary_search import first_true
+from protocol.numerics.arrays import Flags, ItemValues, PackedReports
+from protocol.numerics.binary_search import first_true
 from protocol.oracles.base_oracles import BitVectorOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE, favoured_of_2_64
 from protocol.oracles.limits import check_epsilon

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from protocol.binary_search import first_true
+from protocol.numerics.binary_search import first_true
 from protocol.privacy import sample_threshold, skellam
 from protocol.privacy.events import (
     PARTIES,

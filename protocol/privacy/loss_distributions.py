@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from protocol.arrays import Floats
-from protocol.binary_search import first_true
+from protocol.numerics.arrays import Floats
+from protocol.numerics.binary_search import first_true
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf

@@ -28,8 +28,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Integers
-from protocol.binary_search import first_true
+from protocol.numerics.arrays import Integers
+from protocol.numerics.binary_search import first_true
 from protocol.randomness import RandomWords, uniform_below
 
 MAX_EVENTS = 2**27  # of one draw, for memory

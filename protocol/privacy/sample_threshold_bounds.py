@@ -20,7 +20,7 @@ Source: [Cormode21, section 2] for the note, with corrections in docs/privacy.md
 import math
 from collections.abc import Callable
 
-from protocol.binary_search import boundary
+from protocol.numerics.binary_search import boundary
 from protocol.privacy.sample_threshold import check_parameters
 
 _MAX_EPSILON = 100.0

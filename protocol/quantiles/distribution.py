@@ -38,10 +38,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from protocol.arrays import Floats
 from protocol.domains.base import Digits
 from protocol.domains.numeric import NumericInterval
 from protocol.estimates import gamma_interval
+from protocol.numerics.arrays import Floats
 from protocol.quantiles.cdf import CumulativeDistribution
 from protocol.quantiles.complete_tree import rank_variance
 from protocol.quantiles.prefix_tree import PrefixTree, integers_to_digits

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
-from protocol.arrays import Flags
 from protocol.histograms import Histogram, Histograms, ItemTotals, clip_histograms
 from protocol.mechanism import SumMechanism
+from protocol.numerics.arrays import Flags
 from protocol.question_and_plan import P
 from protocol.randomness import RandomWords, seeded_words
 from secagg.parameters import Mode

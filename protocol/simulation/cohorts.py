@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
-from protocol.arrays import Flags
+from protocol.numerics.arrays import Flags
 from protocol.question_and_plan import Plan
 from secagg.errors import RecoveryError
 from secagg.parameters import Mode

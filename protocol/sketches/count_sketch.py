@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from protocol.arrays import Floats, Indices, Integers, Keys
 from protocol.hashing import HashFamily, fast_range
+from protocol.numerics.arrays import Floats, Indices, Integers, Keys
 from protocol.privacy.noise_shares import absolute_sum_bound, tail_bound
 from protocol.sketches.median_errors import (
     MedianEstimates,

@@ -35,7 +35,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Floats, Indices, Keys
+from protocol.numerics.arrays import Floats, Indices, Keys
 
 _KEYS_OF_NOBODY = 2**14  # by which noise is measured: its variance to about 2%
 _MAX_LEFT_OUT = 32  # highest estimates whose own count is left out of their noise

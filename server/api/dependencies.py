@@ -17,7 +17,7 @@ from protocol.api.phases import MessageKind, Phase
 from secagg.errors import FaultyParticipantError
 from server.api.common import is_id, problem_responses
 from server.db.channels import cohort_channel
-from server.db.repositories.participants import CohortStatus, ParticipantSlot
+from server.db.repositories.devices.participants import CohortStatus, ParticipantSlot
 from server.errors import ProblemError, cohort_failed, dropped_out, malformed, not_found
 from server.http.auth import client_address
 from server.http.etag import etag_responses

@@ -13,18 +13,18 @@ from server.db.disk_space import DiskSpace
 from server.db.repositories.access import AccessRepository
 from server.db.repositories.answers import AnswerRepository
 from server.db.repositories.cohorts import CohortRepository
+from server.db.repositories.devices.joins import JoinRepository
+from server.db.repositories.devices.participants import ParticipantRepository
+from server.db.repositories.devices.reports import ReportRepository
+from server.db.repositories.devices.seatings import SeatingRepository
+from server.db.repositories.devices.uploads import UploadRepository
 from server.db.repositories.events import EventRepository
-from server.db.repositories.joins import JoinRepository
 from server.db.repositories.leases import LeaseRepository, ProcessRepository
 from server.db.repositories.messages import MessageRepository
-from server.db.repositories.participants import ParticipantRepository
 from server.db.repositories.populations import PopulationRepository
 from server.db.repositories.progress import ProgressRepository
-from server.db.repositories.reports import ReportRepository
 from server.db.repositories.rounds import RoundRepository
-from server.db.repositories.seatings import SeatingRepository
 from server.db.repositories.studies import StudyRepository
-from server.db.repositories.uploads import UploadRepository
 
 
 class Store:

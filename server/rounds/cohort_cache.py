@@ -22,7 +22,7 @@ from secagg.roster import roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
 from secagg.shares import ReceivedShares
 from server.db.channels import cohort_of
-from server.db.repositories.participants import CohortStatus, ParticipantSlot
+from server.db.repositories.devices.participants import CohortStatus, ParticipantSlot
 from server.db.store import Store
 from server.notify.notifier import Notifier
 from server.rounds.cohort_messages import (

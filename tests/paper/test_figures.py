@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from blindtally.datasets.reader import DataError
 from blindtally.planning.f1_by_words import F1Curve, F1Point, StudySetting
-from blindtally.simulate.domain_and_drift_choices import DriftKind
+from blindtally.simulate.options import DriftKind
 from blindtally.simulate.populations import (
     DRIFT_KINDS,
     PAPER_ALPHABET,

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from protocol.arrays import Integers
+from protocol.numerics.arrays import Integers
 from protocol.randomness import RandomWords, seeded_words
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from protocol.arrays import Floats
 from protocol.empirical_bayes import (
     Posterior,
     posterior,
@@ -12,6 +11,7 @@ from protocol.empirical_bayes import (
     probabilities_of_top,
 )
 from protocol.estimates import gamma_interval
+from protocol.numerics.arrays import Floats
 
 _SHARE, _THRESHOLD = 0.1, 49.5
 Counts = NDArray[np.int64]

@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from protocol.arrays import PackedReports
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, AnyQuestion, parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryMechanismName
+from protocol.numerics.arrays import PackedReports
 from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words, system_words
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion

@@ -79,8 +79,10 @@ def test_small_cohorts_have_the_parameters_of_exact_sums(
 
 
 @pytest.mark.parametrize(("n", "holders"), [(111, 11), (142, 15), (155, 18)])
-def test_the_least_threshold_is_that_of_holders_drawn_from_the_others(n: int, holders: int) -> None:
-    """By exact fractions, where a participant more or less would change it."""
+def test_the_smallest_threshold_is_that_of_holders_drawn_from_the_others(
+    n: int, holders: int
+) -> None:
+    """Compare with exact fractions, where a participant more or less would change it."""
     assumptions = Assumptions(0.1, 0.1)
     corrupt, ways = assumptions.max_corrupt(n), comb(n - 1, holders)
     allowed = Fraction(1, 2 ** (assumptions.sigma + 2) * n)
@@ -92,8 +94,8 @@ def test_the_least_threshold_is_that_of_holders_drawn_from_the_others(n: int, ho
         )
         return Fraction(sum(drawn), ways)
 
-    least, _ = _threshold_range(n, holders, assumptions)
-    assert too_many(least) <= allowed < too_many(least - 1)
+    smallest, _ = _threshold_range(n, holders, assumptions)
+    assert too_many(smallest) <= allowed < too_many(smallest - 1)
 
 
 @pytest.mark.parametrize(("n", "assumptions"), ACTIVE)

@@ -24,11 +24,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.arrays import Indices
 from protocol.domains.base import Digits
 from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values, reaches_threshold
 from protocol.histograms import Histogram, device_values
-from protocol.lazy_scipy import special
 from protocol.mechanism import Answer
 from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
 from protocol.mechanisms.central.release_mechanism import (
@@ -38,6 +36,8 @@ from protocol.mechanisms.central.release_mechanism import (
     devices_per_level,
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
+from protocol.numerics.arrays import Indices
+from protocol.numerics.lazy_scipy import special
 from protocol.privacy.events import DpEvent
 from protocol.privacy.noise_shares import tail_bound
 from protocol.privacy.release import ReleaseMode

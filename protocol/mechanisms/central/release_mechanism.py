@@ -12,7 +12,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from protocol.arrays import Flags, Floats, Integers
 from protocol.mechanism import SumMechanism
 from protocol.mechanisms.central.release_design import (
     cell_bits,
@@ -20,6 +19,7 @@ from protocol.mechanisms.central.release_design import (
     min_honest_share,
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
+from protocol.numerics.arrays import Flags, Floats, Integers
 from protocol.privacy.noise_shares import (
     MAX_EVENTS,
     NoiseShares,

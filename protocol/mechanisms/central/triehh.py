@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 
-from protocol.arrays import DigitRows
 from protocol.estimates import Estimate, ranked, reaches_threshold
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer
@@ -46,6 +45,7 @@ from protocol.mechanisms.central.trie_plan import (
     TrieHhQuestion,
 )
 from protocol.mechanisms.central.trie_votes import device_items, encode_votes, vote_table_shape
+from protocol.numerics.arrays import DigitRows
 from protocol.privacy.events import DpEvent
 from protocol.quantiles.prefix_tree import PrefixTree
 from protocol.question_and_plan import WORD_BITS, Terms

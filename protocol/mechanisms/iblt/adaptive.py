@@ -27,7 +27,6 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from protocol.arrays import Floats
 from protocol.estimates import add_estimates
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
@@ -60,6 +59,7 @@ from protocol.mechanisms.iblt.threshold_control import (
     paper_threshold,
 )
 from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
+from protocol.numerics.arrays import Floats
 from protocol.question_and_plan import Plan, Terms
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.rate_changes import RateHistory

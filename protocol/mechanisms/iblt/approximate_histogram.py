@@ -45,7 +45,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.arrays import Floats, Keys
 from protocol.estimates import (
     CONFIDENCE_LEVEL,
     Estimate,
@@ -70,6 +69,7 @@ from protocol.mechanisms.iblt.subsampled import (
     elected_rows,
     theorem_parameters,
 )
+from protocol.numerics.arrays import Floats, Keys
 from protocol.question_and_plan import WORD_BITS, Hex32, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.rate_changes import RateHistory

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Floats
 from protocol.estimates import Estimate
 from protocol.mechanisms.device_counts import all_devices
+from protocol.numerics.arrays import Floats
 from protocol.question_and_plan import Plan
 from protocol.rate_changes import RateHistory, block_ends, block_of
 from protocol.study_state import StudyState

@@ -53,12 +53,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.arrays import Keys
-from protocol.binary_search import first_true
 from protocol.domains.registry import Domain
 from protocol.estimates import Estimate, ranked
 from protocol.histograms import KeyedHistograms
 from protocol.mechanisms.cohort_comparison import compare_tables, merge_tables
+from protocol.numerics.arrays import Keys
+from protocol.numerics.binary_search import first_true
 from protocol.question_and_plan import WORD_BITS, SumQuestion, Terms
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt

@@ -42,7 +42,6 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.arrays import Flags, Floats
 from protocol.estimates import Estimate, FinalAnswer, add_estimates, ranked
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
@@ -59,6 +58,7 @@ from protocol.mechanisms.iblt.sampled_table import (
     worst_case_threshold,
 )
 from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
+from protocol.numerics.arrays import Flags, Floats
 from protocol.question_and_plan import Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.rate_changes import RateHistory

@@ -21,10 +21,10 @@ from typing import Any, Literal, Self, cast, get_args
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.arrays import PackedReports
 from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values, reaches_threshold
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
+from protocol.numerics.arrays import PackedReports
 from protocol.oracles.oracle import Oracle, OracleParameters, ReportCounts
 from protocol.oracles.registry import (
     ParameterGoal,

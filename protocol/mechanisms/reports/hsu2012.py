@@ -30,7 +30,6 @@ from typing import Annotated, Literal, Self, TypeAlias, TypedDict, cast, get_arg
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.arrays import Integers, PackedReports
 from protocol.estimates import (
     MAX_SHOWN_ESTIMATES,
     Estimate,
@@ -40,6 +39,7 @@ from protocol.estimates import (
 )
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
+from protocol.numerics.arrays import Integers, PackedReports
 from protocol.oracles.hsu2012.bucket import BucketProjection
 from protocol.oracles.hsu2012.glps import Scrambling, SparseRecovery
 from protocol.oracles.hsu2012.johnson_lindenstrauss import JohnsonLindenstrauss

@@ -22,7 +22,6 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.arrays import PackedReports
 from protocol.domains.strings import Utf8
 from protocol.estimates import (
     MAX_SHOWN_ESTIMATES,
@@ -33,6 +32,7 @@ from protocol.estimates import (
 )
 from protocol.histograms import Histogram, device_rows
 from protocol.mechanism import Answer
+from protocol.numerics.arrays import PackedReports
 from protocol.oracles.oracle import Oracle, OracleParameters
 from protocol.oracles.prefix_extension import PrefixExtension
 from protocol.oracles.registry import check_parameters, oracle_for, oracle_from_parameters

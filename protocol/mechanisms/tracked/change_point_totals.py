@@ -39,10 +39,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.arrays import Floats, Integers
-from protocol.lazy_scipy import special
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.rate_filter import History
+from protocol.numerics.arrays import Floats, Integers
+from protocol.numerics.lazy_scipy import special
 
 _BATCH_NUMBERS = 2**20  # numbers of segments at once, which bounds the memory
 _MIN_PROBABILITY = 1e-12

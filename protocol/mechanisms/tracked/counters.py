@@ -34,10 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from protocol.arrays import Floats, Integers
-from protocol.binary_search import first_counts
-from protocol.lazy_scipy import special
 from protocol.mechanisms.tracked import tuning_constants as tuning
+from protocol.numerics.arrays import Floats, Integers
+from protocol.numerics.binary_search import first_counts
+from protocol.numerics.lazy_scipy import special
 from protocol.public_model import PublicModel, Text
 from secagg.ring import Lane, Vector
 

@@ -7,9 +7,9 @@ that is sampled again starts again from zero.
 
 import numpy as np
 
-from protocol.arrays import Keys
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.forecast import Forecast
+from protocol.numerics.arrays import Keys
 from protocol.question_and_plan import Plan
 from protocol.study_state import StudyState
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from protocol.arrays import Floats, Keys
 from protocol.domains.hashed import Hashed
 from protocol.estimates import COUNT_COLUMN, Estimate, FinalAnswer, ranked
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
@@ -48,6 +47,7 @@ from protocol.mechanisms.tracked.past_sketch import (
 from protocol.mechanisms.tracked.plan import ResidualSampling, TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import FetchSchedule, KnownStrings
 from protocol.mechanisms.tracked.totals import estimate_totals
+from protocol.numerics.arrays import Floats, Keys
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.rate_changes import MAX_BLOCKS, RateHistory

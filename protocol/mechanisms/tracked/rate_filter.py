@@ -36,8 +36,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from protocol.arrays import Floats
 from protocol.mechanisms.tracked import tuning_constants as tuning
+from protocol.numerics.arrays import Floats
 
 _SINGULAR_DETERMINANT = 1e-12  # relative to the variance of the rate; below, it counts as 0
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from protocol.arrays import Floats
 from protocol.domains.registry import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.change_point_totals import (
@@ -14,6 +13,7 @@ from protocol.mechanisms.tracked.change_point_totals import (
 )
 from protocol.mechanisms.tracked.past_sketch import estimate_levels, with_sketch_counts
 from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift, History
+from protocol.numerics.arrays import Floats
 from protocol.study_state import StudyState
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import PackedReports
+from protocol.numerics.arrays import PackedReports
 from protocol.oracles.limits import check_report_shape
 
 

@@ -22,8 +22,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Floats, ItemValues
 from protocol.hashing import HashFamily
+from protocol.numerics.arrays import Floats, ItemValues
 from protocol.oracles.hsu2012.noise_calibration import paper_scale
 from protocol.oracles.hsu2012.projection_oracle import Projection, value_bits
 from protocol.oracles.hsu2012.randomizers import Symbols

@@ -25,8 +25,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from protocol.arrays import Floats, ItemValues
 from protocol.hashing import HashFamily, fast_range
+from protocol.numerics.arrays import Floats, ItemValues
 from protocol.oracles.hsu2012.noise_calibration import ShiftProfile, paper_scale
 from protocol.oracles.hsu2012.projection_oracle import Projection, key_chunks, value_bits
 from protocol.oracles.hsu2012.randomizers import Symbols

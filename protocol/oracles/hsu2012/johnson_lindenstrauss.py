@@ -16,8 +16,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from protocol.arrays import Floats, ItemValues
 from protocol.hashing import HashFamily
+from protocol.numerics.arrays import Floats, ItemValues
 from protocol.oracles.hsu2012.noise_calibration import paper_scale
 from protocol.oracles.hsu2012.projection_oracle import Projection, key_chunks
 from protocol.oracles.hsu2012.randomizers import Symbols

@@ -25,8 +25,8 @@ from functools import cache
 
 import numpy as np
 
-from protocol.arrays import Floats
-from protocol.binary_search import boundary, first_true
+from protocol.numerics.arrays import Floats
+from protocol.numerics.binary_search import boundary, first_true
 from protocol.oracles.hsu2012.discrete_noise import MAX_VARIANCE
 
 ShiftProfile = tuple[tuple[int, int], ...]  # (shift, number of coordinates)

@@ -25,7 +25,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Floats, Integers, ItemValues, PackedReports
+from protocol.numerics.arrays import Floats, Integers, ItemValues, PackedReports
 from protocol.oracles.hsu2012.noise_calibration import (
     ShiftProfile,
     check_privacy_parameters,

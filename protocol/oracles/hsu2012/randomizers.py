@@ -26,7 +26,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Floats, Integers, PackedReports
+from protocol.numerics.arrays import Floats, Integers, PackedReports
 from protocol.oracles.hsu2012.bit_fields import BitFields
 from protocol.oracles.hsu2012.discrete_noise import (
     discrete_gaussian,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.primes import is_prime
+from protocol.numerics.primes import is_prime
 
 FieldVectors: TypeAlias = NDArray[np.uint64]
 

@@ -16,8 +16,8 @@ Source: ours; q = 2 is the decoder of Hadamard encoding [Bassily17].
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Support
-from protocol.lazy_scipy import fft
+from protocol.numerics.arrays import Support
+from protocol.numerics.lazy_scipy import fft
 from protocol.oracles.numerics.finite_fields import FiniteField
 
 _ROWS_PER_BATCH = 2**16

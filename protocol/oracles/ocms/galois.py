@@ -26,7 +26,8 @@ from typing import Self
 
 import numpy as np
 
-from protocol.arrays import Codes, ItemValues, Support
+from protocol.numerics.arrays import Codes, ItemValues, Support
+from protocol.numerics.primes import is_prime
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.numerics.finite_fields import MAX_FIELD_ORDER, FiniteField, finite_field
 from protocol.oracles.numerics.transforms import fourier_support
@@ -38,7 +39,6 @@ from protocol.oracles.ocms.hash_range import (
     total_variance,
     worst_variance,
 )
-from protocol.primes import is_prime
 
 _MAX_STORED_CELLS = 2**23
 _MAX_TRANSFORM_CELLS = 2**25

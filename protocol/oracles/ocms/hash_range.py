@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import ceil, exp, floor, sqrt
 
+from protocol.numerics.primes import is_prime
 from protocol.oracles.limits import check_domain, check_epsilon
-from protocol.primes import is_prime
 
 MIN_PRIME, MAX_PRIME = 101, 2**31
 

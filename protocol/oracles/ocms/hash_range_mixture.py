@@ -18,7 +18,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from protocol.arrays import Codes, Frequencies, ItemValues, PackedReports, Support, Votes
+from protocol.numerics.arrays import Codes, Frequencies, ItemValues, PackedReports, Support, Votes
 from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE
 from protocol.oracles.numerics.tail_bounds import bernstein_upper_bound, check_tail_probability

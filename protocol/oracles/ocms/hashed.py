@@ -26,7 +26,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Codes, ItemValues, Support
+from protocol.numerics.arrays import Codes, ItemValues, Support
+from protocol.numerics.primes import is_prime
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.ocms.hash_range import (
     MAX_PRIME,
@@ -36,7 +37,6 @@ from protocol.oracles.ocms.hash_range import (
     m_for_l2,
     m_for_mse,
 )
-from protocol.primes import is_prime
 from protocol.randomness import RandomWords, uniform_below
 
 _COUNTERS_IN_CACHE = 10**5  # counters that fit in the cache of a core

@@ -42,7 +42,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Indices, Integers, Keys
+from protocol.numerics.arrays import Indices, Integers, Keys
 from protocol.sketches.iblt.kernel import (
     ENTRIES,
     INSPECTIONS,

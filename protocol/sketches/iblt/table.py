@@ -51,9 +51,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Integers, Keys
 from protocol.hashing import HashFamily
-from protocol.primes import widest_prime
+from protocol.numerics.arrays import Integers, Keys
+from protocol.numerics.primes import widest_prime
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
 from secagg.ring import Lane, Ring, Vector
 

@@ -22,9 +22,9 @@ from protocol.api.rates import (
     RoundRate,
     RoundRates,
 )
-from protocol.arrays import Floats
 from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
 from protocol.mechanisms.registry import MECHANISMS
+from protocol.numerics.arrays import Floats
 from protocol.rate_changes import RateChanges, RateHistory, RateSample, compare_rates, listed_bound
 from server.api.common import StudyId, problem_responses
 from server.api.dependencies import require

@@ -15,13 +15,13 @@ from protocol.api.messages import (
     HeavyHitter,
     HeavyHitterPage,
 )
-from protocol.arrays import Floats
 from protocol.empirical_bayes import (
     decision_threshold,
     probabilities_of_reaching,
     probabilities_of_top,
 )
 from protocol.mechanisms.registry import AnyQuestion
+from protocol.numerics.arrays import Floats
 from server.api.common import StudyId, paginate, problem_responses
 from server.api.dependencies import require
 from server.errors import malformed

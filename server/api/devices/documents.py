@@ -25,7 +25,7 @@ from secagg.messages import pack_signatures, pack_signed_inputs
 from server.api.common import OCTET_STREAM_RESPONSE, WaitSeconds, problem_responses
 from server.api.dependencies import SlotDep, require_message, wait_for_end_of
 from server.api.devices.device_route import DeviceRoute
-from server.db.repositories.participants import ParticipantSlot
+from server.db.repositories.devices.participants import ParticipantSlot
 from server.errors import dropped_out, out_of_phase
 from server.http.request_bodies import OCTET_STREAM
 from server.service import Service, ServiceDep

@@ -17,8 +17,8 @@ from server.api.dependencies import (
     require_own_identity,
 )
 from server.db.channels import cohort_channel
-from server.db.repositories.joins import Join
-from server.db.repositories.participants import JoiningDevice
+from server.db.repositories.devices.joins import Join
+from server.db.repositories.devices.participants import JoiningDevice
 from server.errors import ProblemError, malformed
 from server.principals import Permission
 from server.service import ServiceDep

@@ -12,7 +12,7 @@ from secagg.keys import check_identity
 from server.api.common import OCTET_STREAM_BODY, RoundNumber, StudyId, problem_responses
 from server.api.dependencies import Caller, as_malformed, require, require_own_identity
 from server.db.channels import study_channel
-from server.db.repositories.reports import ReportCost
+from server.db.repositories.devices.reports import ReportCost
 from server.errors import ProblemError, malformed
 from server.http.request_bodies import read_body
 from server.principals import Permission

@@ -26,9 +26,9 @@ from server.api.common import OCTET_STREAM_BODY, problem_responses
 from server.api.dependencies import PHASE_ORDER, SlotDep, as_malformed, require_message
 from server.api.devices.device_route import DeviceRoute
 from server.db.channels import cohort_channel
+from server.db.repositories.devices.participants import ParticipantSlot
+from server.db.repositories.devices.uploads import DeviceUpload
 from server.db.repositories.messages import EnrolledCohort
-from server.db.repositories.participants import ParticipantSlot
-from server.db.repositories.uploads import DeviceUpload
 from server.errors import ProblemError, out_of_phase
 from server.http.request_bodies import read_body
 from server.service import Service, ServiceDep

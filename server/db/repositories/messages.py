@@ -14,7 +14,7 @@ from secagg.ring import Ring
 from secagg.roster import Roster
 from secagg.session import Session as SumSession
 from server.db.database import Repository, read_transaction
-from server.db.repositories.participants import roster_entry
+from server.db.repositories.devices.participants import roster_entry
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import has_enrolled
 from server.errors import ProblemError, cohort_failed, not_found

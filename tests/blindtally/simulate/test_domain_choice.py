@@ -2,8 +2,8 @@
 
 import pytest
 
-from blindtally.simulate.domain_and_drift_choices import DomainChoice
 from blindtally.simulate.domain_choice import choose_domain
+from blindtally.simulate.options import DomainChoice
 from protocol.domains.registry import Domain
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

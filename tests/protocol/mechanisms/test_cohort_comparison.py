@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from protocol.arrays import Integers
 from protocol.mechanisms import cohort_comparison
 from protocol.mechanisms.cohort_comparison import (
     MAX_P_VALUE,
@@ -15,6 +14,7 @@ from protocol.mechanisms.cohort_comparison import (
     max_unflagged_tokens,
     merge_tables,
 )
+from protocol.numerics.arrays import Integers
 from protocol.sketches.iblt.table import DecodedTable
 
 

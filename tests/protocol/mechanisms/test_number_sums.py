@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from protocol.arrays import Integers
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Product
 from protocol.mechanisms.number_summary import (
@@ -18,6 +17,7 @@ from protocol.mechanisms.number_summary import (
     summarise_numbers,
 )
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
+from protocol.numerics.arrays import Integers
 from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector

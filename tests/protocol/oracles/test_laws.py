@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from protocol.arrays import ItemValues
+from protocol.numerics.arrays import ItemValues
 from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
 from protocol.oracles.krr import KaryRandomizedResponse

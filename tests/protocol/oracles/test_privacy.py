@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import chdtrc
 
-from protocol.arrays import Codes, ItemValues, PackedReports
+from protocol.numerics.arrays import Codes, ItemValues, PackedReports
 from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE, exp_lower_bound, favoured_of_2_64
 from protocol.oracles.krr import KaryRandomizedResponse

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from protocol.arrays import Frequencies, ItemValues
+from protocol.numerics.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import RecursiveHadamard
 from protocol.oracles.hcms import HadamardCountMeanSketch
 from protocol.oracles.ocms.galois import OcmsGf

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks.quantiles import VALUE_KINDS, leaf_counts, noisy_tree, rank_errors, sampled_trie
-from protocol.arrays import Floats
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.central.value_distribution import distribution
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
+from protocol.numerics.arrays import Floats
 from protocol.quantiles.cdf import EmptyTreeError, Estimator, leaf_cdf, tree_cdf
 from protocol.quantiles.complete_tree import CompleteTree
 from protocol.quantiles.distribution import (

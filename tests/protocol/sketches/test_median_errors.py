@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from protocol.arrays import Floats
+from protocol.numerics.arrays import Floats
 from protocol.sketches.count_sketch import CountSketch
 from protocol.sketches.median_errors import (
     MedianEstimates,

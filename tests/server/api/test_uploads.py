@@ -13,8 +13,8 @@ from protocol.api.phases import MessageKind, Phase
 from secagg.aggregator import check_key_shares
 from secagg.messages import KeyShares
 from secagg.session import Session
-from server.db.repositories.participants import CohortStatus, ParticipantRepository
-from server.db.repositories.uploads import DeviceUpload, UploadRepository
+from server.db.repositories.devices.participants import CohortStatus, ParticipantRepository
+from server.db.repositories.devices.uploads import DeviceUpload, UploadRepository
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
 from tests.server.harness import STEPS, Served, study_request, together

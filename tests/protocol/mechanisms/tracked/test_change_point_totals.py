@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from protocol.arrays import Floats
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.change_point_totals import (
     measure_change_rates,
@@ -15,6 +14,7 @@ from protocol.mechanisms.tracked.change_point_totals import (
     with_sketches,
 )
 from protocol.mechanisms.tracked.rate_filter import History
+from protocol.numerics.arrays import Floats
 
 _BLOCKS, _DEVICES = 20, 10_000.0
 

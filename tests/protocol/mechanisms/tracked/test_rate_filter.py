@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from protocol.arrays import Floats
 from protocol.mechanisms.tracked.drift_measurement import measure_drift
 from protocol.mechanisms.tracked.rate_filter import (
     STATIONARY,
@@ -16,6 +15,7 @@ from protocol.mechanisms.tracked.rate_filter import (
     Levels,
     filter_levels,
 )
+from protocol.numerics.arrays import Floats
 
 DEVICES = np.full(20, 10_000.0)
 DRIFTS = [

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.arrays import Keys
 from protocol.hashing import HashFamily
+from protocol.numerics.arrays import Keys
 from protocol.sketches.iblt.decoding import table_parameters
 from protocol.sketches.iblt.kernel import CandidateKey, choose_cells, fingerprint_of
 from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS, Layout, largest_fitting_cells

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.arrays import Integers, Keys
+from protocol.numerics.arrays import Integers, Keys
 from protocol.sketches.iblt.decoding import Peeling, decode_table
 from protocol.sketches.iblt.kernel import ENTRIES, INSPECTIONS, K, V
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells

@@ -24,7 +24,7 @@ from secagg.keys import PublicKeys
 from secagg.seating import MAX_DRAWS
 from server.db.database import Repository, write_transaction
 from server.db.group_commit import GroupCommit
-from server.db.repositories.participants import JoiningDevice, ParticipantSlot, roster_entry
+from server.db.repositories.devices.participants import JoiningDevice, ParticipantSlot, roster_entry
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow, StudyRow
 from server.errors import ProblemError, not_found

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import betainc, betaincc
 from scipy.stats import nbinom
 
-from protocol.binary_search import first_counts
+from protocol.numerics.binary_search import first_counts
 
 
 @pytest.mark.parametrize("tail", [1e-6, 1e-3, 0.1])

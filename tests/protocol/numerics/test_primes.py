@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.primes import is_prime, widest_prime
+from protocol.numerics.primes import is_prime, widest_prime
 
 
 def test_small_primes_are_distinguished_from_other_numbers() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arrays import Floats
+from protocol.numerics.arrays import Floats
 
 _MAX_STEPS = 60
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, logsumexp, rel_entr
 
-from secagg.logarithms import log_factorial, log_sum_exp, relative_entropy_term
+from secagg.parameters import log_factorial, log_sum_exp, relative_entropy_term
 
 
 def test_the_log_of_a_factorial_is_that_of_the_gamma_function() -> None:

@@ -19,7 +19,7 @@ from protocol.api.messages import ProblemType
 from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase
 from server.db.database import Repository, write_transaction
 from server.db.group_commit import GroupCommit
-from server.db.repositories.participants import ParticipantSlot
+from server.db.repositories.devices.participants import ParticipantSlot
 from server.db.schema import CohortRow, MessageRow
 from server.errors import ProblemError, cohort_failed, out_of_phase
 

@@ -1,6 +1,6 @@
 """Modules of scipy, each imported at its first use: devices and analysts install without scipy.
 
-from protocol.lazy_scipy import special
+from protocol.numerics.lazy_scipy import special
 
 special.ndtri(0.975)
 """

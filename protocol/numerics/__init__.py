@@ -1,0 +1,1 @@
+"""Array types, searches and primes, on numpy and, at first use, on scipy."""
