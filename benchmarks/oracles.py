@@ -18,9 +18,9 @@ from benchmarks.harness import BenchmarkRow, argument_parser, fastest_cpu_second
 from protocol.numerics.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.local_hashing import LocalHashing
-from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import seeded_words, system_words
 

@@ -26,7 +26,7 @@ from client.extras_installation import install_command
 from server.app import create_app
 from server.db import migrations
 from server.db.database import Database
-from server.db.repositories.access import AccessRepository
+from server.db.repositories.credentials_and_audit import AccessRepository
 from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
 from server.http.connection_limits import ConnectionLimits, LimitedHttpProtocol
 from server.settings import Settings

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.simulate.populations import RoundCounts
-from protocol.sketches.median_errors import median
+from protocol.sketches.median_estimates import median
 
 TRIED_ROWS = (5, 7, 9, 11)
 ScoresByShape = dict[tuple[int, int], NDArray[np.float32]]  # by words and hashes, by candidate

@@ -32,8 +32,8 @@ from blindtally.datasets.reader import DataError, read_dataset
 from protocol.numerics.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
 from protocol.oracles.hcms import HadamardCountMeanSketch
-from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import seeded_words
 

@@ -29,10 +29,10 @@ from server.pages import assets, login, operations
 from server.pages import changes as change_pages
 from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
+from server.pages.estimate_histories import EstimateHistories
 from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
 from server.pages.forms.preview import Predict, Predictor
-from server.pages.history import EstimateHistories
 from server.pages.page_requests import unauthenticated_response
 from server.service import run_service
 from server.settings import Settings

@@ -18,7 +18,7 @@ from blindtally.console.tables import print_parts, result_table
 from server.principals import SCOPES, Permission
 
 if TYPE_CHECKING:
-    from server.db.repositories.access import AccessRepository
+    from server.db.repositories.credentials_and_audit import AccessRepository
     from server.db.schema import ApiKeyRow, EnrolmentTokenRow
 
 T = TypeVar("T")
@@ -225,7 +225,7 @@ def _with_access(url: str, use: Callable[["AccessRepository"], Awaitable[T]]) ->
 
     from server.db import migrations
     from server.db.database import Database
-    from server.db.repositories.access import AccessRepository
+    from server.db.repositories.credentials_and_audit import AccessRepository
 
     async def run() -> T:
         database = Database(url)

@@ -26,9 +26,9 @@ from protocol.numerics.binary_search import boundary
 from protocol.numerics.lazy_scipy import special
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.krr import KaryRandomizedResponse
-from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.rappor import Rappor
 from protocol.oracles.subset_selection import SubsetSelection

@@ -7,7 +7,7 @@ to one cell g_j(x), and so estimates the count of x:
     unsigned    T_j(g_j(x))           too high by the other keys of the cell
 
 either with variance about F2 / w, where F2 is the sum of all squared counts. The estimate is the
-median over rows; `median_errors.py` has its bias and variance.
+median over rows; `median_estimates.py` has its bias and variance.
 
 An honest sum of devices that hold N tokens together, at most `max_total`, keeps these laws:
 
@@ -29,7 +29,7 @@ import numpy as np
 from protocol.hashing import HashFamily, fast_range
 from protocol.numerics.arrays import Floats, Indices, Integers, Keys
 from protocol.privacy.noise_shares import absolute_sum_bound, tail_bound
-from protocol.sketches.median_errors import (
+from protocol.sketches.median_estimates import (
     MedianEstimates,
     RowEstimates,
     estimate_medians,

@@ -10,9 +10,9 @@ from random import Random
 
 from server.db.database import Database
 from server.db.disk_space import DiskSpace
-from server.db.repositories.access import AccessRepository
 from server.db.repositories.answers import AnswerRepository
 from server.db.repositories.cohorts import CohortRepository
+from server.db.repositories.credentials_and_audit import AccessRepository
 from server.db.repositories.devices.joins import JoinRepository
 from server.db.repositories.devices.participants import ParticipantRepository
 from server.db.repositories.devices.reports import ReportRepository

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from protocol.api.credentials import API_KEY_PREFIX, bearer_secret, secret_digest
 from protocol.api.messages import ProblemType
 from server.db.database_errors import UNAVAILABLE_ERRORS
-from server.db.repositories.access import AccessRepository
+from server.db.repositories.credentials_and_audit import AccessRepository
 from server.errors import ProblemError
 from server.http.problem_details import problem_of
 from server.principals import ANONYMOUS, Principal

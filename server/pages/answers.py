@@ -24,7 +24,7 @@ from protocol.study_state import StudyState
 from server.api.answers.distributions import query_results
 from server.db.store import Store
 from server.pages.charts import Chart, Series, Sparkline, sparkline
-from server.pages.history import EstimateHistory
+from server.pages.estimate_histories import EstimateHistory
 
 MAX_SHOWN_ITEMS: Final = 100
 _CDF_POINTS = 101

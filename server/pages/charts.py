@@ -8,8 +8,8 @@ from protocol.api.messages import StudyView
 from protocol.api.rates import RoundRate
 from protocol.question_and_plan import WORD_BITS
 from server.db.repositories.progress import RoundSummary
+from server.pages.estimate_histories import EstimateHistory, RoundSize
 from server.pages.formatting import items_label, significant
-from server.pages.history import EstimateHistory, RoundSize
 
 OptionalValues: TypeAlias = Sequence[float | None]
 _MAX_LINES: Final = 5  # items in one chart

@@ -14,7 +14,7 @@ from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import Complaints, KeyShares, UnmaskingShares
 from server.api.common import RoundNumber, StudyId
-from server.pages.history import HistoriesDep
+from server.pages.estimate_histories import HistoriesDep
 from server.pages.page_requests import page_router
 from server.pages.view import event_context, render
 from server.principals import Permission

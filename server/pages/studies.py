@@ -18,7 +18,7 @@ from server.api.populations import study_statement
 from server.errors import ProblemError
 from server.pages import charts
 from server.pages.answers import distribution_summary, item_table, number_summaries
-from server.pages.history import EstimateHistories, HistoriesDep
+from server.pages.estimate_histories import EstimateHistories, HistoriesDep
 from server.pages.page_requests import page_router
 from server.pages.privacy_summary import privacy_cost, privacy_summary
 from server.pages.view import PAGE_HEADERS, event_context, render

@@ -23,7 +23,6 @@ from protocol.mechanisms.registry import AnyPlan
 from protocol.study_state import StudyState
 from secagg.errors import RecoveryError
 from server.db.database_errors import UNAVAILABLE_ERRORS
-from server.db.repositories.cohort_phases import PendingCohort
 from server.db.repositories.leases import (
     Job,
     Lease,
@@ -34,6 +33,7 @@ from server.db.repositories.leases import (
     seat_job,
     sum_job,
 )
+from server.db.repositories.pending_cohorts import PendingCohort
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError

@@ -6,9 +6,9 @@
 It keeps no state that rows do not have, and each move names the phase that it read, so it can be
 killed at any line and run in several processes. It polls when this process accepts a message or any
 process reports a change, at each deadline, and at least every `poll_seconds`. A poll reads the
-cohorts with news or a deadline (`server/rounds/pending.py`). Sums and decoding run as tasks under
-leases (`server/rounds/jobs.py`). An error in one cohort fails that cohort; an unavailable database
-fails none.
+cohorts with news or a deadline (`server/rounds/cohorts_to_poll.py`). Sums and decoding run as tasks
+under leases (`server/rounds/jobs.py`). An error in one cohort fails that cohort; an unavailable
+database fails none.
 """
 
 import asyncio
@@ -30,7 +30,6 @@ from secagg.errors import InfeasibleError
 from secagg.parameters import choose_parameters
 from server.db.channels import cohort_channel, study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
-from server.db.repositories.cohort_phases import PendingCohort, PendingSnapshot
 from server.db.repositories.leases import (
     Job,
     close_round_job,
@@ -38,13 +37,14 @@ from server.db.repositories.leases import (
     seat_job,
     sum_job,
 )
+from server.db.repositories.pending_cohorts import PendingCohort, PendingSnapshot
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
 from server.notify.notifier import Notifier
 from server.rounds.cohort_messages import read_complaints
+from server.rounds.cohorts_to_poll import CohortChange, PendingCohorts, Round
 from server.rounds.heartbeat import Heartbeat
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
-from server.rounds.pending import CohortChange, PendingCohorts, Round
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 

@@ -2,7 +2,7 @@
 
 No label is an id, of which there is no limit. Metrics of studies count committed events, in the
 process that commits them, so the counts of several servers add up. Pending cohorts are counted as
-this process last read them (`server/rounds/pending.py`), and are those of all servers.
+this process last read them (`server/rounds/cohorts_to_poll.py`), and are those of all servers.
 """
 
 from collections.abc import Iterator

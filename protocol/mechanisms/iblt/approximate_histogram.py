@@ -74,7 +74,7 @@ from protocol.question_and_plan import WORD_BITS, Hex32, Plan, SumQuestion, Term
 from protocol.randomness import RandomWords
 from protocol.rate_changes import RateHistory
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits
-from protocol.sketches.median_errors import (
+from protocol.sketches.median_estimates import (
     MedianEstimates,
     estimate_sums_of_rounds,
     keys_of_nobody,

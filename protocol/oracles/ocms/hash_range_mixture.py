@@ -22,7 +22,6 @@ from protocol.numerics.arrays import Codes, Frequencies, ItemValues, PackedRepor
 from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE
 from protocol.oracles.numerics.tail_bounds import bernstein_upper_bound, check_tail_probability
-from protocol.oracles.ocms.galois import OcmsGf, adjacent_field_orders
 from protocol.oracles.ocms.hash_range import (
     adjacent_integers,
     check_hash_range,
@@ -31,6 +30,7 @@ from protocol.oracles.ocms.hash_range import (
     real_m_for_mse,
 )
 from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.ocms_gf import OcmsGf, adjacent_field_orders
 from protocol.oracles.oracle import ReportCounts
 from protocol.randomness import RandomWords, bernoulli
 

@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.numerics.arrays import Indices, Integers, Keys
-from protocol.sketches.iblt.kernel import (
+from protocol.sketches.iblt.cell_kernel import (
     ENTRIES,
     INSPECTIONS,
     REPEATED_KEYS,

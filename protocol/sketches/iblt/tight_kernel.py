@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.sketches.iblt.kernel import (
+from protocol.sketches.iblt.cell_kernel import (
     ENTRIES,
     INSPECTIONS,
     LAST_ENTRY,

@@ -17,15 +17,14 @@ from protocol.api.phases import Phase
 from server.db.channels import cohort_channel, notify_on_commit
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import BusyError
-from server.db.repositories.cohort_phases import (
+from server.db.repositories.cohort_phases import count_received, enter_phase
+from server.db.repositories.leases import Lease, check_lease, claimed_jobs, receiving_since
+from server.db.repositories.pending_cohorts import (
     CohortSelection,
     PendingCohort,
     PendingSnapshot,
-    count_received,
-    enter_phase,
     read_pending,
 )
-from server.db.repositories.leases import Lease, check_lease, claimed_jobs, receiving_since
 from server.db.schema import FINAL_PHASES, CohortRow, MessageRow, ParticipantRow
 
 _MAX_DECISION_SECONDS = 2.0

@@ -28,10 +28,10 @@ from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
 from server.first_plan import PlanRequest
 from server.notify.notifier import Notifier
+from server.pages.estimate_histories import RoundSize
 from server.pages.formatting import items_label, nbytes, number, percent, significant
 from server.pages.forms.errors import assign_to_fields, with_labels
 from server.pages.forms.fields import NAME_FIELD, question_form, study_document
-from server.pages.history import RoundSize
 from server.pages.page_requests import page_router, read_form
 from server.pages.view import render
 from server.principals import Permission

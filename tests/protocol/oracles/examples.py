@@ -4,9 +4,9 @@ from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
 from protocol.oracles.hcms import HadamardCountMeanSketch
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.local_hashing import LocalHashing
-from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.rappor import Rappor
 from protocol.oracles.subset_selection import SubsetSelection

@@ -11,13 +11,13 @@ from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.limits import MAX_FULLY_DECODED_DOMAIN
 from protocol.oracles.local_hashing import LocalHashing
-from protocol.oracles.numerics import kernel
-from protocol.oracles.numerics.kernel import count_solutions
-from protocol.oracles.ocms import galois
-from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.numerics import report_counting_kernel
+from protocol.oracles.numerics.report_counting_kernel import count_solutions
+from protocol.oracles.ocms import ocms_gf
 from protocol.oracles.ocms.hash_range import total_variance
 from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle, ReportCounts
 from protocol.oracles.registry import ORACLES, oracle_from_parameters
 from protocol.oracles.subset_selection import SubsetSelection
@@ -208,13 +208,15 @@ def test_batches_of_values_are_transformed_or_solved_by_the_cheaper_way(
     q: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ways agree with single votes, also if a batch has too many cells to store."""
-    monkeypatch.setattr(galois, "_MAX_STORED_CELLS", 1)
+    monkeypatch.setattr(ocms_gf, "_MAX_STORED_CELLS", 1)
     oracle = OcmsGf(1.0, 60, q)
     assert oracle.cells == 60
     everything = np.arange(60, dtype=np.uint64)
     solved = []
     monkeypatch.setattr(
-        kernel, "count_solutions", lambda *given: solved.append(1) or count_solutions(*given)
+        report_counting_kernel,
+        "count_solutions",
+        lambda *given: solved.append(1) or count_solutions(*given),
     )
     for n, times in ((3, 1), (5000, 0)):
         reports = oracle.perturb(held(oracle, n), system_words)
@@ -262,4 +264,4 @@ def test_a_field_is_taken_that_can_be_transformed_if_its_error_is_alike(
 @pytest.mark.parametrize("name", ["count_preimages", "count_solutions", "count_hashed"])
 def test_other_threads_go_on_while_a_dictionary_is_counted(name: str) -> None:
     """They could not while Python's lock is held: a server would answer nobody for seconds."""
-    assert getattr(kernel, name).targetoptions["nogil"]
+    assert getattr(report_counting_kernel, name).targetoptions["nogil"]

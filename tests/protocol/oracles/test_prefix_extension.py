@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from protocol.oracles.hadamard import Hadamard
-from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.prefix_extension import PrefixExtension
 from protocol.randomness import seeded_words, system_words
 from tests.protocol.chance import seeded

@@ -16,7 +16,7 @@ from protocol.numerics.arrays import Codes, ItemValues, PackedReports
 from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.exact_probabilities import PROBABILITY_ONE, exp_lower_bound, favoured_of_2_64
 from protocol.oracles.krr import KaryRandomizedResponse
-from protocol.oracles.ocms.galois import OcmsGf
+from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import RandomWords
 from tests.protocol.chance import seeded

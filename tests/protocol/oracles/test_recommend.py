@@ -8,8 +8,8 @@ import pytest
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.local_hashing import LocalHashing
-from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.recommend import GUESS_ERRORS, Goal, predicted_error, recommend
 from protocol.randomness import seeded_words
 from tests.protocol.chance import seeded

@@ -6,8 +6,8 @@ import pytest
 from protocol.numerics.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import RecursiveHadamard
 from protocol.oracles.hcms import HadamardCountMeanSketch
-from protocol.oracles.ocms.galois import OcmsGf
 from protocol.oracles.ocms.hashed import Ocms
+from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
 from tests.protocol.chance import seeded
 from tests.protocol.oracles.examples import name, usual

@@ -17,7 +17,7 @@ from protocol.api.credentials import (
 )
 from protocol.api.messages import RoundView
 from secagg.keys import Identity
-from server.db.repositories.access import AccessRepository
+from server.db.repositories.credentials_and_audit import AccessRepository
 from server.principals import Permission
 from tests.server.conftest import Serve
 from tests.server.credentials import (

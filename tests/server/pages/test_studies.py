@@ -21,7 +21,7 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 )
 from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
-from server.pages.history import EstimateHistory
+from server.pages.estimate_histories import EstimateHistory
 from tests.server.harness import Served, histogram_request, play, study_request
 from tests.server.pages.browsing import page_of, post
 

@@ -18,7 +18,7 @@ from protocol.mechanisms.iblt.approximate_histogram import (
 from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
 from protocol.sketches.count_sketch import CountSketch
-from protocol.sketches.median_errors import median
+from protocol.sketches.median_estimates import median
 from protocol.study_state import EMPTY_STATE
 from tests.protocol.chance import seeded
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from protocol.hashing import HashFamily
 from protocol.numerics.arrays import Keys
+from protocol.sketches.iblt.cell_kernel import CandidateKey, choose_cells, fingerprint_of
 from protocol.sketches.iblt.decoding import table_parameters
-from protocol.sketches.iblt.kernel import CandidateKey, choose_cells, fingerprint_of
 from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS, Layout, largest_fitting_cells
 from protocol.sketches.iblt.table import CellFormat, Iblt
 

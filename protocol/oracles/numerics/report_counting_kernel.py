@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.hashing import GOLDEN_RATIO, mix
-from protocol.sketches.iblt.kernel import jit_compiled, jit_inlined
+from protocol.sketches.iblt.cell_kernel import jit_compiled, jit_inlined
 
 _U32 = np.uint64(32)
 _mix = jit_inlined(mix)

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from protocol.numerics.arrays import Floats
 from protocol.sketches.count_sketch import CountSketch
-from protocol.sketches.median_errors import (
+from protocol.sketches.median_estimates import (
     MedianEstimates,
     RowEstimates,
     estimate_medians,

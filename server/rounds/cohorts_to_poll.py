@@ -13,7 +13,7 @@ from datetime import datetime
 from heapq import heappop, heappush
 
 from server.db.channels import cohort_of, study_of
-from server.db.repositories.cohort_phases import CohortSelection, PendingCohort
+from server.db.repositories.pending_cohorts import CohortSelection, PendingCohort
 
 Round = tuple[str, int]  # a study, and the number of its round
 

@@ -1,0 +1,135 @@
+"""Pending cohorts, with the facts on which their next phase change depends.
+
+The snapshot is one transaction, which reads the clock and then the rows. So it sees every message
+up to that time, and a slow snapshot decides by a time that is too early rather than too late.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy.orm import Session
+
+from protocol.api.messages import Timeouts
+from protocol.api.phases import Phase, PhaseStatus
+from protocol.question_and_plan import Terms
+from secagg.parameters import Assumptions
+from secagg.seating import cohort_sizes
+from server.db.repositories.cohort_phases import count_received, expected_messages
+from server.db.schema import PENDING_PHASES, CohortRow, StudyRow
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCohort:
+    """Pending cohort, with the facts on which its next phase change depends."""
+
+    id: int
+    study: str
+    round: int
+    number: int
+    phase_status: PhaseStatus
+    enrolled: int
+    assumptions: Assumptions
+    timeouts: Timeouts
+    cohorts: int = 1  # into which a registrar divides the joiners
+
+    @property
+    def sum_sizes(self) -> tuple[int, ...]:
+        """Return the numbers of participants that its sums would have with the present joiners."""
+        return tuple(dict.fromkeys(cohort_sizes(self.enrolled, self.cohorts)))
+
+
+@dataclass(frozen=True, slots=True)
+class CohortSelection:
+    """Cohorts by their row ids, and all cohorts of `studies`."""
+
+    cohorts: frozenset[int]
+    studies: frozenset[str]
+
+    @property
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Conditions on a row, of which a selected cohort meets one."""
+        return [
+            column.in_(chosen)
+            for column, chosen in ((CohortRow.id, self.cohorts), (CohortRow.study, self.studies))
+            if chosen
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSnapshot:
+    """The selected pending cohorts at the time `now`.
+
+    A living process has received without interruption since `receiving_since`, which is None if no
+    process is alive. `claimed` has the names of the claimed jobs, and when each lease expires.
+    """
+
+    now: datetime
+    selection: CohortSelection | None
+    cohorts: tuple[PendingCohort, ...]
+    receiving_since: datetime | None
+    claimed: Mapping[str, datetime]
+
+
+def read_pending(
+    session: Session, selection: CohortSelection | None = None
+) -> tuple[PendingCohort, ...]:
+    """Return the pending cohorts of `selection`, or all."""
+    chosen = None if selection is None else selection.conditions
+    if chosen == []:
+        return ()
+    query = (
+        select(CohortRow, StudyRow.terms, StudyRow.timeouts)
+        .join(StudyRow, StudyRow.id == CohortRow.study)
+        .where(CohortRow.phase.in_(PENDING_PHASES))  # unlike "not in", this uses the index
+    )
+    if chosen is not None:
+        query = query.where(or_(*chosen))
+    return tuple(_pending_cohort(*row) for row in session.execute(query))
+
+
+def _pending_cohort(
+    row: CohortRow,
+    terms: dict[str, object],
+    timeouts: dict[str, object],
+) -> PendingCohort:
+    """Return the cohort with its phase status (`protocol/api/phases.py`)."""
+    rules, limits = Terms.model_validate(terms), Timeouts.model_validate(timeouts)
+    expected, quorum = row.enrolled, rules.assumptions.quorum(row.enrolled)
+    patience = limits.idle
+    if row.phase is Phase.ENROLLING:
+        expected, quorum = rules.cohort_size, rules.minimum
+        if rules.is_seated:
+            expected, quorum = rules.max_devices, rules.cohorts * rules.minimum
+        patience = limits.enrolling  # silence does not end it, because a larger cohort hides better
+    elif row.phase is Phase.SEATING:
+        expected, quorum = 1, 1  # the registrar's seats
+    elif row.phase is Phase.REPORTING:
+        expected, quorum = rules.max_devices, rules.minimum
+        patience = limits.reporting  # devices report when they can
+    else:
+        expected = expected_messages(row)
+    if row.phase is Phase.ANSWERING:  # the others continue without an answer
+        quorum = max(quorum - (row.history[-2]["received"] - expected), 0)
+    return PendingCohort(
+        id=row.id,
+        study=row.study,
+        round=row.round,
+        number=row.number,
+        phase_status=PhaseStatus(
+            phase=row.phase,
+            mode=rules.mode,
+            expected=expected,
+            quorum=quorum,
+            received=count_received(row),
+            last_received=row.last_received,
+            deadline=row.deadline,
+            idle=timedelta(seconds=patience),
+            is_seated=rules.is_seated,
+        ),
+        enrolled=row.enrolled,
+        assumptions=rules.assumptions,
+        timeouts=limits,
+        cohorts=rules.cohorts if rules.is_seated else 1,
+    )
