@@ -47,7 +47,7 @@ _PARTICIPATIONS = (
     .join(CohortRow, CohortRow.id == ParticipantRow.cohort)
     .where(
         ParticipantRow.study == bindparam("of_study"),
-        ParticipantRow.identity.in_(bindparam("identities", expanding=True)),
+        ParticipantRow.identity.in_(bindparam("identities")),
     )
 )
 _ROUND_STATUS = select(
@@ -76,7 +76,7 @@ _TAKEN_KEYS = select(ParticipantRow.mask_key, ParticipantRow.encryption_key).whe
     ParticipantRow.cohort == bindparam("in_cohort"),
     or_(  # each column has its own index, and there is none for both
         *(
-            column.in_(bindparam("keys", expanding=True))
+            column.in_(bindparam("keys"))
             for column in (ParticipantRow.mask_key, ParticipantRow.encryption_key)
         )
     ),

@@ -29,14 +29,14 @@ _MESSAGES = cast("Table", MessageRow.__table__)
 # Built once: building these statements takes longer than running them.
 _LOCKED_COHORTS = (
     select(_COHORTS.c.id, _COHORTS.c.phase, _COHORTS.c.deadline, _COHORTS.c.failure)
-    .where(_COHORTS.c.id.in_(bindparam("cohorts", expanding=True)))
+    .where(_COHORTS.c.id.in_(bindparam("cohorts")))
     .order_by(_COHORTS.c.id)  # two groups lock several cohorts in one order
     .with_for_update(key_share=True)
 )
 _STORED_DIGESTS = select(_MESSAGES.c.slot, _MESSAGES.c.digest).where(
     _MESSAGES.c.cohort == bindparam("cohort"),
     _MESSAGES.c.kind == bindparam("kind"),
-    _MESSAGES.c.slot.in_(bindparam("slots", expanding=True)),
+    _MESSAGES.c.slot.in_(bindparam("slots")),
 )
 _INSERT = insert(MessageRow)
 _COUNT = (
