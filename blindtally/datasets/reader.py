@@ -1,7 +1,7 @@
 """Reader of data files: items with counts, users with items, or baskets.
 
     item,count        CSV file of counts: the items of devices are drawn from them
-    user,item,count   CSV file of users: each user is a device
+    user,item,count   CSV file of users: each user is a device; without a count, each row is one
     a b c             baskets: each line is a device, its items separated by blanks
 
 A file without a comma in its first line is one of baskets. A CSV file has a header; a column before
@@ -205,7 +205,10 @@ class _CsvTable:
             raise DataError(self._path, "has one column: items and their counts are two", 1)
         return int(self._header[0].lower() == "user" or not first[1].isdecimal())
 
-    def _count_column(self, line: int, row: list[str]) -> int:
+    def _count_column(self, line: int, row: list[str]) -> int | None:
+        """Return the column of counts; None for users whose rows are one item each."""
+        if self._header[0].lower() == "user" and self._item == len(row) - 1:
+            return None
         for number in range(self._item + 1, len(row)):
             if row[number].isdecimal():
                 return number
@@ -213,6 +216,8 @@ class _CsvTable:
         raise DataError(self._path, fault, line)
 
     def _parse_count(self, line: int, row: list[str]) -> int:
+        if self._count is None:
+            return 1
         cell = row[self._count]
         if cell.isascii() and cell.isdecimal() and len(cell) < 20 and int(cell):
             return int(cell)

@@ -23,7 +23,7 @@ def simulate(
     """Simulate a study over a data file and compare its answer with the truth.
 
     Example:
-      blindtally simulate subsampled-iblt --data words --words 2000 --set t=5
+      blindtally simulate subsampled-iblt --data words --words 4000 --set t=20
       blindtally simulate triehh --data words --clients 1000000 --epsilon 1
     """
     from protocol.mechanisms.registry import MECHANISMS

@@ -76,6 +76,11 @@ def test_users_are_devices(tmp_path: Path) -> None:
     assert held(path, "word") == held(path)
 
 
+def test_rows_of_users_without_counts_are_one_item_each(tmp_path: Path) -> None:
+    path = written(tmp_path, "user,word\n0,a\n1,17\n0,b\n0,a\n")
+    assert held(path) == [{"a": 2, "b": 1}, {"17": 1}]
+
+
 def test_baskets_are_devices(tmp_path: Path) -> None:
     path = written(tmp_path, "1 2 3\n1\n\n7 7\n")
     assert held(path) == [{"1": 1, "2": 1, "3": 1}, {"1": 1}, {}, {"7": 2}]
