@@ -140,7 +140,7 @@ async def check_events(connect: ClientFactory, study: StudyView) -> None:
         "id", "study", "kind", "at", "round", "cohort", "previous_phase", "phase", "received",
         "expected",
         "seconds", "cause", "reason", "state", "participants", "sampling_threshold",
-        "heavy_hitters",
+        "heavy_hitters", "end_cause",
     }  # fmt: skip
     heavy_hitters = await heavy_hitters_of(connect, study)
     closed = [each for each in events if each["kind"] == "round-closed"]
