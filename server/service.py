@@ -1,7 +1,7 @@
 """Parts of a running server process, and their start and stop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -74,8 +74,9 @@ async def run_service(
             store = Store(database, rng)
             notifier = Notifier()
             notifier.is_complete = database.is_sqlite  # otherwise once the listener is connected
-            database.on_announcement = lambda channels: notifier.notify(*channels)
             cohort_cache = CohortCache(store, notifier)
+            database.before_announcement = cohort_cache.on_change
+            database.on_announcement = partial(_announce, notifier, cohort_cache)
             orchestrator = Orchestrator(store, notifier, rng, settings, metrics, tracer)
             notifier.observe(orchestrator.on_notification)
             event_streams = EventStreams(
@@ -108,6 +109,11 @@ async def run_service(
             await orchestrator.heartbeat.stop()
     finally:
         await database.close()
+
+
+def _announce(notifier: Notifier, cohort_cache: CohortCache, channels: Collection[str]) -> None:
+    notifier.notify(*channels)
+    cohort_cache.after_change(channels)
 
 
 @asynccontextmanager

@@ -76,7 +76,8 @@ def parse_url(text: str) -> URL:
 class Database:
     """A database with its transactions, `read` and `write`, and its clock.
 
-    `on_announcement` is called in the event loop with the channels that a commit announces.
+    `before_announcement` is called in the thread of a transaction, before its commit, with the
+    channels that it announces, and `on_announcement` in the event loop afterwards.
     `is_disk_full`: a write failed because the disk is full, and no write of that size has succeeded
     since (`server/db/disk_space.py`). Tests replace the clock by `clock`.
     """
@@ -92,6 +93,7 @@ class Database:
         self.metrics = metrics or Metrics()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.is_disk_full = False
+        self.before_announcement: Callable[[Collection[str]], None] = lambda _channels: None
         self.on_announcement: Callable[[Collection[str]], None] = lambda _channels: None
         self._clock = clock
         if clock is None and self.is_sqlite:
@@ -167,16 +169,30 @@ class Database:
                 with attempt, self._measured("write"), classified_errors():
                     if monotonic() > deadline:
                         raise BusyError(f"other writers took {self._max_wait_seconds:g} s")
-                    with Session(self._writer, expire_on_commit=False) as session, session.begin():
-                        result = change(session)
+                    with Session(self._writer, expire_on_commit=False) as session:
+                        result = self._commit(session, change, loop)
             for committed in session.info.get(_EVENTS_KEY, ()):  # of the successful attempt
                 self.metrics.count_event(committed)
-            # From here, because the caller may be cancelled meanwhile.
-            if channels := announced_channels(session):
-                loop.call_soon_threadsafe(self.on_announcement, channels)
             return result
 
         return await loop.run_in_executor(self._writers, commit)
+
+    def _commit(
+        self, session: Session, change: Callable[[Session], T], loop: asyncio.AbstractEventLoop
+    ) -> T:
+        """Return the result of `change` after its commit, with the announcements around it.
+
+        They are made in this thread, because the caller may be cancelled meanwhile. An announcement
+        after a failed commit does no harm.
+        """
+        try:
+            with session.begin():
+                result = change(session)
+                self.before_announcement(announced_channels(session))
+        finally:
+            if channels := announced_channels(session):
+                loop.call_soon_threadsafe(self.on_announcement, channels)
+        return result
 
     @contextmanager
     def _measured(self, mode: Literal["read", "write"]) -> Iterator[None]:

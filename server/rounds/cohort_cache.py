@@ -6,9 +6,11 @@ only move forward, so a status that is out of date never shows a phase before it
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from threading import Lock
 from typing import Generic, TypeVar
 
 from cachetools import LRUCache
@@ -107,6 +109,8 @@ class CohortCache:
         self._statuses = AsyncCache(store.participants.status, _MAX_CACHED_STATUSES)
         self._read_status = store.participants.status
         self._notifier = notifier
+        self._changing = Counter[int]()  # transactions that are about to change a cohort
+        self._changing_lock = Lock()
         notifier.observe(self._forget_statuses)
         self.enrolled_cohort = AsyncCache(
             messages.enrolled_cohort, _MAX_CACHED_PARTICIPANTS, lambda cohort: cohort.session.n
@@ -179,18 +183,27 @@ class CohortCache:
 
     async def status(self, cohort: int) -> CohortStatus:
         """Return the status of a cohort, cached if all its changes are notified."""
-        if not self._notifier.is_complete:
+        if not self._notifier.is_complete or self._changing[cohort]:
             return await self._read_status(cohort)
         return await self._statuses(cohort)
+
+    def on_change(self, channels: Collection[str]) -> None:
+        """Use no cached status of these cohorts until `after_change`: one is about to change."""
+        with self._changing_lock:
+            self._changing.update(_cohorts_of(channels))
+
+    def after_change(self, channels: Collection[str]) -> None:
+        """Undo `on_change`, once the change has been notified."""
+        with self._changing_lock:
+            self._changing -= Counter(_cohorts_of(channels))
 
     def _forget_statuses(self, channels: Collection[str] | None) -> None:
         """Read the status of the cohorts of `channels` again, or of all cohorts if None."""
         if channels is None:
             self._statuses.forget_all()
             return
-        for cohort in map(cohort_of, channels):
-            if cohort is not None:
-                self._statuses.forget(cohort)
+        for cohort in _cohorts_of(channels):
+            self._statuses.forget(cohort)
 
     def remember_slot(self, slot: ParticipantSlot) -> None:
         """Cache the slot of a participant, which is final."""
@@ -273,6 +286,10 @@ class CohortCache:
 
     async def _share_commitments(self, cohort: int) -> bytes:
         return share_commitments_bytes((await self.transcript(cohort)).share_commitments)
+
+
+def _cohorts_of(channels: Collection[str]) -> list[int]:
+    return [cohort for cohort in map(cohort_of, channels) if cohort is not None]
 
 
 def _weight(signatures: Iterable[Mapping[int, bytes]]) -> int:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
 from secagg.messages import Complaints
+from server.db.channels import cohort_channel
 from server.db.repositories.messages import MessageRepository
 from server.errors import ProblemError
 from server.rounds.cohort_cache import AsyncCache, CohortCache
@@ -210,3 +212,17 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
         assert list(cached._values) in ([1], [(1, device.seat.slot)])
     await party.go("reveal")
     await party.end()
+
+
+async def test_no_cached_status_is_used_while_a_cohort_changes(party: Party) -> None:
+    """Between the commit of a change and its notification the cached status is out of date."""
+    service, cohort = party.served.service, 1
+    cache = CohortCache(service.store, service.notifier)
+    before = await cache.status(cohort)
+    cache._statuses.remember(cohort, replace(before, failure="out of date"))
+    assert (await cache.status(cohort)).failure == "out of date"
+    cache.on_change([cohort_channel(cohort)])
+    assert await cache.status(cohort) == before
+    cache.after_change([cohort_channel(cohort)])
+    service.notifier.notify(cohort_channel(cohort))
+    assert await cache.status(cohort) == before
