@@ -106,25 +106,24 @@ class UploadRepository(Repository):
     ) -> Sequence[ProblemError | None]:
         """Store all uploads that are not refused; return the refusal of each, or None."""
         connection, waited = session.connection(), self.database.monotonic_seconds()
+        now = self.database.now(session)  # before the lock, for which no device is late
         cohorts = {arrival.slot.cohort for arrival in arrivals}
         locked = connection.execute(_LOCKED_COHORTS, {"cohorts": [*cohorts]})
         statuses = {row.id: row for row in locked}
-        now = self.database.now(session)
         stored = _stored_digests(connection, arrivals)
         results, rows, counts = list[ProblemError | None](), list[dict[str, Any]](), Counter[int]()
         for arrival in arrivals:
             digest = stored.get(arrival.key)
-            if digest != arrival.digest:
-                at = now - timedelta(seconds=waited - arrival.seconds)
-                refusal = _refusal(statuses[arrival.slot.cohort], arrival.upload, at, digest)
-                results.append(refusal)
-                if refusal is not None:
-                    continue
+            if digest == arrival.digest:  # a repetition
+                results.append(None)
+                continue
+            at = now - timedelta(seconds=waited - arrival.seconds)
+            refusal = _refusal(statuses[arrival.slot.cohort], arrival.upload, at, digest)
+            results.append(refusal)
+            if refusal is None:
                 stored[arrival.key] = arrival.digest
                 counts[arrival.slot.cohort] += 1
                 rows += _rows(arrival, now)
-            else:
-                results.append(None)
         if rows:
             session.execute(_INSERT, rows)
             new = [{"cohort": cohort, "new": n, "now": now} for cohort, n in counts.items()]
