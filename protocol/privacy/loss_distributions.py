@@ -41,27 +41,32 @@ _TAIL_MASS = 1e-15  # that a composition may count as a total loss, to stay shor
 _MIN_FINITE_LOSS_PROBABILITY = 1e-12  # below, a loss counts as total
 
 
-def highest_relevant_loss(curve: DivergenceCurve, lowest: float, highest: float) -> float:
+def highest_relevant_loss(
+    curve: DivergenceCurve, lowest: float, highest: float, interval: float = LOSS_INTERVAL
+) -> float:
     """Return the smallest loss where `curve` is, to 1e-16 and 0.1%, what it is at `highest`."""
     rest = 1.001 * _value_at(curve, highest) + NEGLIGIBLE_PROBABILITY
-    low, high = math.floor(lowest / LOSS_INTERVAL), math.ceil(highest / LOSS_INTERVAL)
-    steps = first_true(lambda step: _value_at(curve, step * LOSS_INTERVAL) <= rest, low + 1, high)
-    return steps * LOSS_INTERVAL
+    low, high = math.floor(lowest / interval), math.ceil(highest / interval)
+    steps = first_true(lambda step: _value_at(curve, step * interval) <= rest, low + 1, high)
+    return steps * interval
 
 
-def connect_the_dots(curve: DivergenceCurve, lowest: float, highest: float) -> "PLDPmf":
+def connect_the_dots(
+    curve: DivergenceCurve, lowest: float, highest: float, interval: float = LOSS_INTERVAL
+) -> "PLDPmf":
     """Return the losses whose curve joins the dots of `curve` from `lowest` to `highest`.
 
-    More loss than `highest` counts as a total loss, less than `lowest` as `lowest`.
+    The dots lie at multiples of `interval`. More loss than `highest` counts as a total loss, less
+    than `lowest` as `lowest`.
     """
     from dp_accounting.pld import pld_pmf  # noqa: PLC0415
 
     # Slightly less, so that an exact multiple is not rounded to the next.
-    first = math.floor(lowest / LOSS_INTERVAL + 1e-6)
-    last = math.ceil(highest / LOSS_INTERVAL - 1e-6)
-    deltas = curve(np.arange(first, last + 1, dtype=np.float64) * LOSS_INTERVAL)
+    first = math.floor(lowest / interval + 1e-6)
+    last = math.ceil(highest / interval - 1e-6)
+    deltas = curve(np.arange(first, last + 1, dtype=np.float64) * interval)
     deltas = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(LOSS_INTERVAL, first, last, deltas)
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas)
 
 
 def between_neighbours(
@@ -108,11 +113,16 @@ def bounded_loss(epsilon: float, delta: float = 0.0) -> "PrivacyLossDistribution
     )
 
 
-def compose(losses: "Iterable[tuple[PrivacyLossDistribution, int]]") -> "PrivacyLossDistribution":
-    """Return the loss of all releases together, each repeated a number of times."""
+def compose(
+    losses: "Iterable[tuple[PrivacyLossDistribution, int]]", interval: float = LOSS_INTERVAL
+) -> "PrivacyLossDistribution":
+    """Return the loss of all releases together, each repeated a number of times.
+
+    All losses are multiples of `interval`.
+    """
     from dp_accounting.pld.privacy_loss_distribution import identity  # noqa: PLC0415
 
-    total, repeated_losses = identity(LOSS_INTERVAL), list(losses)
+    total, repeated_losses = identity(interval), list(losses)
     for _, times in repeated_losses:
         if times < 1:
             raise ValueError(f"a release is repeated once or more, not {times} times")

@@ -16,7 +16,7 @@ curve, the maximum and its proof are ours.
 """
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,21 +48,23 @@ def check_parameters(probability: float, threshold: int) -> None:
 
 @lru_cache(maxsize=64)
 def privacy_loss(
-    probability: float, threshold: int, relation: NeighbourRelation = "add-remove"
+    probability: float,
+    threshold: int,
+    relation: NeighbourRelation = "add-remove",
+    interval: float = LOSS_INTERVAL,
 ) -> "PrivacyLossDistribution":
-    """Return the loss of one release with coins of `probability` and theta of `threshold`."""
+    """Return the loss of one release with coins of `probability` and theta of `threshold`.
+
+    The larger the `interval` of its losses, the faster it is, and the more it overstates them.
+    """
     check_parameters(probability, threshold)
     lowest = math.log1p(-probability)
-    highest = max(0.0, math.log(threshold) + lowest) + LOSS_INTERVAL  # above, all loss is total
-    highest = highest_relevant_loss(
-        lambda x: removal_divergence(probability, threshold, x), lowest, highest
-    )
-    remove = connect_the_dots(
-        lambda x: removal_divergence(probability, threshold, x), lowest, highest
-    )
-    add = connect_the_dots(
-        lambda x: addition_divergence(probability, threshold, x), -highest, -lowest
-    )
+    highest = max(0.0, math.log(threshold) + lowest) + interval  # above, all loss is total
+    removed = partial(removal_divergence, probability, threshold)
+    added = partial(addition_divergence, probability, threshold)
+    highest = highest_relevant_loss(removed, lowest, highest, interval)
+    remove = connect_the_dots(removed, lowest, highest, interval)
+    add = connect_the_dots(added, -highest, -lowest, interval)
     return between_neighbours(remove, add, relation)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from protocol.numerics.arrays import Floats
 from protocol.numerics.lazy_scipy import special
 from protocol.privacy.loss_distributions import (
+    LOSS_INTERVAL,
     DivergenceCurve,
     NeighbourRelation,
     between_neighbours,
@@ -39,9 +40,15 @@ _NEGLIGIBLE_TAIL = 1e-21  # of noise beyond the enumerated range
 
 @lru_cache(maxsize=64)
 def privacy_loss(
-    variance: float, probability: float = 1.0, relation: NeighbourRelation = "add-remove"
+    variance: float,
+    probability: float = 1.0,
+    relation: NeighbourRelation = "add-remove",
+    interval: float = LOSS_INTERVAL,
 ) -> "PrivacyLossDistribution":
-    """Return the loss of one count with noise of `variance`; a vote counts with `probability`."""
+    """Return the loss of one count with noise of `variance`; a vote counts with `probability`.
+
+    The larger the `interval` of its losses, the faster it is, and the more it overstates them.
+    """
     check_parameters(variance, probability)
     end = tail_bound(variance, _NEGLIGIBLE_TAIL)
     probabilities = np.asarray(special.ive(np.abs(np.arange(-end, end + 1)), variance), np.float64)
@@ -50,12 +57,12 @@ def privacy_loss(
     removed, added = _curve(with_it, without), _curve(without[::-1], with_it[::-1])
     lowest, highest = (math.log(with_it[end] / without[end]) for end in (0, -1))
     highest, lowest = (
-        highest_relevant_loss(removed, lowest, highest),
-        -highest_relevant_loss(added, -highest, -lowest),
+        highest_relevant_loss(removed, lowest, highest, interval),
+        -highest_relevant_loss(added, -highest, -lowest, interval),
     )
     remove, add = (
-        connect_the_dots(removed, lowest, highest),
-        connect_the_dots(added, -highest, -lowest),
+        connect_the_dots(removed, lowest, highest, interval),
+        connect_the_dots(added, -highest, -lowest, interval),
     )
     return between_neighbours(remove, add, relation)
 

@@ -91,7 +91,7 @@ def test_totals_and_shares_of_sampled_items_are_within_their_intervals(
     question = asked(mechanism, domain, words=words, threshold=20, **own)
     rng, hits, errors = np.random.default_rng(7), np.zeros(2), []
     studies = 0
-    for seed in range(100):
+    for seed in range(40):
         segments = rng.choice(3, 2000, p=[0.6, 0.3, 0.1])
         tail = rng.integers(0, 10**4, 2000)
         head = rng.integers(0, 3, 2000)
@@ -112,6 +112,6 @@ def test_totals_and_shares_of_sampled_items_are_within_their_intervals(
                 row.total.low <= truth <= row.total.high,
                 row.share.low <= truth / 2000 <= row.share.high,
             )
-    assert studies >= 60
-    assert (hits >= 0.88 * len(errors)).all()
+    assert studies >= 24
+    assert (hits >= 0.86 * len(errors)).all()
     assert abs(np.mean(errors)) < 5 / math.sqrt(len(errors))
