@@ -39,6 +39,8 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_predictions_agree_with_simulated_studies",
         "test_strings_are_hashed_and_only_tracked_fetches_them",
         "test_ways_to_release_counts_are_compared",
+        "test_the_question_is_the_one_that_finds_most",
+        "test_the_table_names_the_words_for_each_goal_and_the_question",
     ),
     "tests/blindtally/simulate/test_heavy.py": (
         "test_a_length_bounds_strings_and_longer_ones_are_counted",
@@ -83,6 +85,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_study_of_each_mode_finds_the_common_and_not_the_rare[both",
         "test_a_study_of_each_mode_finds_the_common_and_not_the_rare[noise",
         "test_noise_alone_shows_almost_no_cell",
+        "test_coins_are_fresh_in_each_level_and_of_each_device",
     ),
     "tests/protocol/mechanisms/iblt/test_subsampled.py": ("test_theorem_1",),
     "tests/protocol/mechanisms/tracked/test_mechanism.py": (
@@ -154,6 +157,9 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/test_process.py": ALL_TESTS,
     "tests/server/test_reports.py": (
         "test_a_mechanism_of_each_kind_finds_what_most_devices_hold[prefix-extension",
+        "test_a_mechanism_of_each_kind_finds_what_most_devices_hold[ocms",
+        "test_a_mechanism_of_each_kind_finds_what_most_devices_hold[jl-hh",
+        "test_a_round_of_large_reports_is_read_batch_by_batch",
     ),
     "tests/server/test_tls.py": (
         "test_the_service_uses_https_with_clients_that_trust_its_certificate",
@@ -166,6 +172,60 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tests/test_kill9.py": ALL_TESTS,
     "tests/test_notebook.py": ("test_the_notebook_runs_and_shows_what_is_kept_in_it",),
+    "tests/blindtally/commands/test_fleet.py": (
+        "test_a_fleet_makes_a_registrar_and_uses_it_again",
+        "test_a_fleet_refuses_a_study_of_another_registrar_or_of_none",
+    ),
+    "tests/client/fleet/test_fleet.py": (
+        "test_a_fleet_with_the_key_of_its_registrar_seats_its_rounds",
+    ),
+    "tests/blindtally/simulate/test_unequal_rounds.py": (
+        "test_tracked_finds_as_much_in_rounds_of_any_sizes[night",
+        "test_tracked_finds_as_much_in_rounds_of_any_sizes[more",
+    ),
+    "tests/protocol/mechanisms/central/test_trie_plan.py": (
+        "test_the_cost_of_a_study_is_that_of_its_releases",
+        "test_colluders_are_added_to_theta",
+    ),
+    "tests/protocol/mechanisms/central/test_join_probability.py": (
+        "test_who_votes_is_an_independent_sample",
+        "test_a_computed_vote_probability_is_below_the_join_probability",
+    ),
+    "tests/protocol/mechanisms/test_segments.py": (
+        "test_totals_and_shares_of_sampled_items_are_within_their_intervals[tracked",
+    ),
+    "tests/server/api/test_events.py": (
+        "test_many_streams_hold_no_connection_and_end_when_the_server_stops",
+    ),
+    "tests/test_service_capacity.py": (
+        "test_the_model_and_the_simulation_agree[0.7-dropouts",
+        "test_the_model_and_the_simulation_agree[0.7-idle",
+    ),
+    "tests/test_ledger_again.py": (
+        "test_a_ledger_is_recomputed[events4",
+        "test_a_ledger_is_recomputed[events0",
+    ),
+    "tests/secagg/test_sum.py": ("test_a_masked_vector_of_a_fixed_input_is_uniform_in_each_lane",),
+    "tests/protocol/sketches/iblt/test_known_keys.py": (
+        "test_a_quarter_more_keys_are_read_if_a_third_is_known",
+    ),
+    "tests/protocol/mechanisms/tracked/test_past_sketch.py": (
+        "test_sketches_reduce_errors_with_the_same_words",
+    ),
+    "tests/server/pages/test_studies.py": (
+        "test_a_history_that_is_decoded_again_equals_the_earlier_estimates",
+    ),
+    "tests/client/device/test_take_part.py": (
+        "test_who_cancels_a_device_leaves_nothing_behind_and_it_may_come_again",
+    ),
+    "tests/server/test_distributions.py": ("test_numbers_have_quantiles_ranks_and_ranges",),
+    "tests/paper/test_method_comparison.py": ("test_tracking_needs_a_fraction_of_the_words",),
+    "tests/protocol/oracles/test_statistics.py": (
+        "test_equation_2_is_biased_where_hashing_is_imperfect_and_ours_is_not",
+    ),
+    "tests/blindtally/simulate/test_numbers.py": (
+        "test_secure_sums_with_dropouts_give_means_per_segment",
+    ),
 }
 MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands": ALL_TESTS,
