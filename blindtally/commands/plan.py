@@ -138,6 +138,8 @@ def plan(
       blindtally plan --users 100000 --domain 100000 --epsilon 2 --goal heavy
       blindtally plan --mechanism triehh --users 1000000 --epsilon 1 --levels 10
     """
+    import scipy.special  # noqa: F401 - a missing extra is named before the simulations
+
     from blindtally.planning.oracle_recommendation import recommend_reports
     from blindtally.planning.release_designs import compare_releases
     from blindtally.planning.sketch_noise import compare_sketches
