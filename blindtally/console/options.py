@@ -13,8 +13,8 @@ from typer import Option
 DEFAULT_ITEMS: Final = 100_000
 DEFAULT_ZIPF: Final = 1.0
 # Simulated fleets, and the demo.
-DEFAULT_DEVICES: Final = 160
-DEFAULT_ROUNDS: Final = 7
+DEFAULT_DEVICES: Final = 100
+DEFAULT_ROUNDS: Final = 4
 DEFAULT_DROPOUT: Final = 0.1
 DEFAULT_CONTRIBUTION: Final = 2
 DEFAULT_IDLE_SECONDS: Final = 0.5  # without a message; then a phase with a quorum ends

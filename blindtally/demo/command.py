@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from random import SystemRandom
-from typing import Annotated
+from typing import Annotated, Final
 
 from rich.console import Console
 from typer import Option
@@ -16,16 +16,27 @@ from blindtally.console.options import (
     ContributionOption,
     DropoutOption,
     FleetDataOption,
-    FleetRoundsOption,
     ModeOption,
     SeedOption,
 )
 from blindtally.console.output_files import JsonOption
 
+FULL_DEVICES: Final = 160
+FULL_ROUNDS: Final = 7
+
 
 def demo(
-    devices: Annotated[int, Option(min=3, help="Number of devices in a round.")] = DEFAULT_DEVICES,
-    rounds: FleetRoundsOption = DEFAULT_ROUNDS,
+    devices: Annotated[
+        int | None,
+        Option(min=3, help="Number of devices in a round.", show_default=str(DEFAULT_DEVICES)),
+    ] = None,
+    rounds: Annotated[
+        int | None, Option(min=1, help="Number of rounds.", show_default=str(DEFAULT_ROUNDS))
+    ] = None,
+    full: Annotated[
+        bool,
+        Option("--full", help=f"{FULL_ROUNDS} rounds of {FULL_DEVICES} devices, for some minutes."),
+    ] = False,
     dropout: DropoutOption = DEFAULT_DROPOUT,
     data: FleetDataOption = None,
     seed: SeedOption = 4,
@@ -60,6 +71,8 @@ def demo(
       blindtally demo
       blindtally demo --devices 60 --rounds 3 --out trial --json trial.json
     """
+    devices = devices or (FULL_DEVICES if full else DEFAULT_DEVICES)
+    rounds = rounds or (FULL_ROUNDS if full else DEFAULT_ROUNDS)
     options = locals().items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
     import stamina.instrumentation

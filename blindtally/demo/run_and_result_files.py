@@ -29,8 +29,15 @@ def run_demo(
     """Return the results, or report the failure and the files that are kept."""
     service = ServerProcess(folder)
     try:
-        console.print(f"[dim]starting a server; all files are kept in[/] {folder}/")
+        console.print(
+            f"starting a server: {service.url}/ shows the study when it is ready; all files are "
+            f"kept in {folder}/",
+            style="dim",
+            highlight=False,
+            soft_wrap=True,
+        )
         with service.handling_signals(), service, Screen(console, setup.rounds) as screen:
+            screen.print_line(f"ready; the key for its page: {service.key}")
             observers = StudyObservers(screen.show_step, screen.show_round, service.check)
             config = replace(setup.fleet_config, api_key=service.key, token=service.token)
             return run_demo_study(
@@ -66,6 +73,18 @@ def write_results(
     console.print(
         f"F1 {score.f1:.2f} (precision {score.precision:.2f}, recall {score.recall:.2f})",
         highlight=False,
+    )
+    console.print(_summary(results), highlight=False, markup=False)
+
+
+def _summary(results: StudyResults) -> str:
+    """Return two sentences: the number of heavy hitters, and the sums that the server saw."""
+    heavy_hitters = len(results.heavy_hitters)
+    sums = [each.participants for each in results.rounds if each.exact]
+    seen = f"{len(sums)} sums, each of {min(sums)} devices or more" if sums else "no sum"
+    return (
+        f"Found {heavy_hitters} items that are held {results.threshold:g} times or more. "
+        f"The server saw {seen}; it could not see what any single device holds."
     )
 
 

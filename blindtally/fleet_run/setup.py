@@ -1,7 +1,7 @@
 """Setup of a fleet's study from options: the items of the devices, the question and its terms.
 
 The default threshold and capacity grow with the fleet, so that every size shows the same behaviour:
-the table holds fewer items than there are devices, so t starts above 1 and adapts, and the
+the table has room for all items, so nothing is sampled and a seed gives one result, and the
 threshold lies between the items of many devices and the long tail (`python -m benchmarks.demo_f1`).
 """
 
@@ -28,9 +28,9 @@ from protocol.api.messages import StudyView, Timeouts
 from protocol.api.phases import Phase
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
-from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS
+from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Terms
 from protocol.sketches.iblt.layout import cells_for
 from secagg.keys import Identity
@@ -42,8 +42,8 @@ DEFAULT_DATASET: Final = "link_user_domains"
 DOMAIN_NAME_ALPHABET: Final = Alphabet(
     characters="\0abcdefghijklmnopqrstuvwxyz0123456789-._", length=40, pad="\0"
 )
-HEAVY_HITTER_SHARE: Final = 0.015  # of all devices; used without --threshold
-TABLE_ITEMS_PER_DEVICE: Final = 0.8  # capacity of the first round's table; used without --words
+HEAVY_HITTER_SHARE: Final = 0.02  # of all devices; used without --threshold
+TABLE_ITEMS_PER_DEVICE: Final = 2  # capacity of the first round's table; used without --words
 MIN_TABLE_ITEMS: Final = 12
 PROBE_WORDS: Final = 2**20  # words of a plan that is made only to measure a cell
 TIMEOUTS: Final = Timeouts(enrolling=120, idle=DEFAULT_IDLE_SECONDS)
@@ -79,7 +79,7 @@ def build_setup(
         mode=mode,
         registrar=registrar.public.hex() if registrar else None,
     )
-    question = AdaptiveIbltQuestion(
+    question = TrackedQuestion(
         threshold=threshold or max(5.0, round(devices * rounds * HEAVY_HITTER_SHARE)),
         contribution=contribution,
         domain=domain,
@@ -110,14 +110,13 @@ def min_cohort_for(devices: int) -> int:
     return max(2, min(DEFAULT_MIN_COHORT, devices // 4))
 
 
-def _words_for_table(question: AdaptiveIbltQuestion, terms: Terms) -> int:
+def _words_for_table(question: TrackedQuestion, terms: Terms) -> int:
     """Return the words of a table with a capacity of `TABLE_ITEMS_PER_DEVICE` items per device."""
     mechanism = SUM_MECHANISMS[question.mechanism]
     plan = mechanism.first_plan(question, terms, "demo", 1, Random(0))
     words_per_cell: float = mechanism.ring(plan).nbytes / plan.cells / 2
     return math.ceil(
-        cells_for(max(MIN_TABLE_ITEMS, round(TABLE_ITEMS_PER_DEVICE * terms.max_devices)))
-        * words_per_cell
+        cells_for(max(MIN_TABLE_ITEMS, TABLE_ITEMS_PER_DEVICE * terms.max_devices)) * words_per_cell
     )
 
 

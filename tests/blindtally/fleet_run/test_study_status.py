@@ -38,7 +38,7 @@ def shown(
 ) -> RoundView:
     changes = {"cohort_size": cohort_size, "minimum": 10} | terms_changes
     terms = SETUP.terms.model_copy(update=changes)
-    plan = MECHANISMS["adaptive-iblt"].first_plan(SETUP.question, terms, "3f2a", 2, Random(1))
+    plan = MECHANISMS["tracked"].first_plan(SETUP.question, terms, "3f2a", 2, Random(1))
     return RoundView.model_validate(round_document(plan, state=state, cohorts=cohorts))
 
 
