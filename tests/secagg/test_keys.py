@@ -1,5 +1,6 @@
 """Keys agree, signatures bind, and each label and purpose has its own key."""
 
+from hashlib import sha512
 from itertools import product
 from random import Random
 
@@ -129,6 +130,18 @@ def test_a_signature_under_an_identity_of_low_order_proves_nothing() -> None:
     assert is_signed(neutral, b"anything", forged)
     with pytest.raises(ValueError, match="low order"):
         check_identity(neutral)
+
+
+def test_a_signature_with_r_of_low_order_counts_and_one_with_s_beyond_the_order_does_not() -> None:
+    # The rule of docs/protocol.md. libsodium refuses the first, so it must not replace OpenSSL.
+    order = 2**252 + 27742317777372353535851937790883648493
+    digest = sha512(b"\3" * 32).digest()
+    secret = int.from_bytes(digest[:32], "little") & ~7 & (2**254 - 1) | 2**254
+    neutral, statement = (1).to_bytes(32, "little"), b"this"
+    challenge = int.from_bytes(sha512(neutral + DEVICE.public + statement).digest(), "little")
+    s = challenge * secret % order
+    assert is_signed(DEVICE.public, statement, neutral + s.to_bytes(32, "little"))
+    assert not is_signed(DEVICE.public, statement, neutral + (s + order).to_bytes(32, "little"))
 
 
 @pytest.mark.parametrize("identity", [b"", bytes(31), b"\xff" * 32])
