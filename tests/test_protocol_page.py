@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from protocol.api.device_messages import SignedReport, packed_report_bytes
 from protocol.api.messages import ProblemType
-from protocol.api.signed_report import SignedReport, packed_report_bytes
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
 from protocol.mechanisms.tracked.mechanism import Tracked
