@@ -25,9 +25,8 @@ from blindtally.console.progress import with_progress
 from blindtally.process_pool import MAX_ATTEMPTS, RetryingProcessPool, sigint_blocked
 from client.extras_installation import install_command
 from client.fleet.shards import is_worker_death
-from protocol.simulation.chunks import Accumulator, Chunk
+from protocol.simulation.chunks import LOCAL_EXECUTOR, Accumulator, Chunk, RoundExecutor
 from protocol.simulation.cohorts import CohortSum, SecureCohort, sum_cohort
-from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,21 +1,37 @@
-"""Sources of a device's randomness: uniform 64-bit words, and integers made of them.
+"""Sources of a device's randomness: uniform 64-bit words, and integers and answers made of them.
 
 A report is locally private only if its noise is unpredictable, and a sampled count only if its
 coins are. So programs use the words of the operating system; a seeded generator is for tests and
 simulations. All noise is made from these words by integer arithmetic: comparisons of floating-point
 numbers would leave gaps in the output that distinguish inputs [Mironov12].
+
+Probabilities that keep a promise of privacy are exact. The device compares a uniform word with an
+integer T, so an outcome has probability T / 2^64. T is rounded toward privacy: with g at most
+e^epsilon, favouring w of v + w outcomes has the probability
+
+    T / 2^64  <=  w g / (w g + v)       so   (T / w) / ((2^64 - T) / v)  <=  g  <=  e^epsilon
+
+Source: k-ary randomized response is [Warner65] generalised, as in [Kairouz16, section 2].
 """
 
 import os
 from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.numerics.arrays import Codes
+
 RandomWords: TypeAlias = Callable[[int], NDArray[np.uint64]]  # of a number: uniform words
 
+PROBABILITY_ONE = 2**64
 _MAX_BOUND = 2**32
+_EXP_DIGITS = 80
+_EXP_RELATIVE_ERROR = Decimal("1e-70")
 
 
 def system_words(count: int) -> NDArray[np.uint64]:
@@ -54,8 +70,34 @@ def uniform_floats(chance: RandomWords, count: int) -> NDArray[np.float64]:
 
 def bernoulli(chance: RandomWords, of_2_64: int, count: int) -> NDArray[np.bool_]:
     """Return `count` independent outcomes, each true with probability `of_2_64` / 2^64 exactly."""
-    if not 0 <= of_2_64 <= 2**64:
+    if not 0 <= of_2_64 <= PROBABILITY_ONE:
         raise ValueError(f"of_2_64 must be between 0 and 2^64, not {of_2_64}")
-    if of_2_64 == 2**64:
+    if of_2_64 == PROBABILITY_ONE:
         return np.ones(count, np.bool_)
     return chance(count) < np.uint64(of_2_64)
+
+
+@cache
+def exp_lower_bound(epsilon: float) -> Fraction:
+    """Return a fraction below e^`epsilon` by at most a part of 10^70."""
+    with localcontext() as context:
+        context.prec = _EXP_DIGITS
+        return Fraction(Decimal(epsilon).exp() * (1 - _EXP_RELATIVE_ERROR))
+
+
+@cache
+def favoured_of_2_64(epsilon: float, favoured: int, others: int) -> int:
+    """Return the largest T, where a value favours `favoured` outcomes over `others`."""
+    weight = favoured * exp_lower_bound(epsilon)
+    return int(PROBABILITY_ONE * weight / (weight + others))
+
+
+def randomize(chance: RandomWords, symbols: Codes, among: int, keep: int) -> Codes:
+    """Return each of `symbols` with probability `keep` / 2^64, otherwise one of the others.
+
+    There are `among` symbols; all others have the same probability.
+    """
+    kept = bernoulli(chance, keep, len(symbols))
+    others = uniform_below(chance, among - 1, len(symbols))
+    others += (others >= symbols).astype(np.uint64)
+    return np.where(kept, symbols, others)

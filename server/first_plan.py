@@ -10,8 +10,8 @@ from random import Random
 
 from pydantic import BaseModel, ValidationError
 
+from protocol.api.device_messages import packed_report_bytes
 from protocol.api.messages import PopulationName, RoundCount
-from protocol.api.signed_report import packed_report_bytes
 from protocol.api.validation_errors import validation_faults
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault

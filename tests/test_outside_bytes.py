@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.api import messages
-from protocol.api.signed_report import SignedReport, packed_report_bytes
+from protocol.api.device_messages import SignedReport, packed_report_bytes
 from protocol.mechanisms.quality_goal import parse_goal
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
@@ -29,7 +29,7 @@ from protocol.mechanisms.registry import (
     parse_plan,
     parse_question,
 )
-from protocol.oracles.hsu2012.bit_fields import BitFields
+from protocol.oracles.hsu2012.randomizers import BitFields
 from protocol.study_state import EMPTY_STATE
 from secagg.messages import (
     Answers,
@@ -150,12 +150,12 @@ DECODERS = {
     "secagg.messages.unpack_signatures": Decoder(
         pack_signatures({1: bytes(64), 3: bytes(64)}), unpack_signatures, pack_signatures
     ),
-    "protocol.api.signed_report.SignedReport.unpack": Decoder(
+    "protocol.api.device_messages.SignedReport.unpack": Decoder(
         bytes(packed_report_bytes(7, True)),
         lambda body: SignedReport.unpack(KEY, body, 7, has_registrar=True),
         SignedReport.pack,
     ),
-    "protocol.oracles.hsu2012.bit_fields.BitFields.unpack": Decoder(
+    "protocol.oracles.hsu2012.randomizers.BitFields.unpack": Decoder(
         bytes(FIELDS.nbytes),
         lambda body: FIELDS.unpack(_rows(body)),
         lambda values: FIELDS.pack(values).tobytes(),

@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
+from protocol.api.device_messages import SignedReport, packed_report_bytes
 from protocol.api.messages import ProblemType
-from protocol.api.signed_report import SignedReport, packed_report_bytes
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import StringPiece
-from protocol.numerics.primes import widest_prime
+from protocol.numerics.finite_fields import widest_prime
 from protocol.question_and_plan import Terms
 from secagg.keys import SIGNATURE_BYTES, PublicKeys
 from secagg.messages import (

@@ -16,7 +16,7 @@ from threading import local
 
 import httpx
 
-from protocol.api.device_documents import JoinRequest, Survivors
+from protocol.api.device_messages import JoinRequest, Survivors
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from secagg.keys import Identity

@@ -14,7 +14,7 @@ import typer
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
 from blindtally.console.tables import print_parts
-from protocol.api.signed_report import packed_report_bytes
+from protocol.api.device_messages import packed_report_bytes
 from protocol.mechanisms.registry import parse_question
 from protocol.mechanisms.reports.dictionary import MAX_DICTIONARY_ITEMS
 from protocol.mechanisms.reports.prefix_extension import PrefixQuestion

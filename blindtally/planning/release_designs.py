@@ -29,7 +29,7 @@ from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.privacy.events import PARTIES, LedgerEntry
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.release import Release, ReleaseMode
-from protocol.privacy.sample_threshold_bounds import cormode21_epsilon, kl_epsilon
+from protocol.privacy.sample_threshold import cormode21_epsilon, kl_epsilon
 
 RELEASE_MODES: tuple[ReleaseMode, ...] = ("sample-threshold", "noise", "both")
 _MAX_USERS = 10**9

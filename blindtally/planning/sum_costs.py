@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from protocol.api.device_documents import JoinRequest, Survivors
+from protocol.api.device_messages import JoinRequest, Survivors
 from secagg.keys import (
     KEY_BYTES,
     SIGNATURE_BYTES,

@@ -29,10 +29,9 @@ from client.device.exact_sum_limit import spends_exact_study
 from client.device.journal import JournalEntry
 from client.device.policy import PolicyError, noise_events, rho_of
 from protocol.api.credentials import new_secret
-from protocol.api.device_documents import JoinRequest, Survivors
+from protocol.api.device_messages import JoinRequest, SignedReport, Survivors
 from protocol.api.messages import SlotAssignment
 from protocol.api.phases import MessageKind
-from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import (

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from protocol.api.device_messages import packed_report_bytes
 from protocol.api.messages import SlotAssignment
-from protocol.api.signed_report import packed_report_bytes
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import (
     EXACT_ESTIMATE_MECHANISMS,

@@ -12,9 +12,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from protocol.api.device_documents import Hex64
+from protocol.api.device_messages import Hex64
+from protocol.api.events import EndCause, end_sentence
 from protocol.api.phases import Phase
-from protocol.api.study_end import EndCause, end_sentence
 from protocol.estimates import ListQuality
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion

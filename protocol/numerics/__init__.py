@@ -1,1 +1,1 @@
-"""Array types, searches and primes, on numpy and, at first use, on scipy."""
+"""Array types, searches, finite fields and tail bounds, on numpy and, at first use, on scipy."""

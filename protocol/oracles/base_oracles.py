@@ -8,9 +8,14 @@ from functools import cached_property
 import numpy as np
 
 from protocol.numerics.arrays import Codes, Flags, ItemValues, PackedReports, Support, Votes
-from protocol.oracles.exact_probabilities import PROBABILITY_ONE, favoured_of_2_64, randomize
 from protocol.oracles.oracle import Oracle
-from protocol.randomness import RandomWords, uniform_below
+from protocol.randomness import (
+    PROBABILITY_ONE,
+    RandomWords,
+    favoured_of_2_64,
+    randomize,
+    uniform_below,
+)
 
 _MAX_RANDOM_WORDS = 2**20  # of one batch of bit vectors
 _MAX_REPORT_BITS = 2**24

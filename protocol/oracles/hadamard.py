@@ -27,16 +27,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.numerics.arrays import Codes, Frequencies, ItemValues, Support, Votes
-from protocol.oracles.base_oracles import HashedResponseOracle
-from protocol.oracles.exact_probabilities import PROBABILITY_ONE
-from protocol.oracles.limits import check_epsilon
-from protocol.oracles.numerics.tail_bounds import (
+from protocol.numerics.tail_bounds import (
     bernstein_upper_bound,
     binomial_upper_quantile,
     check_tail_probability,
 )
-from protocol.oracles.numerics.transforms import walsh_hadamard
+from protocol.numerics.transforms import walsh_hadamard
+from protocol.oracles.base_oracles import HashedResponseOracle
+from protocol.oracles.limits import check_epsilon
 from protocol.oracles.oracle import ReportCounts
+from protocol.randomness import PROBABILITY_ONE
 
 
 @dataclass(frozen=True)

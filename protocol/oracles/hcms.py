@@ -21,10 +21,10 @@ import numpy as np
 
 from protocol.hashing import splitmix_hash
 from protocol.numerics.arrays import Codes, ItemValues, Support, Votes
+from protocol.numerics.tail_bounds import binomial_upper_quantile
+from protocol.numerics.transforms import walsh_hadamard
 from protocol.oracles.base_oracles import HashedResponseOracle
-from protocol.oracles.exact_probabilities import PROBABILITY_ONE
-from protocol.oracles.numerics.tail_bounds import binomial_upper_quantile
-from protocol.oracles.numerics.transforms import walsh_hadamard
+from protocol.randomness import PROBABILITY_ONE
 
 _MAX_CELLS = 2**27
 _SEED_BOUND = 2**32

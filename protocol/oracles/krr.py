@@ -12,8 +12,7 @@ import numpy as np
 
 from protocol.numerics.arrays import Codes, ItemValues, Support
 from protocol.oracles.base_oracles import HashedResponseOracle
-from protocol.oracles.exact_probabilities import randomize
-from protocol.randomness import RandomWords
+from protocol.randomness import RandomWords, randomize
 
 
 @dataclass(frozen=True)

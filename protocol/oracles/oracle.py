@@ -22,13 +22,13 @@ import numpy as np
 
 from protocol.numerics.arrays import Frequencies, ItemValues, PackedReports, Support, Votes
 from protocol.numerics.lazy_scipy import special
+from protocol.numerics.tail_bounds import binomial_upper_quantile
 from protocol.oracles.limits import (
     MAX_FULLY_DECODED_DOMAIN,
     check_domain,
     check_epsilon,
     check_report_shape,
 )
-from protocol.oracles.numerics.tail_bounds import binomial_upper_quantile
 from protocol.randomness import RandomWords
 
 REPORTS_PER_BATCH = 2**13  # a million values take seconds

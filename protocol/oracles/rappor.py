@@ -17,8 +17,7 @@ import numpy as np
 
 from protocol.numerics.arrays import Flags, ItemValues
 from protocol.oracles.base_oracles import BitVectorOracle
-from protocol.oracles.exact_probabilities import PROBABILITY_ONE, favoured_of_2_64
-from protocol.randomness import RandomWords, bernoulli
+from protocol.randomness import PROBABILITY_ONE, RandomWords, bernoulli, favoured_of_2_64
 
 
 @dataclass(frozen=True)

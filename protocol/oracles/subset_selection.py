@@ -21,10 +21,9 @@ import numpy as np
 from protocol.numerics.arrays import Flags, ItemValues, PackedReports
 from protocol.numerics.binary_search import first_true
 from protocol.oracles.base_oracles import BitVectorOracle
-from protocol.oracles.exact_probabilities import PROBABILITY_ONE, favoured_of_2_64
 from protocol.oracles.limits import check_epsilon
 from protocol.oracles.ocms.hash_range import least_loss
-from protocol.randomness import RandomWords, bernoulli
+from protocol.randomness import PROBABILITY_ONE, RandomWords, bernoulli, favoured_of_2_64
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Chunks of a simulated round, which any process can run, and the dropouts of their devices.
+"""Chunks of a simulated round, the dropouts of their devices, and the executors that run chunks.
 
 A *chunk* is 2^18 consecutive devices of a round. It has its own random generators for everything
 that its devices draw: their items, clipping, joining, dropping out and sampling. So its sum does
@@ -24,6 +24,7 @@ from protocol.mechanism import SumMechanism
 from protocol.numerics.arrays import Flags
 from protocol.question_and_plan import P
 from protocol.randomness import RandomWords, seeded_words
+from protocol.simulation.cohorts import CohortSum, SecureCohort, sum_cohort
 from secagg.parameters import Mode
 from secagg.ring import Vector
 
@@ -224,3 +225,27 @@ def sum_chunks(spec: RoundSpec[P], chunks: Sequence[Chunk]) -> ChunkSum:
         accumulator.add_chunk(chunk.number, chunk.batches())
     is_in = np.concatenate(assigned)
     return ChunkSum(accumulator.total, len(is_in), np.packbits(is_in), accumulator.truth)
+
+
+class RoundExecutor(Protocol):
+    """The process or processes that run a round."""
+
+    def add(self, accumulator: Accumulator[Part], chunks: Sequence[Chunk]) -> None:
+        """Add chunks to an accumulator, in their order."""
+
+    def sum_cohorts(self, cohorts: Iterable[SecureCohort]) -> Iterator[CohortSum | None]:
+        """Yield the result of `sum_cohort` for each of `cohorts`, in their order."""
+
+
+class LocalExecutor:
+    """Runs a round in this process, one chunk or cohort after the other."""
+
+    def add(self, accumulator: Accumulator[Part], chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            accumulator.add_chunk(chunk.number, chunk.batches())
+
+    def sum_cohorts(self, cohorts: Iterable[SecureCohort]) -> Iterator[CohortSum | None]:
+        return map(sum_cohort, cohorts)
+
+
+LOCAL_EXECUTOR: Final = LocalExecutor()

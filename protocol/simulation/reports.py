@@ -19,8 +19,15 @@ import numpy as np
 from protocol.histograms import Histograms, ItemTotals, clip_histograms
 from protocol.randomness import seeded_words
 from protocol.report_mechanism import RP, H, ReportMechanism
-from protocol.simulation.chunks import Batch, Batches, Chunk, RoundDevices, chunk_generator
-from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor
+from protocol.simulation.chunks import (
+    LOCAL_EXECUTOR,
+    Batch,
+    Batches,
+    Chunk,
+    RoundDevices,
+    RoundExecutor,
+    chunk_generator,
+)
 
 
 @dataclass(frozen=True, slots=True)

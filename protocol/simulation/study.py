@@ -24,6 +24,7 @@ from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.question_and_plan import P, Q, Terms
 from protocol.randomness import RandomWords
 from protocol.simulation.chunks import (
+    LOCAL_EXECUTOR,
     NO_DROPOUT,
     NO_DROPOUTS,
     PHASES,
@@ -33,11 +34,11 @@ from protocol.simulation.chunks import (
     DropoutModel,
     RandomDropout,
     RoundDevices,
+    RoundExecutor,
     RoundSpec,
     SumAccumulator,
 )
 from protocol.simulation.cohorts import CohortCounts, SecureCohort
-from protocol.simulation.executor import LOCAL_EXECUTOR, RoundExecutor
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from protocol.api.device_documents import JoinRequest
+from protocol.api.device_messages import JoinRequest
 from protocol.api.messages import EnrolmentRequest, PopulationRequest, Problem, StudyRequest
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion

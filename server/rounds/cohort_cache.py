@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 
-from protocol.api.device_documents import Survivors
+from protocol.api.device_messages import Survivors
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import AnyPlan
 from secagg.aggregator import UnmaskingRequest, complaints_by_dealer

@@ -20,7 +20,7 @@ from client.device.journal import Journal, MemoryJournal
 from client.device.participation import SumParticipation
 from client.device.policy import Policy
 from client.transport import Transport
-from protocol.api.device_documents import JoinRequest, Survivors
+from protocol.api.device_messages import JoinRequest, Survivors
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion

@@ -15,7 +15,7 @@ from client.device.driver import EndState
 from client.device.take_part import ParticipationOutcome, take_part
 from client.errors import MAX_JSON_VALUES, ServiceError, ServiceUnreachableError, check_response
 from client.transport import MAX_DOCUMENT_BYTES, Transport, http_client
-from protocol.api.device_documents import Survivors
+from protocol.api.device_messages import Survivors
 from secagg.errors import UnsafeRequestError
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]

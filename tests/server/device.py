@@ -10,7 +10,7 @@ from random import Random
 import httpx
 import numpy as np
 
-from protocol.api.device_documents import JoinRequest, Survivors
+from protocol.api.device_messages import JoinRequest, Survivors
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.randomness import seeded_words

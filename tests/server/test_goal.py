@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from protocol.api.events import Event, EventKind
+from protocol.api.events import EndCause, Event, EventKind
 from protocol.api.messages import StudyView
-from protocol.api.study_end import EndCause
 from protocol.estimates import ListQuality
 from protocol.mechanism import Answer
 from protocol.privacy.ledger import Statement

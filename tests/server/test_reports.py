@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from protocol.api.device_messages import SignedReport
 from protocol.api.messages import RoundView
-from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words

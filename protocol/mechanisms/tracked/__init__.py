@@ -16,7 +16,7 @@ One round, in the order of its vector (`plan.py`):
 Between rounds the study state keeps the observations of each item (`observations.py`). Totals
 include the rounds in which an item was not counted. `assume` selects the model of these rounds:
 
-    drift        rates stay and jump at times, each item by itself (`change_point_totals.py`), or
+    drift        rates stay and jump at times, each item by itself (`totals.py`), or
                  move gradually if counted items do (`rate_filter.py`). If they do not move, all
                  rounds inform the rounds without a count. The default
     stationary   rates do not move

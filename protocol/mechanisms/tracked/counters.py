@@ -221,7 +221,7 @@ class _Usual:
         """Return the log likelihood ratio of each count being the `moved` one.
 
         An item whose rate has jumped has a gamma distribution of shape 1/2 around its usual count
-        (`change_point_totals.py`), others a normal one. A count below 0 is impossible.
+        (`totals.py`), others a normal one. A count below 0 is impossible.
         """
         surprise = ((counts - self.means) / self.deviations) ** 2 / 2 + np.log(self.deviations)
         means = np.maximum(self.means, 0.5)

@@ -27,8 +27,14 @@ from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
 from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
-from protocol.mechanisms.tracked.eviction import evict_items, evicted_keys, has_evicted
-from protocol.mechanisms.tracked.forecast import Forecast, choose_counters, expected_counts
+from protocol.mechanisms.tracked.forecast import (
+    Forecast,
+    choose_counters,
+    evict_items,
+    evicted_keys,
+    expected_counts,
+    has_evicted,
+)
 from protocol.mechanisms.tracked.observations import (
     SLIP_VARIANCE_COLUMN,
     drift_of,

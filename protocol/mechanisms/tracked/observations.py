@@ -7,7 +7,7 @@ far was exposed to all sampled devices, so its first sample needs no column to b
 
 Most items that are ever sampled are rare. They are remembered too: their tokens are subtracted from
 the cells of sketches that they share with others (`past_sketch.py`). If there are very many, the
-rarest are evicted (`eviction.py`).
+rarest are evicted (`forecast.py`).
 """
 
 from collections.abc import Sequence

@@ -33,7 +33,7 @@ from protocol.mechanisms.iblt.sampled_table import too_few_words
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import Forecast, is_near_end, likely_heavy
-from protocol.numerics.primes import widest_prime
+from protocol.numerics.finite_fields import widest_prime
 from protocol.public_model import PublicModel
 from protocol.question_and_plan import WORD_BITS, SumQuestion, Terms
 from protocol.study_state import StudyState

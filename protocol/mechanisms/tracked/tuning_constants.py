@@ -45,7 +45,7 @@ SKEW_DIVISOR = 3
 # Tokens that an item without any is assumed to have over all its exposure.
 MIN_TOKENS_PER_ITEM = 0.25
 
-# Change points of items (`change_point_totals.py`).
+# Change points of items (`totals.py`).
 
 # Shape of the prior of a segment's rate. Web words, 1,000 words: at 0.25 and 0.5, intervals of late
 # items covered 0.90, and with a gradual drift too; at 4 they covered 0.89 and 0.78.

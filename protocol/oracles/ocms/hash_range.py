@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import ceil, exp, floor, sqrt
 
-from protocol.numerics.primes import is_prime
+from protocol.numerics.finite_fields import is_prime
 from protocol.oracles.limits import check_domain, check_epsilon
 
 MIN_PRIME, MAX_PRIME = 101, 2**31

@@ -19,9 +19,8 @@ from typing import Literal, Self
 import numpy as np
 
 from protocol.numerics.arrays import Codes, Frequencies, ItemValues, PackedReports, Support, Votes
+from protocol.numerics.tail_bounds import bernstein_upper_bound, check_tail_probability
 from protocol.oracles.base_oracles import IntegerReportOracle
-from protocol.oracles.exact_probabilities import PROBABILITY_ONE
-from protocol.oracles.numerics.tail_bounds import bernstein_upper_bound, check_tail_probability
 from protocol.oracles.ocms.hash_range import (
     adjacent_integers,
     check_hash_range,
@@ -32,7 +31,7 @@ from protocol.oracles.ocms.hash_range import (
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf, adjacent_field_orders
 from protocol.oracles.oracle import ReportCounts
-from protocol.randomness import RandomWords, bernoulli
+from protocol.randomness import PROBABILITY_ONE, RandomWords, bernoulli
 
 HashKind = Literal["prime", "gf"]
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.numerics.arrays import Codes, ItemValues, Support
-from protocol.numerics.primes import is_prime
+from protocol.numerics.finite_fields import is_prime
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.ocms.hash_range import (
     MAX_PRIME,
@@ -101,7 +101,7 @@ class Ocms(HashedResponseOracle):
         return (a * values + (functions - a * prime)) % prime % np.uint64(self.m)
 
     def _count_codes(self, codes: Codes) -> Support:
-        from protocol.oracles.numerics.report_counting_kernel import count_preimages  # noqa: PLC0415 (devices do without)
+        from protocol.oracles.report_counting_kernel import count_preimages  # noqa: PLC0415 (devices do without)
 
         functions, symbols = np.divmod(codes, np.uint64(self.m))
         fields = *np.divmod(functions, np.uint64(self.prime)), symbols

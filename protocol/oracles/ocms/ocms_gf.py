@@ -27,10 +27,9 @@ from typing import Self
 import numpy as np
 
 from protocol.numerics.arrays import Codes, ItemValues, Support
-from protocol.numerics.primes import is_prime
+from protocol.numerics.finite_fields import MAX_FIELD_ORDER, FiniteField, finite_field, is_prime
+from protocol.numerics.transforms import fourier_support
 from protocol.oracles.base_oracles import HashedResponseOracle
-from protocol.oracles.numerics.finite_fields import MAX_FIELD_ORDER, FiniteField, finite_field
-from protocol.oracles.numerics.transforms import fourier_support
 from protocol.oracles.ocms.hash_range import (
     check_hash_range,
     least_loss,
@@ -160,7 +159,7 @@ class OcmsGf(HashedResponseOracle):
             return self._report_counts(codes)
         if self.decode_ns(len(codes)) < self._solve_ns_per_report * len(codes):
             return self._transform(self._report_counts(codes))
-        from protocol.oracles.numerics.report_counting_kernel import count_solutions  # noqa: PLC0415 (devices do without)
+        from protocol.oracles.report_counting_kernel import count_solutions  # noqa: PLC0415 (devices do without)
 
         counted = np.zeros(-(-self.domain // self.q) * self.q, np.uint32)
         r, y = np.divmod(codes.astype(np.int64), self.q)

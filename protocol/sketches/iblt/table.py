@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 
 from protocol.hashing import HashFamily
 from protocol.numerics.arrays import Integers, Keys
-from protocol.numerics.primes import widest_prime
+from protocol.numerics.finite_fields import widest_prime
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
 from secagg.ring import Lane, Ring, Vector
 

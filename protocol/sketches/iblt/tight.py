@@ -55,7 +55,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
-from protocol.numerics.primes import widest_prime
+from protocol.numerics.finite_fields import widest_prime
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
 from protocol.sketches.iblt.table import CellFormat
 

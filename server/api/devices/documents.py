@@ -18,7 +18,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from protocol.api.device_documents import Survivors
+from protocol.api.device_messages import Survivors
 from protocol.api.messages import Pending
 from protocol.api.phases import MESSAGE_KIND, Phase
 from secagg.messages import pack_signatures, pack_signed_inputs

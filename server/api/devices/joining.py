@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Depends, Response
 
-from protocol.api.device_documents import JoinRequest
+from protocol.api.device_messages import JoinRequest
 from protocol.api.messages import ProblemType, SlotAssignment
 from secagg.keys import PublicKeys, is_signed
 from secagg.roster import RosterEntry

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from sqlalchemy import and_, exists, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from protocol.api.events import EventKind
+from protocol.api.events import EndCause, EventKind
 from protocol.api.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
 from protocol.api.phases import MessageKind, Phase
-from protocol.api.study_end import EndCause
 from protocol.estimates import Estimate, ListQuality
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import AnyPlan, parse_plan

@@ -9,10 +9,9 @@ from sqlalchemy import select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from protocol.api.events import EventKind, FailureCause
+from protocol.api.events import EndCause, EventKind, FailureCause
 from protocol.api.messages import ProblemType, StudyRequest, StudyView
 from protocol.api.phases import Phase
-from protocol.api.study_end import EndCause
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_question
 from protocol.privacy.events import DpEvent
 from protocol.privacy.ledger import Ledger

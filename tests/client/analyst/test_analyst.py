@@ -15,8 +15,8 @@ from client.analyst import requests
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
 from client.errors import BadRequestError, NotFoundError
+from protocol.api.events import EndCause
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
-from protocol.api.study_end import EndCause
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.question_and_plan import Terms

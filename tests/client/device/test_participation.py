@@ -19,10 +19,9 @@ from client.device.journal import FileJournal, JournalEntry, MemoryJournal
 from client.device.participation import MAX_ROW_BYTES, ReportParticipation
 from client.device.policy import PolicyError, rho_of
 from client.transport import Transport
-from protocol.api.device_documents import JoinRequest
+from protocol.api.device_messages import JoinRequest, SignedReport
 from protocol.api.messages import RoundView
 from protocol.api.phases import MessageKind
-from protocol.api.signed_report import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.randomness import seeded_words
 from secagg.aggregator import check_answers

@@ -7,7 +7,7 @@ import pytest
 
 from client.device.journal import MemoryJournal
 from client.device.policy import Policy, PolicyError
-from protocol.api.device_documents import Survivors
+from protocol.api.device_messages import Survivors
 from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.messages import (
     Complaints,

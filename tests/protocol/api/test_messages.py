@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from protocol.api.device_documents import JoinRequest
+from protocol.api.device_messages import JoinRequest
 from protocol.api.messages import Problem, ProblemType, Timeouts
 
 KEY = "ab" * 32

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from protocol.numerics.arrays import ItemValues
+from protocol.oracles import report_counting_kernel
 from protocol.oracles.base_oracles import IntegerReportOracle
 from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.limits import MAX_FULLY_DECODED_DOMAIN
 from protocol.oracles.local_hashing import LocalHashing
-from protocol.oracles.numerics import report_counting_kernel
-from protocol.oracles.numerics.report_counting_kernel import count_solutions
 from protocol.oracles.ocms import ocms_gf
 from protocol.oracles.ocms.hash_range import total_variance
 from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
@@ -20,6 +19,7 @@ from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle, ReportCounts
 from protocol.oracles.registry import ORACLES, oracle_from_parameters
+from protocol.oracles.report_counting_kernel import count_solutions
 from protocol.oracles.subset_selection import SubsetSelection
 from protocol.randomness import system_words
 from tests.protocol.chance import seeded

@@ -14,11 +14,10 @@ from scipy.special import chdtrc
 
 from protocol.numerics.arrays import Codes, ItemValues, PackedReports
 from protocol.oracles.base_oracles import IntegerReportOracle
-from protocol.oracles.exact_probabilities import PROBABILITY_ONE, exp_lower_bound, favoured_of_2_64
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
-from protocol.randomness import RandomWords
+from protocol.randomness import PROBABILITY_ONE, RandomWords, exp_lower_bound, favoured_of_2_64
 from tests.protocol.chance import seeded
 from tests.protocol.oracles.examples import name, small
 from tests.support.report_audit import audit

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.api.device_documents import JoinRequest
+from protocol.api.device_messages import JoinRequest
 from protocol.api.messages import EnrolmentRequest, PopulationRequest, StudyRequest
 from tests.server.harness import Served
 

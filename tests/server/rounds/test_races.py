@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from protocol.api.device_documents import Survivors
+from protocol.api.device_messages import Survivors
 from server.db.database import Database, parse_url
 from tests.server.conftest import Serve
 from tests.server.harness import Served, sum_of, together

@@ -8,9 +8,9 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from protocol.api.device_messages import SignedReport
 from protocol.api.messages import ProblemType
 from protocol.api.phases import Phase
-from protocol.api.signed_report import SignedReport
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, DeviceSpendingRow, ReportRow

@@ -15,8 +15,7 @@ from protocol.empirical_bayes import decision_threshold
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.tracked.counters import CounterGroup
-from protocol.mechanisms.tracked.eviction import evict_items
-from protocol.mechanisms.tracked.forecast import Forecast
+from protocol.mechanisms.tracked.forecast import Forecast, evict_items
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.observations import history_of
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion

@@ -8,12 +8,12 @@ import pytest
 from scipy.special import gammaln
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.change_point_totals import (
+from protocol.mechanisms.tracked.rate_filter import History
+from protocol.mechanisms.tracked.totals import (
     measure_change_rates,
     segmented_totals,
     with_sketches,
 )
-from protocol.mechanisms.tracked.rate_filter import History
 from protocol.numerics.arrays import Floats
 
 _BLOCKS, _DEVICES = 20, 10_000.0

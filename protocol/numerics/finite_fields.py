@@ -1,4 +1,7 @@
-"""Small finite fields GF(q), q a prime or a power of 2, and inner products over them.
+"""Primes, small finite fields GF(q), and inner products over them.
+
+Primes are found by deterministic Miller-Rabin: the bases 2, 3, 5 and 7 decide every number below
+3,215,031,751 [Jaeschke93]. The order q is a prime or a power of 2.
 
 An element is a number below q; of GF(2^k), the bits of a polynomial modulo an irreducible one. A
 vector of L elements is one number below q^L, its digits in base q, the first the lowest.
@@ -11,11 +14,46 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.primes import is_prime
-
 FieldVectors: TypeAlias = NDArray[np.uint64]
 
 MAX_FIELD_ORDER = 1024
+_BASES = (2, 3, 5, 7)
+
+
+@cache
+def widest_prime(above: int) -> int:
+    """Return the largest prime below 2^31 that takes as few bits as any prime above `above`.
+
+    A lane of b bits costs the same for any modulus, and the largest detects most invalid values.
+    """
+    bits = max(2, (above + 1).bit_length())
+    while bits <= 31:
+        for candidate in range(2**bits - 1, above, -1):
+            if is_prime(candidate):
+                return candidate
+        bits += 1  # no prime between `above` and the next power of two
+    raise ValueError(f"no prime above {above:,} and below 2^31")
+
+
+def is_prime(n: int) -> bool:
+    """Return whether `n` < 3,215,031,751 is prime."""
+    if n < 11:
+        return n in _BASES
+    odd, twos = n - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    return n % 2 == 1 and all(_passes(n, base, odd, twos) for base in _BASES)
+
+
+def _passes(n: int, base: int, odd: int, twos: int) -> bool:
+    x = pow(base, odd, n)
+    if x in (1, n - 1):
+        return True
+    for _ in range(twos - 1):
+        x = x * x % n
+        if x == n - 1:
+            return True
+    return False
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.numerics.arrays import Support
+from protocol.numerics.finite_fields import FiniteField
 from protocol.numerics.lazy_scipy import fft
-from protocol.oracles.numerics.finite_fields import FiniteField
 
 _ROWS_PER_BATCH = 2**16
 

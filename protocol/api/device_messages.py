@@ -1,4 +1,7 @@
-"""The packed form of a locally private report: the bytes that a device signs and sends.
+"""Messages of devices outside the secure sum: requests to join, survivors, and signed reports.
+
+Requests to join and the list of survivors are JSON. A locally private report is packed into the
+bytes that a device signs and sends:
 
     digest (32) | report (of the plan's size) | signature (64) | enrolment (64, with a registrar)
 
@@ -9,9 +12,38 @@ privacy loss. The identity itself is in the path.
 
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Annotated
 
+from pydantic import Field
+
+from protocol.public_model import PublicModel
+from protocol.question_and_plan import Hex32
 from secagg.keys import SIGNATURE_BYTES, Identity, is_signed, statement
 from secagg.roster import DIGEST_BYTES
+
+Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+
+
+class JoinRequest(PublicModel):
+    """A device's request to take part in a round, with its identity and its keys for it.
+
+    `identity` is an Ed25519 public key that the device keeps for one study, so that each device
+    counts once; `signature` is the identity's over both keys
+    (`secagg.session.advertisement_statement`), `registrar_signature` the registrar's over the
+    identity.
+    """
+
+    identity: Hex32
+    mask_key: Hex32
+    encryption_key: Hex32
+    signature: Hex64
+    registrar_signature: Hex64 | None = None
+
+
+class Survivors(PublicModel):
+    """The slots whose masked inputs arrived."""
+
+    survivors: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""Numerical methods of the oracles: finite fields, transforms, kernels and tail bounds."""
