@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from blindtally import Analyst
 from blindtally.cli import COMMANDS, app
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.registrar_key_files import create_key_file
-from client import Analyst
 from paper.commands import app as paper
 from protocol.api.messages import Timeouts
 from server.settings import Settings
@@ -115,7 +115,7 @@ def test_the_sdk_page_is_one_program(
 ) -> None:
     monkeypatch.setattr("client.device.device_state.user_state_path", lambda name: tmp_path / name)
     monkeypatch.setattr(
-        "client.analyst.analyst.Timeouts", lambda: Timeouts(idle=60)
+        "client.analyst.requests.Timeouts", lambda: Timeouts(idle=60)
     )  # shared machines
     variables = run("sdk.md", "\n".join(blocks(ROOT / "docs" / "sdk.md", "python")), service)
     assert {row.item: row.estimate for row in variables["heavy_hitters"]} == {
