@@ -28,6 +28,7 @@ from client.errors import (
     ServiceUnreachableError,
     TooManyRequestsError,
     UnavailableError,
+    UnreadableAnswerError,
     WrongPhaseError,
     WrongStateError,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "ShadowedPackageError",
     "TooManyRequestsError",
     "UnavailableError",
+    "UnreadableAnswerError",
     "UnsafeRequestError",
     "WrongPhaseError",
     "WrongStateError",

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from blindtally import Analyst
 from blindtally.cli import COMMANDS, app
+from blindtally.commands.credentials_and_audit import create_first_credentials
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.registrar_key_files import create_key_file
 from paper.commands import app as paper
@@ -65,6 +66,8 @@ def test_commands_in_the_documents_work(
     program, words = (paper, words[3:]) if words[:3] == FIGURES else (app, words[1:])
     if words[0] == "registrar" and "--show" in words:
         create_key_file(Path(words[1]))
+    if words[0] in ("keys", "tokens", "audit"):
+        create_first_credentials("sqlite:///blindtally.db", "service", 1)
     # These run for long, or need a service or its database: only their options are checked.
     if words[0] in SERVICE_COMMANDS or any(words[: len(long)] == long for long in LONG_COMMANDS):
         words = [*words, "--help"]

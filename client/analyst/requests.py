@@ -12,7 +12,8 @@ from httpx_sse import ServerSentEvent
 from pydantic import BaseModel
 
 from client.analyst.result_table import ResultTable
-from client.errors import check_response
+from client.connection import service_url
+from client.errors import UnreadableAnswerError, check_response
 from protocol.api.events import Event
 from protocol.api.messages import (
     HeavyHitter,
@@ -76,8 +77,12 @@ class ApiRequest(Generic[T]):
         }
 
     def read(self, response: httpx.Response) -> T:
-        """Return the parsed answer; raises ServiceError if the service refused the request."""
-        return self.parse(check_response(response).content)
+        """Return the parsed answer; raises ServiceError if it is a refusal or cannot be read."""
+        check_response(response)
+        try:
+            return self.parse(response.content)
+        except ValueError as error:  # pydantic's ValidationError is one
+            raise UnreadableAnswerError.at(response.url, response.status_code) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +126,17 @@ class EventCursor:
         return {"Last-Event-ID": str(self.after)}
 
     def parse(self, message: ServerSentEvent) -> Event | None:
-        """Return the event in `message`, None if it only has a retry time."""
+        """Return the event in `message`, None if it only has a retry time.
+
+        Raises:
+            UnreadableAnswerError: if it is malformed.
+        """
         if not message.data:
             return None
-        event = Event.model_validate_json(message.data)
+        try:
+            event = Event.model_validate_json(message.data)
+        except ValueError as error:
+            raise UnreadableAnswerError.at(self.path) from error
         self.after = event.id
         return event
 
@@ -134,9 +146,15 @@ def path(*parts: object) -> str:
 
 
 def client_options(url: str, key: str | None) -> dict[str, Any]:
-    """Return the options of an HTTP client of the service at `url`."""
+    """Return the options of an HTTP client of the service at `url`.
+
+    Raises:
+        ValueError: if `url` is not an http or https address, or `key` cannot be a key.
+    """
+    if key and not (key.isascii() and key.isprintable()):
+        raise ValueError("the API key has characters that no key has")
     return {
-        "base_url": url.rstrip("/") + "/v1",
+        "base_url": service_url(url) + "/v1",
         "timeout": _RESPONSE_TIMEOUT_SECONDS,
         "headers": {"authorization": f"Bearer {key}"} if key else None,
     }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     from concurrent.futures import Future
     from typing import Any, Self
 
+    from client import connection
     from client.device import encoding, take_part
     from client.device.device_state import DeviceState
     from client.device.driver import ProgressCallback
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     from client.device.take_part import ParticipationOutcome
     from secagg.session import Registry
 else:
+    connection = LazyModule("client.connection")
     encoding = LazyModule("client.device.encoding")
     take_part = LazyModule("client.device.take_part")
 
@@ -50,7 +52,7 @@ class Device:
         patience: float | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
-            "url": take_part.service_url(url),
+            "url": connection.service_url(url),
             "policy": policy,
             "device_state": device_state,
             "token": token,

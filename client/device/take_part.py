@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Final, TypeAlias
 
-import httpx
 from pydantic import BaseModel, Field
 
+from client.connection import service_url
 from client.device.device import DEFAULT_COLLECTION, DeviceStep, StudyDevice, parse_document
 from client.device.device_state import DeviceState
 from client.device.driver import (
@@ -146,17 +146,6 @@ class _ListedStudy(BaseModel):
 
 class _StudyList(BaseModel):
     studies: tuple[_ListedStudy, ...]
-
-
-def service_url(url: str) -> str:
-    """Return `url` in one form, because one service has one identity of the device."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is not an address: {error}") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is not an http or https address")
-    return str(parsed).rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
