@@ -50,7 +50,9 @@ class Start:
 _BARE: Final = Program("python -c pass", ("-c", "pass"))
 _PROGRAMS: Final = (
     Program("import numpy", ("-c", "import numpy")),
-    Program("import client", ("-c", "from client import Analyst, take_part")),
+    Program("import blindtally", ("-c", "import blindtally")),
+    Program("Analyst, Device", ("-c", "from blindtally import Analyst, Device")),
+    Program("take_part", ("-c", "from blindtally import take_part")),
     Program("blindtally --help", (*_CLI, "--help")),
     *(Program(f"{name} --help", (*_CLI, name, "--help")) for name in ("serve", "fleet", "demo")),
     Program("params", (*_CLI, "params", "--clients", "1000")),

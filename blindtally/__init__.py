@@ -1,1 +1,183 @@
-"""The command line: it joins the parts. `cli.py` lists the commands, one module each."""
+"""Federated analytics: the public names of blindtally, for analysts and devices.
+
+    from blindtally import Analyst, Device, Policy, Tracked, Utf8
+
+Programs import these names and those of `blindtally.errors`; docs/sdk.md explains them. Each is
+imported at its first use, so `import blindtally` takes a few milliseconds. Modules below `client`,
+`protocol`, `secagg` and `server` may change at any time.
+
+The other modules of this folder are the command line; `cli.py` lists its commands.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from blindtally.own_packages import import_own
+
+if TYPE_CHECKING:
+    from client.analyst.analyst import Analyst, Study
+    from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
+    from client.analyst.result_table import ResultTable
+    from client.device.blocking_device import Device
+    from client.device.device import DeviceStep
+    from client.device.device_state import DeviceState
+    from client.device.driver import EndState
+    from client.device.encoding import LeftOut, LeftOutReason
+    from client.device.policy import Policy
+    from client.device.take_part import ParticipationOutcome, take_part
+    from client.registrar import DrawRecord, Registrar, seating_rounds
+    from client.transport import Transport, http_client
+    from protocol.api.events import Event
+    from protocol.api.messages import HeavyHitter, QueryResult, RoundView, StudyView, Timeouts
+    from protocol.api.rates import ItemChanges, RoundRate
+    from protocol.api.segments import SegmentSummary
+    from protocol.domains.hashed import Hashed, HashedProduct
+    from protocol.domains.numeric import NumericInterval
+    from protocol.domains.strings import Alphabet, Listed, Product, Utf8
+    from protocol.estimates import ListQuality
+    from protocol.mechanisms.central.hierarchical_histogram import (
+        HierarchicalHistogramQuestion as HierarchicalHistogram,
+    )
+    from protocol.mechanisms.central.trie_plan import TrieHhQuestion as TrieHH
+    from protocol.mechanisms.frequency_sketches import FrequencySketchQuestion as FrequencySketch
+    from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion as AdaptiveIblt
+    from protocol.mechanisms.iblt.approximate_histogram import (
+        ApproximateHistogramQuestion as ApproximateHistogram,
+    )
+    from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion as SubsampledIblt
+    from protocol.mechanisms.number_summary import NumberSummary
+    from protocol.mechanisms.number_sums import NumberSumsQuestion as NumberSums
+    from protocol.mechanisms.quality_goal import QualityGoal
+    from protocol.mechanisms.reports.dictionary import DictionaryQuestion as FrequencyOracle
+    from protocol.mechanisms.reports.hsu2012 import BucketQuestion as Bucket
+    from protocol.mechanisms.reports.hsu2012 import GlpsQuestion as Glps
+    from protocol.mechanisms.reports.hsu2012 import JlQuestion as JohnsonLindenstrauss
+    from protocol.mechanisms.reports.prefix_extension import PrefixQuestion as PrefixExtension
+    from protocol.mechanisms.tracked.plan import TrackedQuestion as Tracked
+    from protocol.privacy.ledger import Budget, Statement
+    from protocol.question_and_plan import Terms
+    from secagg.keys import Identity
+
+_NAMES = {  # names by module; "public = name" where the name in the module differs
+    "client.analyst.analyst": "Analyst Study",
+    "client.analyst.async_analyst": "AsyncAnalyst AsyncStudy",
+    "client.analyst.result_table": "ResultTable",
+    "client.device.blocking_device": "Device",
+    "client.device.device": "DeviceStep",
+    "client.device.device_state": "DeviceState",
+    "client.device.driver": "EndState",
+    "client.device.encoding": "LeftOut LeftOutReason",
+    "client.device.policy": "Policy",
+    "client.device.take_part": "ParticipationOutcome take_part",
+    "client.registrar": "DrawRecord Registrar seating_rounds",
+    "client.transport": "Transport http_client",
+    "protocol.api.events": "Event",
+    "protocol.api.messages": "HeavyHitter QueryResult RoundView StudyView Timeouts",
+    "protocol.api.rates": "ItemChanges RoundRate",
+    "protocol.api.segments": "SegmentSummary",
+    "protocol.domains.hashed": "Hashed HashedProduct",
+    "protocol.domains.numeric": "NumericInterval",
+    "protocol.domains.strings": "Alphabet Listed Product Utf8",
+    "protocol.estimates": "ListQuality",
+    "protocol.mechanisms.central.hierarchical_histogram": (
+        "HierarchicalHistogram=HierarchicalHistogramQuestion"
+    ),
+    "protocol.mechanisms.central.trie_plan": "TrieHH=TrieHhQuestion",
+    "protocol.mechanisms.frequency_sketches": "FrequencySketch=FrequencySketchQuestion",
+    "protocol.mechanisms.iblt.adaptive": "AdaptiveIblt=AdaptiveIbltQuestion",
+    "protocol.mechanisms.iblt.approximate_histogram": (
+        "ApproximateHistogram=ApproximateHistogramQuestion"
+    ),
+    "protocol.mechanisms.iblt.subsampled": "SubsampledIblt=SubsampledIbltQuestion",
+    "protocol.mechanisms.number_summary": "NumberSummary",
+    "protocol.mechanisms.number_sums": "NumberSums=NumberSumsQuestion",
+    "protocol.mechanisms.quality_goal": "QualityGoal",
+    "protocol.mechanisms.reports.dictionary": "FrequencyOracle=DictionaryQuestion",
+    "protocol.mechanisms.reports.hsu2012": (
+        "Bucket=BucketQuestion Glps=GlpsQuestion JohnsonLindenstrauss=JlQuestion"
+    ),
+    "protocol.mechanisms.reports.prefix_extension": "PrefixExtension=PrefixQuestion",
+    "protocol.mechanisms.tracked.plan": "Tracked=TrackedQuestion",
+    "protocol.privacy.ledger": "Budget Statement",
+    "protocol.question_and_plan": "Terms",
+    "secagg.keys": "Identity",
+}
+_SOURCES = {
+    public: (module, name or public)
+    for module, names in _NAMES.items()
+    for public, _, name in (entry.partition("=") for entry in names.split())
+}
+
+__all__ = [
+    "AdaptiveIblt",
+    "Alphabet",
+    "Analyst",
+    "ApproximateHistogram",
+    "AsyncAnalyst",
+    "AsyncStudy",
+    "Bucket",
+    "Budget",
+    "Device",
+    "DeviceState",
+    "DeviceStep",
+    "DrawRecord",
+    "EndState",
+    "Event",
+    "FrequencyOracle",
+    "FrequencySketch",
+    "Glps",
+    "Hashed",
+    "HashedProduct",
+    "HeavyHitter",
+    "HierarchicalHistogram",
+    "Identity",
+    "ItemChanges",
+    "JohnsonLindenstrauss",
+    "LeftOut",
+    "LeftOutReason",
+    "ListQuality",
+    "Listed",
+    "NumberSummary",
+    "NumberSums",
+    "NumericInterval",
+    "ParticipationOutcome",
+    "Policy",
+    "PrefixExtension",
+    "Product",
+    "QualityGoal",
+    "QueryResult",
+    "Registrar",
+    "ResultTable",
+    "RoundRate",
+    "RoundView",
+    "SegmentSummary",
+    "Statement",
+    "Study",
+    "StudyView",
+    "SubsampledIblt",
+    "Terms",
+    "Timeouts",
+    "Tracked",
+    "Transport",
+    "TrieHH",
+    "Utf8",
+    "http_client",
+    "seating_rounds",
+    "take_part",
+]
+
+import_own()
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use [PEP 562]."""
+    if name not in _SOURCES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _SOURCES[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ a repetition, after Retry-After or a growing time. Repeating a request has no fu
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import httpx
 from pydantic import ValidationError
@@ -58,7 +58,10 @@ class NotFoundError(ServiceError):
 class NotAuthorisedError(ServiceError):
     """The key, token or credential is missing or not valid."""
 
-    advice = "`blindtally keys` makes API keys, `blindtally tokens` lets devices in"
+    advice = (
+        "pass an API key, which `blindtally keys create` makes; or as a device a token, which "
+        "`blindtally tokens create` makes"
+    )
 
 
 class ForbiddenError(ServiceError):
@@ -153,6 +156,19 @@ class UnavailableError(ServiceError):
     advice = "check that the server is running and its database reachable"
 
 
+class UnreadableAnswerError(ServiceError):
+    """The answer is not one of blindtally."""
+
+    advice = "check that the address is that of a blindtally service of this version"
+
+    @classmethod
+    def at(cls, place: object, status: int = httpx.codes.OK) -> Self:
+        """Return the error of a success at the URL or path `place`."""
+        title = "an answer that cannot be read"
+        detail = f"{place} answered {status} with {title}"
+        return cls(Problem(type="about:blank", title=title, status=status, detail=detail))
+
+
 ERROR_CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
     ProblemType.NOT_FOUND: NotFoundError,
     ProblemType.NOT_AUTHORISED: NotAuthorisedError,
@@ -209,7 +225,7 @@ def http_errors_as_unreachable() -> Iterator[None]:
     """Raise ServiceUnreachableError instead of an error of the HTTP library."""
     try:
         yield
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
         reason = printable(f"{type(error).__name__}: {error}")
         raise ServiceUnreachableError(reason) from error
 

@@ -18,13 +18,12 @@ from http.cookiejar import CookieJar
 from typing import Final
 
 import httpx
-import stamina
 
+from client.connection import repeated, service_url
 from client.errors import (
     TRANSIENT_STATUSES,
     check_response,
     http_errors_as_unreachable,
-    is_retryable,
     retry_after_seconds,
 )
 from protocol.api.messages import MAX_RETRY_SECONDS
@@ -50,9 +49,12 @@ def http_client(url: str) -> httpx.AsyncClient:
 
     Devices in one process need a client each: httpx scans all connections of a client twice
     whenever it takes or returns one. With a pool of 160 connections that takes seconds.
+
+    Raises:
+        ValueError: if `url` is not an http or https address.
     """
     return httpx.AsyncClient(
-        base_url=url.rstrip("/") + "/v1",
+        base_url=service_url(url) + "/v1",
         verify=_tls_context(),
         limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=10.0, pool=None),
@@ -92,15 +94,7 @@ class Transport:
     def __init__(self, client: httpx.AsyncClient, patience: float = 120.0) -> None:
         self.traffic = Traffic()
         self._client = client
-        caller = stamina.AsyncRetryingCaller(
-            None, patience, wait_max=MAX_RETRY_SECONDS, wait_jitter=0.5
-        )
-
-        def retry_delay(error: Exception) -> bool | float:
-            delay = is_retryable(error)
-            return delay if isinstance(delay, bool) else min(delay, patience)
-
-        self._retry = caller.on(retry_delay)
+        self._exchange = repeated(self._send_once, patience, jitter=0.5)
 
     async def send(
         self,
@@ -139,7 +133,7 @@ class Transport:
             raise UnsafeRequestError(f"gave out an id that makes no URL: {error}") from error
         seconds += (len(content or b"") + max_bytes) / MIN_BYTES_PER_SECOND
         with http_errors_as_unreachable():
-            return await self._retry(self._send_once, request, max_bytes, seconds)
+            return await self._exchange(request, max_bytes, seconds)
 
     async def _send_once(
         self, request: httpx.Request, max_bytes: int, seconds: float

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from blindtally import Analyst
 from blindtally.cli import COMMANDS, app
+from blindtally.commands.credentials_and_audit import create_first_credentials
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.registrar_key_files import create_key_file
-from client import Analyst
 from paper.commands import app as paper
 from protocol.api.messages import Timeouts
 from server.settings import Settings
@@ -65,6 +66,8 @@ def test_commands_in_the_documents_work(
     program, words = (paper, words[3:]) if words[:3] == FIGURES else (app, words[1:])
     if words[0] == "registrar" and "--show" in words:
         create_key_file(Path(words[1]))
+    if words[0] in ("keys", "tokens", "audit"):
+        create_first_credentials("sqlite:///blindtally.db", "service", 1)
     # These run for long, or need a service or its database: only their options are checked.
     if words[0] in SERVICE_COMMANDS or any(words[: len(long)] == long for long in LONG_COMMANDS):
         words = [*words, "--help"]
@@ -115,7 +118,7 @@ def test_the_sdk_page_is_one_program(
 ) -> None:
     monkeypatch.setattr("client.device.device_state.user_state_path", lambda name: tmp_path / name)
     monkeypatch.setattr(
-        "client.analyst.analyst.Timeouts", lambda: Timeouts(idle=60)
+        "client.analyst.requests.Timeouts", lambda: Timeouts(idle=60)
     )  # shared machines
     variables = run("sdk.md", "\n".join(blocks(ROOT / "docs" / "sdk.md", "python")), service)
     assert {row.item: row.estimate for row in variables["heavy_hitters"]} == {

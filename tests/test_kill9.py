@@ -15,7 +15,7 @@ import pytest
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.analyst import Analyst, Study
-from client.device.device import STEP_OF_PHASE, Device, DeviceStep
+from client.device.device import STEP_OF_PHASE, DeviceStep, StudyDevice
 from client.device.driver import EndState
 from client.device.encoding import make_contribution
 from client.device.journal import MemoryJournal
@@ -77,7 +77,7 @@ class Half:
     async def _device(self, index: int) -> DeviceResult:
         rng = np.random.default_rng([self.view.number, index])
         given = make_contribution(QUESTION, histogram(index), rng)
-        device = Device(Identity.generate(SystemRandom()), given, MemoryJournal())
+        device = StudyDevice(Identity.generate(SystemRandom()), given, MemoryJournal())
         async with http_client(self.service.url) as http:
             transport = Transport(http)
             part = SumParticipation(

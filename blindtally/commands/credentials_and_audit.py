@@ -6,6 +6,7 @@ The commands do not ask a service. A user who can open the database may do every
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -18,6 +19,8 @@ from blindtally.console.tables import print_parts, result_table
 from server.principals import SCOPES, Permission
 
 if TYPE_CHECKING:
+    from sqlalchemy import URL
+
     from server.db.repositories.credentials_and_audit import AccessRepository
     from server.db.schema import ApiKeyRow, EnrolmentTokenRow
 
@@ -81,7 +84,7 @@ def list_keys(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOption
     """
     rows = [
         {"id": row.id, "name": row.name, "scopes": " ".join(row.scopes), **_format_times(row)}
-        for row in _with_access(database, lambda access: access.keys())
+        for row in _with_access(database, lambda access: access.keys(), must_exist=True)
     ]
     _show_list(rows, json_path)
 
@@ -118,7 +121,7 @@ def list_tokens(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOpti
     rows = [
         {"id": row.id, "name": row.name, "used": f"{row.used} of {row.max_uses}"}
         | _format_times(row)
-        for row in _with_access(database, lambda access: access.tokens())
+        for row in _with_access(database, lambda access: access.tokens(), must_exist=True)
     ]
     _show_list(rows, json_path)
 
@@ -138,7 +141,7 @@ def revoke(
       blindtally keys revoke 3f2a0c55d1e9
       blindtally tokens revoke 77aa10bd42c0
     """
-    kind = _with_access(database, lambda access: access.revoke(name))
+    kind = _with_access(database, lambda access: access.revoke(name), must_exist=True)
     if kind is None:
         raise exit_with_error(f"there is no key, token or device {name}", code=1)
     if json_path != "-":
@@ -156,7 +159,9 @@ def audit(
     Example:
       blindtally audit --limit 20
     """
-    entries = _with_access(database, lambda access: access.audit_entries(limit, None))
+    entries = _with_access(
+        database, lambda access: access.audit_entries(limit, None), must_exist=True
+    )
     rows = [entry.model_dump(mode="json") for entry in entries]
     if json_path is None:
         for row, entry in zip(rows, entries, strict=True):
@@ -216,18 +221,22 @@ def _show_rows(rows: list[dict[str, Any]], json_path: str | None) -> None:
         print_parts(result_table([*rows[0]], [], cells))
 
 
-def _with_access(url: str, use: Callable[["AccessRepository"], Awaitable[T]]) -> T:
+def _with_access(
+    url: str, use: Callable[["AccessRepository"], Awaitable[T]], *, must_exist: bool = False
+) -> T:
     """Return the result of `use` with the access records in the database at `url`.
 
-    Tables of an older version are upgraded first.
+    Tables of an older version are upgraded first. A new database is created unless it `must_exist`.
     """
     from sqlalchemy.exc import SQLAlchemyError
 
     from server.db import migrations
-    from server.db.database import Database
+    from server.db.database import Database, parse_url
     from server.db.repositories.credentials_and_audit import AccessRepository
 
     async def run() -> T:
+        if must_exist:
+            _check_file_exists(parse_url(url))
         database = Database(url)
         try:
             await migrations.upgrade(database)
@@ -240,3 +249,12 @@ def _with_access(url: str, use: Callable[["AccessRepository"], Awaitable[T]]) ->
     except (ValueError, migrations.UnknownSchemaError, SQLAlchemyError) as error:
         reason = getattr(error, "orig", None) or error
         raise exit_with_error(f"the database cannot be used: {reason}", code=1) from None
+
+
+def _check_file_exists(url: "URL") -> None:
+    """Raise ValueError if `url` names a file of SQLite that does not exist."""
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+        raise ValueError(
+            f"there is no file {url.database}: run this in the folder of the service, or pass "
+            "--database"
+        )

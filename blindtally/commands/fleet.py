@@ -135,8 +135,6 @@ def fleet(
       blindtally fleet --create --devices 60 --rounds 3
       blindtally fleet --study 3f2a0c55d1e9b7a4
     """
-    import stamina.instrumentation
-
     from blindtally.console.service_connection import open_analyst, service_error_exit
     from blindtally.fleet_run.registrar_key_files import load_or_create_key_file, load_registrar_of
     from blindtally.fleet_run.results import InexactSumError
@@ -173,7 +171,6 @@ def fleet(
         behaviour = FleetBehaviour(Arrivals(arrivals), over, slow, pause, dropouts)
     except ValueError as error:
         raise exit_with_error(error) from None
-    stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices would log the same
     default_cohort = min_cohort_for(devices or DEFAULT_DEVICES) if new else DEFAULT_MIN_COHORT
     try:
         policy = Policy(

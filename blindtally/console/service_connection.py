@@ -10,6 +10,7 @@ from blindtally.console.errors import exit_with_error
 from client.analyst.analyst import Analyst
 from client.errors import (
     BadRequestError,
+    NotAuthorisedError,
     NotFoundError,
     ServiceError,
     ServiceUnreachableError,
@@ -21,6 +22,8 @@ _TIMEOUT_SECONDS: Final = 30.0
 _ADVICE: Final[dict[type[ServiceError], str]] = {
     NotFoundError: "check --url and the id; the dashboard, or /v1/studies, lists the studies",
     BadRequestError: "",
+    NotAuthorisedError: "pass a key by --key or in BLINDTALLY_API_KEY; "
+    "`blindtally keys create NAME`, where the service runs, makes one",
     WrongStateError: "the study's page on the dashboard shows its state",
 }
 

@@ -75,7 +75,6 @@ def demo(
     rounds = rounds or (FULL_ROUNDS if full else DEFAULT_ROUNDS)
     options = locals().items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
-    import stamina.instrumentation
 
     from blindtally.demo.run_and_result_files import create_folder, run_demo, write_results
     from blindtally.fleet_run.setup import build_setup
@@ -98,6 +97,5 @@ def demo(
         folder = create_folder(out)
     except (ValueError, OSError) as error:
         raise exit_with_error(error) from None
-    stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices would log the same
     results = run_demo(console, folder, setup, settings)
     write_results(console, folder, results, json_path)

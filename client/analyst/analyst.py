@@ -12,38 +12,47 @@ Each method is one request, or one request per page. It is repeated if the servi
 for a moment. Cancelling a call closes its connection and changes nothing else: the study goes on.
 """
 
+from __future__ import annotations
+
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Final
 
-import httpx
+from client.lazy_modules import LazyModule
 
-from client.analyst import requests
-from client.analyst.requests import ApiRequest, EventCursor, RoundChanges
-from client.analyst.result_table import ResultTable
-from client.analyst.sender import Sender
-from protocol.api.events import Event
-from protocol.api.messages import (
-    HeavyHitter,
-    PopulationRequest,
-    PopulationView,
-    QueryResult,
-    QueryResults,
-    RoundView,
-    StudyRequest,
-    StudyView,
-    Timeouts,
-)
-from protocol.api.rates import ItemChanges, RoundRate, RoundRates
-from protocol.api.segments import SegmentSummaries, SegmentSummary
-from protocol.estimates import ListQuality
-from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
-from protocol.mechanisms.quality_goal import QualityGoal
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
-from protocol.privacy.ledger import Budget, Statement
-from protocol.quantiles.cdf import Estimator
-from protocol.question_and_plan import Terms
-from secagg.ring import Ring, Vector
+if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Self
+
+    import httpx
+
+    from client.analyst import requests, sender
+    from client.analyst.requests import ApiRequest
+    from client.analyst.result_table import ResultTable
+    from client.analyst.sender import Sender
+    from protocol.api.events import Event
+    from protocol.api.messages import (
+        HeavyHitter,
+        PopulationView,
+        QueryResult,
+        RoundView,
+        StudyView,
+        Timeouts,
+    )
+    from protocol.api.rates import ItemChanges, RoundRate
+    from protocol.api.segments import SegmentSummary
+    from protocol.estimates import ListQuality
+    from protocol.mechanisms.number_summary import NumberSummary
+    from protocol.mechanisms.quality_goal import QualityGoal
+    from protocol.mechanisms.registry import AnyQuestion
+    from protocol.privacy.ledger import Budget, Statement
+    from protocol.quantiles.cdf import Estimator
+    from protocol.question_and_plan import Terms
+    from secagg.ring import Vector
+else:
+    sender = LazyModule("client.analyst.sender")
+    requests = LazyModule("client.analyst.requests")
+
+DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
 
 
 class Study:
@@ -64,15 +73,15 @@ class Study:
 
     def refresh(self) -> StudyView:
         """Return the current state of the study; raises NotFoundError if it does not exist."""
-        return self._update(requests.get(StudyView, "studies", self.id))
+        return self._update(requests.study(self.id))
 
     def start(self) -> StudyView:
         """Start the study; a running study does not change."""
-        return self._update(requests.post(StudyView, "studies", self.id, "start"))
+        return self._update(requests.change_study(self.id, "start"))
 
     def stop(self) -> StudyView:
         """Stop the study permanently: it opens no further round."""
-        return self._update(requests.post(StudyView, "studies", self.id, "stop"))
+        return self._update(requests.change_study(self.id, "stop"))
 
     def _update(self, request: ApiRequest[StudyView]) -> StudyView:
         self.view = self._sender.send(request)
@@ -84,8 +93,7 @@ class Study:
 
     def round(self, number: int) -> RoundView:
         """Return the current state of one round; raises NotFoundError before it exists."""
-        request = requests.get(RoundView, "studies", self.id, "rounds", number)
-        return self._sender.send(request)
+        return self._sender.send(requests.round_view(self.id, number))
 
     def cohort_sum(self, view: RoundView, cohort: int = 0) -> Vector:
         """Return the sum of the vectors of one cohort of the round in `view`.
@@ -94,9 +102,7 @@ class Study:
             WrongPhaseError: if the sum does not exist yet.
             CohortFailedError: if the sum will never exist.
         """
-        ring: Ring = SUM_MECHANISMS[view.plan.question.mechanism].ring(view.plan)
-        path = requests.path("studies", self.id, "rounds", view.number, "cohorts", cohort, "sum")
-        return self._sender.send(ApiRequest("GET", path, ring.unpack))
+        return self._sender.send(requests.cohort_sum(self.id, view, cohort))
 
     def heavy_hitters(self) -> ResultTable[HeavyHitter]:
         """Return the items found so far, most frequent first."""
@@ -107,17 +113,14 @@ class Study:
 
         With `threshold`, only items that reach it; it is at least the study's.
         """
-        request = requests.top_items(self.id, k, threshold)
-        page = self._sender.send(request)
-        return ResultTable(page.heavy_hitters, requests.TOP_COLUMNS)
+        return self._sender.send(requests.top_items(self.id, k, threshold))
 
     def list_quality(self) -> ListQuality | None:
         """Return the expected precision of the heavy hitters, and what the list does not show.
 
         None if the mechanism does not estimate it, or before the first sum.
         """
-        page = self._sender.send(requests.list_quality(self.id))
-        return page.quality
+        return self._sender.send(requests.list_quality(self.id))
 
     def series(self, items: Sequence[str]) -> ResultTable[RoundRate]:
         """Return the rate of each heavy hitter in `items` by round, per 1,000 devices.
@@ -126,9 +129,7 @@ class Study:
             NotFoundError: if an item is not a heavy hitter.
             WrongStateError: if the mechanism keeps totals only, or no round has a sum yet.
         """
-        request = requests.get(RoundRates, "studies", self.id, "series", item=items)
-        page = self._sender.send(request)
-        return ResultTable(page.rates, RoundRate.model_fields)
+        return self._sender.send(requests.series(self.id, items))
 
     def changes(
         self,
@@ -146,20 +147,15 @@ class Study:
             WrongStateError: if the mechanism keeps totals only, or fewer than two rounds have sums.
         """
         ranges = requests.round_ranges(before=before, after=after)
-        return self._changes(false_discovery_rate, "changes", **ranges)
+        return self._sender.send(requests.changes(self.id, false_discovery_rate, ranges))
 
-    def compare(self, other: "Study | str", *, false_discovery_rate: float = 0.05) -> ItemChanges:
+    def compare(self, other: Study | str, *, false_discovery_rate: float = 0.05) -> ItemChanges:
         """Return the rates of the heavy hitters of this study, and of the `other` one as the later.
 
         A `change` is None where they do not differ at the false-discovery rate.
         """
         study = other if isinstance(other, str) else other.id
-        return self._changes(false_discovery_rate, "compare", study)
-
-    def _changes(self, false_discovery_rate: float, *parts: str, **params: object) -> ItemChanges:
-        params |= {"false_discovery_rate": false_discovery_rate, "limit": requests.MAX_CHANGES}
-        request = requests.get(ItemChanges, "studies", self.id, *parts, **params)
-        return self._sender.send(request)
+        return self._sender.send(requests.comparison(self.id, study, false_discovery_rate))
 
     def quantiles(
         self, q: Sequence[float], *, estimator: Estimator = "ratio", beta: float = 0.05
@@ -214,9 +210,7 @@ class Study:
             WrongStateError: if no segment has enough devices yet.
             BadRequestError: if the study sums no numbers.
         """
-        path = "studies", self.id, "numbers"
-        page = self._sender.send(requests.get(NumberSummaries, *path, beta=beta))
-        return ResultTable(page.results, NumberSummary.model_fields)
+        return self._sender.send(requests.numbers(self.id, beta))
 
     def segments(self, limit: int = 10) -> ResultTable[SegmentSummary]:
         """Return the total, the share and at most `limit` items of each segment.
@@ -224,29 +218,24 @@ class Study:
         Raises:
             BadRequestError: if the domain of the study has no segments.
         """
-        path = "studies", self.id, "segments"
-        page = self._sender.send(requests.get(SegmentSummaries, *path, limit=limit))
-        return ResultTable(page.segments, SegmentSummary.model_fields)
+        return self._sender.send(requests.segments(self.id, limit))
 
     def _query(
         self, kind: str, estimator: Estimator, beta: float, **params: object
     ) -> ResultTable[QueryResult]:
-        params |= {"estimator": estimator, "beta": beta}
-        page = self._sender.send(requests.get(QueryResults, "studies", self.id, kind, **params))
-        return ResultTable(page.results, QueryResult.model_fields)
+        request = requests.query(self.id, kind, estimator=estimator, beta=beta, **params)
+        return self._sender.send(request)
 
     def privacy(self, delta: float | None = None) -> Statement:
         """Return the privacy loss of a device to each party, at `delta` or the study's value."""
-        return self._sender.send(
-            requests.get(Statement, "studies", self.id, "privacy", delta=delta)
-        )
+        return self._sender.send(requests.privacy("studies", self.id, delta))
 
     def watch(self, every: float = 0.5) -> Iterator[RoundView]:
         """Yield each round when it has changed, until the study ends.
 
         `every` is the number of seconds between two requests.
         """
-        changes = RoundChanges()
+        changes = requests.RoundChanges()
         while True:
             view = self.refresh()  # first: a study that has ended opens no further round
             listing = requests.rounds(self.id, changes.last_finished_round)
@@ -274,7 +263,7 @@ class Study:
             NotFoundError: if the study does not exist.
             ServiceUnreachableError: if the service is out of reach for too long.
         """
-        return self._sender.events(EventCursor(self.id, after))
+        return self._sender.events(requests.EventCursor(self.id, after))
 
 
 class Analyst:
@@ -289,10 +278,10 @@ class Analyst:
         url: str,
         key: str | None = None,
         *,
-        patience: float = requests.DEFAULT_PATIENCE_SECONDS,
+        patience: float = DEFAULT_PATIENCE_SECONDS,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._sender = Sender(url, key, patience, transport)
+        self._sender = sender.Sender(url, key, patience, transport)
 
     def __enter__(self) -> Self:
         return self
@@ -340,22 +329,23 @@ class Analyst:
             ServiceUnreachableError: if no answer came. The study may exist: call again with the
                 same `key`, or look for it in `studies`.
         """
-        request = StudyRequest(
+        request = requests.create_study(
+            key,
             name=name,
             question=question,
             terms=requests.study_terms(terms, devices, cohorts, registrar),
             rounds=rounds,
-            timeouts=timeouts or Timeouts(),
+            timeouts=timeouts,
             start=start,
             population=population,
             stop_at=stop_at,
         )
-        view = self._sender.send(requests.create_study(request, key))
+        view = self._sender.send(request)
         return Study(self._sender, view)
 
     def study(self, study: str) -> Study:
         """Return the study with the id `study`; raises NotFoundError if it does not exist."""
-        view = self._sender.send(requests.get(StudyView, "studies", study))
+        view = self._sender.send(requests.study(study))
         return Study(self._sender, view)
 
     def studies(self) -> Iterator[Study]:
@@ -368,16 +358,11 @@ class Analyst:
 
         Without a budget, its studies may ask for exact sums, but of one study at a time.
         """
-        path = requests.path("populations", name)
-        content = PopulationRequest(budget=budget).model_dump_json()
-        parse = PopulationView.model_validate_json
-        return self._sender.send(ApiRequest("PUT", path, parse, content=content))
+        return self._sender.send(requests.create_population(name, budget))
 
     def population_privacy(self, name: str, delta: float | None = None) -> Statement:
         """Return the privacy loss of all studies of a population, and its remaining budget."""
-        return self._sender.send(
-            requests.get(Statement, "populations", name, "privacy", delta=delta)
-        )
+        return self._sender.send(requests.privacy("populations", name, delta))
 
     def populations(self) -> ResultTable[PopulationView]:
         """Return all populations, by name."""

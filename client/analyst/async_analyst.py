@@ -11,38 +11,47 @@ Each method is one request, or one request per page. It is repeated if the servi
 for a moment. Cancelling a call closes its connection and changes nothing else: the study goes on.
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Final
 
-import httpx
+from client.lazy_modules import LazyModule
 
-from client.analyst import requests
-from client.analyst.async_sender import AsyncSender
-from client.analyst.requests import ApiRequest, EventCursor, RoundChanges
-from client.analyst.result_table import ResultTable
-from protocol.api.events import Event
-from protocol.api.messages import (
-    HeavyHitter,
-    PopulationRequest,
-    PopulationView,
-    QueryResult,
-    QueryResults,
-    RoundView,
-    StudyRequest,
-    StudyView,
-    Timeouts,
-)
-from protocol.api.rates import ItemChanges, RoundRate, RoundRates
-from protocol.api.segments import SegmentSummaries, SegmentSummary
-from protocol.estimates import ListQuality
-from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
-from protocol.mechanisms.quality_goal import QualityGoal
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
-from protocol.privacy.ledger import Budget, Statement
-from protocol.quantiles.cdf import Estimator
-from protocol.question_and_plan import Terms
-from secagg.ring import Ring, Vector
+if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from typing import Self
+
+    import httpx
+
+    from client.analyst import async_sender, requests
+    from client.analyst.async_sender import AsyncSender
+    from client.analyst.requests import ApiRequest
+    from client.analyst.result_table import ResultTable
+    from protocol.api.events import Event
+    from protocol.api.messages import (
+        HeavyHitter,
+        PopulationView,
+        QueryResult,
+        RoundView,
+        StudyView,
+        Timeouts,
+    )
+    from protocol.api.rates import ItemChanges, RoundRate
+    from protocol.api.segments import SegmentSummary
+    from protocol.estimates import ListQuality
+    from protocol.mechanisms.number_summary import NumberSummary
+    from protocol.mechanisms.quality_goal import QualityGoal
+    from protocol.mechanisms.registry import AnyQuestion
+    from protocol.privacy.ledger import Budget, Statement
+    from protocol.quantiles.cdf import Estimator
+    from protocol.question_and_plan import Terms
+    from secagg.ring import Vector
+else:
+    async_sender = LazyModule("client.analyst.async_sender")
+    requests = LazyModule("client.analyst.requests")
+
+DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
 
 
 class AsyncStudy:
@@ -63,15 +72,15 @@ class AsyncStudy:
 
     async def refresh(self) -> StudyView:
         """Return the current state of the study; raises NotFoundError if it does not exist."""
-        return await self._update(requests.get(StudyView, "studies", self.id))
+        return await self._update(requests.study(self.id))
 
     async def start(self) -> StudyView:
         """Start the study; a running study does not change."""
-        return await self._update(requests.post(StudyView, "studies", self.id, "start"))
+        return await self._update(requests.change_study(self.id, "start"))
 
     async def stop(self) -> StudyView:
         """Stop the study permanently: it opens no further round."""
-        return await self._update(requests.post(StudyView, "studies", self.id, "stop"))
+        return await self._update(requests.change_study(self.id, "stop"))
 
     async def _update(self, request: ApiRequest[StudyView]) -> StudyView:
         self.view = await self._sender.send(request)
@@ -83,8 +92,7 @@ class AsyncStudy:
 
     async def round(self, number: int) -> RoundView:
         """Return the current state of one round; raises NotFoundError before it exists."""
-        request = requests.get(RoundView, "studies", self.id, "rounds", number)
-        return await self._sender.send(request)
+        return await self._sender.send(requests.round_view(self.id, number))
 
     async def cohort_sum(self, view: RoundView, cohort: int = 0) -> Vector:
         """Return the sum of the vectors of one cohort of the round in `view`.
@@ -93,9 +101,7 @@ class AsyncStudy:
             WrongPhaseError: if the sum does not exist yet.
             CohortFailedError: if the sum will never exist.
         """
-        ring: Ring = SUM_MECHANISMS[view.plan.question.mechanism].ring(view.plan)
-        path = requests.path("studies", self.id, "rounds", view.number, "cohorts", cohort, "sum")
-        return await self._sender.send(ApiRequest("GET", path, ring.unpack))
+        return await self._sender.send(requests.cohort_sum(self.id, view, cohort))
 
     async def heavy_hitters(self) -> ResultTable[HeavyHitter]:
         """Return the items found so far, most frequent first."""
@@ -106,17 +112,14 @@ class AsyncStudy:
 
         With `threshold`, only items that reach it; it is at least the study's.
         """
-        request = requests.top_items(self.id, k, threshold)
-        page = await self._sender.send(request)
-        return ResultTable(page.heavy_hitters, requests.TOP_COLUMNS)
+        return await self._sender.send(requests.top_items(self.id, k, threshold))
 
     async def list_quality(self) -> ListQuality | None:
         """Return the expected precision of the heavy hitters, and what the list does not show.
 
         None if the mechanism does not estimate it, or before the first sum.
         """
-        page = await self._sender.send(requests.list_quality(self.id))
-        return page.quality
+        return await self._sender.send(requests.list_quality(self.id))
 
     async def series(self, items: Sequence[str]) -> ResultTable[RoundRate]:
         """Return the rate of each heavy hitter in `items` by round, per 1,000 devices.
@@ -125,9 +128,7 @@ class AsyncStudy:
             NotFoundError: if an item is not a heavy hitter.
             WrongStateError: if the mechanism keeps totals only, or no round has a sum yet.
         """
-        request = requests.get(RoundRates, "studies", self.id, "series", item=items)
-        page = await self._sender.send(request)
-        return ResultTable(page.rates, RoundRate.model_fields)
+        return await self._sender.send(requests.series(self.id, items))
 
     async def changes(
         self,
@@ -145,24 +146,17 @@ class AsyncStudy:
             WrongStateError: if the mechanism keeps totals only, or fewer than two rounds have sums.
         """
         ranges = requests.round_ranges(before=before, after=after)
-        return await self._changes(false_discovery_rate, "changes", **ranges)
+        return await self._sender.send(requests.changes(self.id, false_discovery_rate, ranges))
 
     async def compare(
-        self, other: "AsyncStudy | str", *, false_discovery_rate: float = 0.05
+        self, other: AsyncStudy | str, *, false_discovery_rate: float = 0.05
     ) -> ItemChanges:
         """Return the rates of the heavy hitters of this study, and of the `other` one as the later.
 
         A `change` is None where they do not differ at the false-discovery rate.
         """
         study = other if isinstance(other, str) else other.id
-        return await self._changes(false_discovery_rate, "compare", study)
-
-    async def _changes(
-        self, false_discovery_rate: float, *parts: str, **params: object
-    ) -> ItemChanges:
-        params |= {"false_discovery_rate": false_discovery_rate, "limit": requests.MAX_CHANGES}
-        request = requests.get(ItemChanges, "studies", self.id, *parts, **params)
-        return await self._sender.send(request)
+        return await self._sender.send(requests.comparison(self.id, study, false_discovery_rate))
 
     async def quantiles(
         self, q: Sequence[float], *, estimator: Estimator = "ratio", beta: float = 0.05
@@ -217,9 +211,7 @@ class AsyncStudy:
             WrongStateError: if no segment has enough devices yet.
             BadRequestError: if the study sums no numbers.
         """
-        path = "studies", self.id, "numbers"
-        page = await self._sender.send(requests.get(NumberSummaries, *path, beta=beta))
-        return ResultTable(page.results, NumberSummary.model_fields)
+        return await self._sender.send(requests.numbers(self.id, beta))
 
     async def segments(self, limit: int = 10) -> ResultTable[SegmentSummary]:
         """Return the total, the share and at most `limit` items of each segment.
@@ -227,31 +219,24 @@ class AsyncStudy:
         Raises:
             BadRequestError: if the domain of the study has no segments.
         """
-        path = "studies", self.id, "segments"
-        page = await self._sender.send(requests.get(SegmentSummaries, *path, limit=limit))
-        return ResultTable(page.segments, SegmentSummary.model_fields)
+        return await self._sender.send(requests.segments(self.id, limit))
 
     async def _query(
         self, kind: str, estimator: Estimator, beta: float, **params: object
     ) -> ResultTable[QueryResult]:
-        params |= {"estimator": estimator, "beta": beta}
-        page = await self._sender.send(
-            requests.get(QueryResults, "studies", self.id, kind, **params)
-        )
-        return ResultTable(page.results, QueryResult.model_fields)
+        request = requests.query(self.id, kind, estimator=estimator, beta=beta, **params)
+        return await self._sender.send(request)
 
     async def privacy(self, delta: float | None = None) -> Statement:
         """Return the privacy loss of a device to each party, at `delta` or the study's value."""
-        return await self._sender.send(
-            requests.get(Statement, "studies", self.id, "privacy", delta=delta)
-        )
+        return await self._sender.send(requests.privacy("studies", self.id, delta))
 
     async def watch(self, every: float = 0.5) -> AsyncIterator[RoundView]:
         """Yield each round when it has changed, until the study ends.
 
         `every` is the number of seconds between two requests.
         """
-        changes = RoundChanges()
+        changes = requests.RoundChanges()
         while True:
             view = await self.refresh()  # first: a study that has ended opens no further round
             listing = requests.rounds(self.id, changes.last_finished_round)
@@ -279,7 +264,7 @@ class AsyncStudy:
             NotFoundError: if the study does not exist.
             ServiceUnreachableError: if the service is out of reach for too long.
         """
-        return self._sender.events(EventCursor(self.id, after))
+        return self._sender.events(requests.EventCursor(self.id, after))
 
 
 class AsyncAnalyst:
@@ -294,10 +279,10 @@ class AsyncAnalyst:
         url: str,
         key: str | None = None,
         *,
-        patience: float = requests.DEFAULT_PATIENCE_SECONDS,
+        patience: float = DEFAULT_PATIENCE_SECONDS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._sender = AsyncSender(url, key, patience, transport)
+        self._sender = async_sender.AsyncSender(url, key, patience, transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -345,22 +330,23 @@ class AsyncAnalyst:
             ServiceUnreachableError: if no answer came. The study may exist: call again with the
                 same `key`, or look for it in `studies`.
         """
-        request = StudyRequest(
+        request = requests.create_study(
+            key,
             name=name,
             question=question,
             terms=requests.study_terms(terms, devices, cohorts, registrar),
             rounds=rounds,
-            timeouts=timeouts or Timeouts(),
+            timeouts=timeouts,
             start=start,
             population=population,
             stop_at=stop_at,
         )
-        view = await self._sender.send(requests.create_study(request, key))
+        view = await self._sender.send(request)
         return AsyncStudy(self._sender, view)
 
     async def study(self, study: str) -> AsyncStudy:
         """Return the study with the id `study`; raises NotFoundError if it does not exist."""
-        view = await self._sender.send(requests.get(StudyView, "studies", study))
+        view = await self._sender.send(requests.study(study))
         return AsyncStudy(self._sender, view)
 
     async def studies(self) -> AsyncIterator[AsyncStudy]:
@@ -373,16 +359,11 @@ class AsyncAnalyst:
 
         Without a budget, its studies may ask for exact sums, but of one study at a time.
         """
-        path = requests.path("populations", name)
-        content = PopulationRequest(budget=budget).model_dump_json()
-        parse = PopulationView.model_validate_json
-        return await self._sender.send(ApiRequest("PUT", path, parse, content=content))
+        return await self._sender.send(requests.create_population(name, budget))
 
     async def population_privacy(self, name: str, delta: float | None = None) -> Statement:
         """Return the privacy loss of all studies of a population, and its remaining budget."""
-        return await self._sender.send(
-            requests.get(Statement, "populations", name, "privacy", delta=delta)
-        )
+        return await self._sender.send(requests.privacy("populations", name, delta))
 
     async def populations(self) -> ResultTable[PopulationView]:
         """Return all populations, by name."""

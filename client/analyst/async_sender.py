@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
 import httpx
-import stamina
 from httpx_sse import EventSource, aconnect_sse
 
 from client.analyst.requests import (
@@ -17,14 +16,14 @@ from client.analyst.requests import (
     client_options,
 )
 from client.analyst.result_table import ResultTable
+from client.connection import repeated
 from client.errors import (
+    UnreadableAnswerError,
     WrongStateError,
     check_response,
     http_errors_as_unreachable,
-    is_retryable,
 )
 from protocol.api.events import Event, EventKind
-from protocol.api.messages import MAX_RETRY_SECONDS
 
 T = TypeVar("T")
 
@@ -36,8 +35,7 @@ class AsyncSender:
         self, url: str, key: str | None, patience: float, transport: httpx.AsyncBaseTransport | None
     ) -> None:
         self._http = httpx.AsyncClient(transport=transport, **client_options(url, key))
-        caller = stamina.AsyncRetryingCaller(None, patience, wait_max=MAX_RETRY_SECONDS)
-        self._retry = caller.on(is_retryable)
+        self._patience = patience
 
     async def send(self, request: ApiRequest[T]) -> T:
         """Return the answer to a request.
@@ -47,7 +45,7 @@ class AsyncSender:
             ServiceUnreachableError: if the service is out of reach for too long.
         """
         with http_errors_as_unreachable():
-            return await self._retry(self._send_once, request)
+            return await repeated(self._send_once, self._patience)(request)
 
     async def _send_once(self, request: ApiRequest[T]) -> T:
         return request.read(await self._http.request(**request.arguments))
@@ -75,7 +73,7 @@ class AsyncSender:
             async with AsyncExitStack() as stack:
                 try:
                     with http_errors_as_unreachable():
-                        source = await self._retry(self._open_stream, stack, cursor)
+                        source = await repeated(self._open_stream, self._patience)(stack, cursor)
                 except WrongStateError:  # the study has ended, and all its events were received
                     return
                 with suppress(httpx.TransportError):  # a broken stream is opened again below
@@ -93,6 +91,8 @@ class AsyncSender:
         if not source.response.is_success:
             await source.response.aread()
         check_response(source.response)
+        if "text/event-stream" not in source.response.headers.get("content-type", ""):
+            raise UnreadableAnswerError.at(source.response.url)
         return source
 
     async def close(self) -> None:

@@ -11,23 +11,35 @@ import httpx
 from httpx_sse import ServerSentEvent
 from pydantic import BaseModel
 
-from client.errors import check_response
+from client.analyst.result_table import ResultTable
+from client.connection import service_url
+from client.errors import UnreadableAnswerError, check_response
 from protocol.api.events import Event
 from protocol.api.messages import (
     HeavyHitter,
     HeavyHitterPage,
     PopulationPage,
+    PopulationRequest,
     PopulationView,
+    QueryResult,
+    QueryResults,
     RoundPage,
     RoundView,
     StudyPage,
     StudyRequest,
     StudyView,
+    Timeouts,
 )
+from protocol.api.rates import ItemChanges, RoundRate, RoundRates
+from protocol.api.segments import SegmentSummaries, SegmentSummary
+from protocol.estimates import ListQuality
+from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
+from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.privacy.ledger import Budget, Statement
 from protocol.question_and_plan import Terms
+from secagg.ring import Ring, Vector
 
 DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given
-DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
 RECONNECT_SECONDS: Final = 0.2  # before a broken stream of events is opened again
 ROUND_COLUMNS: Final = ("number", "state", "participants", "distinct", "opened", "closed")
 MAX_CHANGES: Final = 1000  # items with changes in one answer
@@ -65,8 +77,12 @@ class ApiRequest(Generic[T]):
         }
 
     def read(self, response: httpx.Response) -> T:
-        """Return the parsed answer; raises ServiceError if the service refused the request."""
-        return self.parse(check_response(response).content)
+        """Return the parsed answer; raises ServiceError if it is a refusal or cannot be read."""
+        check_response(response)
+        try:
+            return self.parse(response.content)
+        except ValueError as error:  # pydantic's ValidationError is one
+            raise UnreadableAnswerError.at(response.url, response.status_code) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +126,17 @@ class EventCursor:
         return {"Last-Event-ID": str(self.after)}
 
     def parse(self, message: ServerSentEvent) -> Event | None:
-        """Return the event in `message`, None if it only has a retry time."""
+        """Return the event in `message`, None if it only has a retry time.
+
+        Raises:
+            UnreadableAnswerError: if it is malformed.
+        """
         if not message.data:
             return None
-        event = Event.model_validate_json(message.data)
+        try:
+            event = Event.model_validate_json(message.data)
+        except ValueError as error:
+            raise UnreadableAnswerError.at(self.path) from error
         self.after = event.id
         return event
 
@@ -123,32 +146,44 @@ def path(*parts: object) -> str:
 
 
 def client_options(url: str, key: str | None) -> dict[str, Any]:
-    """Return the options of an HTTP client of the service at `url`."""
+    """Return the options of an HTTP client of the service at `url`.
+
+    Raises:
+        ValueError: if `url` is not an http or https address, or `key` cannot be a key.
+    """
+    if key and not (key.isascii() and key.isprintable()):
+        raise ValueError("the API key has characters that no key has")
     return {
-        "base_url": url.rstrip("/") + "/v1",
+        "base_url": service_url(url) + "/v1",
         "timeout": _RESPONSE_TIMEOUT_SECONDS,
         "headers": {"authorization": f"Bearer {key}"} if key else None,
     }
 
 
-def get(model: type[M], *parts: object, **params: object) -> ApiRequest[M]:
-    """Return the request of the `model` at a path, with those `params` that are not None."""
-    given = {name: value for name, value in params.items() if value is not None}
-    return ApiRequest("GET", path(*parts), model.model_validate_json, given)
+def study(study: str) -> ApiRequest[StudyView]:
+    """Return the request of a study's current state."""
+    return _get(StudyView, "studies", study)
 
 
-def post(model: type[M], *parts: object) -> ApiRequest[M]:
-    """Return a request without content that changes the `model` at a path."""
-    return ApiRequest("POST", path(*parts), model.model_validate_json)
+def change_study(study: str, action: str) -> ApiRequest[StudyView]:
+    """Return the request that starts or stops a study."""
+    return ApiRequest("POST", path("studies", study, action), StudyView.model_validate_json)
 
 
-def create_study(study: StudyRequest, key: str | None = None) -> ApiRequest[StudyView]:
-    """Return the request that creates `study`; without a `key`, each one creates another study."""
+def create_study(
+    key: str | None, *, timeouts: Timeouts | None, **fields: object
+) -> ApiRequest[StudyView]:
+    """Return the request that creates a study; without a `key`, each creates another study.
+
+    Raises:
+        ValueError: if a field is invalid.
+    """
+    document = StudyRequest.model_validate({"timeouts": timeouts or Timeouts(), **fields})
     return ApiRequest(
         "POST",
         path("studies"),
         StudyView.model_validate_json,
-        content=study.model_dump_json(),
+        content=document.model_dump_json(),
         idempotency_key=key or token_urlsafe(24),
     )
 
@@ -197,21 +232,115 @@ def heavy_hitters(study: str) -> PagedRequest[HeavyHitter]:
 TOP_COLUMNS = tuple(name for name in HeavyHitter.model_fields if name != "cohort_p_value")
 
 
-def top_items(study: str, k: int, threshold: float | None) -> ApiRequest[HeavyHitterPage]:
+def top_items(study: str, k: int, threshold: float | None) -> ApiRequest[ResultTable[HeavyHitter]]:
     """Return the request of the `k` most frequent items that reach a threshold."""
-    path = ("studies", study, "heavy-hitters")
-    return get(HeavyHitterPage, *path, top=k, threshold=threshold)
+
+    def parse(body: bytes) -> ResultTable[HeavyHitter]:
+        page = HeavyHitterPage.model_validate_json(body)
+        return ResultTable(page.heavy_hitters, TOP_COLUMNS)
+
+    url = path("studies", study, "heavy-hitters")
+    return ApiRequest("GET", url, parse, _given(top=k, threshold=threshold))
 
 
-def list_quality(study: str) -> ApiRequest[HeavyHitterPage]:
+def list_quality(study: str) -> ApiRequest[ListQuality | None]:
     """Return the request of the smallest page of heavy hitters, for the quality of their list."""
-    return get(HeavyHitterPage, "studies", study, "heavy-hitters", limit=1)
+
+    def parse(body: bytes) -> ListQuality | None:
+        return HeavyHitterPage.model_validate_json(body).quality
+
+    return ApiRequest("GET", path("studies", study, "heavy-hitters"), parse, {"limit": 1})
+
+
+def round_view(study: str, number: int) -> ApiRequest[RoundView]:
+    """Return the request of one round's current state."""
+    return _get(RoundView, "studies", study, "rounds", number)
+
+
+def cohort_sum(study: str, view: RoundView, cohort: int) -> ApiRequest[Vector]:
+    """Return the request of the sum of a cohort's vectors."""
+    ring: Ring = SUM_MECHANISMS[view.plan.question.mechanism].ring(view.plan)
+    url = path("studies", study, "rounds", view.number, "cohorts", cohort, "sum")
+    return ApiRequest("GET", url, ring.unpack)
+
+
+def series(study: str, items: Sequence[str]) -> ApiRequest[ResultTable[RoundRate]]:
+    """Return the request of the rates of `items` by round."""
+
+    def parse(body: bytes) -> ResultTable[RoundRate]:
+        return ResultTable(RoundRates.model_validate_json(body).rates, RoundRate.model_fields)
+
+    return ApiRequest("GET", path("studies", study, "series"), parse, {"item": items})
+
+
+def changes(
+    study: str, false_discovery_rate: float, ranges: Mapping[str, str]
+) -> ApiRequest[ItemChanges]:
+    """Return the request of the items whose rates differ between two ranges of rounds."""
+    given = {"false_discovery_rate": false_discovery_rate, "limit": MAX_CHANGES} | dict(ranges)
+    return _get(ItemChanges, "studies", study, "changes", **given)
+
+
+def comparison(study: str, other: str, false_discovery_rate: float) -> ApiRequest[ItemChanges]:
+    """Return the request of the rates of a study and of the `other` one."""
+    given = {"false_discovery_rate": false_discovery_rate, "limit": MAX_CHANGES}
+    return _get(ItemChanges, "studies", study, "compare", other, **given)
+
+
+def query(study: str, kind: str, **params: object) -> ApiRequest[ResultTable[QueryResult]]:
+    """Return the request of quantiles, ranks, masses, frequencies or the CDF of a study."""
+
+    def parse(body: bytes) -> ResultTable[QueryResult]:
+        return ResultTable(QueryResults.model_validate_json(body).results, QueryResult.model_fields)
+
+    return ApiRequest("GET", path("studies", study, kind), parse, _given(**params))
+
+
+def numbers(study: str, beta: float) -> ApiRequest[ResultTable[NumberSummary]]:
+    """Return the request of the means and variances of a study's numbers."""
+
+    def parse(body: bytes) -> ResultTable[NumberSummary]:
+        page = NumberSummaries.model_validate_json(body)
+        return ResultTable(page.results, NumberSummary.model_fields)
+
+    return ApiRequest("GET", path("studies", study, "numbers"), parse, {"beta": beta})
+
+
+def segments(study: str, limit: int) -> ApiRequest[ResultTable[SegmentSummary]]:
+    """Return the request of the totals, and of at most `limit` items, of each segment."""
+
+    def parse(body: bytes) -> ResultTable[SegmentSummary]:
+        page = SegmentSummaries.model_validate_json(body)
+        return ResultTable(page.segments, SegmentSummary.model_fields)
+
+    return ApiRequest("GET", path("studies", study, "segments"), parse, {"limit": limit})
+
+
+def privacy(collection: str, name: str, delta: float | None) -> ApiRequest[Statement]:
+    """Return the request of the privacy loss of a study or a population."""
+    return _get(Statement, collection, name, "privacy", delta=delta)
+
+
+def create_population(name: str, budget: Budget | None) -> ApiRequest[PopulationView]:
+    """Return the request that creates a population."""
+    content = PopulationRequest(budget=budget).model_dump_json()
+    parse = PopulationView.model_validate_json
+    return ApiRequest("PUT", path("populations", name), parse, content=content)
 
 
 def populations() -> PagedRequest[PopulationView]:
     """Return the request of all populations, by name."""
     columns = ("name", "budget", "created")
     return _listing(path("populations"), PopulationPage, "populations", columns)
+
+
+def _get(model: type[M], *parts: object, **params: object) -> ApiRequest[M]:
+    """Return the request of the `model` at a path, with those `params` that are not None."""
+    return ApiRequest("GET", path(*parts), model.model_validate_json, _given(**params))
+
+
+def _given(**params: object) -> dict[str, object]:
+    return {name: value for name, value in params.items() if value is not None}
 
 
 def _listing(

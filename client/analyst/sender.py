@@ -7,7 +7,6 @@ from contextlib import ExitStack, suppress
 from typing import TypeVar
 
 import httpx
-import stamina
 from httpx_sse import EventSource, connect_sse
 
 from client.analyst.requests import (
@@ -18,14 +17,14 @@ from client.analyst.requests import (
     client_options,
 )
 from client.analyst.result_table import ResultTable
+from client.connection import repeated
 from client.errors import (
+    UnreadableAnswerError,
     WrongStateError,
     check_response,
     http_errors_as_unreachable,
-    is_retryable,
 )
 from protocol.api.events import Event, EventKind
-from protocol.api.messages import MAX_RETRY_SECONDS
 
 T = TypeVar("T")
 
@@ -37,8 +36,7 @@ class Sender:
         self, url: str, key: str | None, patience: float, transport: httpx.BaseTransport | None
     ) -> None:
         self._http = httpx.Client(transport=transport, **client_options(url, key))
-        caller = stamina.RetryingCaller(None, patience, wait_max=MAX_RETRY_SECONDS)
-        self._retry = caller.on(is_retryable)
+        self._patience = patience
 
     def send(self, request: ApiRequest[T]) -> T:
         """Return the answer to a request.
@@ -48,7 +46,7 @@ class Sender:
             ServiceUnreachableError: if the service is out of reach for too long.
         """
         with http_errors_as_unreachable():
-            return self._retry(self._send_once, request)
+            return repeated(self._send_once, self._patience)(request)
 
     def _send_once(self, request: ApiRequest[T]) -> T:
         return request.read(self._http.request(**request.arguments))
@@ -75,7 +73,7 @@ class Sender:
             with ExitStack() as stack:
                 try:
                     with http_errors_as_unreachable():
-                        source = self._retry(self._open_stream, stack, cursor)
+                        source = repeated(self._open_stream, self._patience)(stack, cursor)
                 except WrongStateError:  # the study has ended, and all its events were received
                     return
                 with suppress(httpx.TransportError):  # a broken stream is opened again below
@@ -93,6 +91,8 @@ class Sender:
         if not source.response.is_success:
             source.response.read()
         check_response(source.response)
+        if "text/event-stream" not in source.response.headers.get("content-type", ""):
+            raise UnreadableAnswerError.at(source.response.url)
         return source
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ def steps_in_mode(mode: Mode) -> tuple[DeviceStep, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class StudyDevice:
     """A device as one study knows it.
 
     Attributes:
@@ -92,7 +92,7 @@ class RoundParticipation(ABC):
 
     transport: Transport
     view: RoundView
-    device: Device
+    device: StudyDevice
     _: KW_ONLY
     policy: Policy
     secrets: Random

@@ -7,7 +7,9 @@ estimates of the sum of these contributions.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+from numbers import Real
 from typing import TypeAlias
 
 import numpy as np
@@ -24,13 +26,29 @@ Items: TypeAlias = (
 )
 
 
+class LeftOutReason(StrEnum):
+    """The reason why a device leaves out some of its records."""
+
+    OUTSIDE_DOMAIN = "outside the domain"  # of the question
+    TOO_MANY_COPIES = "more copies of an item than the policy allows"
+    OVER_BOUND = "beyond the contribution bound"  # of the question: a random part
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The records of a device that are in no vector and no report: `count` in all, of `items`."""
+
+    reason: LeftOutReason
+    count: int
+    items: tuple[str, ...] = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """The histogram that a device adds to one study, and the numbers of records left out."""
+    """The histogram that a device adds to one study, and the records that it leaves out."""
 
     histogram: Histogram
-    outside_domain: int
-    over_bound: int  # beyond the contribution bound, or more copies of an item than allowed
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def count_items(items: Items) -> Histogram:
@@ -39,12 +57,17 @@ def count_items(items: Items) -> Histogram:
     In a mapping, the value of an item is its count, and the value of a segment a list of its items.
 
     Raises:
-        ValueError: if a segment contains the separator of segments and items.
+        ValueError: if `items` is one text, an item is neither text nor number, or a segment
+            contains the separator of segments and items.
     """
+    if isinstance(items, str | bytes):  # an iterable of characters, which are nobody's items
+        raise ValueError(  # noqa: TRY004 - a caller's mistake, as the others here
+            f"items must be a list, not one text: pass [{items!r}]"
+        )
     counts = Counter[str]()
     if not isinstance(items, Mapping):
         for record in items:
-            counts[_pair(*record) if isinstance(record, tuple) else str(record)] += 1
+            counts[_pair(*record) if isinstance(record, tuple) else _text(record)] += 1
         return dict(counts)
     for key, value in items.items():
         if isinstance(value, Iterable):
@@ -59,7 +82,14 @@ def _pair(segment: str, item: str | float) -> str:
     """Return the item of a `Product` for a pair."""
     if SEGMENT_SEPARATOR in segment:
         raise ValueError(f"a segment contains no {SEGMENT_SEPARATOR!r}, got {segment!r}")
-    return f"{segment}{SEGMENT_SEPARATOR}{item}"
+    return f"{segment}{SEGMENT_SEPARATOR}{_text(item)}"
+
+
+def _text(item: object) -> str:
+    """Return a text, or the text of a number; raises ValueError for None, bytes and others."""
+    if isinstance(item, str | Real):
+        return str(item)
+    raise ValueError(f"an item is a text or a number, got {item!r}")
 
 
 def make_contribution(
@@ -72,16 +102,28 @@ def make_contribution(
 
     An item counts at most `max_copies` times, or any number of times if that is None.
     """
-    inside = Counter[str]()
+    inside, outside = Counter[str](), Counter[str]()
     for item, count in holdings.items():
         canonical = question.canonical(item) if count else None
         if canonical is not None:
             inside[canonical] += count
-    total = sum(inside.values())
-    limited = {item: min(count, max_copies or count) for item, count in inside.items()}
+        else:
+            outside[item] += count
+    limited = Counter({item: min(count, max_copies or count) for item, count in inside.items()})
     histogram = clip(limited, question.contribution, rng)
-    outside = sum(holdings.values()) - total
-    return Contribution(histogram, outside, total - sum(histogram.values()))
+    left_out = {
+        LeftOutReason.OUTSIDE_DOMAIN: outside,
+        LeftOutReason.TOO_MANY_COPIES: inside - limited,
+        LeftOutReason.OVER_BOUND: limited - Counter(histogram),
+    }
+    return Contribution(
+        histogram,
+        tuple(
+            LeftOut(reason, count, tuple(items))
+            for reason, items in left_out.items()
+            if (count := sum(items.values()))
+        ),
+    )
 
 
 def encode(

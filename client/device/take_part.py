@@ -15,20 +15,21 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Final, TypeAlias
 
-import httpx
 from pydantic import BaseModel, Field
 
-from client.device.device import DEFAULT_COLLECTION, Device, DeviceStep, parse_document
+from client.connection import service_url
+from client.device.device import DEFAULT_COLLECTION, DeviceStep, StudyDevice, parse_document
 from client.device.device_state import DeviceState
 from client.device.driver import (
     EndState,
+    ProgressCallback,
     RoundEnd,
     enrol_device,
     participation_type,
     run_participation,
     wait_for_open_round,
 )
-from client.device.encoding import Items, count_items, make_contribution
+from client.device.encoding import Items, LeftOut, count_items, make_contribution
 from client.device.journal import Journal, JournalError
 from client.device.policy import Policy
 from client.errors import MAX_RETRY_AFTER_SECONDS, NoRoundError, NotAuthorisedError, WrongStateError
@@ -56,6 +57,7 @@ class ParticipationOutcome:
         last_step: the last step that the device took, None before the first.
         bytes_sent, bytes_received: bytes of HTTP.
         error: the reason, if the device did not finish.
+        left_out: the records that the device left out of its vector or report, by reason.
     """
 
     study: str
@@ -67,6 +69,7 @@ class ParticipationOutcome:
     bytes_sent: int = 0
     bytes_received: int = 0
     error: str = ""
+    left_out: tuple[LeftOut, ...] = ()
 
 
 async def take_part(  # noqa: PLR0913 - devices differ in all of these
@@ -81,6 +84,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     enrolment_signer: EnrolmentSigner | None = None,
     wait: float = 0.0,
     patience: float = DEFAULT_PATIENCE_SECONDS,
+    on_progress: ProgressCallback = lambda _step: None,
 ) -> tuple[ParticipationOutcome, ...]:
     """Let one device with `items` take part in a round of one study; return the outcomes.
 
@@ -95,13 +99,14 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     default `device_state` is that of the current user on this machine: several devices on one
     machine need one folder each. A closed service admits the device by an enrolment `token`. If a
     study has a registrar, `enrolment_signer` returns the registrar's signature under the device's
-    identity. A service out of reach is tried again for `patience` seconds.
+    identity. A service out of reach is tried again for `patience` seconds. `on_progress` receives
+    each step of the device, and the end of its part unless it finished.
 
     Cancelling the call drops the device out. Messages that were recorded count as sent.
 
     Raises:
-        ValueError: if `collection` is empty, `url` is not an http or https address, or a segment
-            contains ":".
+        ValueError: if `items` is one text instead of a list, `collection` is empty, `url` is not
+            an http or https address, or a segment contains ":".
         JournalError: if a message cannot be recorded, so that it is not sent; or if another
             process runs the device, or its folder is an older copy.
         ServiceError, ServiceUnreachableError, UnsafeRequestError: if the service does not list its
@@ -113,7 +118,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     histogram = count_items(items)
     if device_state is None:
         device_state = await asyncio.to_thread(DeviceState.on_disk)
-    url = _service_url(url)
+    url = service_url(url)
     run = _DeviceRun(
         url,
         histogram,
@@ -123,6 +128,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
         token,
         enrolment_signer,
         patience,
+        on_progress,
     )
     start = time.monotonic()
     with device_state.running():
@@ -142,17 +148,6 @@ class _StudyList(BaseModel):
     studies: tuple[_ListedStudy, ...]
 
 
-def _service_url(url: str) -> str:
-    """Return `url` in one form, because one service has one identity of the device."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is not an address: {error}") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is not an http or https address")
-    return str(parsed).rstrip("/")
-
-
 @dataclass(frozen=True, slots=True)
 class _DeviceRun:
     """A device at a service."""
@@ -165,6 +160,7 @@ class _DeviceRun:
     token: str | None = field(repr=False)
     enrolment_signer: EnrolmentSigner | None
     patience: float
+    on_progress: ProgressCallback
 
     @property
     def journal(self) -> Journal:
@@ -212,9 +208,11 @@ class _DeviceRun:
     ) -> ParticipationOutcome:
         view: RoundView | None = None
         assignment: SlotAssignment | None = None
+        left_out: tuple[LeftOut, ...] = ()
         try:
             view = await self._open_round(transport, study, after, wait)
             device = await self._device(transport, view, study)
+            left_out = device.contribution.left_out
             participation = participation_type(view.plan)(
                 transport,
                 view,
@@ -227,8 +225,9 @@ class _DeviceRun:
             raise
         except Exception as error:  # of any kind: it ends this study, and no other
             end = _end_before_joining(error)
+            self.on_progress(end.state)
         else:
-            end = await run_participation(participation, study)
+            end = await run_participation(participation, study, self.on_progress)
             assignment = participation.assignment
         return ParticipationOutcome(
             study,
@@ -240,6 +239,7 @@ class _DeviceRun:
             transport.traffic.sent,
             transport.traffic.received,
             end.error,
+            left_out,
         )
 
     async def _open_round(
@@ -248,7 +248,7 @@ class _DeviceRun:
         ticket = await self._ensure_enrolled(transport, study)
         return await wait_for_open_round(transport, study, after, ticket=ticket, patience=wait)
 
-    async def _device(self, transport: Transport, view: RoundView, study: str) -> Device:
+    async def _device(self, transport: Transport, view: RoundView, study: str) -> StudyDevice:
         """Return the device with its identity for `study`.
 
         Raises:
@@ -272,7 +272,7 @@ class _DeviceRun:
             self.device_state.clipping_generator(self.url, study),
             self.policy.max_copies(plan),
         )
-        return Device(identity, contribution, self.journal, enrolment, ticket, self.collection)
+        return StudyDevice(identity, contribution, self.journal, enrolment, ticket, self.collection)
 
     async def _ensure_enrolled(self, transport: Transport, study: str | None) -> str:
         """Register the device's identity in `study` if a token is given; return its credential.

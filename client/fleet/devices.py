@@ -10,7 +10,7 @@ from typing import TypeAlias
 import httpx
 import numpy as np
 
-from client.device.device import Device
+from client.device.device import StudyDevice
 from client.device.driver import (
     PARTICIPATION_ERRORS,
     ProgressCallback,
@@ -37,7 +37,7 @@ Holdings: TypeAlias = Sequence[Histogram] | Mapping[int, Histogram]
 
 @dataclass(frozen=True, slots=True)
 class DeviceSnapshot:
-    """A device as plain data, for another process: see `client.device.device.Device`."""
+    """A device as plain data, for another process: see `client.device.device.StudyDevice`."""
 
     index: int
     secret: bytes = field(repr=False)  # of its identity
@@ -159,7 +159,7 @@ class FleetDevices:
             )
         return self._members[index]
 
-    def _device(self, index: int, member: _Member, plan: AnyPlan) -> Device:
+    def _device(self, index: int, member: _Member, plan: AnyPlan) -> StudyDevice:
         """Return a device with what `client.device.take_part` would contribute to `plan`."""
         contribution = make_contribution(
             plan.question,
@@ -168,7 +168,9 @@ class FleetDevices:
             self.config.policy.max_copies(plan),
         )
         identity = Identity.of(member.secret)
-        return Device(identity, contribution, member.journal, member.enrolment, member.credential)
+        return StudyDevice(
+            identity, contribution, member.journal, member.enrolment, member.credential
+        )
 
     def snapshot(self, index: int, behaviour: DeviceBehaviour) -> DeviceSnapshot:
         member = self._member(index)

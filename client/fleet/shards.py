@@ -14,8 +14,6 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
 
-import stamina.instrumentation
-
 from client.device.journal import JournalEntry
 from client.fleet.config_and_results import DeviceResult, FleetConfig
 from client.fleet.devices import ClientFactory, DeviceSnapshot, FleetDevices
@@ -45,7 +43,6 @@ class Shard:
 
 def run_shard(shard: Shard) -> ShardResults:
     """Return the result and the journal of each device of a shard."""
-    stamina.instrumentation.set_on_retry_hooks([])  # hundreds of devices would log the same
     devices = FleetDevices(shard.connect, shard.study, shard.holdings, shard.config)
     for snapshot in shard.devices:
         devices.restore(snapshot)

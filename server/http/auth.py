@@ -47,6 +47,8 @@ _MAX_RECENTLY_VALID = 100_000  # digests, of 32 bytes each
 _RECENT_SECONDS = 3600.0
 _MAX_AUDITED_REFUSALS = 600  # per minute and process: about 100 MB a day
 _IPV6_HOST_BITS = 64  # the owner of an IPv6 address has its whole network
+_MISSING: Final = "an API key or a device's credential is required in Authorization: Bearer"
+_INVALID: Final = "the API key or the credential is unknown, expired or revoked"
 _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
 
 
@@ -183,8 +185,7 @@ async def _principal(authenticator: Authenticator, scope: Scope) -> Principal:
     if principal is None:
         action = f"{scope['method']} without credential" if secret is None else "bad credential"
         await authenticator.record_failure(client_address(scope), action[:32], scope["path"])
-        detail = "an API key or a device's credential is required in Authorization: Bearer"
-        raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
+        raise ProblemError(ProblemType.NOT_AUTHORISED, _MISSING if secret is None else _INVALID)
     return principal
 
 

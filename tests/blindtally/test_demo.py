@@ -179,7 +179,7 @@ MECHANISM = MECHANISMS[SETUP.question.mechanism]
 def played(count: int = 3) -> tuple[FleetRound, CohortView, Vector]:
     """Return a round in which `count` devices are in the sum, and their sum."""
     plan = MECHANISM.first_plan(SETUP.question, SETUP.terms, "study", 7, Random(1))
-    given = Contribution({"example.org": 2}, 0, 0)
+    given = Contribution({"example.org": 2})
     vectors = [
         MECHANISM.encode(plan, given.histogram, seeded_words(np.random.default_rng(slot)))
         for slot in range(count)

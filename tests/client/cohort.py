@@ -14,7 +14,7 @@ from random import Random, SystemRandom
 import httpx
 import numpy as np
 
-from client.device.device import Device, DeviceStep
+from client.device.device import DeviceStep, StudyDevice
 from client.device.encoding import Contribution
 from client.device.journal import Journal, MemoryJournal
 from client.device.participation import SumParticipation
@@ -256,16 +256,16 @@ class Service:
         return vector
 
 
-def device(index: int = 0, journal: Journal | None = None, enrolment: bytes = b"") -> Device:
+def device(index: int = 0, journal: Journal | None = None, enrolment: bytes = b"") -> StudyDevice:
     identity = Identity.of(index.to_bytes(32, "big"))
-    given = Contribution({"word": 1}, 0, 0)
-    return Device(identity, given, journal or MemoryJournal(), enrolment)
+    given = Contribution({"word": 1})
+    return StudyDevice(identity, given, journal or MemoryJournal(), enrolment)
 
 
 def participation(
     http: httpx.AsyncClient,
     view: RoundView,
-    who: Device | None = None,
+    who: StudyDevice | None = None,
     policy: Policy = POLICY,
     chance: RandomWords | None = None,
 ) -> SumParticipation:
@@ -280,7 +280,7 @@ def participation(
 
 
 async def play(
-    service: Service, who: Device | None = None, policy: Policy = POLICY
+    service: Service, who: StudyDevice | None = None, policy: Policy = POLICY
 ) -> list[DeviceStep]:
     """Let one device take part in a round of `service`; return its steps."""
     async with service.client() as http:
@@ -288,7 +288,7 @@ async def play(
         return [step async for step in part.steps(STUDY)]
 
 
-def enrolled(service: Service, registrar: Identity) -> Device:
+def enrolled(service: Service, registrar: Identity) -> StudyDevice:
     assert service.plan.registry is not None
     enrolment = registrar.sign(service.plan.registry.enrolment_statement(device().identity.public))
     return device(enrolment=enrolment)

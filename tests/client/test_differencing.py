@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from client.device.device import Device
+from client.device.device import StudyDevice
 from client.device.device_state import DeviceState
 from client.device.driver import EndState, RoundEnd, run_participation
 from client.device.encoding import Contribution
@@ -72,8 +72,8 @@ async def end_at(
     service: Service, journal: Journal, policy: Policy = POLICY, collection: str = "default"
 ) -> RoundEnd:
     """Let the device of `journal` take part in the round of `service`."""
-    given = Contribution({"word": 1}, 0, 0)
-    device = Device(Identity.of(bytes(32)), given, journal, collection=collection)
+    given = Contribution({"word": 1})
+    device = StudyDevice(Identity.of(bytes(32)), given, journal, collection=collection)
     async with service.client() as http:
         taking = SumParticipation(
             Transport(http, patience=5),

@@ -154,7 +154,7 @@ async def test_a_device_uses_its_items_and_its_registrar_only_for_a_plan_that_it
 
     def noted(*_parts: object) -> Contribution:
         used.append(get_ident())
-        return Contribution({}, 0, 0)
+        return Contribution({})
 
     used: list[int] = []
     monkeypatch.setattr("client.device.take_part.make_contribution", noted)

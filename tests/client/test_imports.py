@@ -13,7 +13,7 @@ MODULES_OF_EXTRAS = {
     *("sqlalchemy", "alembic", "fastapi", "uvicorn", "structlog", "prometheus_client"),
     *("cachetools", "limits", "jinja2", "opentelemetry", "filelock", "pydantic_settings"),
 }
-CLIENT = "from client import Analyst, take_part"
+CLIENT = "from blindtally import Analyst, take_part\nAnalyst('http://127.0.0.1:1')"
 # Checks each plan, encodes one item, and prints what a device sends.
 DEVICE = f"""
 import json, sys
@@ -30,7 +30,7 @@ for document, held in json.load(sys.stdin):
     if plan.mechanism in REPORT_MECHANISMS:
         sent = REPORT_MECHANISMS[plan.mechanism].encode(plan, [held], chance)
     else:
-        sent = encode(plan, Contribution(held, 0, 0), plan.terms.cohort_size, chance)
+        sent = encode(plan, Contribution(held), plan.terms.cohort_size, chance)
     print(json.dumps([part.tolist() for part in sent]))
 """
 BLOCKED_IMPORTS = (

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from time import monotonic
 from typing import Any, Final
 
 import structlog
@@ -38,6 +39,12 @@ from server.principals import Permission
 from server.service import Service, ServiceDep
 
 router = page_router(Permission.WRITE, prefix="/studies/new")
+_ANSWER_SECONDS: Final = 1.5  # until the page shows that the simulation runs
+_ABANDONED_SECONDS: Final = 10.0  # without a request of the page
+_SLOW_MESSAGE: Final = (
+    "the simulation takes longer than this service allows: `blindtally plan` predicts the study on "
+    "your machine"
+)
 _BUSY_MESSAGE: Final = "another study is being simulated: try again in a moment"
 _STOPPING_MESSAGE: Final = "the service is stopping: try again in a moment"
 _FAILED_MESSAGE: Final = "the simulation failed: the log of the service has the reason"
@@ -56,37 +63,88 @@ class AdviceLine:
 Predict = Callable[[AnyPlan], Awaitable[Sequence[AdviceLine]]]
 
 
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The facts of a prediction, or the reason why there are none, or the seconds that it runs."""
+
+    lines: Sequence[AdviceLine] = ()
+    error: str = ""
+    seconds: float | None = None
+
+
+@dataclass(slots=True)
+class _Simulation:
+    """A prediction that runs, or has ended; `requested` is the time of the page's last request."""
+
+    question: tuple[object, ...]
+    task: asyncio.Task[Prediction]
+    started: float
+    requested: float
+
+
 class Predictor:
-    """Runs `predict` for one plan at a time; None if the server has no such function."""
+    """Runs `predict` for one plan at a time; None if the server has no such function.
+
+    The page requests a prediction again until it has ended. A prediction that no page requests any
+    more is cancelled.
+    """
 
     def __init__(self, predict: Predict | None) -> None:
         self._predict = predict
-        self._lock = asyncio.Lock()
+        self._simulation: _Simulation | None = None
 
     @property
     def is_available(self) -> bool:
         return self._predict is not None
 
-    async def predict(self, plan: AnyPlan, notifier: Notifier) -> tuple[Sequence[AdviceLine], str]:
-        """Return the prediction for `plan`, or the reason why there is none.
+    async def predict(self, plan: AnyPlan, notifier: Notifier) -> Prediction:
+        """Start the prediction for `plan` unless it runs, and return its state after a moment.
 
         When the service stops, the prediction is cancelled. It has ended when this returns.
         """
-        if self._predict is None or self._lock.locked():
-            return (), _BUSY_MESSAGE
-        async with self._lock:
-            prediction = asyncio.ensure_future(self._predict(plan))
-            shutdown = asyncio.create_task(notifier.wait_for_shutdown())
-            try:
-                await asyncio.wait((prediction, shutdown), return_when=asyncio.FIRST_COMPLETED)
-                return (await prediction, "") if prediction.done() else ((), _STOPPING_MESSAGE)
-            except Exception:
-                _log.exception("no prediction", mechanism=plan.mechanism)
-                return (), _FAILED_MESSAGE
-            finally:
-                prediction.cancel()
-                shutdown.cancel()
-                await asyncio.gather(prediction, shutdown, return_exceptions=True)
+        question, now = (plan.question, plan.terms, plan.rounds), monotonic()
+        simulation = self._simulation
+        if simulation is not None and simulation.question != question:
+            if not simulation.task.done():
+                return Prediction(error=_BUSY_MESSAGE)
+            simulation = None
+        if simulation is None or (simulation.task.done() and simulation.task.result().error):
+            task = asyncio.create_task(self._run(plan, notifier))
+            self._simulation = simulation = _Simulation(question, task, now, now)
+        simulation.requested = now
+        await asyncio.wait((simulation.task,), timeout=_ANSWER_SECONDS)
+        if not simulation.task.done():
+            return Prediction(seconds=monotonic() - simulation.started)
+        return simulation.task.result()
+
+    async def _run(self, plan: AnyPlan, notifier: Notifier) -> Prediction:
+        if self._predict is None:
+            return Prediction(error=_FAILED_MESSAGE)
+        prediction = asyncio.ensure_future(self._predict(plan))
+        shutdown = asyncio.create_task(notifier.wait_for_shutdown())
+        try:
+            while not prediction.done() and not shutdown.done() and not self._is_abandoned():
+                await asyncio.wait(
+                    (prediction, shutdown),
+                    timeout=_ABANDONED_SECONDS / 2,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            if not prediction.done():
+                return Prediction(error=_STOPPING_MESSAGE if shutdown.done() else _BUSY_MESSAGE)
+            return Prediction(await prediction)
+        except TimeoutError:
+            return Prediction(error=_SLOW_MESSAGE)
+        except Exception:
+            _log.exception("no prediction", mechanism=plan.mechanism)
+            return Prediction(error=_FAILED_MESSAGE)
+        finally:
+            prediction.cancel()
+            shutdown.cancel()
+            await asyncio.gather(prediction, shutdown, return_exceptions=True)
+
+    def _is_abandoned(self) -> bool:
+        simulation = self._simulation
+        return simulation is not None and monotonic() - simulation.requested > _ABANDONED_SECONDS
 
 
 @router.post("/preview")
@@ -107,10 +165,10 @@ async def preview(request: Request, service: ServiceDep) -> Response:
 async def predict(request: Request, service: ServiceDep) -> Response:
     """Show the expected results of the study in the form."""
     plan, error = await _plan_of_form(await read_form(request), service)
-    lines: Sequence[AdviceLine] = ()
+    prediction = Prediction(error=error)
     if plan is not None:
-        lines, error = await request.app.state.predictor.predict(plan, service.notifier)
-    return render(request, "prediction.html", lines=lines, error=error)
+        prediction = await request.app.state.predictor.predict(plan, service.notifier)
+    return render(request, "prediction.html", prediction=prediction)
 
 
 async def _plan_of_form(form: Mapping[str, str], service: Service) -> tuple[AnyPlan | None, str]:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import stamina
 
-from client import QualityGoal
+from blindtally import QualityGoal
 from client.analyst import requests
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst

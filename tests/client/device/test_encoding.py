@@ -1,13 +1,21 @@
 """Contribution of a device: which of its records it leaves out."""
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.device.encoding import Items, count_items, make_contribution
+from client.device.encoding import (
+    Contribution,
+    Items,
+    LeftOut,
+    LeftOutReason,
+    count_items,
+    make_contribution,
+)
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS
@@ -24,14 +32,25 @@ def test_what_is_outside_the_domain_takes_no_room_under_the_bound() -> None:
     holdings = {"a": 4, "b": 2, "outside": 100, "d": 1}
     contribution = make_contribution(QUESTION, holdings, np.random.default_rng(1))
     assert contribution.histogram == {"a": 4, "b": 2}
-    assert (contribution.outside_domain, contribution.over_bound) == (101, 0)
+    outside = LeftOut(LeftOutReason.OUTSIDE_DOMAIN, 101, ("outside", "d"))
+    assert contribution.left_out == (outside,)
 
 
 def test_more_copies_of_an_item_than_the_policy_allows_are_left_out() -> None:
     holdings = {"a": 5, "b": 1}
     contribution = make_contribution(QUESTION, holdings, np.random.default_rng(1), max_copies=2)
     assert contribution.histogram == {"a": 2, "b": 1}
-    assert (contribution.outside_domain, contribution.over_bound) == (0, 3)
+    assert contribution.left_out == (LeftOut(LeftOutReason.TOO_MANY_COPIES, 3, ("a",)),)
+
+
+def test_records_beyond_the_contribution_bound_are_left_out() -> None:
+    contribution = make_contribution(QUESTION, {"a": 8}, np.random.default_rng(1))
+    expected = LeftOut(LeftOutReason.OVER_BOUND, 2, ("a",))
+    assert contribution == Contribution({"a": 6}, (expected,))
+
+
+def test_records_that_are_left_out_reach_no_log() -> None:
+    assert "secret" not in repr(LeftOut(LeftOutReason.OUTSIDE_DOMAIN, 1, ("secret",)))
 
 
 @pytest.mark.parametrize(
@@ -52,6 +71,19 @@ def test_items_are_texts_numbers_counts_or_pairs(items: Items, histogram: dict[s
 def test_a_segment_that_would_become_another_pair_is_refused(items: Items) -> None:
     with pytest.raises(ValueError, match="a segment contains no ':'"):
         count_items(items)
+
+
+@pytest.mark.parametrize("items", ["Paris", b"Paris"])
+def test_one_text_is_not_a_list_of_items(items: Items) -> None:
+    with pytest.raises(ValueError, match=r"must be a list, not one text: pass \[b?'Paris'\]"):
+        count_items(items)
+
+
+@pytest.mark.parametrize("item", [None, b"Paris", ["Paris"]])
+def test_an_item_is_a_text_or_a_number(item: Any) -> None:
+    for items in ([item], [("north", item)], {"north": [item]}):
+        with pytest.raises(ValueError, match="an item is a text or a number"):
+            count_items(items)
 
 
 def test_a_count_is_the_weight_of_an_item() -> None:
@@ -75,9 +107,6 @@ def test_no_device_gives_more_than_its_bound_or_items(holdings: dict[str, int], 
     inside = {item: count for item, count in holdings.items() if item in QUESTION.domain}
     assert sum(contribution.histogram.values()) == min(sum(inside.values()), 6)
     assert all(0 < count <= inside[item] for item, count in contribution.histogram.items())
-    assert (
-        sum(holdings.values())
-        == sum(contribution.histogram.values())
-        + contribution.outside_domain
-        + contribution.over_bound
+    assert sum(holdings.values()) == sum(contribution.histogram.values()) + sum(
+        left_out.count for left_out in contribution.left_out
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client.device.device import Device, DeviceStep, steps_in_mode
+from client.device.device import DeviceStep, StudyDevice, steps_in_mode
 from client.device.driver import EndState, run_participation
 from client.device.encoding import Contribution, encode
 from client.device.journal import FileJournal, JournalEntry, MemoryJournal
@@ -414,7 +414,7 @@ async def test_a_device_that_recorded_no_vector_may_come_again(last: str, tmp_pa
 
 def test_nothing_secret_is_shown() -> None:
     secret = Random(1).randbytes(32)
-    who = Device(Identity.of(secret), Contribution({"word": 1}, 0, 0), MemoryJournal())
+    who = StudyDevice(Identity.of(secret), Contribution({"word": 1}), MemoryJournal())
     assert secret.hex() not in repr(who)
     assert repr(secret) not in repr(who)
     assert "word" not in repr(who)

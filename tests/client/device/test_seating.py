@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from client.device.device import Device, steps_in_mode
+from client.device.device import StudyDevice, steps_in_mode
 from client.device.journal import MemoryJournal
 from client.device.policy import Policy, PolicyError
 from secagg.errors import UnsafeRequestError
@@ -44,7 +44,7 @@ def seated_service(
     return SeatedService(view, REGISTRAR, cohort=1, cheat=cheat)
 
 
-def enrolled_device(service: Service) -> Device:
+def enrolled_device(service: Service) -> StudyDevice:
     registry = service.plan.registry
     assert registry is not None
     return device(enrolment=REGISTRAR.sign(registry.enrolment_statement(device().identity.public)))

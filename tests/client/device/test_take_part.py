@@ -19,6 +19,7 @@ from client.analyst.async_analyst import AsyncAnalyst
 from client.device.device import DeviceStep
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
+from client.device.encoding import LeftOut, LeftOutReason
 from client.device.journal import JournalEntry, JournalError
 from client.device.take_part import MAX_LISTED_STUDIES, ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
@@ -221,6 +222,32 @@ async def test_a_device_waits_for_no_study_while_another_has_a_round(app: FastAP
         (newer.id, EndState.NO_ROUND),
         (older.id, EndState.FINISHED),
     ]
+
+
+async def test_an_outcome_has_the_items_that_were_left_out(app: FastAPI) -> None:
+    terms = Terms(cohort_size=4, minimum=3, corrupt=0.1, dropout=0.3)
+    async with analyst(app) as asking:
+        study = await asking.create("answers", REPORTS, terms, rounds=1)
+    steps = list[Any]()
+    outcome = await outcome_of(
+        DeviceState.in_memory(), study.id, ["yes", "maybe"], on_progress=steps.append
+    )
+    assert (outcome.state, outcome.error) == (EndState.FINISHED, "")
+    assert outcome.left_out == (LeftOut(LeftOutReason.OUTSIDE_DOMAIN, 1, ("maybe",)),)
+    assert steps == [DeviceStep.REPORTED]
+
+
+async def test_progress_ends_with_the_reason_why_a_device_did_not_join(study: StudyView) -> None:
+    steps = list[Any]()
+    policy = trusting_policy(min_cohort=99)
+    kept = DeviceState.in_memory()
+    await take_part(URL, [], policy, device_state=kept, study=study.id, on_progress=steps.append)
+    assert steps == [EndState.DECLINED]
+
+
+async def test_one_text_is_refused_before_any_request() -> None:
+    with pytest.raises(ValueError, match=r"pass \['Paris'\]"):
+        await take_part("http://127.0.0.1:1", "Paris", POLICY, device_state=DeviceState.in_memory())
 
 
 async def test_a_collection_has_a_name(study: StudyView) -> None:

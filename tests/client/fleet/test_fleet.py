@@ -67,7 +67,9 @@ async def test_a_device_of_a_fleet_counts_an_item_as_often_as_its_policy_allows(
     (played,) = [each async for each in Fleet(connect, study, held, config(dropout=0)).run()]
     for result in played.results:
         assert result.contribution.histogram == {"mine": 1, "yours": 1}
-        assert result.contribution.over_bound == 2
+        assert [(each.count, each.items) for each in result.contribution.left_out] == [
+            (2, ("mine",))
+        ]
 
 
 async def test_a_fleet_smaller_than_the_study_reuses_devices_that_sent_no_vector(

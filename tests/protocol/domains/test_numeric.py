@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from client.device.encoding import make_contribution
+from client.device.encoding import LeftOutReason, make_contribution
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.registry import Domain
 from protocol.domains.strings import Utf8
@@ -94,7 +94,9 @@ def test_a_device_gives_one_item_for_all_numbers_of_a_cell() -> None:
     held = {"12.1": 2, "12.2": 3, "366": 1, "80": 1}
     given = make_contribution(question, held, np.random.default_rng(1))
     assert given.histogram == Counter({DAYS.canonical("12.1"): 5, DAYS.canonical("80"): 1})
-    assert given.outside_domain == 1
+    assert [(each.reason, each.items) for each in given.left_out] == [
+        (LeftOutReason.OUTSIDE_DOMAIN, ("366",))
+    ]
 
 
 def test_other_domains_admit_items_as_they_are() -> None:

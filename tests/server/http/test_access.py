@@ -65,6 +65,17 @@ async def test_a_stranger_is_answered_alike_for_every_path(serve: Serve, sqlite_
             assert (await served.client.get(path)).status_code == 200
 
 
+async def test_an_invalid_key_has_another_reason_than_a_missing_one(closed: Served) -> None:
+    heads: tuple[dict[str, str], ...] = ({}, showing(new_secret(SystemRandom(), API_KEY_PREFIX)))
+    reasons = [
+        (await closed.client.get("/v1/studies", headers=head)).json()["detail"] for head in heads
+    ]
+    assert reasons == [
+        "an API key or a device's credential is required in Authorization: Bearer",
+        "the API key or the credential is unknown, expired or revoked",
+    ]
+
+
 async def test_a_key_is_valid_for_its_scopes_only(closed: Served) -> None:
     for right, method, path in (
         (Permission.WRITE, "POST", "/v1/studies"),

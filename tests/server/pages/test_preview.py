@@ -4,9 +4,11 @@ import asyncio
 import re
 from collections.abc import Sequence
 
+import pytest
+
 from protocol.mechanisms.registry import AnyPlan
 from server.pages.forms.fields import QUESTION_FORMS
-from server.pages.forms.preview import AdviceLine, Predictor
+from server.pages.forms.preview import _ANSWER_SECONDS, AdviceLine, Predictor
 from tests.server.harness import Served
 from tests.server.pages.test_new_study import filled, send
 
@@ -82,20 +84,78 @@ async def test_a_study_is_predicted_on_request(served: Served) -> None:
     assert "0.97" not in text
 
 
-async def test_one_study_is_predicted_at_a_time(served: Served) -> None:
-    began, goes_on = asyncio.Event(), asyncio.Event()
+async def test_the_page_shows_that_a_prediction_runs_and_then_its_result(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.pages.forms.preview._ANSWER_SECONDS", 0.01)
+    goes_on, starts = asyncio.Event(), 0
 
     async def predict(_plan: AnyPlan) -> Sequence[AdviceLine]:
-        began.set()
+        nonlocal starts
+        starts += 1
         await goes_on.wait()
         return [AdviceLine("F1", "0.97")]
 
     served.app.state.predictor = Predictor(predict)
-    first = asyncio.create_task(prediction(served))
-    await began.wait()
-    assert "try again in a moment" in await prediction(served)
+    for _ in range(2):
+        text = await prediction(served)
+        assert "Simulating, for 0 s so far" in text
+        assert 'hx-trigger="load delay' in text  # the page requests it again
+    monkeypatch.setattr("server.pages.forms.preview._ANSWER_SECONDS", 60)
     goes_on.set()
-    assert "0.97" in await first
+    assert "0.97" in await prediction(served)
+    assert starts == 1
+
+
+def test_a_first_answer_comes_within_two_seconds() -> None:
+    assert _ANSWER_SECONDS < 2
+
+
+async def test_one_study_is_predicted_at_a_time(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.pages.forms.preview._ANSWER_SECONDS", 0.01)
+    goes_on = asyncio.Event()
+
+    async def predict(plan: AnyPlan) -> Sequence[AdviceLine]:
+        await goes_on.wait()
+        return [AdviceLine("F1", f"0.97 of {plan.rounds}")]
+
+    served.app.state.predictor = Predictor(predict)
+    assert "Simulating" in await prediction(served, rounds="7")
+    assert "try again in a moment" in await prediction(served, rounds="8")
+    monkeypatch.setattr("server.pages.forms.preview._ANSWER_SECONDS", 60)
+    goes_on.set()
+    assert "0.97 of 7" in await prediction(served, rounds="7")
+    assert "0.97 of 8" in await prediction(served, rounds="8")
+
+
+async def test_a_prediction_ends_when_no_page_requests_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.pages.forms.preview._ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr("server.pages.forms.preview._ABANDONED_SECONDS", 0.05)
+    ended = asyncio.Event()
+
+    async def predict(_plan: AnyPlan) -> Sequence[AdviceLine]:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError("nobody ends it otherwise")
+
+    served.app.state.predictor = Predictor(predict)
+    assert "Simulating" in await prediction(served)
+    async with asyncio.timeout(30):
+        await ended.wait()
+
+
+async def test_a_prediction_that_takes_too_long_is_reported(served: Served) -> None:
+    async def predict(_plan: AnyPlan) -> Sequence[AdviceLine]:
+        raise TimeoutError
+
+    served.app.state.predictor = Predictor(predict)
+    assert "takes longer than this service allows" in await prediction(served)
 
 
 async def test_a_failed_prediction_is_reported_and_stops_nothing(served: Served) -> None:

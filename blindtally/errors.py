@@ -1,0 +1,67 @@
+"""Exceptions of analysts and devices.
+
+A refusal of the service is a `ServiceError` of a subclass that states the reason. A service that
+does not answer is a `ServiceUnreachableError`. Arguments that cannot be right are a `ValueError`,
+among them pydantic's `ValidationError`.
+"""
+
+from blindtally.own_packages import ShadowedPackageError
+from client.device.journal import JournalError
+from client.device.policy import PolicyError
+from client.errors import (
+    AlreadyCountedError,
+    BadRequestError,
+    BarredError,
+    BudgetSpentError,
+    CohortFailedError,
+    ConflictError,
+    DroppedOutError,
+    ForbiddenError,
+    IdempotencyKeyReusedError,
+    NoRoundError,
+    NotAuthorisedError,
+    NotEnrolledError,
+    NotFoundError,
+    PlanMismatchError,
+    PoisonedCohortError,
+    ServiceError,
+    ServiceUnreachableError,
+    TooManyRequestsError,
+    UnavailableError,
+    UnreadableAnswerError,
+    WrongPhaseError,
+    WrongStateError,
+)
+from client.registrar import SeatingRefusedError
+from secagg.errors import ProtocolError, UnsafeRequestError
+
+__all__ = [
+    "AlreadyCountedError",
+    "BadRequestError",
+    "BarredError",
+    "BudgetSpentError",
+    "CohortFailedError",
+    "ConflictError",
+    "DroppedOutError",
+    "ForbiddenError",
+    "IdempotencyKeyReusedError",
+    "JournalError",
+    "NoRoundError",
+    "NotAuthorisedError",
+    "NotEnrolledError",
+    "NotFoundError",
+    "PlanMismatchError",
+    "PoisonedCohortError",
+    "PolicyError",
+    "ProtocolError",
+    "SeatingRefusedError",
+    "ServiceError",
+    "ServiceUnreachableError",
+    "ShadowedPackageError",
+    "TooManyRequestsError",
+    "UnavailableError",
+    "UnreadableAnswerError",
+    "UnsafeRequestError",
+    "WrongPhaseError",
+    "WrongStateError",
+]

@@ -1,0 +1,158 @@
+"""Device for programs without an event loop: it takes part in a separate thread.
+
+with Device(URL, policy, enrolment_signer=sign) as device:
+outcomes = device.take_part(["hello", "world"])           # waits for the end
+part = device.start(["hello", "world"], on_progress=print)  # returns at once
+outcomes = part.result(timeout=600)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+from client.lazy_modules import LazyModule
+
+if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
+    from typing import Any, Self
+
+    from client import connection
+    from client.device import encoding, take_part
+    from client.device.device_state import DeviceState
+    from client.device.driver import ProgressCallback
+    from client.device.encoding import Items
+    from client.device.policy import Policy
+    from client.device.take_part import ParticipationOutcome
+    from secagg.session import Registry
+else:
+    connection = LazyModule("client.connection")
+    encoding = LazyModule("client.device.encoding")
+    take_part = LazyModule("client.device.take_part")
+
+
+class Device:
+    """A device at the service at `url`; its part in a study runs in a background thread.
+
+    The arguments are those of the function `take_part`, but `enrolment_signer` is a plain function
+    of a registry and an identity. A device on disk that is closed and made again is the same
+    device. The thread ends with the program: a device that is in a round then drops out.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        policy: Policy | None = None,
+        *,
+        device_state: DeviceState | None = None,
+        token: str | None = None,
+        enrolment_signer: Callable[[Registry, bytes], bytes] | None = None,
+        patience: float | None = None,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "url": connection.service_url(url),
+            "policy": policy,
+            "device_state": device_state,
+            "token": token,
+        }
+        if enrolment_signer is not None:
+            self._options["enrolment_signer"] = _awaitable(enrolment_signer)
+        if patience is not None:
+            self._options["patience"] = patience
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def take_part(
+        self,
+        items: Items,
+        *,
+        study: str | None = None,
+        collection: str = "default",
+        wait: float = 0.0,
+        on_progress: ProgressCallback | None = None,
+    ) -> tuple[ParticipationOutcome, ...]:
+        """Take part in a round of one study with `items`, and return the outcomes at its end.
+
+        Arguments and errors are those of the function `take_part`. Ctrl-C drops the device out.
+        """
+        part = self.start(
+            items, study=study, collection=collection, wait=wait, on_progress=on_progress
+        )
+        try:
+            return part.result()
+        except BaseException:
+            part.cancel()
+            raise
+
+    def start(
+        self,
+        items: Items,
+        *,
+        study: str | None = None,
+        collection: str = "default",
+        wait: float = 0.0,
+        on_progress: ProgressCallback | None = None,
+    ) -> Future[tuple[ParticipationOutcome, ...]]:
+        """Start to take part in the background, and return the future outcomes.
+
+        `result(timeout)` of the future waits for them or raises an error of `take_part`; `cancel()`
+        drops the device out. `on_progress` is called in the thread of the device.
+
+        Raises:
+            ValueError: at once, if `items` cannot be those of a device.
+        """
+        options = self._options | {"study": study, "collection": collection, "wait": wait}
+        if on_progress is not None:
+            options["on_progress"] = on_progress
+        part = take_part.take_part(items=encoding.count_items(items), **options)
+        return asyncio.run_coroutine_threadsafe(part, self._running_loop())
+
+    def close(self) -> None:
+        """Drop out of the rounds in the background, and end the thread."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = Thread(
+                    target=self._loop.run_forever, name="blindtally device", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+
+def _awaitable(
+    signer: Callable[[Registry, bytes], bytes],
+) -> Callable[[Registry, bytes], Coroutine[Any, Any, bytes]]:
+    """Return `signer` as it runs in another thread, so that a slow registrar blocks no round."""
+
+    async def sign(registry: Registry, identity: bytes) -> bytes:
+        return await asyncio.to_thread(signer, registry, identity)
+
+    return sign
+
+
+async def _cancel_others() -> None:
+    """Cancel all other tasks of the loop, and wait for their ends."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()

@@ -1,0 +1,184 @@
+"""The public names of `blindtally`: lazy, typed, and not shadowed by a user's files."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import blindtally
+from blindtally import errors
+
+SOURCE = ast.parse(Path(blindtally.__file__).read_text())
+USER_PACKAGES = ("client", "protocol", "secagg")
+
+
+def run(folder: Path, *arguments: str, stdin: str = "") -> str:
+    """Return the output of Python in `folder`, of both streams."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        input=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+def test_each_name_is_that_of_its_module_and_of_the_type_checkers() -> None:
+    (typed,) = [node for node in SOURCE.body if isinstance(node, ast.If)]
+    imported = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in typed.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported == blindtally._SOURCES
+    assert sorted(imported) == sorted(blindtally.__all__)
+    for name, (_, source) in imported.items():
+        assert getattr(blindtally, name).__name__ == source
+
+
+def test_names_are_listed_before_their_first_use() -> None:
+    assert {*blindtally.__all__, "__doc__"} <= set(dir(blindtally))
+    with pytest.raises(AttributeError, match="no attribute 'Analist'"):
+        blindtally.Analist  # noqa: B018 - it raises
+
+
+def test_all_errors_of_clients_are_public() -> None:
+    assert all(issubclass(vars(errors)[name], Exception) for name in errors.__all__)
+    known = {"ServiceError"} | {each.__name__ for each in errors.ServiceError.__subclasses__()}
+    assert known <= set(errors.__all__)
+
+
+@pytest.mark.parametrize(
+    "code", ["import blindtally", "from blindtally import Analyst, AsyncAnalyst, Device"]
+)
+def test_a_program_starts_without_the_modules_that_take_long(code: str, tmp_path: Path) -> None:
+    slow = ["numpy", "pydantic", "httpx", "cryptography", "stamina", "rich"]
+    check = f"import sys\n{code}\nprint([name for name in {slow} if name in sys.modules])"
+    assert run(tmp_path, "-c", check) == "[]\n"
+
+
+@pytest.mark.parametrize("name", [*USER_PACKAGES, "server"])
+def test_a_program_may_have_the_name_of_a_package(name: str, tmp_path: Path) -> None:
+    """Import ours next to files such as those of the quickstarts of Flower."""
+    for other in (*USER_PACKAGES, "server"):
+        (tmp_path / f"{other}.py").write_text("raise SystemExit('imported by mistake')")
+    program = tmp_path / f"{name}.py"
+    program.write_text("from blindtally import Analyst, Tracked\nprint(Tracked.__name__)")
+    assert run(tmp_path, program.name) == "TrackedQuestion\n"
+    assert "Show the version" in run(tmp_path, "-m", "blindtally", "--help")
+    assert "revoke" in run(tmp_path, "-m", "blindtally", "keys", "--help")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import client\nfrom blindtally import Analyst",
+        "from blindtally import Analyst\nfrom client import helper",
+        "from blindtally import Analyst\nimport client\nclient.helper",
+    ],
+)
+def test_the_error_names_the_file_that_python_cannot_import_as_well(
+    program: str, tmp_path: Path
+) -> None:
+    (tmp_path / "client.py").write_text("helper = 1")
+    (tmp_path / "app.py").write_text(program)
+    error = run(tmp_path, "app.py").splitlines()[-1]
+    assert "ShadowedPackageError" in error
+    assert f"{tmp_path / 'client.py'} has the name of 'client'" in error
+    assert "rename that file" in error
+
+
+def test_a_folder_without_modules_is_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "client").mkdir()
+    assert (
+        run(tmp_path, "-c", "from blindtally import Policy; print(Policy.__name__)") == "Policy\n"
+    )
+
+
+def wheel_environment(folder: Path) -> Path:
+    """Return the Python of a new environment, into which our wheel is installed."""
+    root = Path(__file__).parents[2]
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=root, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
+    (site,) = (folder / "env").glob("lib/python*/site-packages")
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", wheel, site], check=True)
+    (dependencies,) = {path for path in sys.path if path.endswith("site-packages")}
+    (site / "dependencies.pth").write_text(dependencies)
+    return folder / "env" / "bin" / "python"
+
+
+USER_PROGRAM = """
+from blindtally import (
+    Analyst, AsyncAnalyst, Device, DeviceState, Hashed, HeavyHitter, ParticipationOutcome, Policy,
+    QualityGoal, ResultTable, Terms, Tracked, TrieHH, Utf8, take_part,
+)
+from blindtally.errors import ServiceError
+
+URL = "http://127.0.0.1:8000"
+
+
+def items(rows: ResultTable[HeavyHitter]) -> list[str]:
+    return [row.item for row in rows]
+
+
+def ask() -> list[str]:
+    question = Tracked(threshold=20, contribution=3, domain=Hashed(max_bytes=200), words=1000)
+    with Analyst(URL) as analyst:
+        goal = QualityGoal(precision=0.9, recall=0.9)
+        study = analyst.create("words", question, devices=200, stop_at=goal)
+        try:
+            return items(study.heavy_hitters())
+        except ServiceError as error:
+            return [error.message]
+
+
+def give() -> None:
+    state = DeviceState.in_memory()
+    with Device(URL, Policy(min_cohort=20), device_state=state) as device:
+        for outcome in device.take_part(["hello"], on_progress=print):
+            print(outcome.left_out)
+
+
+async def more() -> tuple[ParticipationOutcome, ...]:
+    async with AsyncAnalyst(URL) as analyst:
+        reveal_type((await analyst.study("x")).view.question)
+    return await take_part(URL, ["hello"])
+
+
+wrong: int = Policy().min_sigma + Terms
+"""
+
+
+def test_types_and_names_of_an_installed_wheel(tmp_path: Path) -> None:
+    python = wheel_environment(tmp_path)
+    program = tmp_path / "client.py"
+    program.write_text("import blindtally.errors as e\nprint(e.__file__)\nprint(e.PolicyError)")
+    printed = subprocess.run([python, program], check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == [
+        str(next((tmp_path / "env").glob("lib/python*/site-packages/blindtally/errors.py"))),
+        "<class 'client.device.policy.PolicyError'>",
+    ]
+    program = tmp_path / "program.py"
+    program.write_text(USER_PROGRAM)
+    options: Sequence[str | Path] = ("--strict", "--python-executable", python, "--cache-dir", ".c")
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, program.name],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    lines = checked.stdout.splitlines()
+    assert "client.analyst" not in checked.stdout
+    assert "TrackedQuestion" in lines[0], checked.stdout  # a union of all questions, and not Any
+    assert "Unsupported operand types" in lines[1]
+    assert lines[2:] == ["Found 1 error in 1 file (checked 1 source file)"]
