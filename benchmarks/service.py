@@ -9,13 +9,14 @@ cohorts of 1,000 at most (`--cohort`) and take part in one round, phase by phase
 phase are made beforehand and are in no figure. To keep that cheap the devices assume no corruption,
 no dropouts and a semi-honest server: four holders each, so an upload is the 400 kB of its vector
 and a kilobyte of shares. `--rate` sets the rates of corrupt devices and of dropouts that they
-assume, in the mode `active`, with its confirmations and the number of holders that this needs. All
-messages are sent over 16 connections.
+assume, in the mode `active`, with its confirmations and the number of holders that this needs. Each
+device has one connection, and 16 requests are sent at a time.
 
-Times of a phase are those of its requests, one by one, as devices see them, with the load
-generator on the same processors (its share has a row). Server CPU is that of the server
-processes alone, PostgreSQL has its own rows; that of a phase is of its requests. One row has the
-servers' work between phases: closing them, packing messages and summing. The floor of an upload,
+A time to send is one until the service has acknowledged the message, and a time to receive is one
+until the document has followed; the first devices that receive wait for the end of the phase. The
+load generator runs on the same processors (its share has a row). Server CPU is that of the server
+processes alone, PostgreSQL has its own rows. One row has all the servers' work, also closing phases
+and summing. The floor of an upload,
 measured in the same run: SHA-256 of the body, an Ed25519 verification, and a bare insert of
 400 kB, each committed. The sum is compared with its true value.
 """
@@ -95,13 +96,14 @@ def measure_round(
     ports = [replica.port for replica in replicas]
     before = meter.server_seconds()
     with meter.watching():
-        LoadRound(devices, ports, meter.around, SystemRandom()).play(study, view)
+        load = LoadRound(devices, ports, meter.around, SystemRandom())
+        load.play(study, view)
         start = time.monotonic()
         while view.state == "running" and time.monotonic() < start + _MAX_CLOSING_SECONDS:
             time.sleep(0.05)
             view = RoundView.model_validate(request_json(port, "GET", path))
         closing = time.monotonic() - start
-    meter.whole = meter.server_seconds() - before
+    meter.whole, meter.requests = meter.server_seconds() - before, load.requests
     if (view.state, view.participants) != ("decoded", devices):
         raise SystemExit(f"the round is {view.state}, with {view.participants} of {devices}")
     ring = SUM_MECHANISMS[view.plan.mechanism].ring(view.plan)
@@ -136,6 +138,7 @@ def round_rows(
         add("PostgreSQL CPU per upload", spent, "ms", 1e3 * floor.database)
     add("load generator CPU per upload", 1e3 * meter.spent_by_load[upload] / count, "ms")
     add("devices through all phases", devices / sum(meter.elapsed.values()), "1/s")
+    add("requests per device", meter.requests / devices, "")
     all_phases = "CPU per device, all phases"
     add(f"server {all_phases}", 1e3 * sum(meter.spent.values()) / devices, "ms")
     add("the same, and between phases", 1e3 * meter.whole / devices, "ms")

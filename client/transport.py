@@ -5,14 +5,15 @@ waits, until `patience` has passed. If the service has no answer yet, it returns
 wait (a long poll). The device then asks again until `Policy.max_round_seconds` have passed, because
 deadlines are the service's task.
 
-A response may have `max_bytes` and no content encoding, and one exchange may take as long as its
-bytes take on a slow line. A response beyond that ends the device's part in the study.
+The response to a message acknowledges it with its headers, and has the documents that follow in its
+body. If the body ends before a document, the device asks for it by a long poll. A response beyond
+its limits (`client.http_exchange`) ends the device's part in the study.
 """
 
 import asyncio
 import ssl
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from http.cookiejar import CookieJar
 from typing import Final
@@ -21,11 +22,11 @@ import httpx
 
 from client.connection import repeated, service_url
 from client.errors import (
-    TRANSIENT_STATUSES,
     check_response,
     http_errors_as_unreachable,
     retry_after_seconds,
 )
+from client.http_exchange import DocumentStream, ExchangeLimit, Traffic, exchange, read_body
 from protocol.api.messages import MAX_RETRY_SECONDS
 from secagg.errors import UnsafeRequestError
 
@@ -69,25 +70,6 @@ def _tls_context() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-@dataclass(slots=True)
-class Traffic:
-    """Bytes of HTTP sent and received: bodies, and headers in the format of HTTP/1.1."""
-
-    sent: int = 0
-    received: int = 0
-
-    def add(self, response: httpx.Response) -> None:
-        request = response.request
-        line = len(request.method) + len(request.url.raw_path) + len("  HTTP/1.1\r\n\r\n")
-        self.sent += line + _header_bytes(request.headers) + len(request.content)
-        status = len("HTTP/1.1 200 \r\n\r\n") + len(response.reason_phrase)
-        self.received += status + _header_bytes(response.headers) + len(response.content)
-
-
-def _header_bytes(headers: httpx.Headers) -> int:
-    return sum(len(name) + len(value) + len(": \r\n") for name, value in headers.raw)
-
-
 class Transport:
     """Requests of one device, each repeated for up to `patience` seconds."""
 
@@ -95,6 +77,8 @@ class Transport:
         self.traffic = Traffic()
         self._client = client
         self._exchange = repeated(self._send_once, patience, jitter=0.5)
+        self._exchange_message = repeated(self._open_stream, patience, jitter=0.5)
+        self._exchange_post = repeated(self._open_answer, patience, jitter=0.5)
 
     async def send(
         self,
@@ -115,48 +99,106 @@ class Transport:
                 if the service gave out an id that is too long for a URL.
             ServiceUnreachableError: if the service is out of reach for too long.
         """
+        request = self._request(method, path, content, ticket, wait, params)
+        limit = _limit(max_bytes, len(content or b""), wait)
+        with http_errors_as_unreachable():
+            return await self._exchange(request, limit)
+
+    async def send_message(
+        self, path: str, content: bytes, ticket: str, max_bytes: Sequence[int]
+    ) -> DocumentStream:
+        """Send a message until it is accepted; return the documents that follow.
+
+        `max_bytes` has the limit of each of them.
+
+        Raises:
+            ServiceError, UnsafeRequestError, ServiceUnreachableError: as `send`.
+        """
+        request = self._request("PUT", path, content, ticket, POLL_SECONDS if max_bytes else 0.0)
+        limit = _limit(MAX_DOCUMENT_BYTES, len(content))
+        with http_errors_as_unreachable():
+            return await self._exchange_message(request, limit, _waiting_limits(max_bytes))
+
+    async def post(
+        self, path: str, content: bytes, ticket: str, max_bytes: Sequence[int]
+    ) -> tuple[bytes, DocumentStream]:
+        """Send JSON until it is accepted; return the first document, and those that follow.
+
+        Raises:
+            ServiceError, UnsafeRequestError, ServiceUnreachableError: as `send`.
+        """
+        request = self._request("POST", path, content, ticket, POLL_SECONDS)
+        with http_errors_as_unreachable():
+            return await self._exchange_post(request, _waiting_limits(max_bytes))
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None,
+        ticket: str | None,
+        wait: float,
+        params: dict[str, int] | None = None,
+    ) -> httpx.Request:
         kind = "application/json" if method == "POST" else "application/octet-stream"
         headers = {"content-type": kind} if content is not None else {}
         if ticket is not None:
             headers["authorization"] = f"Bearer {ticket}"
-        seconds = RESPONSE_TIMEOUT_SECONDS + wait
         try:
-            request = self._client.build_request(
+            return self._client.build_request(
                 method,
                 path,
                 content=content,
                 headers=headers,
-                params=dict(params or {}) | ({"wait": wait} if wait else {}),
-                timeout=httpx.Timeout(seconds, connect=10.0, pool=None),
+                params=(params or {}) | ({"wait": wait} if wait else {}),
+                timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS + wait, connect=10.0, pool=None),
             )
         except httpx.InvalidURL as error:
             raise UnsafeRequestError(f"gave out an id that makes no URL: {error}") from error
-        seconds += (len(content or b"") + max_bytes) / MIN_BYTES_PER_SECOND
-        with http_errors_as_unreachable():
-            return await self._exchange(request, max_bytes, seconds)
 
-    async def _send_once(
-        self, request: httpx.Request, max_bytes: int, seconds: float
-    ) -> httpx.Response:
+    async def _send_once(self, request: httpx.Request, limit: ExchangeLimit) -> httpx.Response:
+        async with exchange(limit.seconds):
+            response = await self._client.send(request, stream=True)
+            return await self._read_whole(response, limit.max_bytes)
+
+    async def _open_stream(
+        self, request: httpx.Request, limit: ExchangeLimit, limits: Sequence[ExchangeLimit]
+    ) -> DocumentStream:
+        """Return the documents of a response, which an error of the service within `limit` is."""
+        async with exchange(limit.seconds):
+            response = await self._client.send(request, stream=True)
+            if not response.is_success:
+                await self._read_whole(response, limit.max_bytes)  # raises ServiceError
+        self.traffic.add_exchange(response)
+        return DocumentStream(response, self.traffic, limits)
+
+    async def _open_answer(
+        self, request: httpx.Request, limits: Sequence[ExchangeLimit]
+    ) -> tuple[bytes, DocumentStream]:
+        stream = await self._open_stream(request, _limit(MAX_DOCUMENT_BYTES), limits)
         try:
-            async with asyncio.timeout(seconds):
-                response = await self._client.send(request, stream=True)
-                try:
-                    body = await _read_body(response, max_bytes)
-                finally:
-                    await response.aclose()
-        except TimeoutError as error:
-            raise httpx.ReadTimeout(f"no response within {seconds:.0f} s") from error
-        except (ValueError, httpx.InvalidURL) as error:  # of a header that the library parses
-            raise httpx.RemoteProtocolError(f"malformed response: {error}") from error
+            answer = await stream.read_next()
+        except BaseException:
+            await stream.close()
+            raise
+        if answer is None:
+            raise httpx.RemoteProtocolError("the response ended before its first document")
+        return answer, stream
+
+    async def _read_whole(self, response: httpx.Response, max_bytes: int) -> httpx.Response:
+        try:
+            body = await read_body(response, max_bytes)
+        finally:
+            await response.aclose()
+        self.traffic.add_exchange(response)
+        self.traffic.received += len(body)
         whole = httpx.Response(
             response.status_code,
             headers=response.headers,
             content=body,
             extensions=response.extensions,
-            request=request,
+            request=response.request,
         )
-        self.traffic.add(whole)
         return check_response(whole)
 
     async def poll(
@@ -179,15 +221,11 @@ class Transport:
             await asyncio.sleep(max(earliest, min(retry_after, MAX_RETRY_SECONDS)))
 
 
-async def _read_body(response: httpx.Response, max_bytes: int) -> bytes:
-    """Return the body as it was sent; raises UnsafeRequestError if it is too long or encoded."""
-    if response.status_code in TRANSIENT_STATUSES:
-        return b""  # of a proxy, perhaps: the status and its headers suffice to try again
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise UnsafeRequestError("sent an encoded body, which could grow without limit")
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > max_bytes:
-            raise UnsafeRequestError(f"sent more than {max_bytes} bytes")
-    return bytes(body)
+def _limit(max_bytes: int, sent_bytes: int = 0, wait: float = 0.0) -> ExchangeLimit:
+    """Return the limit of an exchange that the service may let wait."""
+    line_seconds = (sent_bytes + max_bytes) / MIN_BYTES_PER_SECOND
+    return ExchangeLimit(max_bytes, RESPONSE_TIMEOUT_SECONDS + wait + line_seconds)
+
+
+def _waiting_limits(max_bytes: Sequence[int]) -> list[ExchangeLimit]:
+    return [_limit(each, wait=POLL_SECONDS) for each in max_bytes]

@@ -181,7 +181,7 @@ class Answers:
         return cls(keys, seeds, body[-SIGNATURE_BYTES:])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MaskedInput:
     """A masked vector, packed, and its sender's signature under its transcript."""
 
@@ -191,7 +191,20 @@ class MaskedInput:
     @property
     def signed_input(self) -> "SignedInput":
         """Return the part of the message that the sender's holders receive."""
-        return SignedInput(sha256(self.vector).digest(), self.signature)
+        return SignedInput(self._digests[0], self.signature)
+
+    @property
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the vector and of `signed_input`."""
+        return self._digests[1]
+
+    @cached_property
+    def _digests(self) -> tuple[bytes, bytes]:
+        """SHA-256 of the vector, and of it with `signed_input`; the vector is hashed once."""
+        digest = sha256(self.vector)
+        of_vector = digest.digest()
+        digest.update(of_vector + self.signature)
+        return of_vector, digest.digest()
 
     def pack(self) -> bytes:
         """Return the bytes of the message."""

@@ -88,10 +88,11 @@ def create_app(
         is_stopping=lambda: app.state.service.notifier.is_shutting_down,
     )
     app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
-    for module in (  # in the order in which a path is matched: the most frequent requests first
-        uploads,
-        documents,
-        joining,
+    # In the order in which a path is matched: the most frequent requests first. A router that is
+    # included matches each path twice, so the routes of devices are added by themselves.
+    for devices in (uploads, documents, joining):
+        app.router.routes.extend(devices.router.routes)
+    for module in (
         studies,
         rounds,
         events,

@@ -2,7 +2,8 @@
 
 The devices are real participants of a secure sum, on the cheapest terms that exist (see
 `benchmarks.service`); their computations are not in any figure. They share the messages that are
-the same for all (plan, roster, transcript), and send over plain connections that are kept.
+the same for all (plan, roster, transcript). Each has its own connection, on which the documents of
+a phase follow in the response to its message of the phase before.
 """
 
 import http.client
@@ -11,12 +12,12 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
-from threading import local
 
 import httpx
 
-from protocol.api.device_messages import JoinRequest, Survivors
+from protocol.api.device_messages import LENGTH_BYTES, JoinRequest, Survivors
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from secagg.keys import Identity
@@ -26,17 +27,16 @@ from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shares import ReceivedShares
 
-THREADS = 16  # connections at a time
+THREADS = 16  # requests at a time
 _DEVICES_PER_CHUNK = 200  # devices whose bodies are held: 80 MB of vectors
 _TIMEOUT_SECONDS = 120
-_LONG_POLL_SECONDS = 30  # seconds that a GET request waits for its answer
+_LONG_POLL_SECONDS = 30  # seconds that a response waits for its documents
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A device's request to the server on `port`."""
+    """A device's request."""
 
-    port: int
     method: str
     path: str
     headers: dict[str, str]
@@ -52,31 +52,39 @@ class HttpResponse:
     seconds: float
 
 
-class ConnectionPool:
-    """Connections to servers of this machine, one for each thread and server."""
+class DeviceConnection:
+    """Connection of one device to the server on `port`; `requests` counts its requests."""
 
-    def __init__(self) -> None:
-        self._thread_state = local()
+    def __init__(self, port: int) -> None:
+        self.requests = 0
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
+        self._open: http.client.HTTPResponse | None = None
 
-    def request(self, request: HttpRequest) -> HttpResponse:
-        """Return the answer to `request`, which is sent again if the connection was closed."""
-        connections = self._thread_state.__dict__.setdefault("connections", {})
-        connection = connections.setdefault(
-            request.port,
-            http.client.HTTPConnection("127.0.0.1", request.port, timeout=_TIMEOUT_SECONDS),
-        )
-        try:
-            return self._send(connection, request)
-        except ConnectionError:  # the server closes connections after 75 idle seconds
-            connection.close()
-            return self._send(connection, request)
-
-    def _send(self, connection: http.client.HTTPConnection, request: HttpRequest) -> HttpResponse:
+    def send(self, request: HttpRequest) -> HttpResponse:
+        """Return the answer to `request`, without the documents that follow in it."""
+        if self._open is not None:
+            self._open.read()  # nothing, unless a document was not received
         start = time.perf_counter()
-        connection.request(request.method, request.path, request.body, request.headers)
-        response = connection.getresponse()
-        body = response.read()
+        try:
+            response = self._response(request)
+        except ConnectionError:  # the server closes connections after 75 idle seconds
+            self._connection.close()
+            response = self._response(request)
+        self._open = response if response.chunked else None
+        body = b"" if response.chunked else response.read()
         return HttpResponse(response.status, body, time.perf_counter() - start)
+
+    def _response(self, request: HttpRequest) -> http.client.HTTPResponse:
+        self.requests += 1
+        self._connection.request(request.method, request.path, request.body, request.headers)
+        return self._connection.getresponse()
+
+    def next_document(self) -> bytes | None:
+        """Return the next document that follows in the last answer, None at its end."""
+        length = self._open.read(LENGTH_BYTES) if self._open is not None else b""
+        if not self._open or not length:
+            return None
+        return self._open.read(int.from_bytes(length, "big"))
 
 
 @dataclass
@@ -84,7 +92,7 @@ class LoadDevice:
     """One device with its state of the protocol."""
 
     index: int
-    port: int
+    connection: DeviceConnection
     rng: Random
     seat: SlotAssignment = field(init=False)
     shared: Shared = field(init=False)
@@ -107,20 +115,26 @@ class LoadDevice:
             encryption_key=keys.encryption.hex(),
             signature=self.joined.advertise(digest).hex(),
         )
-        path = f"/v1/studies/{study}/rounds/{view.number}/participants"
+        path = f"/v1/studies/{study}/rounds/{view.number}/participants?wait={_LONG_POLL_SECONDS}"
         headers = self._headers | {"Content-Type": "application/json"}
-        return HttpRequest(self.port, "POST", path, headers, body.model_dump_json().encode())
-
-    def get_request(self, resource: str) -> HttpRequest:
-        """Return a GET request for one of its resources."""
-        path = f"/v1/participants/{self.seat.participant}/{resource}?wait={_LONG_POLL_SECONDS}"
-        return HttpRequest(self.port, "GET", path, self._headers)
+        return HttpRequest("POST", path, headers, body.model_dump_json().encode())
 
     def put_request(self, resource: str, body: bytes) -> HttpRequest:
         """Return the upload of one of its resources."""
         headers = self._headers | {"Content-Type": "application/octet-stream"}
-        path = f"/v1/participants/{self.seat.participant}/{resource}"
-        return HttpRequest(self.port, "PUT", path, headers, body)
+        return HttpRequest("PUT", self._path(resource), headers, body)
+
+    def receive(self, resource: str) -> HttpResponse:
+        """Return a document, for which the device asks if it does not follow in the last answer."""
+        start, document = time.perf_counter(), self.connection.next_document()
+        while document is None:
+            answer = self.connection.send(HttpRequest("GET", self._path(resource), self._headers))
+            if answer.status != http.HTTPStatus.ACCEPTED:
+                return answer
+        return HttpResponse(200, document, time.perf_counter() - start)
+
+    def _path(self, resource: str) -> str:
+        return f"/v1/participants/{self.seat.participant}/{resource}?wait={_LONG_POLL_SECONDS}"
 
 
 @dataclass
@@ -131,12 +145,16 @@ class LoadRound:
     ports: list[int]
     around: Callable[[str, Callable[[], list[HttpResponse]]], list[HttpResponse]]
     rng: Random
-    _connections: ConnectionPool = field(default_factory=ConnectionPool)
+
+    @property
+    def requests(self) -> int:
+        """Return the number of requests so far."""
+        return sum(device.connection.requests for device in self._loaders)
 
     def play(self, study: str, view: RoundView) -> None:
         """Let all devices take part in a round, phase by phase."""
         self._loaders = [
-            LoadDevice(index, self.ports[index % len(self.ports)], self.rng)
+            LoadDevice(index, DeviceConnection(self.ports[index % len(self.ports)]), self.rng)
             for index in range(self.devices)
         ]
         with ThreadPoolExecutor(THREADS) as self._threads:
@@ -148,25 +166,30 @@ class LoadRound:
             self._confirm(is_active)
             self._unmask(is_active)
 
-    def _send(self, name: str, requests: list[HttpRequest], expected: int) -> list[bytes]:
-        """Send all requests of a chunk at the same time; return the bodies of the answers."""
+    def _send(
+        self, name: str, exchanges: list[Callable[[], HttpResponse]], *expected: int
+    ) -> list[bytes]:
+        """Run the exchanges of a chunk at the same time; return the bodies of the answers."""
 
         def send() -> list[HttpResponse]:
-            return list(self._threads.map(self._connections.request, requests))
+            return list(self._threads.map(lambda exchange: exchange(), exchanges))
 
         answers = self.around(name, send)
         for answer in answers:
-            if answer.status != expected:
+            if answer.status not in expected:
                 raise SystemExit(f"{name}: {answer.status} {answer.body[:500]!r}")
         return [answer.body for answer in answers]
 
-    def _get(self, resource: str, chunk: list[LoadDevice]) -> list[bytes]:
-        requests = [device.get_request(resource) for device in chunk]
-        return self._send(f"receive {resource}", requests, 200)
+    def _receive(self, resource: str, chunk: list[LoadDevice]) -> list[bytes]:
+        exchanges = [partial(device.receive, resource) for device in chunk]
+        return self._send(f"receive {resource}", exchanges, 200)
 
     def _put(self, resource: str, uploads: list[tuple[LoadDevice, bytes]]) -> None:
-        requests = [device.put_request(resource, body) for device, body in uploads]
-        self._send(f"send {resource}", requests, 204)
+        exchanges = [
+            partial(device.connection.send, device.put_request(resource, body))
+            for device, body in uploads
+        ]
+        self._send(f"send {resource}", exchanges, 200, 204)
 
     def _chunks(self) -> Iterator[list[LoadDevice]]:
         for start in range(0, len(self._loaders), _DEVICES_PER_CHUNK):
@@ -175,30 +198,28 @@ class LoadRound:
     def _join(self, study: str, view: RoundView) -> None:
         digest = view.plan.digest()
         for chunk in self._chunks():
-            requests = [device.join_request(study, view, digest) for device in chunk]
-            for device, body in zip(chunk, self._send("join", requests, 201), strict=True):
-                device.seat = SlotAssignment.model_validate_json(body)
+            exchanges = [
+                partial(device.connection.send, device.join_request(study, view, digest))
+                for device in chunk
+            ]
+            self._send("join", exchanges, 201)
+            for device in chunk:
+                slot = device.connection.next_document() or b""
+                device.seat = SlotAssignment.model_validate_json(slot)
 
-    def _wait(self, resource: str) -> None:
-        first_of_cohort = {device.seat.cohort: device for device in self._loaders}
-        for device in first_of_cohort.values():
-            while self._connections.request(device.get_request(resource)).status == 202:
-                pass
-
-    def _get_from_all(self, resource: str) -> dict[int, bytes]:
-        """Wait for the end of a phase, then let all devices ask; return the answer by cohort."""
-        self._wait(resource)
+    def _receive_by_cohort(self, resource: str) -> dict[int, bytes]:
+        """Let all devices receive a document that is the same for a cohort; return it by cohort."""
         bodies = dict[int, bytes]()
         for chunk in self._chunks():
-            for device, body in zip(chunk, self._get(resource, chunk), strict=True):
-                bodies[device.seat.cohort] = body
+            for device, body in zip(chunk, self._receive(resource, chunk), strict=True):
+                bodies[device.seat.cohort or 0] = body
         return bodies
 
     def _share(self, view: RoundView) -> None:
         digest, assumptions = view.plan.digest(), view.plan.terms.assumptions
         sessions = {
             cohort: Session(digest, cohort, Roster.unpack(body, has_registrar=False), assumptions)
-            for cohort, body in self._get_from_all("roster").items()
+            for cohort, body in self._receive_by_cohort("roster").items()
         }
         for chunk in self._chunks():
             uploads = []
@@ -209,23 +230,21 @@ class LoadRound:
             self._put("key-shares", uploads)
 
     def _check(self) -> None:
-        self._wait("encrypted-shares")  # so that the server routes them once
         for chunk in self._chunks():
             uploads = []
-            for device, body in zip(chunk, self._get("encrypted-shares", chunk), strict=True):
+            for device, body in zip(chunk, self._receive("encrypted-shares", chunk), strict=True):
                 device.checked, complaints = device.shared.check(ReceivedShares.unpack(body))
                 uploads.append((device, complaints.pack()))
             self._put("complaints", uploads)
-        self._wait("complaints")
         for chunk in self._chunks():
-            self._get("complaints", chunk)  # there are none
+            self._receive("complaints", chunk)  # there are none
 
     def _mask(self, view: RoundView) -> None:
         ring = SUM_MECHANISMS[view.plan.mechanism].ring(view.plan)
         sessions = {device.seat.cohort: device.shared.session for device in self._loaders}
         transcripts = {
             cohort: Transcript(sessions[cohort], ShareCommitments.unpack(body))
-            for cohort, body in self._get_from_all("share-commitments").items()
+            for cohort, body in self._receive_by_cohort("share-commitments").items()
         }
         for chunk in self._chunks():
             uploads = []
@@ -238,10 +257,9 @@ class LoadRound:
             self._put("masked-input", uploads)
 
     def _confirm(self, is_active: bool) -> None:
-        self._wait("survivors")
         for chunk in self._chunks():
             uploads = []
-            for device, body in zip(chunk, self._get("survivors", chunk), strict=True):
+            for device, body in zip(chunk, self._receive("survivors", chunk), strict=True):
                 survivors = Survivors.model_validate_json(body).survivors
                 device.confirmed, signature = device.masked.confirm(survivors)
                 uploads.append((device, signature))
@@ -249,11 +267,11 @@ class LoadRound:
                 self._put("confirmation", uploads)
 
     def _unmask(self, is_active: bool) -> None:
-        bodies = self._get_from_all("confirmations") if is_active else {}
+        bodies = self._receive_by_cohort("confirmations") if is_active else {}
         confirmations = {cohort: unpack_signatures(body) for cohort, body in bodies.items()}
         for chunk in self._chunks():
             uploads = []
-            inputs = self._get("signed-inputs", chunk) if is_active else [b""] * len(chunk)
+            inputs = self._receive("signed-inputs", chunk) if is_active else [b""] * len(chunk)
             for device, body in zip(chunk, inputs, strict=True):
                 signatures = confirmations.get(device.seat.cohort, {})
                 signed = unpack_signed_inputs(body)

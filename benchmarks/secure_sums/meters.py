@@ -71,6 +71,7 @@ class CostMeter:
     spent_by_load: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     peak: int = 0
     whole: float = 0.0  # CPU of servers from the first request to the answer, between phases too
+    requests: int = 0
     _over: Event = field(default_factory=Event)
 
     def around(self, phase: str, send: Callable[[], list[HttpResponse]]) -> list[HttpResponse]:

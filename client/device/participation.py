@@ -5,10 +5,10 @@ A secure sum takes the states of `secagg.participant`, driven over HTTP:
     join -> [roster] share -> [encrypted shares] check -> [complaints, share commitments] mask
          -> [survivors] confirm -> [confirmations, signed inputs] unmask
 
-The brackets show what the device waits for before a step. Each step is computed once, and its bytes
-are sent until they arrive. A message that may be sent in one version only is in the device's
-journal before it is sent. The device checks each answer of the service against its policy before
-the step that depends on it.
+The brackets show what the device waits for before a step: documents in the response to its message
+before, or a long poll. Each step is computed once, and its bytes are sent until they arrive. A
+message that may be sent in one version only is in the device's journal before it is sent. The
+device checks each answer of the service against its policy before the step that depends on it.
 """
 
 import asyncio
@@ -28,8 +28,15 @@ from client.device.encoding import encode
 from client.device.exact_sum_limit import spends_exact_study
 from client.device.journal import JournalEntry
 from client.device.policy import PolicyError, noise_events, rho_of
+from client.http_exchange import DocumentStream
 from protocol.api.credentials import new_secret
-from protocol.api.device_messages import JoinRequest, SignedReport, Survivors
+from protocol.api.device_messages import (
+    NEXT_DOCUMENTS,
+    DocumentKind,
+    JoinRequest,
+    SignedReport,
+    Survivors,
+)
 from protocol.api.messages import SlotAssignment
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
@@ -57,13 +64,13 @@ HOLDER_WORK_BYTES: Final = 2**16  # as slow as the keys and signatures of one ho
 NOISE_EVENT_WORK_BYTES: Final = 2**6  # as slow as one event of the noise
 MAX_PROBLEM_BYTES: Final = 2**14  # of an error, and of the braces around survivors
 MAX_ROW_BYTES: Final = {  # of one participant, in each document about a cohort
-    "roster": 3 * KEY_BYTES + 2 * SIGNATURE_BYTES,
-    "share-commitments": GRAPH_NONCE_BYTES + DIGEST_BYTES + 4,
-    "survivors": len("100000, "),
-    "confirmations": SIGNATURE_BYTES + 4,
-    "encrypted-shares": SHARE_PAIR_BYTES + 4,
-    "complaints": SIGNATURE_BYTES + 4,
-    "signed-inputs": DIGEST_BYTES + SIGNATURE_BYTES + 4,
+    DocumentKind.ROSTER: 3 * KEY_BYTES + 2 * SIGNATURE_BYTES,
+    DocumentKind.SHARE_COMMITMENTS: GRAPH_NONCE_BYTES + DIGEST_BYTES + 4,
+    DocumentKind.SURVIVORS: len("100000, "),
+    DocumentKind.CONFIRMATIONS: SIGNATURE_BYTES + 4,
+    DocumentKind.ENCRYPTED_SHARES: SHARE_PAIR_BYTES + 4,
+    DocumentKind.COMPLAINTS: SIGNATURE_BYTES + 4,
+    DocumentKind.SIGNED_INPUTS: DIGEST_BYTES + SIGNATURE_BYTES + 4,
 }
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,6 +81,7 @@ class SumParticipation(RoundParticipation):
     """The participation of a device by a vector in a secure sum."""
 
     _ticket: str = field(default="", init=False)
+    _following: DocumentStream | None = field(default=None, init=False)
 
     @cached_property
     def _ring(self) -> Ring:
@@ -95,6 +103,28 @@ class SumParticipation(RoundParticipation):
             JournalError: if a message cannot be recorded.
             ServiceUnreachableError: if the service is out of reach for too long.
         """
+        if not await self._may_join(study):
+            return
+        try:
+            joined, assignment = await self._join(study)
+            yield DeviceStep.JOINED
+            shared = await self._share(joined, assignment)
+            yield DeviceStep.SHARED
+            checked = await self._check(shared)
+            yield DeviceStep.CHECKED
+            await self._answer(checked)
+            masked = await self._mask(checked)
+            yield DeviceStep.MASKED
+            confirmed = await self._confirm(masked)
+            if self._is_active:
+                yield DeviceStep.CONFIRMED
+            await self._unmask(confirmed)
+            yield DeviceStep.UNMASKED
+        finally:
+            await self._stop_reading()
+
+    async def _may_join(self, study: str) -> bool:
+        """Return whether the device is invited to the round, whose plan its policy accepts."""
         rounds_by_study = await asyncio.to_thread(self.device.journal.rounds_by_study)
         self.policy.check_plan(self._plan, study, self.view.number, rounds_by_study)
         spent = await asyncio.to_thread(self.device.journal.rho_spent, study)
@@ -103,22 +133,7 @@ class SumParticipation(RoundParticipation):
         max_sharings = self.policy.sharings(self._plan)
         await asyncio.to_thread(self.device.journal.check_sharings, study, max_sharings)
         self.policy.check_enrolment(self._plan, self.device.identity, self.device.enrolment)
-        if not await asyncio.to_thread(self._is_invited, study):
-            return
-        joined, assignment = await self._join(study)
-        yield DeviceStep.JOINED
-        shared = await self._share(joined, assignment)
-        yield DeviceStep.SHARED
-        checked = await self._check(shared)
-        yield DeviceStep.CHECKED
-        await self._answer(checked)
-        masked = await self._mask(checked)
-        yield DeviceStep.MASKED
-        confirmed = await self._confirm(masked)
-        if self._is_active:
-            yield DeviceStep.CONFIRMED
-        await self._unmask(confirmed)
-        yield DeviceStep.UNMASKED
+        return await asyncio.to_thread(self._is_invited, study)
 
     def _check_exact_sums(self) -> None:
         """Check before joining that an exact study is left; a late refusal costs the others."""
@@ -153,17 +168,17 @@ class SumParticipation(RoundParticipation):
             registrar_signature=device.enrolment.hex() if self._plan.registry else None,
         )
         path = f"/studies/{quote(study, safe='')}/rounds/{self.view.number}/participants"
-        answer = await self.transport.send(
-            "POST", path, content=request.model_dump_json().encode(), ticket=self._ticket
-        )
-        self.assignment = parse_document(SlotAssignment, answer.content)
+        content = request.model_dump_json().encode()
+        max_bytes = MAX_PROBLEM_BYTES, self._max_bytes(DocumentKind.ROSTER)
+        answer, self._following = await self.transport.post(path, content, self._ticket, max_bytes)
+        self.assignment = parse_document(SlotAssignment, answer)
         # Before the journal records it; the roster has the cohort's real size.
         if not self._plan.terms.is_seated:
             self.policy.check_slot(self._plan, self.assignment, self._plan.terms.cohort_size)
         return joined, self.assignment
 
     async def _share(self, joined: Joined, assignment: SlotAssignment) -> Shared:
-        roster = await self._fetch("roster")
+        roster = await self._fetch(DocumentKind.ROSTER)
         if self._plan.terms.is_seated:
             assignment, roster = await self._run_step(self._take_seat, assignment, roster)
             self.assignment = assignment
@@ -205,7 +220,7 @@ class SumParticipation(RoundParticipation):
         return joined.share(slot, session, self.secrets)
 
     async def _check(self, shared: Shared) -> Checked:
-        encrypted_shares = await self._fetch("encrypted-shares")
+        encrypted_shares = await self._fetch(DocumentKind.ENCRYPTED_SHARES)
         checked, complaints = await self._run_step(self._check_shares, shared, encrypted_shares)
         await self._send(MessageKind.COMPLAINTS, complaints.pack())
         return checked
@@ -217,7 +232,7 @@ class SumParticipation(RoundParticipation):
 
     async def _answer(self, checked: Checked) -> None:
         """Answer the complaints about this device; usually there are none."""
-        body = await self._fetch("complaints")
+        body = await self._fetch(DocumentKind.COMPLAINTS)
         if body:
             answers = await self._run_step(self._answer_complaints, checked, body)
             await self._send(MessageKind.ANSWERS, answers.pack())
@@ -228,7 +243,7 @@ class SumParticipation(RoundParticipation):
         return checked.answer(complaints)
 
     async def _mask(self, checked: Checked) -> Masked:
-        share_commitments = await self._fetch("share-commitments")
+        share_commitments = await self._fetch(DocumentKind.SHARE_COMMITMENTS)
         masked, masked_input = await self._run_step(self._mask_vector, checked, share_commitments)
         await self._send_once(MessageKind.MASKED_INPUT, masked_input.pack())
         return masked
@@ -243,7 +258,7 @@ class SumParticipation(RoundParticipation):
         return masked, masked_input
 
     async def _confirm(self, masked: Masked) -> Confirmed:
-        body = await self._fetch("survivors")
+        body = await self._fetch(DocumentKind.SURVIVORS)
         survivors = parse_document(Survivors, body).survivors
         confirmed, signature = masked.confirm(survivors)
         if self._is_active:
@@ -251,8 +266,10 @@ class SumParticipation(RoundParticipation):
         return confirmed
 
     async def _unmask(self, confirmed: Confirmed) -> None:
-        confirmations = await self._fetch("confirmations") if self._is_active else b""
-        signed_inputs = await self._fetch("signed-inputs") if self._is_active else b""
+        confirmations = signed_inputs = b""
+        if self._is_active:
+            confirmations = await self._fetch(DocumentKind.CONFIRMATIONS)
+            signed_inputs = await self._fetch(DocumentKind.SIGNED_INPUTS)
         unmasking_shares = await self._run_step(
             self._reveal_shares, confirmed, confirmations, signed_inputs
         )
@@ -275,14 +292,28 @@ class SumParticipation(RoundParticipation):
             return step(*args, **kwargs)
         return await asyncio.to_thread(step, *args, **kwargs)
 
-    async def _fetch(self, resource: str) -> bytes:
-        """Return a document about the cohort, which cannot have more rows than participants."""
-        max_bytes = MAX_PROBLEM_BYTES + self._plan.terms.cohort_size * MAX_ROW_BYTES[resource]
-        response = await self.transport.poll(self._path(resource), self._ticket, max_bytes)
+    async def _fetch(self, kind: DocumentKind) -> bytes:
+        """Return a document about the cohort, the next one that the last message is answered by."""
+        if self._following is not None and (body := await self._following.next()) is not None:
+            return body
+        max_bytes = self._max_bytes(kind)
+        response = await self.transport.poll(self._path(kind), self._ticket, max_bytes)
         return response.content
 
-    async def _send(self, resource: str, body: bytes) -> None:
-        await self.transport.send("PUT", self._path(resource), content=body, ticket=self._ticket)
+    def _max_bytes(self, kind: DocumentKind) -> int:
+        """Return the limit of a document, which cannot have more rows than participants."""
+        return MAX_PROBLEM_BYTES + self._plan.terms.cohort_size * MAX_ROW_BYTES[kind]
+
+    async def _send(self, kind: MessageKind, body: bytes) -> None:
+        await self._stop_reading()
+        max_bytes = [self._max_bytes(each) for each in NEXT_DOCUMENTS.get(kind, ())]
+        self._following = await self.transport.send_message(
+            self._path(kind), body, self._ticket, max_bytes
+        )
+
+    async def _stop_reading(self) -> None:
+        if self._following is not None:
+            await self._following.close()
 
     async def _send_once(self, kind: MessageKind, body: bytes) -> None:
         """Record and send a message that may be sent in one version only."""

@@ -12,7 +12,7 @@ from client.device.driver import EndState
 from client.device.encoding import Contribution
 from client.device.policy import Policy, PolicyError
 from client.fleet.behaviour import FleetBehaviour, dropouts_by_step
-from client.transport import Traffic
+from client.http_exchange import Traffic
 from protocol.api.messages import CohortView, RoundView
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from secagg.keys import Identity

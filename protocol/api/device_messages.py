@@ -1,6 +1,8 @@
-"""Messages of devices outside the secure sum: requests to join, survivors, and signed reports.
+"""Messages of devices outside the secure sum, and the documents that answer them.
 
-Requests to join and the list of survivors are JSON. A locally private report is packed into the
+Requests to join and the list of survivors are JSON. A message may be answered with the documents
+that the device receives next. Each is preceded by its length in bytes, as a big-endian integer of
+four bytes. A locally private report is packed into the
 bytes that a device signs and sends:
 
     digest (32) | report (of the plan's size) | signature (64) | enrolment (64, with a registrar)
@@ -10,12 +12,15 @@ signs with an identity that it keeps for all studies of reports, so that the ser
 privacy loss. The identity itself is in the path.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from hashlib import sha256
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
+from protocol.api.phases import MessageKind
 from protocol.public_model import PublicModel
 from protocol.question_and_plan import Hex32
 from secagg.keys import SIGNATURE_BYTES, Identity, is_signed, statement
@@ -44,6 +49,34 @@ class Survivors(PublicModel):
     """The slots whose masked inputs arrived."""
 
     survivors: tuple[int, ...]
+
+
+class DocumentKind(StrEnum):
+    """Kinds of documents about a cohort, as in paths."""
+
+    ROSTER = "roster"
+    ENCRYPTED_SHARES = "encrypted-shares"
+    COMPLAINTS = "complaints"
+    SHARE_COMMITMENTS = "share-commitments"
+    SURVIVORS = "survivors"
+    CONFIRMATIONS = "confirmations"
+    SIGNED_INPUTS = "signed-inputs"
+
+
+LENGTH_BYTES: Final = 4  # of the length before a document
+# Documents that a device receives after it has sent a message.
+NEXT_DOCUMENTS: Final[Mapping[MessageKind, tuple[DocumentKind, ...]]] = {
+    MessageKind.KEY_SHARES: (DocumentKind.ENCRYPTED_SHARES,),
+    MessageKind.COMPLAINTS: (DocumentKind.COMPLAINTS, DocumentKind.SHARE_COMMITMENTS),
+    MessageKind.ANSWERS: (DocumentKind.SHARE_COMMITMENTS,),
+    MessageKind.MASKED_INPUT: (DocumentKind.SURVIVORS,),
+    MessageKind.CONFIRMATION: (DocumentKind.CONFIRMATIONS, DocumentKind.SIGNED_INPUTS),
+}
+
+
+def frame_document(document: bytes) -> bytes:
+    """Return a document after its length."""
+    return len(document).to_bytes(LENGTH_BYTES, "big") + document
 
 
 @dataclass(frozen=True, slots=True)

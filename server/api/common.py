@@ -29,7 +29,7 @@ def is_id(text: str) -> bool:
     return len(text) <= _MAX_ID_CHARS and text.isascii() and text.isalnum()
 
 
-async def _study(study: str) -> str:
+async def read_study(study: str) -> str:
     """Return the study's id; refuse a text that cannot be an id without a query."""
     if not is_id(study):
         raise not_found("study")
@@ -37,7 +37,7 @@ async def _study(study: str) -> str:
     return study
 
 
-StudyId = Annotated[str, Depends(_study)]
+StudyId = Annotated[str, Depends(read_study)]
 
 
 def paginate(rows: Sequence[T], limit: int) -> tuple[tuple[T, ...], T | None]:

@@ -39,15 +39,22 @@ def require(*permissions: Permission) -> params.Depends:
     """Return the dependency that refuses callers without any of `permissions`."""
 
     async def check(caller: Caller, request: Request, service: ServiceDep) -> None:
-        if caller.permissions.isdisjoint(permissions):
-            subject = f"{caller}: {request.url.path}"
-            await service.authenticator.record_failure(
-                client_address(request.scope), "forbidden", subject
-            )
-            required = " or ".join(permissions)
-            raise ProblemError(ProblemType.FORBIDDEN, f"this requires the permission {required}")
+        await check_permission(caller, request, service, *permissions)
 
     return cast("params.Depends", Depends(check))
+
+
+async def check_permission(
+    caller: Principal, request: Request, service: Service, *permissions: Permission
+) -> None:
+    """Raise ProblemError if the caller has none of `permissions`."""
+    if caller.permissions.isdisjoint(permissions):
+        subject = f"{caller}: {request.url.path}"
+        await service.authenticator.record_failure(
+            client_address(request.scope), "forbidden", subject
+        )
+        required = " or ".join(permissions)
+        raise ProblemError(ProblemType.FORBIDDEN, f"this requires the permission {required}")
 
 
 def reading(*statuses: int) -> dict[str, Any]:
@@ -67,7 +74,8 @@ async def limit_joins(request: Request, service: ServiceDep) -> None:
     service.authenticator.count_join(client_address(request.scope))
 
 
-async def _credential_digest(authorization: Annotated[str | None, Header()] = None) -> bytes:
+async def credential_digest(authorization: Annotated[str | None, Header()] = None) -> bytes:
+    """Return the SHA-256 of the credential in the header of a request."""
     credential = bearer_secret(authorization, "")
     if credential is None:
         detail = "Authorization: Bearer and 32 random bytes in base64url are needed"
@@ -75,7 +83,7 @@ async def _credential_digest(authorization: Annotated[str | None, Header()] = No
     return secret_digest(credential)
 
 
-CredentialDigest = Annotated[bytes, Depends(_credential_digest)]
+CredentialDigest = Annotated[bytes, Depends(credential_digest)]
 
 
 async def authenticated_slot(
@@ -86,7 +94,7 @@ async def authenticated_slot(
     Raises:
         ProblemError: if it has none or another one's, or too many requests came with it.
     """
-    digest = await _credential_digest(request.headers.get("authorization"))
+    digest = await credential_digest(request.headers.get("authorization"))
     if not is_id(participant):
         raise not_found("participant")
     slot: ParticipantSlot | None

@@ -14,7 +14,6 @@ from time import perf_counter
 
 import structlog
 from opentelemetry import trace
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.api.messages import ProblemType
@@ -23,7 +22,7 @@ from server.http.problem_details import problem_of, problem_response
 from server.telemetry.logs import LOG_FIELDS, bind_log_fields
 from server.telemetry.metrics import Metrics
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _UNKNOWN = "none"  # the route of an unknown path, the status of an aborted request
 _REDACTED_ATTRIBUTES = {"url.path": "REDACTED", "url.query": "REDACTED"}  # `http.route` remains
@@ -32,9 +31,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _RequestStats:
-    """Status of the response, and sizes of the bodies in bytes."""
+    """Status and time of the response, and sizes of the bodies in bytes."""
 
     status: int | None = None
+    acknowledged: float | None = None  # time of the headers of the response
     received: int = 0
     sent: int = 0
 
@@ -57,8 +57,8 @@ class RequestLogMiddleware:
             await self._app(scope, receive, send)
             return
         stats, started = _RequestStats(), perf_counter()
-        sent_id = Headers(scope=scope).get("x-request-id", "")  # of a proxy or the client
-        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else self._new_id()
+        request_id = _sent_id(scope) or self._new_id()
+        id_header = b"x-request-id", request_id.encode()
 
         async def counting_receive() -> Message:
             message = await receive()
@@ -67,8 +67,8 @@ class RequestLogMiddleware:
 
         async def counting_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                stats.status = message["status"]
-                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                stats.status, stats.acknowledged = message["status"], perf_counter()
+                message["headers"] = [*message["headers"], id_header]
             stats.sent += len(message.get("body", b""))
             await send(message)
 
@@ -88,16 +88,20 @@ class RequestLogMiddleware:
             problem = ProblemError(ProblemType.UNAVAILABLE, "the service is stopping: try again")
             await problem_response(problem)(scope, counting_receive, counting_send)
         finally:
-            self._record(scope, stats, perf_counter() - started)
+            self._record(scope, stats, started)
             structlog.contextvars.unbind_contextvars(*LOG_FIELDS)
 
-    def _record(self, scope: Scope, stats: _RequestStats, seconds: float) -> None:
+    def _record(self, scope: Scope, stats: _RequestStats, started: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
         route = getattr(scope.get("route"), "path", _UNKNOWN)
         status = _UNKNOWN if stats.status is None else str(stats.status)
-        self._metrics.requests.labels(method, route, status).observe(seconds)
-        self._metrics.received_bytes.labels(route).inc(stats.received)
-        self._metrics.sent_bytes.labels(route).inc(stats.sent)
+        ended = perf_counter()
+        self._metrics.count_request(
+            (method, route, status),
+            (stats.acknowledged or ended) - started,
+            stats.received,
+            stats.sent,
+        )
         fields = structlog.contextvars.get_contextvars()
         if "problem" in fields:
             self._metrics.problems.labels(fields["problem"]).inc()
@@ -105,8 +109,20 @@ class RequestLogMiddleware:
         if re.fullmatch(r"[0-9]{1,10}", number):
             bind_log_fields(round=int(number))
         facts = {"method": method, "route": route, "status": stats.status}
-        sizes = {"seconds": round(seconds, 4), "received": stats.received, "sent": stats.sent}
+        sizes = {
+            "seconds": round(ended - started, 4),
+            "received": stats.received,
+            "sent": stats.sent,
+        }
         _log_method(stats.status)("request", **facts, **sizes)
+
+
+def _sent_id(scope: Scope) -> str | None:
+    """Return the id that a proxy or the client gave to a request, if it is a plain one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            return value.decode() if _REQUEST_ID.fullmatch(value) else None
+    return None
 
 
 def _log_method(status: int | None) -> structlog.typing.WrappedLogger:

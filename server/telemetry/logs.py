@@ -50,6 +50,7 @@ def bind_log_fields(**names: str | int) -> None:
     """Add fields to all further lines of this task and to its span; `names` are in `LOG_FIELDS`."""
     span = trace.get_current_span()
     context = span.get_span_context()
-    span.set_attributes({f"blindtally.{name}": value for name, value in names.items()})
+    if span.is_recording():
+        span.set_attributes({f"blindtally.{name}": value for name, value in names.items()})
     traced = {"trace_id": trace.format_trace_id(context.trace_id)} if context.is_valid else {}
     structlog.contextvars.bind_contextvars(**names, **traced)

@@ -34,7 +34,7 @@ from client.device.device import DeviceStep
 from client.device.driver import EndState
 from client.device.encoding import Contribution
 from client.fleet.config_and_results import DeviceResult, FleetRound
-from client.transport import Traffic
+from client.http_exchange import Traffic
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import PARTICIPANT_PHASES
 from protocol.mechanisms.registry import MECHANISMS

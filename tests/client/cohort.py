@@ -7,7 +7,7 @@ which share keys and send no vector.
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
 
@@ -20,8 +20,15 @@ from client.device.journal import Journal, MemoryJournal
 from client.device.participation import SumParticipation
 from client.device.policy import Policy
 from client.transport import Transport
-from protocol.api.device_messages import JoinRequest, Survivors
+from protocol.api.device_messages import (
+    NEXT_DOCUMENTS,
+    DocumentKind,
+    JoinRequest,
+    Survivors,
+    frame_document,
+)
 from protocol.api.messages import RoundView, SlotAssignment
+from protocol.api.phases import MessageKind
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
@@ -100,9 +107,11 @@ class Service:
     cheats: dict[str, Callable[[bytes], bytes]] = field(default_factory=dict)
     before: Callable[[str, bytes], None] = lambda _name, _body: None
     received: dict[str, bytes] = field(default_factory=dict)
+    requested: list[str] = field(default_factory=list)  # documents that the device asked for
     rng: Random = field(default_factory=lambda: Random(1))
     n: int = N
     cohort: int = 0
+    sends_following: bool = True  # with the answer to a message; otherwise the device asks for it
 
     @property
     def plan(self) -> AnyPlan:
@@ -121,15 +130,26 @@ class Service:
     def _answer(self, request: httpx.Request) -> httpx.Response:
         resource = request.url.path.rsplit("/", 1)[-1]
         if request.method == "GET":
-            body = getattr(self, resource.replace("-", "_"))()
-            return httpx.Response(200, content=self.cheats.get(resource, bytes)(body))
+            self.requested.append(resource)
+            return httpx.Response(200, content=self._document(resource))
         self.before(resource, request.content)
         self.received[resource] = request.content
         if request.method == "PUT":
-            return httpx.Response(204)
+            kinds = NEXT_DOCUMENTS.get(MessageKind(resource), ())
+            return httpx.Response(200, content=self._following(kinds))
         assert re.fullmatch(r"Bearer [\w-]{43}", request.headers["authorization"])
-        assignment = self._assign()
-        return httpx.Response(201, content=self.cheats.get("slot", bytes)(assignment))
+        assignment = frame_document(self.cheats.get("slot", bytes)(self._assign()))
+        following = self._following([DocumentKind.ROSTER])
+        return httpx.Response(201, content=assignment + following)
+
+    def _following(self, kinds: Sequence[DocumentKind]) -> bytes:
+        if not self.sends_following:
+            return b""
+        return b"".join(frame_document(self._document(kind)) for kind in kinds)
+
+    def _document(self, kind: str) -> bytes:
+        body: bytes = getattr(self, kind.replace("-", "_"))()
+        return self.cheats.get(kind, bytes)(body)
 
     def _assign(self) -> bytes:
         request = JoinRequest.model_validate_json(self.received["participants"])

@@ -16,6 +16,7 @@ from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from server.settings import Settings
 from tests.server import application
+from tests.support.asgi_transport import StreamingAsgiTransport
 
 DEVICES = 10
 REQUEST = StudyRequest(
@@ -45,7 +46,7 @@ async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
 @pytest.fixture
 def connect(app: FastAPI) -> ClientFactory:
     return lambda: httpx.AsyncClient(
-        transport=httpx.ASGITransport(app), base_url="http://service/v1", timeout=30
+        transport=StreamingAsgiTransport(app), base_url="http://service/v1", timeout=30
     )
 
 

@@ -1,5 +1,6 @@
 """Requests of a device: which are repeated, and the exceptions of refusals."""
 
+import gzip
 from collections.abc import Callable
 
 import httpx
@@ -15,9 +16,12 @@ from client.errors import (
     check_response,
     is_retryable,
 )
+from client.http_exchange import DocumentStream
 from client.transport import Transport
+from protocol.api.device_messages import frame_document
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
 from protocol.api.phases import Phase
+from secagg.errors import UnsafeRequestError
 from tests.client.mock_transport import MockTransport
 
 
@@ -182,3 +186,71 @@ async def test_the_ticket_and_the_kind_of_content_travel_in_the_head() -> None:
     assert seen[0].headers["content-type"] == "application/octet-stream"
     assert seen[1].headers["content-type"] == "application/json"
     assert seen[0].url.path == "/v1/participants/p/unmasking-shares"
+
+
+async def following(response: httpx.Response, *max_bytes: int) -> tuple[DocumentStream, Transport]:
+    way = transport(response)
+    stream = await way.send_message("/participants/p/complaints", b"x", "t" * 43, max_bytes)
+    return stream, way
+
+
+async def test_a_message_is_answered_by_the_documents_that_follow() -> None:
+    for body, documents in {
+        b"": [None, None],
+        frame_document(b""): [b"", None],
+        frame_document(b"ab") + frame_document(b"c" * 99): [b"ab", b"c" * 99, None],
+    }.items():
+        stream, way = await following(httpx.Response(200, content=body), 2, 99)
+        headers = way.traffic.received
+        assert [await stream.next() for _ in documents] == documents
+        assert way.traffic.received == headers + len(body)
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (httpx.Response(200, content=frame_document(b"abc")), "more than 2 bytes"),
+        (httpx.Response(200, content=b"\xff\xff\xff\xff"), "more than 2 bytes"),
+        (httpx.Response(202, json={"phase": "masking"}), "more than 2 bytes"),
+        (httpx.Response(200, content=frame_document(b"ab") + b"c"), "documents that follow"),
+        (
+            httpx.Response(200, content=gzip.compress(b""), headers={"content-encoding": "gzip"}),
+            "encoded",
+        ),
+    ],
+)
+async def test_documents_beyond_their_limits_are_declined(
+    response: httpx.Response, reason: str
+) -> None:
+    stream, _ = await following(response, 2)
+    with pytest.raises(UnsafeRequestError, match=reason):
+        await stream.next()
+
+
+async def test_a_document_that_is_cut_off_is_asked_for() -> None:
+    for kept in range(1, 6):
+        stream, _ = await following(httpx.Response(200, content=frame_document(b"ab")[:kept]), 2, 9)
+        assert [await stream.next(), await stream.next()] == [None, None]
+
+
+async def test_a_join_without_an_answer_is_repeated() -> None:
+    documents = frame_document(b"slot") + frame_document(b"roster")
+    responses = [
+        httpx.Response(201, content=documents[:kept]) for kept in (0, 3, 7, len(documents))
+    ]
+    way = transport(*responses)
+    answer, stream = await way.post("/studies/s/rounds/1/participants", b"{}", "t" * 43, (9, 9))
+    assert (answer, await stream.next(), await stream.next()) == (b"slot", b"roster", None)
+
+
+async def test_a_message_without_documents_that_follow_does_not_wait() -> None:
+    waits = list[str | None]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        waits.append(request.url.params.get("wait"))
+        return httpx.Response(204)
+
+    way = Transport(client(answer))
+    for max_bytes in ((), (9,)):
+        await way.send_message("/participants/p/confirmation", b"x", "t" * 43, max_bytes)
+    assert waits == [None, "25.0"]

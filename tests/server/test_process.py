@@ -14,6 +14,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from protocol.api.device_messages import frame_document
 from protocol.api.messages import ProblemType
 from tests.server.harness import Clock, Served
 
@@ -67,10 +68,16 @@ async def test_a_stopped_service_answers_waiting_devices(
             study = await served.create()
             (device,) = await served.join(study, 1)
             waiting = asyncio.create_task(device.get("roster", wait=30))
+            path = f"/v1/studies/{study}/rounds/1/participants?wait=30"
+            wish = {"json": device.wish().model_dump(), "headers": device.headers}
+            joining = asyncio.create_task(client.post(path, **wish))
             await asyncio.sleep(0.3)
             started = monotonic()
             process.popen.send_signal(how)
             assert (await waiting).status_code == 202
+            joined = await joining  # again, and without the roster
+            document = frame_document(device.seat.model_dump_json().encode())
+            assert (joined.status_code, joined.content) == (200, document)
             status = await asyncio.to_thread(process.popen.wait, 20)
             assert monotonic() - started < 20  # far below the 30 seconds that it waits
             assert status == (0 if how is signal.SIGINT else -signal.SIGTERM)

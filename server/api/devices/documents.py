@@ -1,5 +1,7 @@
 """Documents that a device in a round waits for, one or two before each of its messages.
 
+A device gets them in the response to its message before, or by a GET request.
+
     enrolling    POST participants         (`joining.py`; a registrar seats them: `seatings.py`)
     sharing      GET roster             -> PUT key-shares
     checking     GET encrypted-shares   -> PUT complaints
@@ -13,18 +15,20 @@
 confirmations and no signed inputs.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from protocol.api.device_messages import Survivors
+from protocol.api.device_messages import DocumentKind, Survivors
 from protocol.api.messages import Pending
 from protocol.api.phases import MESSAGE_KIND, Phase
 from secagg.messages import pack_signatures, pack_signed_inputs
 from server.api.common import OCTET_STREAM_RESPONSE, WaitSeconds, problem_responses
 from server.api.dependencies import SlotDep, require_message, wait_for_end_of
 from server.api.devices.device_route import DeviceRoute
+from server.api.devices.document_stream import DocumentReader
 from server.db.repositories.devices.participants import ParticipantSlot
 from server.errors import dropped_out, out_of_phase
 from server.http.request_bodies import OCTET_STREAM
@@ -167,3 +171,21 @@ async def get_signed_inputs(
     signed = await service.cohort_cache.signed_inputs(participant.cohort)
     dealers = request.dealers_of(participant.slot) & request.survivors
     return _octets(pack_signed_inputs({dealer: signed[dealer] for dealer in dealers}))
+
+
+_ENDPOINTS: Final = {
+    DocumentKind.ROSTER: get_roster,
+    DocumentKind.ENCRYPTED_SHARES: get_encrypted_shares,
+    DocumentKind.COMPLAINTS: get_complaints,
+    DocumentKind.SHARE_COMMITMENTS: get_share_commitments,
+    DocumentKind.SURVIVORS: get_survivors,
+    DocumentKind.CONFIRMATIONS: get_confirmations,
+    DocumentKind.SIGNED_INPUTS: get_signed_inputs,
+}
+
+
+def document_readers(
+    kinds: Sequence[DocumentKind], participant: ParticipantSlot, service: Service
+) -> list[DocumentReader]:
+    """Return functions that wait for the documents of `kinds` as GET requests do."""
+    return [partial(_ENDPOINTS[kind], participant, service) for kind in kinds]

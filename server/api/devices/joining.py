@@ -1,35 +1,81 @@
 """Join of a device: it advertises its keys for a round and gets a slot."""
 
-from fastapi import APIRouter, Depends, Response
+from dataclasses import replace
+from typing import Any, cast
 
-from protocol.api.device_messages import JoinRequest
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter, ValidationError
+
+from protocol.api.device_messages import DocumentKind, JoinRequest
 from protocol.api.messages import ProblemType, SlotAssignment
 from secagg.keys import PublicKeys, is_signed
 from secagg.roster import RosterEntry
 from secagg.session import advertisement_statement
-from server.api.common import RoundNumber, StudyId, json_only, problem_responses
+from server.api.common import (
+    RoundNumber,
+    StudyId,
+    WaitSeconds,
+    json_only,
+    problem_responses,
+    read_study,
+)
 from server.api.dependencies import (
     Caller,
     CredentialDigest,
     as_malformed,
+    check_permission,
+    credential_digest,
     limit_joins,
-    require,
     require_own_identity,
 )
+from server.api.devices.device_route import ThinRoute, validated, wait_seconds
+from server.api.devices.document_stream import DocumentStream
+from server.api.devices.documents import document_readers
 from server.db.channels import cohort_channel
 from server.db.repositories.devices.joins import Join
 from server.db.repositories.devices.participants import JoiningDevice
 from server.errors import ProblemError, malformed
-from server.principals import Permission
-from server.service import ServiceDep
+from server.principals import Permission, Principal
+from server.service import Service, ServiceDep
 
-router = APIRouter(prefix="/v1", tags=["devices"])
+_ROUND_NUMBER = TypeAdapter[int](RoundNumber)
+
+
+class _JoinRoute(ThinRoute):
+    """Route of a device that joins a round; its body is read after all other checks."""
+
+    async def arguments(self, request: Request, service: Service) -> dict[str, Any]:
+        caller, parameters = cast("Principal", request.state.principal), request.path_params
+        study = await read_study(parameters["study"])
+        number = validated(_ROUND_NUMBER, parameters["number"], "path", "number")
+        await check_permission(caller, request, service, Permission.TAKE_PART)
+        await limit_joins(request, service)
+        await json_only(request)
+        credential = await credential_digest(request.headers.get("authorization"))
+        wait, wish = wait_seconds(request), _join_request(await request.body())
+        return {"study": study, "number": number, "caller": caller, "credential": credential} | {
+            "service": service,
+            "wait": wait,
+            "wish": wish,
+        }
+
+
+def _join_request(body: bytes) -> JoinRequest:
+    try:
+        return JoinRequest.model_validate_json(body)
+    except ValidationError as error:
+        faults = [fault | {"loc": ("body", *fault["loc"])} for fault in error.errors()]
+        raise RequestValidationError(faults) from None
+
+
+router = APIRouter(prefix="/v1", tags=["devices"], route_class=_JoinRoute)
 
 
 @router.post(
     "/studies/{study}/rounds/{number}/participants",
     status_code=201,
-    dependencies=[require(Permission.TAKE_PART), Depends(limit_joins), Depends(json_only)],
+    response_model=SlotAssignment,
     responses={
         200: {"model": SlotAssignment, "description": "The device has joined before."},
         **problem_responses(400, 404, 409, 413, 415, 422),
@@ -40,24 +86,26 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     credential: CredentialDigest,
     study: StudyId,
     number: RoundNumber,
-    request: JoinRequest,
-    response: Response,
+    wish: JoinRequest,
     service: ServiceDep,
-) -> SlotAssignment:
+    wait: WaitSeconds = 0,
+) -> Response:
     """Join a round.
 
     The Authorization header has the credential that the device enrolled. If the service is open,
-    it has 32 random bytes that the device chooses and keeps secret.
+    it has 32 random bytes that the device chooses and keeps secret. With `wait`, the response has
+    two documents, each after its length in four bytes: the slot, and the roster as soon as it is
+    fixed.
     """
-    require_own_identity(caller, request.identity)
+    require_own_identity(caller, wish.identity)
     plan = await service.cohort_cache.plan((study, number))
     with as_malformed():
-        keys = PublicKeys(bytes.fromhex(request.mask_key), bytes.fromhex(request.encryption_key))
+        keys = PublicKeys(bytes.fromhex(wish.mask_key), bytes.fromhex(wish.encryption_key))
         registrar_signature = (
-            bytes.fromhex(request.registrar_signature or "") if plan.registry else b""
+            bytes.fromhex(wish.registrar_signature or "") if plan.registry else b""
         )
-        signature = bytes.fromhex(request.signature)
-        entry = RosterEntry(bytes.fromhex(request.identity), keys, signature, registrar_signature)
+        signature = bytes.fromhex(wish.signature)
+        entry = RosterEntry(bytes.fromhex(wish.identity), keys, signature, registrar_signature)
     digest = await service.cohort_cache.plan_digest((study, number))
     if not is_signed(entry.identity, advertisement_statement(digest, keys), signature):
         raise malformed("the signature is not this identity's signature of its keys and the plan")
@@ -67,10 +115,15 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     device = JoiningDevice(credential, entry)
     by_coin = plan.join_probability < 1
     joined = await service.store.joins.join(Join(study, number, device, by_coin))
-    if not joined.is_new:
-        response.status_code = 200
     service.orchestrator.check(cohort_channel(joined.slot.cohort))
+    assignment, slot = joined.assignment, joined.slot
     if plan.terms.is_seated:
-        return joined.assignment.model_copy(update={"cohort": None, "slot": None})
-    service.cohort_cache.remember_slot(joined.slot)
-    return joined.assignment
+        assignment = assignment.model_copy(update={"cohort": None, "slot": None})
+        slot = replace(slot, is_final=False)
+    else:
+        service.cohort_cache.remember_slot(slot)
+    status, document = 201 if joined.is_new else 200, assignment.model_dump_json().encode()
+    if not wait:
+        return Response(document, status, media_type="application/json")
+    readers = document_readers((DocumentKind.ROSTER,), slot, service)
+    return DocumentStream((document,), readers, wait, status)

@@ -1,15 +1,20 @@
 """Uploads of a device after it has joined, from key shares to unmasking shares.
 
+With `wait`, the response to an accepted message has the documents that the device receives next
+(`document_stream.py`).
+
 A body of the wrong size is refused before it is read. A body is checked during its phase. Later,
 only the repetition of an accepted body is accepted, even if the cohort has failed or is summed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeAlias
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
+from protocol.api.device_messages import NEXT_DOCUMENTS
 from protocol.api.phases import MESSAGE_KIND, PARTICIPANT_PHASES, MessageKind, Phase
 from secagg.aggregator import (
     check_answers,
@@ -22,9 +27,16 @@ from secagg.aggregator import (
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import Answers, Complaints, KeyShares, MaskedInput, UnmaskingShares
 from secagg.session import Transcript
-from server.api.common import OCTET_STREAM_BODY, problem_responses
+from server.api.common import (
+    OCTET_STREAM_BODY,
+    OCTET_STREAM_RESPONSE,
+    WaitSeconds,
+    problem_responses,
+)
 from server.api.dependencies import PHASE_ORDER, SlotDep, as_malformed, require_message
 from server.api.devices.device_route import DeviceRoute
+from server.api.devices.document_stream import DocumentStream
+from server.api.devices.documents import document_readers
 from server.db.channels import cohort_channel
 from server.db.repositories.devices.participants import ParticipantSlot
 from server.db.repositories.devices.uploads import DeviceUpload
@@ -38,16 +50,42 @@ router = APIRouter(
 )
 _MAX_INLINE_BYTES = 2**20  # of a body that is checked in the event loop: about 0.7 ms
 _MAX_INLINE_COMPLAINTS = 4
-_upload = partial(
-    router.put,
-    status_code=204,
-    responses=problem_responses(400, 404, 409, 410, 413, 415, 422),
-    openapi_extra=OCTET_STREAM_BODY,
-)
+_FOLLOWING_RESPONSE = OCTET_STREAM_RESPONSE | {
+    "description": "Accepted, with the documents that follow, each after its length in four bytes."
+}
+_Accept: TypeAlias = Callable[[ParticipantSlot, Request, Service], Awaitable[None]]
 
 
-@_upload("/key-shares")
-async def put_key_shares(participant: SlotDep, request: Request, service: ServiceDep) -> None:
+def _upload(kind: MessageKind) -> Callable[[_Accept], _Accept]:
+    """Return the decorator of the function that accepts messages of `kind`."""
+    following = NEXT_DOCUMENTS.get(kind, ())
+
+    def add_route(accept: _Accept) -> _Accept:
+        async def put(
+            participant: SlotDep, request: Request, service: ServiceDep, wait: WaitSeconds = 0
+        ) -> Response:
+            await accept(participant, request, service)  # its end frees the body
+            if not (wait and following):
+                return Response(status_code=204)
+            return DocumentStream((), document_readers(following, participant, service), wait)
+
+        put.__name__, put.__doc__ = accept.__name__, accept.__doc__
+        router.put(
+            f"/{kind}",
+            status_code=204,
+            responses={
+                **({200: _FOLLOWING_RESPONSE} if following else {}),
+                **problem_responses(400, 404, 409, 410, 413, 415, 422),
+            },
+            openapi_extra=OCTET_STREAM_BODY,
+        )(put)
+        return accept
+
+    return add_route
+
+
+@_upload(MessageKind.KEY_SHARES)
+async def put_key_shares(participant: ParticipantSlot, request: Request, service: Service) -> None:
     """Share the mask key and a seed among this participant's holders."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
     size = KeyShares.nbytes(cohort.session.parameters.holders)
@@ -57,12 +95,12 @@ async def put_key_shares(participant: SlotDep, request: Request, service: Servic
         with as_malformed():
             check_key_shares(cohort.session, participant.slot, KeyShares.unpack(body))
 
-    bodies = {MessageKind.KEY_SHARES: body}
-    await _accept(service, participant, cohort, Phase.SHARING, check, bodies)
+    upload = DeviceUpload.of(MessageKind.KEY_SHARES, body)
+    await _accept(service, participant, cohort, upload, check)
 
 
-@_upload("/complaints")
-async def put_complaints(participant: SlotDep, request: Request, service: ServiceDep) -> None:
+@_upload(MessageKind.COMPLAINTS)
+async def put_complaints(participant: ParticipantSlot, request: Request, service: Service) -> None:
     """Complain about dealers whose shares this participant cannot use; usually about none."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
     body = await read_body(request, Complaints.nbytes(0), Complaints.nbytes(cohort.session.n - 1))
@@ -75,12 +113,12 @@ async def put_complaints(participant: SlotDep, request: Request, service: Servic
             run = partial(check_complaints, cohort.session, slot, received, message)
             await _run_check(run, in_thread=len(message.signatures) > _MAX_INLINE_COMPLAINTS)
 
-    bodies = {MessageKind.COMPLAINTS: body}
-    await _accept(service, participant, cohort, Phase.CHECKING, check, bodies)
+    upload = DeviceUpload.of(MessageKind.COMPLAINTS, body)
+    await _accept(service, participant, cohort, upload, check)
 
 
-@_upload("/answers")
-async def put_answers(participant: SlotDep, request: Request, service: ServiceDep) -> None:
+@_upload(MessageKind.ANSWERS)
+async def put_answers(participant: ParticipantSlot, request: Request, service: Service) -> None:
     """Answer the complaints about this participant with its holders' shares."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
     max_size = Answers.nbytes(cohort.session.parameters.holders)
@@ -94,18 +132,23 @@ async def put_answers(participant: SlotDep, request: Request, service: ServiceDe
             answers, key_shares = Answers.unpack(body), KeyShares.unpack(sent or b"")
             check_answers(cohort.session, slot, key_shares, complaints.get(slot, {}), answers)
 
-    bodies = {MessageKind.ANSWERS: body}
-    await _accept(service, participant, cohort, Phase.ANSWERING, check, bodies)
+    upload = DeviceUpload.of(MessageKind.ANSWERS, body)
+    await _accept(service, participant, cohort, upload, check)
 
 
-@_upload("/masked-input")
-async def put_masked_input(participant: SlotDep, request: Request, service: ServiceDep) -> None:
+@_upload(MessageKind.MASKED_INPUT)
+async def put_masked_input(
+    participant: ParticipantSlot, request: Request, service: Service
+) -> None:
     """Send the masked vector."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
     size = cohort.ring.nbytes + SIGNATURE_BYTES
     body = await read_body(request, size, size)
     with as_malformed():
         masked_input = MaskedInput.unpack(body)
+
+    is_long = len(body) > _MAX_INLINE_BYTES
+    await _run_check(lambda: masked_input.signed_input, in_thread=is_long)  # hashes the vector
 
     def check_input(transcript: Transcript) -> None:
         check_masked_input(transcript, participant.slot, masked_input)
@@ -115,17 +158,20 @@ async def put_masked_input(participant: SlotDep, request: Request, service: Serv
         transcript = await service.cohort_cache.transcript(participant.cohort)
         with as_malformed():
             run = partial(check_input, transcript)
-            await _run_check(run, in_thread=len(body) > _MAX_INLINE_BYTES)
+            await _run_check(run, in_thread=is_long)
 
     bodies = {
         MessageKind.MASKED_INPUT: masked_input.vector,
         MessageKind.INPUT_SIGNATURE: b"".join(masked_input.signed_input),
     }
-    await _accept(service, participant, cohort, Phase.MASKING, check, bodies)
+    upload = DeviceUpload(MessageKind.MASKED_INPUT, bodies, masked_input.digest)
+    await _accept(service, participant, cohort, upload, check)
 
 
-@_upload("/confirmation")
-async def put_confirmation(participant: SlotDep, request: Request, service: ServiceDep) -> None:
+@_upload(MessageKind.CONFIRMATION)
+async def put_confirmation(
+    participant: ParticipantSlot, request: Request, service: Service
+) -> None:
     """Sign the list of survivors."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
     body = await read_body(request, SIGNATURE_BYTES, SIGNATURE_BYTES)
@@ -136,12 +182,14 @@ async def put_confirmation(participant: SlotDep, request: Request, service: Serv
         with as_malformed():
             check_confirmation(transcript, participant.slot, survivors, body)
 
-    bodies = {MessageKind.CONFIRMATION: body}
-    await _accept(service, participant, cohort, Phase.CONFIRMING, check, bodies)
+    upload = DeviceUpload.of(MessageKind.CONFIRMATION, body)
+    await _accept(service, participant, cohort, upload, check)
 
 
-@_upload("/unmasking-shares")
-async def put_unmasking_shares(participant: SlotDep, request: Request, service: ServiceDep) -> None:
+@_upload(MessageKind.UNMASKING_SHARES)
+async def put_unmasking_shares(
+    participant: ParticipantSlot, request: Request, service: Service
+) -> None:
     """Reveal the shares of survivors' seeds and of dropouts' mask keys."""
     cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
     body = await read_body(
@@ -155,11 +203,11 @@ async def put_unmasking_shares(participant: SlotDep, request: Request, service: 
             run = partial(check_unmasking_shares, unmasking, participant.slot, message)
             await _run_check(run, in_thread=len(body) > _MAX_INLINE_BYTES // 16)
 
-    bodies = {MessageKind.UNMASKING_SHARES: body}
-    await _accept(service, participant, cohort, Phase.UNMASKING, check, bodies)
+    upload = DeviceUpload.of(MessageKind.UNMASKING_SHARES, body)
+    await _accept(service, participant, cohort, upload, check)
 
 
-async def _run_check(check: Callable[[], None], *, in_thread: bool) -> None:
+async def _run_check(check: Callable[[], object], *, in_thread: bool) -> None:
     """Run a check; in a thread only if it takes long, because the change of threads takes time."""
     if in_thread:
         await asyncio.to_thread(check)
@@ -171,11 +219,10 @@ async def _accept(
     service: Service,
     participant: ParticipantSlot,
     cohort: EnrolledCohort,
-    phase: Phase,
+    upload: DeviceUpload,
     check: Callable[[], Awaitable[None]],
-    bodies: Mapping[MessageKind, bytes | memoryview],
 ) -> None:
-    """Store the message of `phase` in `bodies`, which `check` checks if the cohort is in `phase`.
+    """Store a message, which `check` checks if the cohort is in its phase.
 
     Phases only move forward. A message that passes in the phase that is cached needs no query of
     the present phase: the transaction that stores it reads the phase. A message that does not pass
@@ -185,7 +232,7 @@ async def _accept(
         ProblemError: if the phase has not begun, went on without this participant, or `check`
             refuses the message.
     """
-    phases = PARTICIPANT_PHASES[cohort.session.assumptions.mode]
+    phase, phases = upload.phase, PARTICIPANT_PHASES[cohort.session.assumptions.mode]
     before = Phase.MASKING if phase is Phase.ANSWERING else phase  # both follow on checking
     previous = MESSAGE_KIND.get(phases[phases.index(before) - 1]) if before in phases else None
 
@@ -205,11 +252,10 @@ async def _accept(
         status = await service.store.participants.status(participant.cohort)
         # The phase may begin before the transaction, which would store what nobody has checked.
         if PHASE_ORDER[status.phase] < PHASE_ORDER[phase]:
-            raise out_of_phase(MESSAGE_KIND[phase], phase, status.phase)
+            raise out_of_phase(upload.kind, phase, status.phase)
         if status.phase is phase and refusal is not None:
             raise refusal
         if status.phase is phase:
             await check_in_phase()
-    upload = DeviceUpload(MESSAGE_KIND[phase], bodies)
     await service.store.uploads.accept(participant, upload)
     service.orchestrator.check(cohort_channel(participant.cohort))

@@ -143,7 +143,7 @@ async def test_a_document_is_read_up_to_its_largest_size(monkeypatch: pytest.Mon
         return await poll(self, path, ticket, max_bytes)
 
     monkeypatch.setattr(Transport, "poll", noted)
-    await play(Service(view_of()))
+    await play(Service(view_of(), sends_following=False))
     assert read == {name: 2**14 + N * size for name, size in MAX_ROW_BYTES.items()}
 
 

@@ -23,7 +23,7 @@ from client.device.encoding import LeftOut, LeftOutReason
 from client.device.journal import JournalEntry, JournalError
 from client.device.take_part import MAX_LISTED_STUDIES, ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
-from client.transport import Transport
+from client.http_exchange import DocumentStream
 from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret
 from protocol.api.messages import StudyView, Timeouts
 from protocol.api.phases import MessageKind
@@ -35,6 +35,7 @@ from server.app import create_app
 from server.settings import Settings
 from tests.client.conftest import DEVICES, REQUEST, create
 from tests.client.mock_transport import MockTransport
+from tests.support.asgi_transport import StreamingAsgiTransport
 from tests.support.policies import trusting_policy
 
 URL = "http://service"
@@ -333,15 +334,14 @@ async def test_who_cancels_a_device_leaves_nothing_behind_and_it_may_come_again(
         )
     )
     joined = asyncio.Event()
-    send = Transport.send
+    following = DocumentStream.next
 
-    async def noted(self: Transport, method: str, path: str, **rest: Any) -> httpx.Response:
-        if path.endswith("/roster"):
-            joined.set()
-        return await send(self, method, path, **rest)
+    async def noted(self: DocumentStream) -> bytes | None:
+        joined.set()
+        return await following(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Transport, "send", noted)
+        patch.setattr(DocumentStream, "next", noted)
         await joined.wait()
         alone.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -406,7 +406,7 @@ async def test_a_closed_service_lets_devices_in_by_a_token_and_knows_them_again(
     closed: tuple[FastAPI, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, key, token = closed
-    connect_by(monkeypatch, httpx.ASGITransport(app))
+    connect_by(monkeypatch, StreamingAsgiTransport(app))
     async with analyst(app, key) as asking:
         terms = REQUEST.terms
         study = await asking.create(

@@ -296,5 +296,5 @@ async def test_a_message_that_meets_another_request_is_stored_once(
 
 
 def test_an_upload_does_not_show_its_content() -> None:
-    upload = DeviceUpload(MessageKind.MASKED_INPUT, {MessageKind.MASKED_INPUT: b"content"})
+    upload = DeviceUpload.of(MessageKind.MASKED_INPUT, b"content")
     assert "content" not in repr(upload)

@@ -56,13 +56,17 @@ class DeviceUpload:
 
     kind: MessageKind
     bodies: Mapping[MessageKind, bytes | memoryview] = field(repr=False)
+    digest: bytes  # SHA-256 of all bodies
 
-    def digest(self) -> bytes:
-        """Return the SHA-256 of all bodies."""
-        digest = sha256()
-        for body in self.bodies.values():  # joining them would copy long vectors
-            digest.update(body)
-        return digest.digest()
+    @classmethod
+    def of(cls, kind: MessageKind, body: bytes) -> "DeviceUpload":
+        """Return the upload of a message that is stored as one row."""
+        return cls(kind, {kind: body}, sha256(body).digest())
+
+    @property
+    def phase(self) -> Phase:
+        """Return the phase in which the message is accepted."""
+        return _PHASE_OF_KIND[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,6 @@ class _Arrival:
 
     slot: ParticipantSlot
     upload: DeviceUpload
-    digest: bytes
     seconds: float
 
     @property
@@ -94,7 +97,7 @@ class UploadRepository(Repository):
                 phase or its deadline has passed, or the cohort failed.
         """
         arrived = self.database.monotonic_seconds()  # time in the writers' queue does not count
-        await self._groups(_Arrival(slot, upload, upload.digest(), arrived))
+        await self._groups(_Arrival(slot, upload, arrived))
 
     @cached_property
     def _groups(self) -> GroupCommit[_Arrival, None]:
@@ -114,14 +117,14 @@ class UploadRepository(Repository):
         results, rows, counts = list[ProblemError | None](), list[dict[str, Any]](), Counter[int]()
         for arrival in arrivals:
             digest = stored.get(arrival.key)
-            if digest == arrival.digest:  # a repetition
+            if digest == arrival.upload.digest:  # a repetition
                 results.append(None)
                 continue
             at = now - timedelta(seconds=waited - arrival.seconds)
             refusal = _refusal(statuses[arrival.slot.cohort], arrival.upload, at, digest)
             results.append(refusal)
             if refusal is None:
-                stored[arrival.key] = arrival.digest
+                stored[arrival.key] = arrival.upload.digest
                 counts[arrival.slot.cohort] += 1
                 rows += _rows(arrival, now)
         if rows:
@@ -159,8 +162,8 @@ def _refusal(
         return ProblemError(ProblemType.CONFLICT, detail, phase=phase)
     if phase is Phase.FAILED:
         return cohort_failed(status.failure)
-    if phase is not _PHASE_OF_KIND[kind]:
-        return out_of_phase(kind, _PHASE_OF_KIND[kind], phase)
+    if phase is not upload.phase:
+        return out_of_phase(kind, upload.phase, phase)
     if arrived >= status.deadline:
         detail = f"the deadline of {phase} has passed: {status.deadline.isoformat()}"
         return ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
@@ -170,5 +173,5 @@ def _refusal(
 def _rows(arrival: _Arrival, now: datetime) -> list[dict[str, Any]]:
     """Return the rows of an upload; each has the digest of the whole upload."""
     row: dict[str, Any] = {"cohort": arrival.slot.cohort, "slot": arrival.slot.slot}
-    row |= {"received_at": now, "digest": arrival.digest}
+    row |= {"received_at": now, "digest": arrival.upload.digest}
     return [row | {"kind": kind, "body": body} for kind, body in arrival.upload.bodies.items()]

@@ -1,0 +1,73 @@
+"""Response to a message of a device: an acknowledgement, and the documents that follow.
+
+The headers are sent once the message is committed, so they acknowledge it. Each document that the
+device receives next is in the body as soon as it exists. The body ends early if the wait is over or
+a document is refused. Then the device asks for the document itself, and learns the reason.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
+from typing import TypeAlias
+
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from protocol.api.device_messages import frame_document
+from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.errors import ProblemError
+from server.http.request_bodies import OCTET_STREAM
+
+DocumentReader: TypeAlias = Callable[[float], Awaitable[Response]]  # takes the seconds to wait
+
+
+class DocumentStream(Response):
+    """Response with the documents `known`, and those that `readers` return within `wait` seconds.
+
+    A reader returns the response to a GET of its document.
+    """
+
+    media_type = OCTET_STREAM
+
+    def __init__(
+        self,
+        known: Sequence[bytes],
+        readers: Sequence[DocumentReader],
+        wait: float,
+        status_code: int = 200,
+    ) -> None:
+        self.status_code = status_code
+        self.background = None
+        self._known, self._readers, self._wait = known, readers, wait
+        self.init_headers()  # without a length, which is unknown
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        async def send_body(body: bytes, *, is_last: bool = False) -> None:
+            await send({"type": "http.response.body", "body": body, "more_body": not is_last})
+
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        for document in self._known:
+            await send_body(frame_document(document))
+        deadline, missing = monotonic() + self._wait, len(self._readers)
+        for read in self._readers:
+            following = await _read(read, deadline - monotonic())
+            if following is None:
+                break
+            missing -= 1
+            await send_body(frame_document(following), is_last=not missing)
+        if missing:
+            await send_body(b"", is_last=True)
+
+
+async def _read(read: DocumentReader, wait: float) -> bytes | None:
+    """Return a document, or None if a GET would not return it within `wait` seconds."""
+    try:
+        response = await read(max(0.0, wait))
+    except (ProblemError, *UNAVAILABLE_ERRORS):
+        return None
+    return bytes(response.body) if response.status_code == 200 else None

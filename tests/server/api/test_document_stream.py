@@ -1,0 +1,151 @@
+"""The response to a message has the documents that follow, which GET requests return as well."""
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+
+from protocol.api.device_messages import NEXT_DOCUMENTS
+from protocol.api.phases import MessageKind
+from tests.server.device import KINDS, Device
+from tests.server.harness import STEPS, Served, study_request, together
+from tests.server.party import Party, gather_party, refused
+from tests.support.asgi_transport import StreamingAsgiTransport
+
+OCTETS = {"Content-Type": "application/octet-stream"}
+
+
+@pytest.fixture
+async def streaming(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    transport = StreamingAsgiTransport(served.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+def documents(body: bytes) -> Iterator[bytes]:
+    while body:
+        end = 4 + int.from_bytes(body[:4], "big")
+        assert len(body) >= end
+        yield body[4:end]
+        body = body[end:]
+
+
+async def put(device: Device, kind: str, body: bytes, wait: float = 10) -> httpx.Response:
+    return await device.client.put(
+        f"{device.path}/{kind}?wait={wait}", content=body, headers=OCTETS | device.headers
+    )
+
+
+async def test_each_message_is_answered_by_what_a_get_returns(party: Party) -> None:
+    device = party.devices[0]
+    for step, kind in zip(STEPS, KINDS, strict=True):
+        body = await device.compute(kind)
+        device.record(kind, body)
+        sending = asyncio.create_task(put(device, kind, body))
+        await together(party.devices[1:], step)
+        response = await sending
+        following = NEXT_DOCUMENTS.get(MessageKind(kind), ())
+        assert response.status_code == (200 if following else 204)
+        again = await put(device, kind, body)  # a repetition, in a later phase
+        assert again.content == response.content
+        assert list(documents(response.content)) == [await device.read(each) for each in following]
+    await party.end()
+
+
+async def test_headers_acknowledge_a_message_before_the_documents_exist(
+    party: Party, streaming: httpx.AsyncClient
+) -> None:
+    device = await party.go_but_one("share")
+    body = await device.compute("key-shares")
+    device.record("key-shares", body)
+    first = party.devices[0]
+    path = f"{first.path}/key-shares?wait=10"
+    sent = {"content": first.bodies["key-shares"], "headers": OCTETS | first.headers}
+    async with streaming.stream("PUT", path, **sent) as response:
+        assert response.status_code == 200
+        assert "content-length" not in response.headers
+        await device.upload("key-shares", body)  # the phase ends only now
+        assert list(documents(await response.aread())) == [await first.read("encrypted-shares")]
+
+
+async def test_a_response_ends_without_documents_that_do_not_come_in_time(party: Party) -> None:
+    await party.go_but_one("share", "check")
+    device = party.devices[0]
+    response = await put(device, "complaints", device.bodies["complaints"], wait=0.05)
+    assert (response.status_code, response.content) == (200, b"")
+    response = await put(device, "complaints", device.bodies["complaints"], wait=0)
+    assert response.status_code == 204
+
+
+async def test_a_refused_document_ends_the_response_and_its_get_has_the_reason(
+    party: Party,
+) -> None:
+    await party.go("share", "check", "mask")
+    device = party.devices[0]
+    body = await device.compute("confirmation")
+    sending = asyncio.create_task(put(device, "confirmation", body))
+    await together(party.devices[1:3], "confirm")
+    assert await party.served.pass_phase(party.study) == "failed"
+    response = await sending
+    assert (response.status_code, response.content) == (200, b"")
+    refused(await device.get("confirmations"), 410, "cohort-failed")
+
+
+async def test_a_refused_message_is_not_answered_by_documents(party: Party) -> None:
+    device = party.devices[0]
+    await party.go("share")
+    refused(await put(device, "key-shares", bytes(10)), 422, "malformed")
+    refused(await put(device, "complaints", device.bodies["key-shares"], wait=31), 422, "malformed")
+
+
+async def test_a_join_is_answered_by_the_slot_at_once_and_then_by_the_roster(
+    served: Served, streaming: httpx.AsyncClient
+) -> None:
+    study = await served.create()
+    devices = await served.join(study, 5)
+    last = devices[0].again()
+    last.view, last.name = devices[0].view, "last"
+    last.__post_init__()
+    path = f"/v1/studies/{study}/rounds/1/participants?wait=10"
+    first = devices[0]
+    for device, status in ((first, 200), (last, 201)):
+        sent = {"json": device.wish().model_dump(), "headers": device.headers}
+        async with streaming.stream("POST", path, **sent) as response:
+            assert response.status_code == status
+            parts = response.aiter_raw()
+            (slot,) = documents(await anext(parts))
+            if device is first:
+                assert slot == first.seat.model_dump_json().encode()
+                continue
+            (roster,) = documents(b"".join([part async for part in parts]))
+            assert roster == await first.read("roster")
+
+
+async def test_waiting_devices_hold_no_bodies(served: Served, streaming: httpx.AsyncClient) -> None:
+    question = study_request()["question"] | {"words": 200_000}
+    party = await gather_party(served, question=question)
+    await party.go("share", "check")
+    await party.go_but_one("mask")
+    device = party.devices[0]
+    body = device.bodies["masked-input"]
+    assert len(body) > 100_000
+    path, headers = f"{device.path}/masked-input?wait=10", OCTETS | device.headers
+
+    async def copied() -> AsyncIterator[bytes]:
+        yield bytes(bytearray(body))
+
+    opened = list[httpx.Response]()
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            request = streaming.build_request("PUT", path, content=copied(), headers=headers)
+            opened.append(await streaming.send(request, stream=True))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert [response.status_code for response in opened] == [200] * 10
+    assert held < 3 * len(body)
+    for response in opened:
+        await response.aclose()
