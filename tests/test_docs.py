@@ -2,11 +2,13 @@
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from blindtally import Analyst
@@ -50,6 +52,15 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} points at {target}"
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert [each["name"] for each in citation["authors"]] == [
+        each["name"] for each in project["authors"]
+    ]
 
 
 def test_pages_link_to_each_picture() -> None:

@@ -322,10 +322,8 @@ def _write_csv(path: str | None, rows: "Sequence[HeavyHitter]") -> None:
 
     if path is None:
         return
-    records = [
-        [_plain_cell(getattr(row, column)) for column in HEAVY_HITTER_COLUMNS] for row in rows
-    ]
-    table = [list(HEAVY_HITTER_COLUMNS), *records]
+    table: list[list[object]] = [list(HEAVY_HITTER_COLUMNS)]
+    table += [[_plain_cell(getattr(row, name)) for name in HEAVY_HITTER_COLUMNS] for row in rows]
     if path == "-":
         csv.writer(sys.stdout, lineterminator="\n").writerows(table)
         return
