@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+EXTRAS := arrow,dask,demo,pandas,postgres,traces
 PYTEST := $(BIN)/pytest --dist worksteal
 # Only slow tests use the fuzzer, whose import takes seconds in each worker.
 NO_FUZZER := -p no:schemathesis
@@ -86,11 +88,12 @@ clean: ## remove .venv and everything made; databases and demo results stay
 # tools include those of the demo.
 $(VENV)/dev: pyproject.toml | $(BIN)/python
 	@echo "installing what development takes into $(VENV): once, a minute or two" >&2
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) 'pip>=25.1'
+	$(PIP) --editable '.[$(EXTRAS)]' --group dev
 	@touch $(VENV)/demo $@
 
 $(VENV)/mutants: pyproject.toml | $(VENV)/kernels
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
+	$(PIP) --group mutants
 	@touch $@
 
 # Each worker would compile all kernels otherwise.
@@ -100,7 +103,7 @@ $(VENV)/kernels: $(wildcard protocol/*/*/*kernel.py) | $(VENV)/dev
 
 $(VENV)/demo: pyproject.toml | $(BIN)/python
 	@echo "installing blindtally and what it needs into $(VENV): once, a minute or so" >&2
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	$(PIP) --editable '.[demo]'
 	@touch $@
 
 $(BIN)/python:

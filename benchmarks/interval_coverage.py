@@ -51,7 +51,7 @@ from blindtally.simulate.options import DriftKind
 from blindtally.simulate.round_schedule import RoundSchedule
 from blindtally.simulate.rounds import terms_for
 from blindtally.simulate.scores import score
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 from protocol.domains.strings import Listed
 from protocol.estimates import Estimate
 from protocol.mechanism import SumMechanism

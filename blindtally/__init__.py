@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from blindtally.own_packages import import_own
 
 if TYPE_CHECKING:
+    from blindtally.planning.recommended_words import recommend_words
     from client.analyst.analyst import Analyst, Study
     from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
     from client.analyst.result_table import ResultTable
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from secagg.keys import Identity
 
 _NAMES = {  # names by module; "public = name" where the name in the module differs
+    "blindtally.planning.recommended_words": "recommend_words",
     "client.analyst.analyst": "Analyst Study",
     "client.analyst.async_analyst": "AsyncAnalyst AsyncStudy",
     "client.analyst.result_table": "ResultTable",
@@ -162,6 +164,7 @@ __all__ = [
     "TrieHH",
     "Utf8",
     "http_client",
+    "recommend_words",
     "seating_rounds",
     "take_part",
 ]

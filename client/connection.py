@@ -6,6 +6,7 @@ are in the log of this module, at the level DEBUG.
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final, ParamSpec, TypeVar
 
 import httpx
@@ -74,7 +75,7 @@ class _QuietHook:
     def __init__(self, hook: RetryHook) -> None:
         self._hook = hook
 
-    def __call__(self, details: RetryDetails) -> object:
+    def __call__(self, details: RetryDetails) -> AbstractContextManager[None] | None:
         if not details.name.startswith("client."):
             return self._hook(details)
         reason = printable(str(details.caused_by))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 from protocol.numerics.arrays import Floats, Indices
 from protocol.numerics.lazy_scipy import special
 from protocol.public_model import PublicModel

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 from protocol.numerics.arrays import Flags, Indices, ItemValues, Keys
 
 BATCH_HOLDINGS = 2**16  # a few arrays of this length fit in the processor's cache

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 from protocol.numerics.arrays import Flags
 from protocol.public_model import PublicModel, invalid
 from protocol.randomness import RandomWords, bernoulli

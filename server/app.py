@@ -25,8 +25,8 @@ from server.http.auth import AuthMiddleware
 from server.http.request_bodies import BodyLimit
 from server.http.request_log import RequestLogMiddleware
 from server.http.security_headers import SecurityHeaders
-from server.pages import assets, login, operations
 from server.pages import changes as change_pages
+from server.pages import login, operations, rendering
 from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
 from server.pages.estimate_histories import EstimateHistories
@@ -106,7 +106,7 @@ def create_app(
         enrolments,
         audit,
         health,
-        assets,
+        rendering,
         login,
         form_routes,
         preview,

@@ -1,17 +1,23 @@
-"""Checks of a study whose parts are valid, but may not be valid together.
+"""First plan of a study: its checks, and the queue for its computation.
 
-A plan may be impossible, or require more of a device than this service allows. An analyst gets all
-these errors at once.
+A plan may be impossible, or require more of a device than this service allows, though the parts of
+the study are valid. An analyst gets all these errors at once.
+
+A plan may take seconds of one processor core: the best design of a central release is a search over
+privacy losses. So plans are computed one at a time; otherwise an analyst could occupy all threads
+of the service with a few requests.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import ParamSpec, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from protocol.api.device_messages import packed_report_bytes
-from protocol.api.messages import PopulationName, RoundCount
+from protocol.api.messages import PopulationName, ProblemType, RoundCount
 from protocol.api.validation_errors import validation_faults
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault
@@ -26,8 +32,11 @@ from protocol.question_and_plan import Terms
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares, UnmaskingShares
 from secagg.parameters import MAX_HOLDERS
-from server.errors import FieldError, malformed_fields
+from server.errors import FieldError, ProblemError, malformed_fields
 
+P = ParamSpec("P")
+T = TypeVar("T")
+_MAX_JOBS = 16  # a queue of a minute or so at worst
 _TABLES_NEED_OWN_BUDGET = (
     "vote tables spend their own epsilon on what they may fail to decode, which a population's "
     "ledger cannot charge: create the study without vote tables"
@@ -132,3 +141,26 @@ def _largest_upload(plan: AnyPlan) -> int:
     key_shares = KeyShares.nbytes(min(size - 1, MAX_HOLDERS))
     vector: int = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes
     return max(vector + SIGNATURE_BYTES, key_shares, UnmaskingShares.nbytes(size))
+
+
+class PlanningQueue:
+    """Runs one planning job at a time, outside the event loop."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._jobs = 0
+
+    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of `job`, which waits for the jobs before it.
+
+        Raises:
+            ProblemError: if too many jobs are waiting.
+        """
+        if self._jobs >= _MAX_JOBS:
+            raise ProblemError(ProblemType.TOO_MANY, "too many studies are being planned: wait")
+        self._jobs += 1
+        try:
+            async with self._lock:
+                return await asyncio.to_thread(job, *args, **kwargs)
+        finally:
+            self._jobs -= 1

@@ -28,7 +28,9 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands/test_changes.py": ALL_TESTS,
     "tests/blindtally/commands/test_query.py": ALL_TESTS,
     "tests/blindtally/commands/test_stopping.py": ALL_TESTS,
+    "tests/blindtally/commands/test_studies.py": ("test_an_answer_is_shown_and_exported",),
     "tests/blindtally/test_public_names.py": ("test_types_and_names_of_an_installed_wheel",),
+    "tests/blindtally/planning/test_recommended_words.py": ("test_more_devices",),
     "tests/blindtally/planning/test_study_form_predictions.py": (
         "test_a_prediction_ends_with_the_service",
         "test_a_study_that_finds_items_is_simulated",

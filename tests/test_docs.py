@@ -2,11 +2,13 @@
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from blindtally import Analyst
@@ -26,7 +28,7 @@ PYTHON_FILES = {
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 SERVICE_URL = "http://127.0.0.1:8000"
 RUN = CliRunner()
-SERVICE_COMMANDS = ("serve", "fleet", "demo", "privacy", "query", "changes", "seat")
+SERVICE_COMMANDS = ("serve", "studies", "fleet", "demo", "privacy", "query", "changes", "seat")
 # The figures are drawn in tests/paper.
 LONG_COMMANDS = ["keys", "revoke"], ["tokens", "revoke"], ["grid"], ["fig3"], ["cdf"]
 
@@ -50,6 +52,35 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} points at {target}"
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert [each["name"] for each in citation["authors"]] == [
+        each["name"] for each in project["authors"]
+    ]
+
+
+def test_pages_link_to_each_picture() -> None:
+    links = {
+        (page.parent / target).resolve()
+        for page in PAGES
+        for target in LINK.findall(page.read_text())
+    }
+    pictures = [path for ending in ("png", "svg") for path in ROOT.glob(f"docs/**/*.{ending}")]
+    assert pictures
+    assert not [path.name for path in pictures if path not in links]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_table_is_whole(page: Path) -> None:
+    """A blank line inside a table would make text of its other half."""
+    tables = re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE)
+    for table in tables:
+        _, separator, *_ = [*table.splitlines(), "", ""]
+        assert re.fullmatch(r"\|(?: ?:?-+:? ?\|)+", separator), f"{page.name}: {table[:80]}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

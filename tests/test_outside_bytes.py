@@ -63,7 +63,7 @@ from secagg.shares import (
     unpack_share_pairs,
 )
 from server.api.answers.heavy_hitters import _cursor, _parse_cursor
-from server.api.dependencies import _credential_digest
+from server.api.dependencies import credential_digest
 from server.db.database import parse_url
 from server.errors import ProblemError
 from tests.examples import fewer
@@ -358,6 +358,6 @@ def test_any_cursor_is_refused_or_restored(body: bytes) -> None:
 @given(st.one_of(damaged(b"Bearer " + b"A" * 43), st.text(max_size=60).map(str.encode)))
 async def test_any_ticket_is_refused_or_hashed(header: bytes) -> None:
     try:
-        assert len(await _credential_digest(header.decode(errors="replace"))) == 32
+        assert len(await credential_digest(header.decode(errors="replace"))) == 32
     except ProblemError:
         return

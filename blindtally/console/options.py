@@ -4,8 +4,9 @@ No completion may be slow or fail: the user waits for it at every press of a key
 what it needs when it runs, so that --help and completion do not wait for it.
 """
 
+import json
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from typer import Option
 
@@ -19,6 +20,21 @@ DEFAULT_DROPOUT: Final = 0.1
 DEFAULT_CONTRIBUTION: Final = 2
 DEFAULT_IDLE_SECONDS: Final = 0.5  # without a message; then a phase with a quorum ends
 _DATA_SUFFIXES = (".csv", ".csv.gz", ".txt", ".txt.gz")
+
+
+def parse_field(pair: str) -> tuple[str, Any]:
+    """Return the name and the value of a NAME=VALUE: the value is JSON, or otherwise the text.
+
+    Raises:
+        ValueError: if there is no value.
+    """
+    name, equals, value = pair.partition("=")
+    if not equals:
+        raise ValueError(f"--set takes NAME=VALUE, got {pair!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def complete_mechanism(incomplete: str) -> list[str]:

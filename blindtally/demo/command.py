@@ -76,7 +76,7 @@ def demo(
     options = locals().items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
 
-    from blindtally.demo.run_and_result_files import create_folder, run_demo, write_results
+    from blindtally.demo.run import create_folder, run_demo, write_results
     from blindtally.fleet_run.setup import build_setup
     from secagg.keys import Identity
 

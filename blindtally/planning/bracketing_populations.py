@@ -23,8 +23,8 @@ from blindtally.datasets.reader import read_dataset
 from blindtally.planning.f1_by_words import StudyCase, StudySetting
 from blindtally.simulate.populations import ItemPopulation, population_of
 from blindtally.simulate.token_study import KeyedPopulation
+from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
-from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet
 
 _FLAT_ZIPF: Final = 0.5

@@ -26,8 +26,8 @@ from collections.abc import Collection
 from typing import Final
 
 from blindtally.simulate.options import DomainChoice
+from protocol.domains import Domain
 from protocol.domains.hashed import Hashed, min_key_bits
-from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, Utf8, alphabet_of, smallest_domain
 
 _MAX_PLAIN_KEY_BITS: Final = 64  # items with longer keys are hashed

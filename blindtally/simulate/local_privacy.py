@@ -18,8 +18,8 @@ from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import MAX_LISTED_ITEMS, SimulationResult, heavy_hitter_table
 from blindtally.simulate.scores import Comparison, compare_estimates, error_measures
 from blindtally.workers import open_round_executor
+from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
-from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, Listed, Utf8, alphabet_of, smallest_domain
 from protocol.estimates import VARIANCE_COLUMN
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyQuestion, parse_question

@@ -1,6 +1,5 @@
 """Options of `blindtally simulate` as one request, and the options that each mechanism takes."""
 
-import json
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -19,6 +18,7 @@ from blindtally.console.options import (
     WorkersOption,
     complete_data,
     complete_mechanism,
+    parse_field,
 )
 
 DomainChoice = Literal["auto", "alphabet", "utf8", "hashed"]
@@ -197,7 +197,7 @@ class SimulationRequest:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the fields of --set: a value is JSON, or otherwise the text itself.
+        """Return the fields of --set.
 
         Raises:
             ValueError: if a pair has no value, or an option of the command sets its field.
@@ -210,13 +210,10 @@ class SimulationRequest:
             reserved -= {"epsilon", "delta"}  # exact counts are their default, so no option
         settings: dict[str, Any] = {}
         for pair in self.sets or []:
-            name, equals, value = pair.partition("=")
-            if not equals or name in reserved:
-                raise ValueError(f"--set takes name=value of a mechanism's own field, got {pair!r}")
-            try:
-                settings[name] = json.loads(value)
-            except ValueError:
-                settings[name] = value
+            name, value = parse_field(pair)
+            if name in reserved:
+                raise ValueError(f"--set takes NAME=VALUE of a mechanism's own field, got {pair!r}")
+            settings[name] = value
         return settings
 
     @property

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import DataError, Dataset, read_dataset
 from blindtally.simulate.options import DriftKind
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 from protocol.domains.strings import Alphabet, smallest_domain
 
 # Those of the figures of [Gascon23] and of `python -m paper words`.

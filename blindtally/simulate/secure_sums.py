@@ -14,8 +14,8 @@ from blindtally.simulate.round_schedule import RoundSchedule
 from blindtally.simulate.rounds import terms_for
 from blindtally.simulate.scores import StudyScore, score_study
 from blindtally.workers import open_round_executor
+from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
-from protocol.domains.registry import Domain
 from protocol.estimates import ListQuality
 from protocol.mechanisms.quality_goal import goal_fault, parse_goal
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from blindtally.simulate.domain_choice import cheapest_domain
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 from protocol.histograms import Histograms, ItemIndex, clip_histograms
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.numerics.arrays import Integers

@@ -42,6 +42,8 @@ from secagg.ring import Ring, Vector
 DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given
 RECONNECT_SECONDS: Final = 0.2  # before a broken stream of events is opened again
 ROUND_COLUMNS: Final = ("number", "state", "participants", "distinct", "opened", "closed")
+TOP_COLUMNS: Final = tuple(name for name in HeavyHitter.model_fields if name != "cohort_p_value")
+HEAVY_HITTER_COLUMNS: Final = tuple(name for name in TOP_COLUMNS if name != "top_probability")
 MAX_CHANGES: Final = 1000  # items with changes in one answer
 FINAL_STATES: Final = ("finished", "stopped")
 _RESPONSE_TIMEOUT_SECONDS: Final = 30.0
@@ -223,13 +225,8 @@ def rounds(study: str, after: int = 0) -> PagedRequest[RoundView]:
 
 def heavy_hitters(study: str) -> PagedRequest[HeavyHitter]:
     """Return the request of a study's heavy hitters, most frequent first."""
-    hidden = ("cohort_p_value", "top_probability")
-    columns = tuple(name for name in HeavyHitter.model_fields if name not in hidden)
     url = path("studies", study, "heavy-hitters")
-    return _listing(url, HeavyHitterPage, "heavy_hitters", columns)
-
-
-TOP_COLUMNS = tuple(name for name in HeavyHitter.model_fields if name != "cohort_p_value")
+    return _listing(url, HeavyHitterPage, "heavy_hitters", HEAVY_HITTER_COLUMNS)
 
 
 def top_items(study: str, k: int, threshold: float | None) -> ApiRequest[ResultTable[HeavyHitter]]:

@@ -1,12 +1,18 @@
-"""Table of result rows, which is also a data frame."""
+"""Table of result rows, which is also a data frame, an Arrow stream and HTML."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar, overload
+from html import escape
+from typing import TYPE_CHECKING, Final, TypeVar, overload
+
+from pydantic import BaseModel
 
 from client.extras_installation import install_command
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from pyarrow import Table
+
+_MAX_HTML_ROWS: Final = 100
 
 T = TypeVar("T")
 
@@ -39,11 +45,56 @@ class ResultTable(Sequence[T]):
     def __repr__(self) -> str:
         return "\n".join(map(repr, self._rows)) or "no rows"
 
+    def _repr_html_(self) -> str:
+        """Return the first rows as HTML, for notebooks."""
+        head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{_html_cell(cell)}</td>" for cell in record) + "</tr>"
+            for record in self[:_MAX_HTML_ROWS]._records
+        )
+        hidden = len(self) - _MAX_HTML_ROWS
+        more = f"<p>{hidden:,} more rows</p>" if hidden > 0 else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
+
+    @property
+    def _records(self) -> list[list[object]]:
+        return [[getattr(row, column) for column in self.columns] for row in self._rows]
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return an Arrow stream of the rows, as the interface PyCapsule of Arrow asks for."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> "Table":
+        """Return an Arrow table; raises ImportError with the command that installs pyarrow."""
+        try:
+            import pyarrow as pa  # noqa: PLC0415 - pyarrow is optional
+        except ImportError as error:
+            command = install_command("arrow")
+            raise ImportError(f"Arrow tables need pyarrow: {command}") from error
+        cells = zip(*self._records, strict=True) if self._rows else ((),) * len(self.columns)
+        return pa.table(
+            {
+                column: pa.array([_plain(cell) for cell in values])
+                for column, values in zip(self.columns, cells, strict=True)
+            }
+        )
+
     def to_pandas(self) -> "DataFrame":
         """Return a data frame; raises ImportError with the command that installs pandas."""
         try:
             from pandas import DataFrame  # noqa: PLC0415 - pandas is optional
         except ImportError as error:
             raise ImportError(f"data frames need pandas: {install_command('pandas')}") from error
-        records = [[getattr(row, column) for column in self.columns] for row in self._rows]
-        return DataFrame(records, columns=list(self.columns))
+        return DataFrame(self._records, columns=list(self.columns))
+
+
+def _html_cell(cell: object) -> str:
+    """Return the text of a cell, which may come from a device, as HTML."""
+    return escape(f"{cell:,.6g}" if isinstance(cell, float) else "" if cell is None else str(cell))
+
+
+def _plain(cell: object) -> object:
+    """Return a cell with dictionaries and lists instead of documents and tuples."""
+    if isinstance(cell, BaseModel):
+        return cell.model_dump()
+    return [_plain(each) for each in cell] if isinstance(cell, tuple) else cell

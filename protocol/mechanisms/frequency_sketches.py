@@ -24,7 +24,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 from protocol.estimates import (
     CONFIDENCE_LEVEL,
     MAX_SHOWN_ESTIMATES,

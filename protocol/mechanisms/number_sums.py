@@ -27,8 +27,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from protocol.domains import Domain
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.registry import Domain
 from protocol.domains.strings import Product
 from protocol.estimates import Estimate, ranked
 from protocol.hashing import HashFamily

@@ -31,7 +31,6 @@ from protocol.mechanisms.iblt.subsampled import (
     SubsampledIbltQuestion,
 )
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
-from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
 from protocol.mechanisms.reports.dictionary import (
     DICTIONARY_MECHANISMS,
     DictionaryPlan,
@@ -49,6 +48,7 @@ from protocol.mechanisms.reports.prefix_extension import (
     PrefixPlan,
     PrefixQuestion,
 )
+from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.report_mechanism import ReportMechanism

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.api.messages import HeavyHitter, QueryResult, StudyView
+from protocol.domains import Domain
 from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.registry import Domain
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
 from protocol.mechanisms.central.value_distribution import distribution
 from protocol.mechanisms.number_summary import (

@@ -15,7 +15,7 @@ from server.api.common import StudyId
 from server.errors import ProblemError
 from server.pages.charts import Sparkline, rate_sparkline
 from server.pages.page_requests import page_router
-from server.pages.view import render
+from server.pages.rendering import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 

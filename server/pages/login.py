@@ -12,7 +12,7 @@ from protocol.api.credentials import API_KEY_PREFIX, bearer_secret
 from server.api.dependencies import Caller
 from server.http.auth import COOKIE_NAME, client_address, is_page
 from server.pages.page_requests import page_router, read_form
-from server.pages.view import PAGE_HEADERS, render
+from server.pages.rendering import PAGE_HEADERS, render
 from server.service import ServiceDep
 
 router = page_router()

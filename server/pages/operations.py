@@ -12,7 +12,7 @@ from server.api.common import paginate
 from server.api.populations import population_statement
 from server.db.repositories.leases import ALIVE_WITHIN
 from server.pages.page_requests import page_router
-from server.pages.view import render
+from server.pages.rendering import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 

@@ -21,7 +21,7 @@ from server.errors import ProblemError, malformed, malformed_fields
 from server.http.auth import AUTH_RETRY_AFTER, is_page
 from server.http.problem_details import STATUS_AND_TITLE, field_error, problem_of, problem_response
 from server.http.request_bodies import check_media_type
-from server.pages.view import PAGE_HEADERS, is_partial, render
+from server.pages.rendering import PAGE_HEADERS, is_partial, render
 from server.principals import Permission
 from server.telemetry.logs import bind_log_fields
 

@@ -16,7 +16,7 @@ from secagg.messages import Complaints, KeyShares, UnmaskingShares
 from server.api.common import RoundNumber, StudyId
 from server.pages.estimate_histories import HistoriesDep
 from server.pages.page_requests import page_router
-from server.pages.view import event_context, render
+from server.pages.rendering import event_context, render
 from server.principals import Permission
 from server.service import ServiceDep
 

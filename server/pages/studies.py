@@ -21,7 +21,7 @@ from server.pages.answers import distribution_summary, item_table, number_summar
 from server.pages.estimate_histories import EstimateHistories, HistoriesDep
 from server.pages.page_requests import page_router
 from server.pages.privacy_summary import privacy_cost, privacy_summary
-from server.pages.view import PAGE_HEADERS, event_context, render
+from server.pages.rendering import PAGE_HEADERS, event_context, render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 

@@ -38,7 +38,6 @@ from protocol.mechanisms.device_counts import (
     recent_devices,
     totals_of_all_rounds,
 )
-from protocol.mechanisms.iblt.round_counts import record_round_counts, round_count_history
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
@@ -58,7 +57,11 @@ from protocol.mechanisms.iblt.threshold_control import (
     first_controller,
     paper_threshold,
 )
-from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
+from protocol.mechanisms.sampled_counts import (
+    SampledCounts,
+    record_round_counts,
+    round_count_history,
+)
 from protocol.numerics.arrays import Floats
 from protocol.question_and_plan import Plan, Terms
 from protocol.randomness import RandomWords, uniform_floats

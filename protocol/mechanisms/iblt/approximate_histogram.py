@@ -55,7 +55,6 @@ from protocol.estimates import (
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.device_counts import totals_of_all_rounds
-from protocol.mechanisms.iblt.round_counts import round_count_history
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     check_words,
@@ -69,6 +68,7 @@ from protocol.mechanisms.iblt.subsampled import (
     elected_rows,
     theorem_parameters,
 )
+from protocol.mechanisms.sampled_counts import round_count_history
 from protocol.numerics.arrays import Floats, Keys
 from protocol.question_and_plan import WORD_BITS, Hex32, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords

@@ -53,7 +53,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 from protocol.estimates import Estimate, ranked
 from protocol.histograms import KeyedHistograms
 from protocol.mechanisms.cohort_comparison import compare_tables, merge_tables

@@ -46,7 +46,6 @@ from protocol.estimates import Estimate, FinalAnswer, add_estimates, ranked
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.device_counts import add_devices, totals_of_all_rounds
-from protocol.mechanisms.iblt.round_counts import record_round_counts, round_count_history
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
@@ -57,7 +56,11 @@ from protocol.mechanisms.iblt.sampled_table import (
     sampled_table,
     worst_case_threshold,
 )
-from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
+from protocol.mechanisms.sampled_counts import (
+    SampledCounts,
+    record_round_counts,
+    round_count_history,
+)
 from protocol.numerics.arrays import Flags, Floats
 from protocol.question_and_plan import Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords, uniform_floats

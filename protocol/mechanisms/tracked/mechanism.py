@@ -24,7 +24,7 @@ from protocol.mechanisms.device_counts import (
     totals_of_all_rounds,
 )
 from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
-from protocol.mechanisms.posterior_heavy_hitters import SampledCounts
+from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
 from protocol.mechanisms.tracked.forecast import (

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.rate_filter import Drift, History, Levels, filter_levels
 from protocol.numerics.arrays import Flags, Floats

@@ -40,7 +40,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.past_sketch import estimate_levels, with_sketch_counts
 from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift, History

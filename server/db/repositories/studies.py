@@ -26,12 +26,12 @@ from server.db.serializers import study_view
 from server.errors import ProblemError, malformed, not_found
 from server.first_plan import (
     DeviceLimits,
+    PlanningQueue,
     PlanRequest,
     first_plan,
     unchecked_first_plan,
     with_salt,
 )
-from server.planning_queue import PlanningQueue
 
 _STOPPED_REASON = "the study was stopped"
 

@@ -34,7 +34,7 @@ from server.pages.formatting import items_label, nbytes, number, percent, signif
 from server.pages.forms.errors import assign_to_fields, with_labels
 from server.pages.forms.fields import NAME_FIELD, question_form, study_document
 from server.pages.page_requests import page_router, read_form
-from server.pages.view import render
+from server.pages.rendering import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 

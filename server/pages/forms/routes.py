@@ -25,7 +25,7 @@ from server.pages.forms.fields import (
     study_document,
 )
 from server.pages.page_requests import page_router, read_form
-from server.pages.view import PAGE_HEADERS, render
+from server.pages.rendering import PAGE_HEADERS, render
 from server.principals import Permission
 from server.service import ServiceDep
 

@@ -45,6 +45,7 @@ def held(path: Path, column: str | None = None) -> list[dict[str, int]]:
 def test_bundled_data_sets_are_named_without_folder_and_suffix() -> None:
     words, short = counted(Path("words")), counted(Path("short"))
     assert len(words) > 2000
+    assert "blindtally" not in words  # they are those of its documents
     assert short == {word: count for word, count in words.items() if len(word) <= 3}
     assert set(map(int, counted(Path("ages")))) == set(range(96))
     licences = (SHIPPED.parent / "LICENCE.md").read_text()

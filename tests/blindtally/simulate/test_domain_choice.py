@@ -4,7 +4,7 @@ import pytest
 
 from blindtally.simulate.domain_choice import choose_domain
 from blindtally.simulate.options import DomainChoice
-from protocol.domains.registry import Domain
+from protocol.domains import Domain
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -67,10 +67,10 @@ def test_missed_items_are_shown(words: Path) -> None:
     ("options", "why"),
     [
         (["--set", "noise=loud"], "'paper', 'laplace'"),
-        (["--set", "noise"], "--set takes name=value"),
+        (["--set", "noise"], "--set takes NAME=VALUE"),
         (["--set", "keep=1"], "Extra inputs"),
-        (["--set", "epsilon=50"], "--set takes name=value of a mechanism's own field"),
-        (["--set", "delta=1e-6"], "--set takes name=value of a mechanism's own field"),
+        (["--set", "epsilon=50"], "--set takes NAME=VALUE of a mechanism's own field"),
+        (["--set", "delta=1e-6"], "--set takes NAME=VALUE of a mechanism's own field"),
         (["--words", 5, "--rounds", 2, "--secagg"], "takes no --rounds, --words, --secagg"),
         (["--contribution", 2, "--dropout", 0.1], "takes no --contribution, --dropout"),
         (["--goal", "l2"], "takes no --goal"),

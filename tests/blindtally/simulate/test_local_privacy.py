@@ -75,7 +75,7 @@ def test_a_known_bound_lowers_the_worst_error_and_long_lists_are_cut(tmp_path: P
 @pytest.mark.parametrize(
     ("mechanism", "options", "why"),
     [
-        ("ocms", ["--set", "goal=l2"], "--set takes name=value of a mechanism's own field"),
+        ("ocms", ["--set", "goal=l2"], "--set takes NAME=VALUE of a mechanism's own field"),
         ("ocms", ["--words", 3, "--delta", 0.1], "ocms takes no --words, --delta"),
         ("krr", ["--goal", "l2"], "krr takes no --goal"),
         ("olh", ["--goal", "l2"], "olh takes no --goal"),

@@ -7,8 +7,8 @@ import pytest
 
 from blindtally.simulate.populations import ItemPopulation
 from blindtally.simulate.token_study import KeyedPopulation, TooFewWordsError, run_tokens
+from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
-from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, Utf8
 
 ITEMS = tuple(a + b for a in "abcdefghijklmnop" for b in "ponmlkjihgfedcba")  # not sorted

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from client.device.encoding import LeftOutReason, make_contribution
+from protocol.domains import Domain
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.registry import Domain
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 

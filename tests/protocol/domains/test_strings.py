@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, Listed, Utf8, smallest_domain
 
 ROOT = Alphabet(characters="abcdefghijklmnopqrstuvwxyz0123456789'@#;*:./_ ", length=3)

@@ -10,7 +10,7 @@ import pytest
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.estimates import Estimate, add_estimates
-from protocol.mechanisms.iblt import round_counts
+from protocol.mechanisms import sampled_counts
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.question_and_plan import Terms
 from protocol.rate_changes import RateChanges, RateHistory, compare_rates
@@ -108,14 +108,14 @@ def test_rounds_that_were_not_read_have_no_exposure() -> None:
 def test_rounds_with_too_many_counts_are_treated_as_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(round_counts, "_MAX_STORED_COUNTS", 3)
+    monkeypatch.setattr(sampled_counts, "_MAX_STORED_COUNTS", 3)
     plan = _plan(3)
     state: StudyState = EMPTY_STATE
     for number, items in enumerate((["a", "b"], ["a", "b"], ["b"]), start=1):
         estimates = [Estimate(item, 6.0, 12.0) for item in items]
         plan, state = plan.model_copy(update={"round": number}), add_estimates(state, estimates)
-        state = round_counts.record_round_counts(plan, state, 90, estimates, 2.0)
-    known = round_counts.round_count_history(plan, state, ["b", "a"])
+        state = sampled_counts.record_round_counts(plan, state, 90, estimates, 2.0)
+    known = sampled_counts.round_count_history(plan, state, ["b", "a"])
     assert known is not None
     assert known.tokens.tolist() == [[2, 0, 2], [2, 0, 0]]
     assert known.exposure.tolist() == [[30, 0, 30]] * 2
@@ -126,8 +126,8 @@ def test_rounds_of_a_long_study_share_blocks() -> None:
     for number in (1, 2, 3):
         plan, estimates = plan.model_copy(update={"round": number}), [Estimate("a", 10.0, 0.0)]
         state = add_estimates(state, estimates)
-        state = round_counts.record_round_counts(plan, state, 90, estimates, 0.0)
-    known = round_counts.round_count_history(plan, state, ["a"])
+        state = sampled_counts.record_round_counts(plan, state, 90, estimates, 0.0)
+    known = sampled_counts.round_count_history(plan, state, ["a"])
     assert known is not None
     assert known.tokens.tolist() == [[20, 10]]
     assert known.last_rounds.tolist() == [2, 4]

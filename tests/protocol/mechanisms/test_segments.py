@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from protocol.domains import Domain
 from protocol.domains.hashed import HashedProduct
-from protocol.domains.registry import Domain
 from protocol.domains.strings import Alphabet, Product, Utf8
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.mechanisms.segment_estimates import segment_totals

@@ -2,7 +2,7 @@
 
 import httpx
 
-from server.pages.view import CONTENT_SECURITY_POLICY
+from server.pages.rendering import CONTENT_SECURITY_POLICY
 from tests.server.harness import Served
 
 SAME_ORIGIN = {"Origin": "http://test"}

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from server.pages.assets import assets, url_of
+from server.pages.rendering import assets, url_of
 from tests.server.harness import Served
 
 VENDORED = files("server.pages") / "static" / "vendored"
@@ -46,7 +46,7 @@ async def test_no_other_file_is_served(served: Served) -> None:
     for name in (
         "vendored.toml",
         "LICENSE.uplot.txt",
-        "..%2Fview.py",
+        "..%2Frendering.py",
         "%2Fetc%2Fpasswd",
         "none.js",
     ):

@@ -5,7 +5,7 @@ import sys
 import pytest
 from numba import njit
 
-from blindtally.console.compilation_notice import announce_compilation
+from blindtally.console.progress import announce_compilation
 
 NOTICE = "compiling the decoder, once after an installation"
 

@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from server.errors import ProblemError
-from server.planning_queue import _MAX_JOBS, PlanningQueue
+from server.first_plan import _MAX_JOBS, PlanningQueue
 
 
 async def test_one_job_runs_at_a_time_and_a_full_queue_refuses() -> None:

@@ -1,0 +1,114 @@
+"""`blindtally studies` against a real service."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.commands.studies import _plain_cell
+from client.analyst.analyst import Analyst
+from client.fleet.config_and_results import FleetConfig
+from client.fleet.fleet import Fleet
+from tests.support.policies import trusting_policy
+
+SIZES = ["--devices", "16", "--rounds", "1", "--threshold", "5", "--words", "1000"]
+
+
+def run(url: str, *arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["studies", *arguments, "--url", url])
+    return result.exit_code, result.output
+
+
+def created(url: str, *arguments: str) -> dict[str, Any]:
+    code, output = run(url, "create", *SIZES, *arguments, "--json", "-")
+    assert code == 0, output
+    document: dict[str, Any] = json.loads(output)
+    return document
+
+
+async def play(url: str, study: str) -> None:
+    """Let 16 devices take part in the only round of a study."""
+    with Analyst(url) as analyst:
+        view = analyst.study(study).view
+    config = FleetConfig(16, policy=trusting_policy(min_cohort=5))
+    held = [{"=common": 1}] * 16
+    fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1"), view, held, config)
+    assert [played.view.state async for played in fleet.run()] == ["decoded"]
+
+
+def test_a_study_is_created_listed_started_and_stopped(url: str) -> None:
+    view = created(url, "words", "--draft", "--stop-at", "0.9,0.8", "--set", "confidence=0.6")
+    assert (view["state"], view["question"]["mechanism"]) == ("created", "tracked")
+    assert (view["question"]["confidence"], view["stop_at"]["recall"]) == (0.6, 0.8)
+    code, output = run(url, "list")
+    assert code == 0
+    assert any(line.split()[0] == view["id"] for line in output.splitlines())
+    assert run(url, "start", view["id"]) == (0, f"{view['id']} is running\n")
+    assert run(url, "stop", view["id"]) == (0, f"{view['id']} is stopped\n")
+    code, output = run(url, "list", "--json", "-")
+    assert {row["id"]: row["state"] for row in json.loads(output)["studies"]}[view["id"]] == (
+        "stopped"
+    )
+
+
+async def test_an_answer_is_shown_and_exported(url: str, tmp_path: Path) -> None:
+    domain = 'domain={"kind": "utf8", "max_bytes": 8}'
+    view = created(url, "greetings", "--mechanism", "adaptive-iblt", "--set", domain)
+    code, output = run(url, "show", view["id"])
+    assert code == 0
+    assert "no heavy hitters yet" in output
+    await play(url, view["id"])
+    code, output = run(url, "show", view["id"], "--watch", "--csv", str(tmp_path / "a.csv"))
+    assert code == 0, output
+    assert "round 1: decoded, 16 devices" in output
+    assert "=common" in output
+    with (tmp_path / "a.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["item"], float(row["estimate"])) == ("'=common", 16)
+    code, output = run(url, "show", view["id"], "--json", "-")
+    document = json.loads(output)
+    assert document["study"]["state"] == "finished"
+    assert [each["state"] for each in document["rounds"]] == ["decoded"]
+    assert document["heavy_hitters"][0]["item"] == "=common"
+    code, output = run(url, "show", view["id"], "--csv", "-")
+    assert output.splitlines()[0].startswith("item,estimate")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["create", "x", *SIZES, "--mechanism", "traced"], 2, "did you mean tracked?"),
+        (["create", "x", *SIZES, "--mechanism", "zzz"], 2, "`blindtally mechanisms` lists them"),
+        (["create", "x", *SIZES, "--set", "nonsense"], 2, "--set takes NAME=VALUE"),
+        (["create", "x", *SIZES, "--set", "nonsense=1"], 2, "nonsense"),
+        (["create", "x", *SIZES, "--stop-at", "2,2"], 2, "precision"),
+        (["show", "nobody"], 1, "check --url and the id"),
+        (["show", "nobody", "--csv", "-", "--json", "-"], 2, "cannot both"),
+    ],
+)
+def test_mistakes_have_reasons(url: str, arguments: list[str], code: int, error: str) -> None:
+    got, output = run(url, *arguments)
+    assert got == code, output
+    assert error in output
+
+
+def test_the_words_of_a_study_are_planned(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "blindtally.planning.recommended_words.recommend_words",
+        lambda *sizes, **_rest: 900 + sizes[2],
+    )
+    code, output = run(url, "create", "x", "--devices", "16", "--threshold", "5", "--draft")
+    assert code == 0, output
+    assert "planned 905 words" in output
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\tx"])
+def test_a_spreadsheet_executes_no_item(text: str) -> None:
+    assert _plain_cell(text) == f"'{text}"
+    assert _plain_cell(5.0) == 5.0
+    assert _plain_cell("plain") == "plain"
