@@ -15,7 +15,7 @@ from client.device.driver import EndState
 from client.device.take_part import ParticipationOutcome, take_part
 from client.errors import MAX_JSON_VALUES, ServiceError, ServiceUnreachableError, check_response
 from client.transport import MAX_DOCUMENT_BYTES, Transport, http_client
-from protocol.api.device_messages import Survivors
+from protocol.api.device_messages import Survivors, frame_document
 from secagg.errors import UnsafeRequestError
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -111,6 +111,68 @@ async def test_an_exchange_that_never_ends_is_a_lost_connection(
     outcome = await outcome_at(answer)
     assert outcome.state is EndState.DISCONNECTED
     assert "no response within" in outcome.error
+
+
+async def next_document(answer: Answer, max_bytes: int = 9) -> bytes | None:
+    """Return the document that follows in the response to a message."""
+    async with serving(answer) as url, http_client(url) as http, asyncio.timeout(60):
+        transport = Transport(http, patience=1)
+        stream = await transport.send_message("/participants/p/answers", b"", "t", (max_bytes,))
+        try:
+            return await stream.next()
+        finally:
+            await stream.close()
+
+
+async def endless_documents(writer: asyncio.StreamWriter) -> None:
+    writer.write(head(Content_Length=2**40))
+    while True:
+        writer.write(frame_document(b"document"))
+        await writer.drain()
+
+
+async def long_document(writer: asyncio.StreamWriter) -> None:
+    writer.write(head(Content_Length=2**40) + (2**32 - 1).to_bytes(4, "big"))
+    while True:
+        writer.write(bytes(2**20))
+        await writer.drain()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (compressed_zeros, "encoded body"),
+        (endless_documents, "more than the documents that follow"),
+        (long_document, "more than 9 bytes"),
+    ],
+)
+async def test_documents_without_a_bound_are_declined(answer: Answer, reason: str) -> None:
+    with pytest.raises(UnsafeRequestError, match=reason):
+        await next_document(answer)
+
+
+async def trickled_document(writer: asyncio.StreamWriter) -> None:
+    writer.write(head(Content_Length=2**20) + (2**19).to_bytes(4, "big"))
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def cut_document(writer: asyncio.StreamWriter) -> None:
+    writer.write(head(Content_Length=99) + frame_document(b"document")[:6])
+    await writer.drain()
+    writer.close()
+
+
+@pytest.mark.parametrize("answer", [trickled_document, cut_document])
+async def test_a_document_that_does_not_arrive_is_asked_for(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.transport.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("client.transport.RESPONSE_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("client.transport.MIN_BYTES_PER_SECOND", 2.0**30)
+    assert await next_document(answer, 2**20) is None
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
