@@ -76,7 +76,7 @@ def count_items(items: Items) -> Histogram:
         if isinstance(value, Iterable):
             within = [value] if isinstance(value, str) else value  # a text is one item
             counts.update(_pair(key, item) for item in within)
-        elif isinstance(value, Integral) and value >= 0:
+        elif isinstance(value, Integral) and int(value) >= 0:
             counts[key] += int(value)
         else:
             raise ValueError(f"the count of an item is a whole number, got {value!r} of {key!r}")
