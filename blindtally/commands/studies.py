@@ -255,7 +255,28 @@ def _question(mechanism: str, fields: dict[str, Any], devices: int, rounds: int)
                 fields["threshold"], devices, rounds, contribution=fields["contribution"]
             )
             typer.echo(f"planned {fields['words']:,} words", err=True)
+    known = _question_fields(mechanism)
+    for name in fields:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(f"{mechanism} has no field {name!r}: {hint}It has {', '.join(known)}")
     return parse_question({"mechanism": mechanism} | fields)
+
+
+def _question_fields(mechanism: str) -> list[str]:
+    """Return the names of the fields of a question, but not `mechanism`."""
+    from typing import get_args
+
+    from protocol.mechanisms.registry import AnyQuestion
+
+    union, *_ = get_args(AnyQuestion)
+    (model,) = (
+        model
+        for model in get_args(union)
+        if mechanism in get_args(model.model_fields["mechanism"].annotation)
+    )
+    return [name for name in model.model_fields if name != "mechanism"]
 
 
 def _progress(view: "StudyView") -> list[str]:

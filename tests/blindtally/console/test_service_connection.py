@@ -1,10 +1,12 @@
 """Errors of a service as a person at a terminal reads them."""
 
+import logging
+
 import httpx
 import pytest
 import typer
 
-from blindtally.console.service_connection import service_error_exit
+from blindtally.console.service_connection import open_analyst, service_error_exit
 from client.errors import ServiceError, check_response
 
 
@@ -21,3 +23,15 @@ def test_a_refused_key_names_the_option(capsys: pytest.CaptureFixture[str]) -> N
     error = capsys.readouterr().err
     assert error.startswith("error: the API key or the credential is unknown")
     assert "--key or in BLINDTALLY_API_KEY" in error
+
+
+def test_a_command_shows_that_it_waits_for_the_service(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindtally.console.service_connection._TIMEOUT_SECONDS", 0.5)
+    with pytest.raises(typer.Exit), open_analyst("http://127.0.0.1:1", None) as analyst:
+        next(analyst.studies())
+    waiting, error = capsys.readouterr().err.splitlines()
+    assert waiting == "http://127.0.0.1:1 does not answer; trying again for 0 s"
+    assert error.startswith("error: http://127.0.0.1:1 is out of reach")
+    assert not logging.getLogger("client.connection").handlers
