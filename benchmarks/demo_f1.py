@@ -21,7 +21,7 @@ from blindtally.console.options import (
     DEFAULT_DROPOUT,
     DEFAULT_ROUNDS,
 )
-from blindtally.fleet_run.setup import build_setup
+from blindtally.fleet_run.fleet_setup import build_setup
 from blindtally.simulate.scores import score_study
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.simulation.study import run_study

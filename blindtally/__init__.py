@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from protocol.api.segments import SegmentSummary
     from protocol.domains.hashed import Hashed, HashedProduct
     from protocol.domains.numeric import NumericInterval
-    from protocol.domains.strings import Alphabet, Listed, Product, Utf8
+    from protocol.domains.product import Product
+    from protocol.domains.strings import Alphabet, Listed, Utf8
     from protocol.estimates import ListQuality
     from protocol.mechanisms.central.hierarchical_histogram import (
         HierarchicalHistogramQuestion as HierarchicalHistogram,
@@ -79,7 +80,8 @@ _NAMES = {  # names by module; "public = name" where the name in the module diff
     "protocol.api.segments": "SegmentSummary",
     "protocol.domains.hashed": "Hashed HashedProduct",
     "protocol.domains.numeric": "NumericInterval",
-    "protocol.domains.strings": "Alphabet Listed Product Utf8",
+    "protocol.domains.product": "Product",
+    "protocol.domains.strings": "Alphabet Listed Utf8",
     "protocol.estimates": "ListQuality",
     "protocol.mechanisms.central.hierarchical_histogram": (
         "HierarchicalHistogram=HierarchicalHistogramQuestion"

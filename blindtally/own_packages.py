@@ -38,7 +38,11 @@ def import_own(names: Iterable[str] = PACKAGES) -> None:
 
 
 def _is_same(path: str | None, own: Path) -> bool:
-    return path is not None and (path == str(own) or own.samefile(path))
+    """Return whether the module at `path` is in our folder, which may be in an archive."""
+    if path is None:
+        return False
+    folder = Path(path).parent
+    return folder == own.parent or (folder.exists() and own.parent.samefile(folder))
 
 
 def _import_package(name: str, own: Path, other: str | None) -> None:

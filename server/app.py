@@ -26,7 +26,7 @@ from server.http.request_bodies import BodyLimit
 from server.http.request_log import RequestLogMiddleware
 from server.http.security_headers import SecurityHeaders
 from server.pages import changes as change_pages
-from server.pages import login, operations, rendering
+from server.pages import login, operations, static_files
 from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
 from server.pages.estimate_histories import EstimateHistories
@@ -106,7 +106,7 @@ def create_app(
         enrolments,
         audit,
         health,
-        rendering,
+        static_files,
         login,
         form_routes,
         preview,

@@ -167,6 +167,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/test_tls.py": (
         "test_the_service_uses_https_with_clients_that_trust_its_certificate",
     ),
+    "tests/test_examples.py": ("test_an_example", "test_the_quantiles"),
     "tests/test_docs.py": (
         "test_commands_in_the_documents_work[python -m paper",
         "test_commands_in_the_documents_work[blindtally plan --devices",

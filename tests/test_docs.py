@@ -21,7 +21,7 @@ from protocol.api.messages import Timeouts
 from server.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted(path for folder in (".", "docs", "examples") for path in ROOT.glob(f"{folder}/*.md"))
 PYTHON_FILES = {
     path.name for path in ROOT.rglob("*.py") if not path.relative_to(ROOT).parts[0].startswith(".")
 }

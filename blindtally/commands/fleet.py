@@ -136,6 +136,13 @@ def fleet(
       blindtally fleet --study 3f2a0c55d1e9b7a4
     """
     from blindtally.console.service_connection import open_analyst, service_error_exit
+    from blindtally.fleet_run.fleet_setup import (
+        DEFAULT_MIN_COHORT,
+        joined_study_setup,
+        min_cohort_for,
+        new_study_setup,
+        parse_dropout,
+    )
     from blindtally.fleet_run.registrar_key_files import load_or_create_key_file, load_registrar_of
     from blindtally.fleet_run.results import InexactSumError
     from blindtally.fleet_run.run_on_terminal import (
@@ -144,13 +151,6 @@ def fleet(
         pin_registrar,
         run_on_terminal,
         suggest_options,
-    )
-    from blindtally.fleet_run.setup import (
-        DEFAULT_MIN_COHORT,
-        joined_study_setup,
-        min_cohort_for,
-        new_study_setup,
-        parse_dropout,
     )
     from blindtally.fleet_run.study_run import create_study
     from client.device.policy import Policy

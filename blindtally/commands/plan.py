@@ -142,7 +142,7 @@ def plan(
 
     from blindtally.planning.oracle_recommendation import recommend_reports
     from blindtally.planning.release_designs import compare_releases
-    from blindtally.planning.sketch_noise import compare_sketches
+    from blindtally.planning.sketch_noise_report import compare_sketches
     from blindtally.planning.sum_plan import SumPlanRequest, plan_sums
 
     if mechanism is not None:

@@ -77,7 +77,7 @@ def demo(
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
 
     from blindtally.demo.run import create_folder, run_demo, write_results
-    from blindtally.fleet_run.setup import build_setup
+    from blindtally.fleet_run.fleet_setup import build_setup
     from secagg.keys import Identity
 
     console = Console(stderr=json_path == "-")

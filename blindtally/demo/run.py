@@ -15,9 +15,10 @@ from blindtally.console.output_files import write_json
 from blindtally.console.service_connection import service_error_exit
 from blindtally.demo.picture import draw
 from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
+from blindtally.fleet_run.fleet_setup import FleetSetup
 from blindtally.fleet_run.results import InexactSumError, StudyResults
 from blindtally.fleet_run.screen import Screen, print_results
-from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, run_demo_study
+from blindtally.fleet_run.study_run import StudyObservers, run_demo_study
 from client.errors import ServiceError, ServiceUnreachableError
 from client.extras_installation import install_command
 from client.fleet.fleet import NobodyEnteredError

@@ -13,9 +13,10 @@ from rich.text import Text
 from blindtally.console.options import DEFAULT_URL
 from blindtally.console.output_files import write_json
 from blindtally.console.tables import result_table
+from blindtally.fleet_run.fleet_setup import FleetSetup
 from blindtally.fleet_run.results import RoundResult
 from blindtally.fleet_run.screen import Screen
-from blindtally.fleet_run.study_run import FleetSetup, StudyObservers, run_fleet
+from blindtally.fleet_run.study_run import StudyObservers, run_fleet
 from blindtally.fleet_run.study_status import StatusReporter, report_status, study_url
 from blindtally.workers import open_workers
 from client.analyst.analyst import Study

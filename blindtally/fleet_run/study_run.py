@@ -6,11 +6,12 @@ sum is compared with theirs, bit for bit, as soon as it is available.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from blindtally.fleet_run.fleet_setup import FleetSetup
 from blindtally.fleet_run.results import (
     RoundResult,
     StudyResults,
@@ -19,31 +20,13 @@ from blindtally.fleet_run.results import (
     verify_sum,
 )
 from client.analyst.analyst import Analyst, Study
-from client.fleet.config_and_results import FleetConfig, FleetRound
+from client.fleet.config_and_results import FleetRound
 from client.fleet.fleet import Fleet, ProgressReporter
 from client.fleet.shards import ShardPool
 from client.transport import http_client
-from protocol.api.messages import Timeouts
 from protocol.api.phases import Phase
-from protocol.histograms import Histogram
-from protocol.mechanisms.quality_goal import QualityGoal
-from protocol.mechanisms.registry import AnyQuestion
-from protocol.question_and_plan import Terms
 
 _CHECK_SECONDS: Final = 0.5  # between two checks that the server is alive
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSetup:
-    """The question, its terms and goal, and the fleet of devices with their items."""
-
-    question: AnyQuestion
-    terms: Terms
-    rounds: int
-    timeouts: Timeouts
-    fleet_config: FleetConfig
-    holdings: Sequence[Histogram]
-    stop_at: QualityGoal | None = None
 
 
 @dataclass(frozen=True, slots=True)

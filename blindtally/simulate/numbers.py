@@ -18,7 +18,7 @@ from blindtally.simulate.result import SimulationResult
 from blindtally.simulate.rounds import terms_for
 from protocol.domains.base import SEGMENT_SEPARATOR
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Product
+from protocol.domains.product import Product
 from protocol.mechanisms.number_summary import NumberSummaries, summarise_numbers
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
 from protocol.numerics.arrays import Floats

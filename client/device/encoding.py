@@ -5,11 +5,12 @@ contribution bound m [Gascon23, section 2]; of the rest, a random subset stays. 
 estimates of the sum of these contributions.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from numbers import Real
+from numbers import Integral, Real
 from typing import TypeAlias
 
 import numpy as np
@@ -57,9 +58,11 @@ def count_items(items: Items) -> Histogram:
     In a mapping, the value of an item is its count, and the value of a segment a list of its items.
 
     Raises:
-        ValueError: if `items` is one text, an item is neither text nor number, or a segment
-            contains the separator of segments and items.
+        ValueError: if `items` is one text or a table, an item is neither text nor number, a count
+            is not a whole number, or a segment contains the separator of segments and items.
     """
+    if hasattr(items, "columns"):  # a data frame, whose iteration yields the names of columns
+        raise ValueError("items must be a list, not a table: pass one column of it")
     if isinstance(items, str | bytes):  # an iterable of characters, which are nobody's items
         raise ValueError(  # noqa: TRY004 - a caller's mistake, as the others here
             f"items must be a list, not one text: pass [{items!r}]"
@@ -73,8 +76,10 @@ def count_items(items: Items) -> Histogram:
         if isinstance(value, Iterable):
             within = [value] if isinstance(value, str) else value  # a text is one item
             counts.update(_pair(key, item) for item in within)
+        elif isinstance(value, Integral) and int(value) >= 0:
+            counts[key] += int(value)
         else:
-            counts[key] += value
+            raise ValueError(f"the count of an item is a whole number, got {value!r} of {key!r}")
     return dict(counts)
 
 
@@ -86,8 +91,8 @@ def _pair(segment: str, item: str | float) -> str:
 
 
 def _text(item: object) -> str:
-    """Return a text, or the text of a number; raises ValueError for None, bytes and others."""
-    if isinstance(item, str | Real):
+    """Return a text, or the text of a number; raises ValueError for NaN, None and others."""
+    if isinstance(item, str) or (isinstance(item, Real) and not math.isnan(item)):
         return str(item)
     raise ValueError(f"an item is a text or a number, got {item!r}")
 

@@ -7,6 +7,8 @@ hashed     strings of any length, by hashed keys
 listed     a public dictionary: the key of an item is its position
 interval   numbers from low to high, as digits
 product    a listed segment and an item of another domain, written "segment:item"
+
+`hashed-product` is a product with hashed keys.
 """
 
 from typing import Annotated, TypeAlias
@@ -15,7 +17,8 @@ from pydantic import Field
 
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Alphabet, Listed, Product, Utf8
+from protocol.domains.product import Product
+from protocol.domains.strings import Alphabet, Listed, Utf8
 
 Domain: TypeAlias = Annotated[
     Alphabet | Utf8 | Hashed | HashedProduct | Listed | NumericInterval | Product,

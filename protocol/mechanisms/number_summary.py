@@ -19,7 +19,7 @@ deviation, up to n / (n - 1), since the latter is a norm.
 from math import inf, sqrt
 
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Product
+from protocol.domains.product import Product
 from protocol.mechanisms.number_sums import SUMS_ARRAY, NumberSums, NumberSumsPlan
 from protocol.numerics.lazy_scipy import special
 from protocol.public_model import PublicModel

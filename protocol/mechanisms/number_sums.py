@@ -29,7 +29,7 @@ from pydantic import Field, model_validator
 
 from protocol.domains import Domain
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Product
+from protocol.domains.product import Product
 from protocol.estimates import Estimate, ranked
 from protocol.hashing import HashFamily
 from protocol.histograms import Histogram, device_values

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
+from blindtally.fleet_run.fleet_setup import build_setup
 from blindtally.fleet_run.results import (
     InexactSumError,
     summarize_round,
@@ -29,7 +30,6 @@ from blindtally.fleet_run.results import (
     verify_sum,
 )
 from blindtally.fleet_run.screen import Screen, print_results
-from blindtally.fleet_run.setup import build_setup
 from client.device.device import DeviceStep
 from client.device.driver import EndState
 from client.device.encoding import Contribution

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Alphabet, Product, Utf8
+from protocol.domains.product import Product
+from protocol.domains.strings import Alphabet, Utf8
 from protocol.estimates import Estimate
 from protocol.mechanism import Mechanism
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion

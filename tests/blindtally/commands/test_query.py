@@ -14,7 +14,8 @@ from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Product, Utf8
+from protocol.domains.product import Product
+from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.number_sums import NumberSumsQuestion

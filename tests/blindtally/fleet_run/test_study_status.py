@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blindtally.fleet_run.setup import build_setup
+from blindtally.fleet_run.fleet_setup import build_setup
 from blindtally.fleet_run.study_status import MAX_SILENT_POLLS, StatusReporter, describe_study
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import PARTICIPANT_PHASES, Phase

@@ -1,5 +1,6 @@
 """Contribution of a device: which of its records it leaves out."""
 
+import math
 from random import Random
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas import DataFrame
 
 from client.device.encoding import (
     Contribution,
@@ -79,7 +81,23 @@ def test_one_text_is_not_a_list_of_items(items: Items) -> None:
         count_items(items)
 
 
-@pytest.mark.parametrize("item", [None, b"Paris", ["Paris"]])
+@pytest.mark.parametrize("count", [-1, 2.5, None])
+def test_a_count_is_a_whole_number(count: Any) -> None:
+    with pytest.raises(ValueError, match="the count of an item is a whole number"):
+        count_items({"Paris": count})
+
+
+def test_a_column_of_a_data_frame_is_a_list_of_items_and_the_frame_is_not() -> None:
+    frame = DataFrame({"city": ["Paris", "Rome", "Rome"], "minutes": [1, 2, 3]})
+    assert count_items(frame["city"]) == {"Paris": 1, "Rome": 2}
+    assert count_items(frame["minutes"]) == {"1": 1, "2": 1, "3": 1}
+    with pytest.raises(ValueError, match="pass one column"):
+        count_items(frame)
+    with pytest.raises(ValueError, match="an item is a text or a number, got nan"):
+        count_items(frame["minutes"].where(frame["minutes"] > 1))
+
+
+@pytest.mark.parametrize("item", [None, b"Paris", ["Paris"], math.nan])
 def test_an_item_is_a_text_or_a_number(item: Any) -> None:
     for items in ([item], [("north", item)], {"north": [item]}):
         with pytest.raises(ValueError, match="an item is a text or a number"):

@@ -14,7 +14,8 @@ from client.device.exact_sum_limit import MIN_TIME, spends_exact_study
 from client.device.journal import JournalEntry
 from client.device.policy import Policy, PolicyError, epsilon_of_rho, rho_of
 from protocol.api.phases import MessageKind
-from protocol.domains.strings import Alphabet, Product, Utf8
+from protocol.domains.product import Product
+from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from protocol.domains.hashed import HashedProduct, KeyBits
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Alphabet, Product, Utf8
+from protocol.domains.product import Product
+from protocol.domains.strings import Alphabet, Utf8
 
 SEGMENTS = ("north", "south", "Nord-Ost, 3%")
 INNERS = {

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Alphabet, Product
+from protocol.domains.product import Product
+from protocol.domains.strings import Alphabet
 from protocol.mechanisms.number_summary import (
     NoNumbersError,
     NumberSummary,

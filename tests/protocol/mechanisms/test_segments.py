@@ -10,7 +10,8 @@ import pytest
 
 from protocol.domains import Domain
 from protocol.domains.hashed import HashedProduct
-from protocol.domains.strings import Alphabet, Product, Utf8
+from protocol.domains.product import Product
+from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.mechanisms.segment_estimates import segment_totals
 from protocol.question_and_plan import Terms

@@ -7,7 +7,7 @@ threshold lies between the items of many devices and the long tail (`python -m b
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -20,7 +20,6 @@ from blindtally.console.options import (
 )
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import Dataset, read_dataset
-from blindtally.fleet_run.study_run import FleetSetup
 from client.device.policy import Policy
 from client.fleet.behaviour import dropouts_by_step
 from client.fleet.config_and_results import FleetConfig
@@ -29,7 +28,7 @@ from protocol.api.phases import Phase
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.quality_goal import QualityGoal
-from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS
+from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS, AnyQuestion
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Terms
 from protocol.sketches.iblt.layout import cells_for
@@ -50,6 +49,19 @@ TIMEOUTS: Final = Timeouts(enrolling=120, idle=DEFAULT_IDLE_SECONDS)
 DEFAULT_MIN_COHORT: Final = 20  # devices in a sum
 _SEAT_MARGIN_DEVIATIONS: Final = 4  # seats above the mean number of devices that join by coins
 DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the demo causes
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSetup:
+    """The question, its terms and goal, and the fleet of devices with their items."""
+
+    question: AnyQuestion
+    terms: Terms
+    rounds: int
+    timeouts: Timeouts
+    fleet_config: FleetConfig
+    holdings: Sequence[Histogram]
+    stop_at: QualityGoal | None = None
 
 
 def build_setup(

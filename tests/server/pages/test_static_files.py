@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from server.pages.rendering import assets, url_of
+from server.pages.static_files import assets, url_of
 from tests.server.harness import Served
 
 VENDORED = files("server.pages") / "static" / "vendored"
