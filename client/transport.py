@@ -164,12 +164,16 @@ class Transport:
     async def _open_stream(
         self, request: httpx.Request, limit: ExchangeLimit, limits: Sequence[ExchangeLimit]
     ) -> DocumentStream:
-        """Return the documents of a response, which an error of the service within `limit` is."""
+        """Return the documents of an accepting response, each within its one of `limits`.
+
+        A response without documents, which may be a refusal, is read within `limit`.
+        """
         async with exchange(limit.seconds):
             response = await self._client.send(request, stream=True)
-            if not response.is_success:
-                await self._read_whole(response, limit.max_bytes)  # raises ServiceError
-        self.traffic.add_exchange(response)
+            if limits and response.is_success:
+                self.traffic.add_exchange(response)
+            else:
+                await self._read_whole(response, limit.max_bytes)
         return DocumentStream(response, self.traffic, limits)
 
     async def _open_answer(

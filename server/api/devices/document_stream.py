@@ -41,27 +41,20 @@ class DocumentStream(Response):
         self.init_headers()  # without a length, which is unknown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        async def send_body(body: bytes, *, is_last: bool = False) -> None:
-            await send({"type": "http.response.body", "body": body, "more_body": not is_last})
-
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
-        for document in self._known:
-            await send_body(frame_document(document))
-        deadline, missing = monotonic() + self._wait, len(self._readers)
-        for read in self._readers:
-            following = await _read(read, deadline - monotonic())
-            if following is None:
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        deadline, body = monotonic() + self._wait, b"".join(map(frame_document, self._known))
+        for place, read in enumerate(self._readers):
+            # Documents that exist at the same time are sent together.
+            document = await _read(read, 0.0) if place else None
+            if document is None:
+                if body:
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                body, document = b"", await _read(read, deadline - monotonic())
+            if document is None:
                 break
-            missing -= 1
-            await send_body(frame_document(following), is_last=not missing)
-        if missing:
-            await send_body(b"", is_last=True)
+            body += frame_document(document)
+        await send({"type": "http.response.body", "body": body})
 
 
 async def _read(read: DocumentReader, wait: float) -> bytes | None:

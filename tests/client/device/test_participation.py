@@ -147,6 +147,20 @@ async def test_a_document_is_read_up_to_its_largest_size(monkeypatch: pytest.Mon
     assert read == {name: 2**14 + N * size for name, size in MAX_ROW_BYTES.items()}
 
 
+@pytest.mark.parametrize("sends_following", [True, False])
+async def test_a_device_asks_only_for_documents_that_do_not_follow_its_message(
+    sends_following: bool,
+) -> None:
+    service = Service(view_of(), sends_following=sends_following)
+    assert await play(service) == list(steps_in_mode("active"))
+    assert len(service.received) == 6
+    order = [
+        "roster", "encrypted-shares", "complaints", "share-commitments", "survivors",
+        "confirmations", "signed-inputs",
+    ]  # fmt: skip
+    assert service.requested == ([] if sends_following else order)
+
+
 async def test_a_device_whose_exact_study_is_spent_does_not_even_join() -> None:
     """A refusal after the keys are shared would cost the others."""
     earlier = JournalEntry.of("another", 1, 0, MessageKind.MASKED_INPUT, b"vector")
