@@ -38,7 +38,7 @@ _STORED_DIGESTS = select(_MESSAGES.c.slot, _MESSAGES.c.digest).where(
     _MESSAGES.c.kind == bindparam("kind"),
     _MESSAGES.c.slot.in_(bindparam("slots")),
 )
-_INSERT = insert(_MESSAGES)
+_INSERT = insert(MessageRow)
 _COUNT = (
     update(_COHORTS)
     .where(_COHORTS.c.id == bindparam("cohort"))
@@ -128,7 +128,7 @@ class UploadRepository(Repository):
                 counts[arrival.slot.cohort] += 1
                 rows += _rows(arrival, now)
         if rows:
-            connection.execute(_INSERT, rows)
+            session.execute(_INSERT, rows)
             new = [{"cohort": cohort, "new": n, "now": now} for cohort, n in counts.items()]
             connection.execute(_COUNT, new)
         return results
