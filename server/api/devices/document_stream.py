@@ -38,7 +38,8 @@ class DocumentStream(Response):
         self.status_code = status_code
         self.background = None
         self._known, self._readers, self._wait = known, readers, wait
-        self.init_headers()  # without a length, which is unknown
+        # Without a length, which is unknown; nginx passes each document on as it comes.
+        self.init_headers({"X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         start = {"status": self.status_code, "headers": self.raw_headers}

@@ -66,6 +66,7 @@ async def test_headers_acknowledge_a_message_before_the_documents_exist(
     async with streaming.stream("PUT", path, **sent) as response:
         assert response.status_code == 200
         assert "content-length" not in response.headers
+        assert response.headers["x-accel-buffering"] == "no"
         await device.upload("key-shares", body)  # the phase ends only now
         assert list(documents(await response.aread())) == [await first.read("encrypted-shares")]
 
