@@ -18,7 +18,6 @@ EXCEPTIONS = {
     "docs/cli.md",
     "docs/data-model.md",
     "docs/hsu2012.md",
-    "docs/mechanisms.md",
     "docs/operations.md",
     "docs/oracles.md",
     "docs/privacy.md",

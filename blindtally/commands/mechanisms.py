@@ -29,7 +29,7 @@ def mechanisms(json_path: JsonOption = None) -> None:
             print_parts(Text(title, "bold"), fact_table(facts), "")
         print_parts(
             "words: 16-bit words that the question allows; d: values; m: symbols or rows. "
-            "docs/mechanisms.md has a section for each mechanism."
+            "docs/mechanisms.md helps to choose one."
         )
     rows = [
         {

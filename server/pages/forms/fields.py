@@ -1,6 +1,6 @@
 """Questions that the form can ask, and their fields, each with its path in a StudyRequest.
 
-The API accepts more: every mechanism and every field (`docs/mechanisms.md`). The form has what
+The API accepts more: every mechanism and every field (`docs/mechanisms/`). The form has what
 most studies need, with defaults that work.
 """
 
