@@ -68,6 +68,7 @@ def test_every_mechanism_has_an_example() -> None:
 
 
 @every
+@fewer(0.3)
 @given(data=st.data())
 def test_a_vector_is_one_of_the_plans_ring(example: Example, data: st.DataObject) -> None:
     plan = example.plan()
@@ -77,6 +78,7 @@ def test_a_vector_is_one_of_the_plans_ring(example: Example, data: st.DataObject
 
 
 @every
+@fewer(0.3)
 @given(data=st.data())
 def test_chance_comes_from_the_generator_only(example: Example, data: st.DataObject) -> None:
     plan, histogram = example.plan(), data.draw(device(example.question.contribution))
@@ -87,6 +89,7 @@ def test_chance_comes_from_the_generator_only(example: Example, data: st.DataObj
 
 
 @every
+@fewer(0.3)
 @given(data=st.data())
 def test_the_order_of_items_is_irrelevant(example: Example, data: st.DataObject) -> None:
     plan, histogram = example.plan(), data.draw(device(example.question.contribution))
@@ -147,6 +150,7 @@ def test_the_secure_sum_decodes_as_the_plain_sum(name: str, data: st.DataObject)
 
 
 @every
+@fewer(0.3)
 @given(data=st.data())
 def test_an_honest_sum_has_no_fault(example: Example, data: st.DataObject) -> None:
     plan, mechanism = example.plan(), example.mechanism
@@ -204,6 +208,7 @@ def test_the_next_plan_asks_the_same_with_a_fresh_seed(
 
 
 @every
+@fewer(0.3)
 @given(data=st.data())
 def test_one_devices_influence_is_bounded(example: Example, data: st.DataObject) -> None:
     plan, mechanism = example.plan(), example.mechanism
@@ -217,7 +222,8 @@ def test_one_devices_influence_is_bounded(example: Example, data: st.DataObject)
     # Two of these few keys share all 4 cells for one pair in 6,765,201; search finds some.
     assume(before.decoded and after.decoded)
     old, new = read(before), read(after)
-    bound = example.influence(plan)
+    # A biased estimate is corrected by the mean noise, which a device moves as well, but by little.
+    bound = example.influence(plan) * (1.01 if example.is_biased else 1)
     assert all(abs(new.get(item, 0) - old.get(item, 0)) <= bound for item in old | new)
     changed = [item for item in old | new if new.get(item, 0) != old.get(item, 0)]
     assert example.is_sketch or len(changed) <= example.question.contribution

@@ -358,7 +358,7 @@ class _Sum(RuleBasedStateMachine):
 
 
 _Sum.TestCase.settings = fewer(
-    0.6,
+    0.3,
     stateful_step_count=12,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -32,7 +32,7 @@ def dropouts(draw: st.DrawFn) -> tuple[list[int], float, Mode]:
     return drops_in, dropout, draw(st.sampled_from(["active", "semi-honest"]))
 
 
-@fewer(0.4, suppress_health_check=[HealthCheck.too_slow])
+@fewer(0.2, suppress_health_check=[HealthCheck.too_slow])
 @given(pattern=dropouts())
 def test_the_sum_is_exact_or_the_cohort_failed(pattern: tuple[list[int], float, Mode]) -> None:
     drops_in, dropout, mode = pattern

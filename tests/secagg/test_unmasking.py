@@ -165,7 +165,7 @@ def test_a_dealer_that_shares_another_key_than_it_advertised_is_blamed(shared: G
     assert_blamed(shared, DROPOUT)
 
 
-@fewer(0.2, suppress_health_check=[HealthCheck.too_slow])
+@fewer(0.1, suppress_health_check=[HealthCheck.too_slow])
 @given(liars=st.dictionaries(st.integers(0, N - 1), st.integers(0, 4), max_size=4))
 def test_with_any_false_shares_the_sum_is_exact_or_there_is_none(liars: dict[int, int]) -> None:
     group = assemble(N)
