@@ -66,7 +66,6 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_task_that_kills_every_worker_is_reported",
         "test_a_task_that_runs_once_is_not_repeated[local",
         "test_results_do_not_depend_on_the_workers[2-None",
-        "test_results_do_not_depend_on_the_workers[2-local",
     ),
     "tests/blindtally/test_parallel_rounds.py": (
         "test_a_stop_does_not_wait_for_tasks",

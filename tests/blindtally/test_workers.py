@@ -27,7 +27,7 @@ def refuse(number: int) -> int:
 WORKERS: dict[str, tuple[int, str | None]] = {"processes": (2, None), "dask": (2, LOCAL_CLUSTER)}
 
 
-@pytest.mark.parametrize(("count", "dask"), [(1, None), *WORKERS.values()])
+@pytest.mark.parametrize(("count", "dask"), [(1, None), WORKERS["processes"]])
 def test_results_do_not_depend_on_the_workers(count: int, dask: str | None) -> None:
     results = run_parallel(square, range(9), "squares", count, dask)
     assert [number for number, _ in results] == [number**2 for number in range(9)]
