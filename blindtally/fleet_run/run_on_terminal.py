@@ -157,7 +157,7 @@ def _next_steps(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]
         rank = "" if study.question.mechanism == "number-sums" else " --quantile 0.5"
         yield f"to query it: blindtally query {study.id}{rank}{elsewhere}"
     else:
-        yield f'from Python: client.Analyst("{url}").study("{study.id}").heavy_hitters()'
+        yield f'from Python: blindtally.Analyst("{url}").study("{study.id}").heavy_hitters()'
 
 
 def _rounds_json(study: StudyView, rounds: list[RoundResult]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -43,6 +44,25 @@ async def test_a_message_is_accepted_again_in_each_later_phase_and_after_the_end
     assert list(device.bodies) == list(KINDS)
     for kind, body in device.bodies.items():
         assert (await device.put(kind, body)).status_code == 204
+
+
+async def test_a_message_is_late_by_its_arrival_and_not_by_its_commit(party: Party) -> None:
+    device = await party.go_but_one("share")
+    body = await device.compute("key-shares")
+    clock, service = party.served.clock, party.served.service
+    groups = service.store.uploads._groups
+    commit = groups._commit
+
+    async def commit_late(arrivals: Sequence[Any]) -> Sequence[Any]:
+        clock.advance(3600)
+        return await commit(arrivals)
+
+    async with service.orchestrator._poll_lock:  # nobody closes the phase meanwhile
+        clock.advance(3600)
+        refused(await device.put("key-shares", body), 409, "wrong-phase")
+        clock.advance(-3600)
+        groups._commit = commit_late
+        assert (await device.put("key-shares", body)).status_code == 204
 
 
 async def test_a_message_is_accepted_again_after_the_cohort_failed(party: Party) -> None:
