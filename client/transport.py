@@ -144,6 +144,7 @@ class Transport:
         headers = {"content-type": kind} if content is not None else {}
         if ticket is not None:
             headers["authorization"] = f"Bearer {ticket}"
+        silence = wait if method == "GET" else 0.0  # the headers acknowledge a message at once
         try:
             return self._client.build_request(
                 method,
@@ -151,7 +152,7 @@ class Transport:
                 content=content,
                 headers=headers,
                 params=(params or {}) | ({"wait": wait} if wait else {}),
-                timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS + wait, connect=10.0, pool=None),
+                timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS + silence, connect=10.0, pool=None),
             )
         except httpx.InvalidURL as error:
             raise UnsafeRequestError(f"gave out an id that makes no URL: {error}") from error

@@ -17,7 +17,7 @@ from client.errors import (
     is_retryable,
 )
 from client.http_exchange import DocumentStream
-from client.transport import Transport
+from client.transport import RESPONSE_TIMEOUT_SECONDS, Transport
 from protocol.api.device_messages import frame_document
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
 from protocol.api.phases import Phase
@@ -248,6 +248,8 @@ async def test_a_message_without_documents_that_follow_does_not_wait() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         waits.append(request.url.params.get("wait"))
+        # The acknowledgement comes at once, whatever the wait for documents.
+        assert request.extensions["timeout"]["read"] == RESPONSE_TIMEOUT_SECONDS
         return httpx.Response(204)
 
     way = Transport(client(answer))

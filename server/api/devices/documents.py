@@ -87,7 +87,9 @@ async def get_roster(participant: SlotDep, service: ServiceDep, wait: WaitSecond
         return phase
     if not participant.is_final:  # the registrar may have moved it to another cohort meanwhile
         participant = await service.cohort_cache.slot(participant.participant)
-        phase = (await service.cohort_cache.status(participant.cohort)).phase
+        phase = await wait_for_end_of(service, participant, "the roster", Phase.ENROLLING, 0)
+        if isinstance(phase, Response):  # this process may not yet know that the cohort is seated
+            return phase
     if phase is not Phase.SHARING:
         await require_message(service, participant, phase, MESSAGE_KIND[Phase.SHARING])
     return _octets(await service.cohort_cache.roster(participant.cohort))

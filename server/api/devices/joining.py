@@ -53,7 +53,9 @@ class _JoinRoute(ThinRoute):
         await limit_joins(request, service)
         await json_only(request)
         credential = await credential_digest(request.headers.get("authorization"))
-        wait, wish = wait_seconds(request), _join_request(await request.body())
+        # The request, which lives as long as the response, would keep the result of `body`.
+        body = b"".join([chunk async for chunk in request.stream()])
+        wait, wish = wait_seconds(request), _join_request(body)
         return {"study": study, "number": number, "caller": caller, "credential": credential} | {
             "service": service,
             "wait": wait,

@@ -150,3 +150,28 @@ async def test_waiting_devices_hold_no_bodies(served: Served, streaming: httpx.A
     assert held < 3 * len(body)
     for response in opened:
         await response.aclose()
+
+
+async def test_waiting_joins_hold_no_bodies(served: Served, streaming: httpx.AsyncClient) -> None:
+    study, padding = await served.create(), b" " * 200_000  # which JSON allows
+    devices = await served.join(study, 5)
+    path = f"/v1/studies/{study}/rounds/1/participants?wait=10"
+    opened = list[httpx.Response]()
+    tracemalloc.start()
+    try:
+        for device in devices:
+            body = device.wish().model_dump_json().encode() + padding
+            headers = {"content-type": "application/json"} | device.headers
+            request = streaming.build_request("POST", path, content=body, headers=headers)
+            opened.append(await streaming.send(request, stream=True))
+            del body, request
+        for response in opened:
+            response.request.stream = httpx.ByteStream(b"")  # of this process, as the service is
+            del response.request._content
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert [response.status_code for response in opened] == [200] * 5
+    assert held < 3 * len(padding)
+    for response in opened:
+        await response.aclose()

@@ -65,6 +65,38 @@ async def test_a_message_is_late_by_its_arrival_and_not_by_its_commit(party: Par
         assert (await device.put("key-shares", body)).status_code == 204
 
 
+async def test_a_repetition_and_a_new_message_share_a_commit(party: Party) -> None:
+    repeated, *_, first, second = party.devices
+    await together(party.devices[:-2], "share")
+    bodies = [await device.compute("key-shares") for device in (first, second)]
+    groups, gate = party.served.service.store.uploads._groups, asyncio.Event()
+    commit, sizes = groups._commit, list[int]()
+
+    async def commit_at_gate(arrivals: Sequence[Any]) -> Sequence[Any]:
+        sizes.append(len(arrivals))
+        await gate.wait()
+        return await commit(arrivals)
+
+    groups._commit = commit_at_gate
+    async with asyncio.TaskGroup() as tasks:
+        puts = [
+            tasks.create_task(device.put("key-shares", body))
+            for device, body in zip(
+                (first, repeated, second),
+                (bodies[0], repeated.bodies["key-shares"], bodies[1]),
+                strict=True,
+            )
+        ]
+        for _ in range(1000):  # until all have arrived
+            if sum(sizes) + len(groups._waiting) == len(puts):
+                break
+            await asyncio.sleep(0.01)
+        gate.set()
+    assert [put.result().status_code for put in puts] == [204] * 3
+    assert sum(sizes) == 3
+    assert max(sizes) > 1
+
+
 async def test_a_message_is_accepted_again_after_the_cohort_failed(party: Party) -> None:
     await party.go("share", "check", "mask")
     await together(party.devices[:3], "confirm")
