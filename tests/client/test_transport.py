@@ -248,7 +248,7 @@ async def test_a_message_without_documents_that_follow_does_not_wait() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         waits.append(request.url.params.get("wait"))
-        # The acknowledgement comes at once, whatever the wait for documents.
+        # The acknowledgement comes at once, also to a wait for documents.
         assert request.extensions["timeout"]["read"] == RESPONSE_TIMEOUT_SECONDS
         return httpx.Response(204)
 

@@ -8,10 +8,12 @@ import httpx
 import pytest
 
 from protocol.api.device_messages import NEXT_DOCUMENTS
+from protocol.api.messages import SlotAssignment
 from protocol.api.phases import MessageKind
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, study_request, together
 from tests.server.party import Party, gather_party, refused
+from tests.server.test_seating import joined, seat
 from tests.support.asgi_transport import StreamingAsgiTransport
 
 OCTETS = {"Content-Type": "application/octet-stream"}
@@ -150,6 +152,21 @@ async def test_waiting_devices_hold_no_bodies(served: Served, streaming: httpx.A
     assert held < 3 * len(body)
     for response in opened:
         await response.aclose()
+
+
+async def test_a_join_is_answered_by_the_roster_of_the_cohort_in_which_the_device_is_seated(
+    served: Served, streaming: httpx.AsyncClient
+) -> None:
+    study, devices = await joined(served)
+    path = f"/v1/studies/{study}/rounds/1/participants?wait=10"
+    sent = {"json": devices[0].wish().model_dump(), "headers": devices[0].headers}
+    async with streaming.stream("POST", path, **sent) as response:
+        parts = response.aiter_raw()
+        (slot,) = documents(await anext(parts))
+        assert SlotAssignment.model_validate_json(slot).slot is None
+        assert await seat(served) == [""]
+        (roster,) = documents(b"".join([part async for part in parts]))
+    assert roster == await devices[0].read("roster")
 
 
 async def test_waiting_joins_hold_no_bodies(served: Served, streaming: httpx.AsyncClient) -> None:
