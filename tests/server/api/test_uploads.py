@@ -14,7 +14,12 @@ from protocol.api.phases import MessageKind, Phase
 from secagg.aggregator import check_key_shares
 from secagg.messages import KeyShares
 from secagg.session import Session
-from server.db.repositories.devices.participants import CohortStatus, ParticipantRepository
+from server.db.repositories.devices.participants import (
+    CohortStatus,
+    JoiningDevice,
+    ParticipantRepository,
+    ParticipantSlot,
+)
 from server.db.repositories.devices.uploads import DeviceUpload, UploadRepository
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
@@ -350,3 +355,9 @@ async def test_a_message_that_meets_another_request_is_stored_once(
 def test_an_upload_does_not_show_its_content() -> None:
     upload = DeviceUpload.of(MessageKind.MASKED_INPUT, b"content")
     assert "content" not in repr(upload)
+
+
+def test_the_digest_of_a_credential_is_not_shown() -> None:
+    entry: Any = None
+    for shown in (ParticipantSlot("participant", 1, 2, b"secret"), JoiningDevice(b"secret", entry)):
+        assert "secret" not in repr(shown)
