@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 StudyArgument = Annotated[str, Argument(help="Id of the study.")]
 _DEFAULT_TOP = 20
-_DEFAULT_DOMAIN = '{"kind": "hashed", "max_bytes": 64}'
+_DEFAULT_DOMAIN = {"kind": "hashed", "max_bytes": 64}
 
 studies = typer.Typer(
     name="studies",
@@ -245,9 +245,7 @@ def _question(mechanism: str, fields: dict[str, Any], devices: int, rounds: int)
         hint = f"did you mean {near[0]}?" if near else "`blindtally mechanisms` lists them"
         raise ValueError(f"there is no mechanism {mechanism!r}: {hint}")
     if mechanism == "tracked":
-        import json
-
-        fields.setdefault("domain", json.loads(_DEFAULT_DOMAIN))
+        fields.setdefault("domain", _DEFAULT_DOMAIN)
         if "words" not in fields:
             from blindtally.planning.recommended_words import recommend_words
 
@@ -343,8 +341,11 @@ def _write_csv(path: str | None, rows: "Sequence[HeavyHitter]") -> None:
 
     if path is None:
         return
-    table: list[list[object]] = [list(HEAVY_HITTER_COLUMNS)]
-    table += [[_plain_cell(getattr(row, name)) for name in HEAVY_HITTER_COLUMNS] for row in rows]
+    first, *others = HEAVY_HITTER_COLUMNS
+    table = [
+        [first, *others],
+        *([row.csv_item, *(getattr(row, x) for x in others)] for row in rows),
+    ]
     if path == "-":
         csv.writer(sys.stdout, lineterminator="\n").writerows(table)
         return
@@ -353,9 +354,3 @@ def _write_csv(path: str | None, rows: "Sequence[HeavyHitter]") -> None:
         file.open("w", encoding="utf-8", newline="") as stream,
     ):
         csv.writer(stream, lineterminator="\n").writerows(table)
-
-
-def _plain_cell(value: object) -> object:
-    """Return `value`; a text that a spreadsheet would execute begins with an apostrophe."""
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if is_formula else value

@@ -23,6 +23,7 @@ from protocol.public_model import PublicModel
 from protocol.question_and_plan import MAX_ROUNDS, Hex32, Terms
 from secagg.session import Registry
 
+_FORMULA_PREFIXES: Final = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets run cells that start so
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 StudyName = Annotated[str, Field(min_length=1, max_length=200)]
 RoundCount = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
@@ -219,6 +220,11 @@ class HeavyHitter(PublicModel):
     cohort_p_value: float | None = None
     probability: float = 1.0
     top_probability: float | None = None
+
+    @property
+    def csv_item(self) -> str:
+        """Return the item for a CSV file; one that would run as a formula gets an apostrophe."""
+        return f"'{self.item}" if self.item.startswith(_FORMULA_PREFIXES) else self.item
 
 
 class QueryResult(PublicModel):

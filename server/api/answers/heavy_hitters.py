@@ -32,7 +32,6 @@ from server.service import Service, ServiceDep
 router = APIRouter(
     prefix="/v1/studies/{study}", tags=["answers"], dependencies=[require(Permission.READ)]
 )
-_FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets run cells that start so
 _JSON_OR_CSV: dict[str, Any] = {
     "model": HeavyHitterPage,
     "content": {"text/csv": {"schema": {"type": "string"}}},
@@ -145,7 +144,6 @@ def csv_table(rows: Iterable[HeavyHitter]) -> str:
         ("item", "estimate", "standard_error", "low", "high", "cohort_p_value", "probability")
     )
     for row in rows:
-        cell = "'" + row.item if row.item.startswith(_FORMULA_PREFIXES) else row.item
         numbers = row.estimate, row.standard_error, row.low, row.high
-        writer.writerow((cell, *numbers, row.cohort_p_value, row.probability))
+        writer.writerow((row.csv_item, *numbers, row.cohort_p_value, row.probability))
     return out.getvalue()

@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.commands.studies import _plain_cell
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
@@ -106,10 +105,3 @@ def test_the_words_of_a_study_are_planned(url: str, monkeypatch: pytest.MonkeyPa
     code, output = run(url, "create", "x", "--devices", "16", "--threshold", "5", "--draft")
     assert code == 0, output
     assert "planned 905 words" in output
-
-
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\tx"])
-def test_a_spreadsheet_executes_no_item(text: str) -> None:
-    assert _plain_cell(text) == f"'{text}"
-    assert _plain_cell(5.0) == 5.0
-    assert _plain_cell("plain") == "plain"

@@ -1,10 +1,10 @@
-"""Requests with a fault are refused, and the types of problems are stable."""
+"""Faulty requests are refused, types of problems are stable, and CSV files have no formulas."""
 
 import pytest
 from pydantic import ValidationError
 
 from protocol.api.device_messages import JoinRequest
-from protocol.api.messages import Problem, ProblemType, Timeouts
+from protocol.api.messages import HeavyHitter, Problem, ProblemType, Timeouts
 
 KEY = "ab" * 32
 JOIN = {"identity": KEY, "mask_key": KEY, "encryption_key": KEY, "signature": KEY * 2}
@@ -48,3 +48,10 @@ def test_problem_types_are_stable() -> None:
         "too-many-requests too-slow unavailable wrong-media-type wrong-phase wrong-state"
     )
     assert Problem(type="t", title="t", status=400, detail="d").errors is None
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\tx", "\rx"])
+def test_a_spreadsheet_executes_no_item(text: str) -> None:
+    numbers = {"estimate": 5.0, "standard_error": 0, "low": 5, "high": 5}
+    assert HeavyHitter(item=text, **numbers).csv_item == f"'{text}"
+    assert HeavyHitter(item="plain", **numbers).csv_item == "plain"
