@@ -25,8 +25,15 @@ from blindtally.console.progress import with_progress
 from blindtally.process_pool import MAX_ATTEMPTS, RetryingProcessPool, sigint_blocked
 from client.extras_installation import install_command
 from client.fleet.shards import is_worker_death
-from protocol.simulation.chunks import LOCAL_EXECUTOR, Accumulator, Chunk, RoundExecutor
-from protocol.simulation.cohorts import CohortSum, SecureCohort, sum_cohort
+from protocol.simulation.rounds import (
+    LOCAL_EXECUTOR,
+    Accumulator,
+    Chunk,
+    CohortSum,
+    RoundExecutor,
+    SecureCohort,
+    sum_cohort,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -32,8 +32,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from protocol.numerics import special
 from protocol.numerics.arrays import Floats, Integers
-from protocol.numerics.lazy_scipy import special
 
 _CELL_WIDTH = 0.05  # of the grid, in the logarithm of the count
 _MIN_RELATIVE_ERROR = 0.1  # of an estimate that the prior changes

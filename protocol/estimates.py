@@ -1,6 +1,18 @@
 """Estimated counts of items, with their intervals, and the expected errors of a list of them.
 
 The estimates of earlier rounds are columns of the study state (`study_state.py`).
+
+**A round that is not read**, because its table is too full, shows no counts. Its devices have
+counted all the same, so totals are estimated for them too. An item with c tokens in the D_r devices
+of the rounds that were read is assumed to have had the same rate in the D_u devices of the others:
+
+    total     =  c (1 + g),   g = D_u / D_r
+    variance  =  v (1 + g)^2 + c g (1 + g)
+
+The first term is that of the estimate of c, whose variance is v. The second is that of the tokens:
+they are Poisson in both, so that the unread ones differ from c g by c g + c g^2. It holds if rates
+do not change; `tracked` measures how they do, unless it is to assume nothing. An item that is
+counted exactly has its counts in a round whose table was not read, too.
 """
 
 import math
@@ -11,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.domains import Domain
+from protocol.numerics import special
 from protocol.numerics.arrays import Floats, Indices
-from protocol.numerics.lazy_scipy import special
 from protocol.public_model import PublicModel
-from protocol.study_state import StudyState
+from protocol.study_state import StudyState, read_devices
 
 CONFIDENCE_LEVEL = 0.95
 
@@ -206,3 +218,18 @@ def reaches_threshold(
     margin = float(special.ndtri(confidence)) * np.sqrt(np.maximum(variances, 0))
     heavy: NDArray[np.bool_] = counts >= threshold + margin
     return heavy
+
+
+def totals_of_all_rounds(
+    state: StudyState, variances: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Return the estimated counts of the items of `state` in all rounds, and their variances.
+
+    `variances` are those of the estimates in the rounds that were read, by default the stored ones.
+    """
+    counts = state.column(COUNT_COLUMN)
+    variances = state.column(VARIANCE_COLUMN) if variances is None else variances
+    read, unread = read_devices(state)
+    growth = unread / read
+    tokens = np.maximum(counts, 0) * growth * (1 + growth)
+    return counts * (1 + growth), variances * (1 + growth) ** 2 + tokens

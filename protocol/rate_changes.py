@@ -42,27 +42,13 @@ from typing import Literal, Self
 
 import numpy as np
 
+from protocol.numerics import special
 from protocol.numerics.arrays import Flags, Floats, Indices
-from protocol.numerics.lazy_scipy import special
 
 ChangeKind = Literal["rising", "falling", "new", "gone"]
 _RATE_LEVEL = 0.95  # of the interval of one rate
 _PRIOR_PAIRS = 10.0  # pairs of rounds that the dispersion of all items counts for
-# Blocks of rounds that a study state keeps apart: 64 of 16,384 items take 100 to 350 MB (tracked).
-MAX_BLOCKS = 64
 _COUNTED_SHARE = 1 - 1e-9  # of the devices; sums of many rounds are rounded
-
-
-def block_of(round_number: int, rounds: int) -> int:
-    """Return the block of a round, out of `rounds`."""
-    return (round_number - 1) * min(rounds, MAX_BLOCKS) // rounds
-
-
-def block_ends(rounds: int) -> Indices:
-    """Return the last round of each block."""
-    blocks = min(rounds, MAX_BLOCKS)
-    ends: Indices = -(-np.arange(1, blocks + 1) * rounds // blocks)
-    return ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,17 @@
 """State of a study: the counts that finished rounds leave for the next one.
 
 Decoding a round takes the state of the rounds before and returns the next one. So a study is a fold
-over its rounds, in a simulation as in the service, which stores the bytes.
+over its rounds, in a simulation as in the service, which stores the bytes. It keeps the numbers of
+devices too, and counts of rounds by *block*: consecutive rounds, one each in a short study.
+
+**The next round.** How many devices come is not known when t is set. A round at night may have a
+twentieth of those by day. A table for too many devices only samples too little; one for too few is
+not read at all. So t is set for the largest of the recent rounds.
 """
 
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,9 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Floats
+from protocol.numerics.arrays import Floats, Indices
 
+# Blocks of rounds that a study state keeps apart: 64 of 16,384 items take 100 to 350 MB (tracked).
+MAX_BLOCKS = 64
 _ITEMS_KEY, _COLUMN_PREFIX, _ARRAY_PREFIX = "items", "column ", "array "
+_MAX_UNREAD_SHARE = 0.05  # of the devices, for totals of many items together
+_RECENT_ROUNDS = 4  # so that two small rounds after another, such as a weekend, are passed over
+_SAME_SIZE_FACTOR = 1.3  # factor within which rounds have about the same number of devices
+_RECENT_DEVICES_ARRAY = "recent devices"  # of the last rounds, the last one last
+_DEVICES_ARRAY = "devices of all and of unread rounds"
+_COUNTED_COLUMN = "devices of unread rounds that counted it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,3 +126,80 @@ class StudyState:
 
 
 EMPTY_STATE = StudyState()  # before the first round
+
+
+def add_devices(
+    state: StudyState, devices: int, *, is_read: bool, counted: Sequence[str] = ()
+) -> StudyState:
+    """Return `state` after a round of `devices`, in which the `counted` items were counted."""
+    all_and_unread = state.arrays.get(_DEVICES_ARRAY, np.zeros(2))
+    after = all_and_unread + np.array([devices, 0 if is_read else devices])
+    state = state.with_array(_DEVICES_ARRAY, after)
+    if is_read or not counted:
+        return state
+    return state.add(counted, {_COUNTED_COLUMN: np.full(len(counted), float(devices))})
+
+
+def all_devices(state: StudyState) -> int:
+    """Return the number of devices that all rounds of `state` counted, read or not."""
+    return int(state.arrays.get(_DEVICES_ARRAY, np.zeros(2))[0])
+
+
+def read_devices(state: StudyState) -> tuple[Floats, Floats]:
+    """Return for each item the devices of the rounds that showed its count, and of the others."""
+    devices, unread_devices = state.arrays.get(_DEVICES_ARRAY, np.zeros(2)).tolist()
+    unread = unread_devices - state.column(_COUNTED_COLUMN)
+    return np.maximum(devices - unread, 1), unread
+
+
+def few_are_unread(state: StudyState) -> bool:
+    """Return whether nearly all devices are in rounds that were read.
+
+    Where t follows the data, a table is unread mostly if t is too low because the sample of the
+    round before was small by chance. Then all that is estimated from samples is too low.
+    """
+    devices, unread = state.arrays.get(_DEVICES_ARRAY, np.zeros(2)).tolist()
+    return bool(unread <= _MAX_UNREAD_SHARE * devices)
+
+
+def add_recent_devices(state: StudyState, devices: int) -> StudyState:
+    """Return `state` after a round of `devices`."""
+    sizes = [*recent_devices(state), float(devices)][-_RECENT_ROUNDS - 1 :]
+    return state.with_array(_RECENT_DEVICES_ARRAY, np.array(sizes))
+
+
+def recent_devices(state: StudyState) -> list[float]:
+    """Return the devices of the last rounds of the study, the last one last."""
+    sizes: list[float] = state.arrays.get(_RECENT_DEVICES_ARRAY, np.zeros(0)).tolist()
+    return sizes
+
+
+def expected_devices(recent: Sequence[float], max_devices: int) -> float:
+    """Return the devices for which to set t, from those of the `recent` rounds, the last one last.
+
+    They are the largest of the last rounds, averaged with those of about the same size. If the last
+    round is larger than all before by a factor, the next may grow by this factor again.
+    """
+    *earlier, latest = (max(1.0, devices) for devices in recent[-_RECENT_ROUNDS:])
+    if earlier and is_small(max(earlier), latest):
+        return min(max_devices, latest * latest / max(earlier))
+    largest = max(latest, *earlier, 1.0)
+    usual = [devices for devices in (*earlier, latest) if not is_small(devices, largest)]
+    return min(max_devices, math.fsum(usual) / len(usual))
+
+
+def is_small(devices: float, expected: float) -> bool:
+    """Return whether a round had far fewer devices than expected."""
+    return devices * _SAME_SIZE_FACTOR < expected
+
+
+def block_of(round_number: int, rounds: int) -> int:
+    """Return the block of a round, out of `rounds`."""
+    return (round_number - 1) * min(rounds, MAX_BLOCKS) // rounds
+
+
+def block_ends(rounds: int) -> Indices:
+    """Return the last round of each block."""
+    blocks = min(rounds, MAX_BLOCKS)
+    ends: Indices = -(-np.arange(1, blocks + 1) * rounds // blocks)
+    return ends

@@ -32,8 +32,7 @@ from blindtally.workers import open_round_executor
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.question_and_plan import Plan, Terms
-from protocol.simulation.chunks import LOCAL_EXECUTOR, RoundExecutor
-from protocol.simulation.cohorts import SecureCohort
+from protocol.simulation.rounds import LOCAL_EXECUTOR, RoundExecutor, SecureCohort
 from secagg.parameters import choose_parameters
 from secagg.ring import Lane, Ring
 

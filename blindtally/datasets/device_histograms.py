@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from protocol import histograms
 from protocol.histograms import Histogram, Histograms, ItemIndex
 from protocol.numerics.arrays import Integers
-from protocol.simulation.chunks import RoundDevices
+from protocol.simulation.rounds import RoundDevices
 
 BATCH_HOLDINGS: Final = 2**18  # holdings that are processed together
 _UINT32_LIMIT: Final = 2**32

@@ -9,7 +9,7 @@ import numpy as np
 
 from protocol.histograms import BATCH_HOLDINGS, Histograms, ItemIndex
 from protocol.numerics.arrays import Integers
-from protocol.simulation.chunks import RoundDevices, chunk_generator
+from protocol.simulation.rounds import RoundDevices, chunk_generator
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from protocol.mechanisms.reports.prefix_extension import PrefixPlan
 from protocol.oracles.registry import ORACLES
 from protocol.question_and_plan import Terms
 from protocol.report_mechanism import ReportMechanism
-from protocol.simulation.chunks import CHUNK_DEVICES
 from protocol.simulation.reports import ReportRoundSpec, run_report_round
+from protocol.simulation.rounds import CHUNK_DEVICES
 from protocol.study_state import EMPTY_STATE, StudyState
 
 # Probability that any item which no device holds reaches the default threshold of an oracle.

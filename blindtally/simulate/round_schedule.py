@@ -21,7 +21,7 @@ from blindtally.simulate.populations import ItemPopulation, size_with_drift
 from protocol.domains.strings import Utf8
 from protocol.histograms import Histograms
 from protocol.numerics.arrays import Integers
-from protocol.simulation.chunks import CHUNK_DEVICES, RoundDevices
+from protocol.simulation.rounds import CHUNK_DEVICES, RoundDevices
 
 _DRAWN_TOKENS: Final = 2**40  # that stand for the shares of a drift
 

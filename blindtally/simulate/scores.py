@@ -17,8 +17,8 @@ from protocol.estimates import CONFIDENCE_LEVEL, Estimate, ListQuality
 from protocol.mechanism import Mechanism
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
+from protocol.numerics import special
 from protocol.numerics.arrays import Floats
-from protocol.numerics.lazy_scipy import special
 from protocol.oracles.oracle import Oracle
 from protocol.simulation.study import RoundOutcome
 from protocol.study_state import EMPTY_STATE

@@ -37,8 +37,8 @@ from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.central.release_question import MIN_EPSILON
+from protocol.numerics import special
 from protocol.numerics.arrays import Floats, Keys
-from protocol.numerics.lazy_scipy import special
 from protocol.privacy.events import DpEvent, SkellamNoiseEvent
 from protocol.privacy.noise_shares import MAX_EVENTS, NoiseShares
 from protocol.privacy.parameters_for_budget import min_variance

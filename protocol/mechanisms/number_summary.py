@@ -21,7 +21,7 @@ from math import inf, sqrt
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.mechanisms.number_sums import SUMS_ARRAY, NumberSums, NumberSumsPlan
-from protocol.numerics.lazy_scipy import special
+from protocol.numerics import special
 from protocol.public_model import PublicModel
 from protocol.question_and_plan import Plan
 from protocol.study_state import StudyState

@@ -28,11 +28,10 @@ from numpy.typing import NDArray
 from protocol.empirical_bayes import decision_threshold, posterior
 from protocol.estimates import Estimate, FinalAnswer, ListQuality, estimates_of_rows, flags
 from protocol.mechanism import SumMechanism
-from protocol.mechanisms.device_counts import all_devices
 from protocol.numerics.arrays import Floats
 from protocol.question_and_plan import P, Plan, SumQuestion
-from protocol.rate_changes import RateHistory, block_ends, block_of
-from protocol.study_state import StudyState
+from protocol.rate_changes import RateHistory
+from protocol.study_state import StudyState, all_devices, block_ends, block_of
 
 SumQ = TypeVar("SumQ", bound=SumQuestion)
 

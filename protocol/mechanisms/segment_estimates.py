@@ -16,11 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.domains.base import BaseDomain
-from protocol.estimates import CONFIDENCE_LEVEL
-from protocol.mechanisms.device_counts import totals_of_all_rounds
+from protocol.estimates import CONFIDENCE_LEVEL, totals_of_all_rounds
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion
+from protocol.numerics import special
 from protocol.numerics.arrays import Floats, Indices
-from protocol.numerics.lazy_scipy import special
 from protocol.study_state import StudyState
 
 

@@ -3,11 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from protocol.numerics.arrays import Floats
-
 _MAX_STEPS = 60
 
 
@@ -28,20 +23,4 @@ def boundary(
             break
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
-
-
-def first_counts(holds: Callable[[Floats], NDArray[np.bool_]], start: Floats) -> Floats:
-    """Return for each entry the smallest whole number >= 0 for which `holds` is true, by bisection.
-
-    `holds` takes a number for each entry; it is false up to a number, and true above. `start` has a
-    first guess of an upper end, which is doubled where it is too small.
-    """
-    low, high = np.full(start.shape, -1.0), start
-    while not (reached := holds(high)).all():
-        low, high = np.where(reached, low, high), np.where(reached, high, 2 * high + 1)
-    while (high - low > 1).any():
-        middle = np.floor((low + high) / 2)
-        reached = holds(middle)
-        low, high = np.where(reached, low, middle), np.where(reached, middle, high)
     return high

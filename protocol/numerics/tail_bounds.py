@@ -9,8 +9,8 @@ exact here. Sums of several kinds of votes use Bernstein's bound,
 
 from math import log, sqrt
 
+from protocol.numerics import special
 from protocol.numerics.binary_search import first_true
-from protocol.numerics.lazy_scipy import special
 
 
 def binomial_upper_quantile(n: int, probability: float, tail: float) -> int:

@@ -27,12 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.numerics.arrays import Codes, Frequencies, ItemValues, Support, Votes
+from protocol.numerics.finite_fields import walsh_hadamard
 from protocol.numerics.tail_bounds import (
     bernstein_upper_bound,
     binomial_upper_quantile,
     check_tail_probability,
 )
-from protocol.numerics.transforms import walsh_hadamard
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.limits import check_epsilon
 from protocol.oracles.oracle import ReportCounts

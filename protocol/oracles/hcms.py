@@ -21,8 +21,8 @@ import numpy as np
 
 from protocol.hashing import splitmix_hash
 from protocol.numerics.arrays import Codes, ItemValues, Support, Votes
+from protocol.numerics.finite_fields import walsh_hadamard
 from protocol.numerics.tail_bounds import binomial_upper_quantile
-from protocol.numerics.transforms import walsh_hadamard
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.randomness import PROBABILITY_ONE
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from protocol.hashing import HashFamily, fast_range
+from protocol.numerics import special
 from protocol.numerics.arrays import Bytes, ItemValues, PackedReports
 from protocol.numerics.binary_search import boundary
-from protocol.numerics.lazy_scipy import special
 from protocol.oracles.limits import check_report_shape
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import RandomWords, uniform_below

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from math import ceil, inf, pi, sqrt
 from typing import Literal
 
+from protocol.numerics import special
 from protocol.numerics.binary_search import boundary
-from protocol.numerics.lazy_scipy import special
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.ocms.hash_range_mixture import OcmsMixture

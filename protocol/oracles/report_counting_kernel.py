@@ -118,7 +118,7 @@ def count_solutions(
 def count_hashed(
     counted: NDArray[np.uint32], seeds: NDArray[np.uint64], y: NDArray[np.uint64], m: np.uint64
 ) -> None:
-    """Add each report to the x with h_s(x) = y; see `protocol/hashing.py`."""
+    """Add each report to the x with h_s(x) = y; see `protocol/randomness.py`."""
     for i in range(len(seeds)):
         stream, symbol = _mix(seeds[i] + GOLDEN_RATIO), y[i]
         for x in range(len(counted)):

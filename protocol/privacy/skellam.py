@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from protocol.numerics import special
 from protocol.numerics.arrays import Floats
-from protocol.numerics.lazy_scipy import special
 from protocol.privacy.loss_distributions import (
     LOSS_INTERVAL,
     DivergenceCurve,

@@ -21,8 +21,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from protocol.numerics import optimize
 from protocol.numerics.arrays import Flags, Floats, Indices
-from protocol.numerics.lazy_scipy import optimize
 from protocol.quantiles.prefix_tree import PrefixTree, digits_to_integers
 
 Estimator: TypeAlias = Literal["ratio", "plain"]

@@ -19,7 +19,7 @@ import numpy as np
 from protocol.histograms import Histograms, ItemTotals, clip_histograms
 from protocol.randomness import seeded_words
 from protocol.report_mechanism import RP, H, ReportMechanism
-from protocol.simulation.chunks import (
+from protocol.simulation.rounds import (
     LOCAL_EXECUTOR,
     Batch,
     Batches,

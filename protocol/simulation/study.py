@@ -23,7 +23,7 @@ from protocol.mechanism import Answer, SumMechanism, add_noise
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.question_and_plan import P, Q, Terms
 from protocol.randomness import RandomWords
-from protocol.simulation.chunks import (
+from protocol.simulation.rounds import (
     LOCAL_EXECUTOR,
     NO_DROPOUT,
     NO_DROPOUTS,
@@ -31,14 +31,15 @@ from protocol.simulation.chunks import (
     Batch,
     Batches,
     Chunk,
+    CohortCounts,
     DropoutModel,
     RandomDropout,
     RoundDevices,
     RoundExecutor,
     RoundSpec,
+    SecureCohort,
     SumAccumulator,
 )
-from protocol.simulation.cohorts import CohortCounts, SecureCohort
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 

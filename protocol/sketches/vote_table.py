@@ -38,9 +38,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.hashing import HashFamily
+from protocol.numerics import special
 from protocol.numerics.arrays import Floats, Integers, Keys
 from protocol.numerics.binary_search import first_true
-from protocol.numerics.lazy_scipy import special
 from protocol.public_model import PublicModel
 from protocol.sketches.iblt.table import CellFormat
 from secagg.ring import Ring, Vector

@@ -26,8 +26,8 @@ from blindtally.workers import LOCAL_CLUSTER, ParallelExecutor, map_bounded, ope
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, parse_question
 from protocol.question_and_plan import Terms
-from protocol.simulation.chunks import LOCAL_EXECUTOR, RoundDevices, RoundExecutor
 from protocol.simulation.reports import ReportRoundSpec, run_report_round
+from protocol.simulation.rounds import LOCAL_EXECUTOR, RoundDevices, RoundExecutor
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE
 

@@ -35,7 +35,7 @@ from protocol.mechanism import Answer
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
 from protocol.question_and_plan import WORD_BITS, Plan
 from protocol.randomness import seeded_words
-from protocol.simulation.cohorts import SecureCohort, sum_cohort
+from protocol.simulation.rounds import SecureCohort, sum_cohort
 from protocol.simulation.study import run_round
 from tests.examples import fewer
 from tests.protocol.chance import seeded

@@ -7,15 +7,13 @@ import pytest
 from numpy.typing import NDArray
 
 from protocol.rate_changes import (
-    MAX_BLOCKS,
     RateHistory,
     RateSample,
     benjamini_hochberg,
-    block_ends,
-    block_of,
     compare_rates,
     listed_bound,
 )
+from protocol.study_state import MAX_BLOCKS, block_ends, block_of
 
 ROUNDS, DEVICES = 20, 3000.0
 HALVES = (1, 10), (11, 20)

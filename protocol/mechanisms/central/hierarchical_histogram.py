@@ -36,8 +36,8 @@ from protocol.mechanisms.central.release_mechanism import (
     devices_per_level,
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
+from protocol.numerics import special
 from protocol.numerics.arrays import Indices
-from protocol.numerics.lazy_scipy import special
 from protocol.privacy.events import DpEvent
 from protocol.privacy.noise_shares import tail_bound
 from protocol.privacy.release import ReleaseMode

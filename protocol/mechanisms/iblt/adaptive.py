@@ -27,17 +27,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from protocol.estimates import add_estimates
+from protocol.estimates import add_estimates, totals_of_all_rounds
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
-from protocol.mechanisms.device_counts import (
-    add_devices,
-    add_recent_devices,
-    expected_devices,
-    few_are_unread,
-    recent_devices,
-    totals_of_all_rounds,
-)
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
@@ -68,7 +60,14 @@ from protocol.randomness import RandomWords, uniform_floats
 from protocol.rate_changes import RateHistory
 from protocol.sketches.iblt.layout import capacity
 from protocol.sketches.iblt.table import DecodedTable
-from protocol.study_state import StudyState
+from protocol.study_state import (
+    StudyState,
+    add_devices,
+    add_recent_devices,
+    expected_devices,
+    few_are_unread,
+    recent_devices,
+)
 from secagg.ring import Ring, Vector
 
 _CONTROLLER_ARRAY = "threshold controller"  # of the study state: the forecast of the next round

@@ -51,10 +51,10 @@ from protocol.estimates import (
     normal_interval,
     ranked,
     reaches_threshold,
+    totals_of_all_rounds,
 )
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, SumMechanism
-from protocol.mechanisms.device_counts import totals_of_all_rounds
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     check_words,

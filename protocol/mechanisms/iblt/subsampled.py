@@ -42,10 +42,9 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.estimates import Estimate, FinalAnswer, add_estimates, ranked
+from protocol.estimates import Estimate, FinalAnswer, add_estimates, ranked, totals_of_all_rounds
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
-from protocol.mechanisms.device_counts import add_devices, totals_of_all_rounds
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
@@ -66,7 +65,7 @@ from protocol.question_and_plan import Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords, uniform_floats
 from protocol.rate_changes import RateHistory
 from protocol.sketches.iblt.layout import cells_for
-from protocol.study_state import StudyState
+from protocol.study_state import StudyState, add_devices
 from secagg.ring import Lane, Ring, Vector
 
 _LISTS_ARRAY = "lists"  # of the study state: (items, repetitions), true if on the list

@@ -21,7 +21,7 @@ count like 1 / t, so s is compared at t per device.
 
 After a table that could not be read, s is estimated, and the slope is the last known one.
 
-A round with far fewer devices than expected (`device_counts.py`) changes no forecast.
+A round with far fewer devices than expected (`study_state.py`) changes no forecast.
 
 Source: the update of section 7 of [Gascon23], which leaves better rules open. There s is divided by
 the budget C, which cannot be meant in words, 8 of them per key; we read it as L0.
@@ -34,7 +34,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.mechanisms.device_counts import is_small
+from protocol.study_state import is_small
 
 ThresholdRule = Literal["paper", "steady"]
 

@@ -24,7 +24,7 @@ round. Since a lie can make a slip of any size, a slip counts for at most a quar
 windows, or eight windows if that is more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import shake_256
@@ -35,9 +35,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.numerics.arrays import Floats, Integers
-from protocol.numerics.binary_search import first_counts
-from protocol.numerics.lazy_scipy import special
+from protocol.numerics import special
+from protocol.numerics.arrays import Flags, Floats, Integers
 from protocol.public_model import PublicModel, Text
 from secagg.ring import Lane, Vector
 
@@ -184,6 +183,22 @@ def counter_bits(expected: Floats, deviations: Floats) -> Integers:
     width = np.minimum(above + 1, 2 * np.maximum(above - mean, mean - below) + 2)
     bits: Integers = np.clip(np.ceil(np.log2(width)), 1, MAX_COUNTER_BITS).astype(np.int64)
     return bits
+
+
+def first_counts(holds: Callable[[Floats], Flags], start: Floats) -> Floats:
+    """Return for each entry the smallest whole number >= 0 for which `holds` is true, by bisection.
+
+    `holds` takes a number for each entry; it is false up to a number, and true above. `start` has a
+    first guess of an upper end, which is doubled where it is too small.
+    """
+    low, high = np.full(start.shape, -1.0), start
+    while not (reached := holds(high)).all():
+        low, high = np.where(reached, low, high), np.where(reached, high, 2 * high + 1)
+    while (high - low > 1).any():
+        middle = np.floor((low + high) / 2)
+        reached = holds(middle)
+        low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+    return high
 
 
 def _draw_weights(seed: bytes, bits: int, count: int) -> Integers:

@@ -10,19 +10,10 @@ from typing import Any
 import numpy as np
 
 from protocol.domains.hashed import Hashed
-from protocol.estimates import COUNT_COLUMN, Estimate, FinalAnswer, ranked
+from protocol.estimates import COUNT_COLUMN, Estimate, FinalAnswer, ranked, totals_of_all_rounds
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.cohort_comparison import ComparedCounts, compare_counts
-from protocol.mechanisms.device_counts import (
-    add_devices,
-    expected_devices,
-    few_are_unread,
-    is_small,
-    read_devices,
-    recent_devices,
-    totals_of_all_rounds,
-)
 from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
 from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked import tuning_constants as tuning
@@ -56,8 +47,17 @@ from protocol.mechanisms.tracked.totals import estimate_totals
 from protocol.numerics.arrays import Floats, Keys
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, uniform_floats
-from protocol.rate_changes import MAX_BLOCKS, RateHistory
-from protocol.study_state import StudyState
+from protocol.rate_changes import RateHistory
+from protocol.study_state import (
+    MAX_BLOCKS,
+    StudyState,
+    add_devices,
+    expected_devices,
+    few_are_unread,
+    is_small,
+    read_devices,
+    recent_devices,
+)
 from secagg.ring import Ring, Vector
 
 

@@ -15,14 +15,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from protocol.estimates import Estimate, add_estimates
-from protocol.mechanisms.device_counts import add_recent_devices
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
 from protocol.mechanisms.tracked.drift_measurement import measure_drift
 from protocol.mechanisms.tracked.rate_filter import Drift, History
 from protocol.numerics.arrays import Floats, Integers
 from protocol.question_and_plan import Plan
-from protocol.rate_changes import RateHistory, block_ends, block_of
-from protocol.study_state import StudyState
+from protocol.rate_changes import RateHistory
+from protocol.study_state import StudyState, add_recent_devices, block_ends, block_of
 
 # Arrays of the study state.
 _DEVICES_ARRAY = "devices"  # by block

@@ -44,8 +44,8 @@ from protocol.domains import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.past_sketch import estimate_levels, with_sketch_counts
 from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift, History
+from protocol.numerics import special
 from protocol.numerics.arrays import Floats, Integers
-from protocol.numerics.lazy_scipy import special
 from protocol.study_state import StudyState
 
 _BATCH_NUMBERS = 2**20  # numbers of segments at once, which bounds the memory

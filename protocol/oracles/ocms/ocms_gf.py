@@ -27,8 +27,13 @@ from typing import Self
 import numpy as np
 
 from protocol.numerics.arrays import Codes, ItemValues, Support
-from protocol.numerics.finite_fields import MAX_FIELD_ORDER, FiniteField, finite_field, is_prime
-from protocol.numerics.transforms import fourier_support
+from protocol.numerics.finite_fields import (
+    MAX_FIELD_ORDER,
+    FiniteField,
+    finite_field,
+    fourier_support,
+    is_prime,
+)
 from protocol.oracles.base_oracles import HashedResponseOracle
 from protocol.oracles.ocms.hash_range import (
     check_hash_range,

@@ -212,7 +212,7 @@ def inverse_of(value: int, rules: TableParameters) -> np.uint64:
 
 @jit_inlined
 def fingerprint_of(key: NDArray[np.uint64], coefficients: NDArray[np.uint64]) -> np.uint64:
-    """Return the fingerprint of `key`; see `protocol/hashing.py`."""
+    """Return the fingerprint of `key`; see `protocol/randomness.py`."""
     total = coefficients[0]
     for j in range(len(key)):
         factor = coefficients[j + 1]
@@ -225,7 +225,7 @@ def fingerprint_of(key: NDArray[np.uint64], coefficients: NDArray[np.uint64]) ->
 
 @jit_inlined
 def hash_word(fingerprint: np.uint64, number: int, rules: TableParameters) -> np.uint64:
-    """Return a word of a key's hash; see `protocol/hashing.py`."""
+    """Return a word of a key's hash; see `protocol/randomness.py`."""
     return _mix(_mix(fingerprint ^ rules.first_keys[number]) + rules.second_keys[number])
 
 

@@ -12,10 +12,9 @@ from blindtally.cli import app
 from blindtally.simulate.scores import Score, score_study
 from protocol.estimates import Estimate, add_estimates
 from protocol.mechanism import Answer
-from protocol.mechanisms.device_counts import add_devices
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.simulation.study import RoundOutcome
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study_state import EMPTY_STATE, StudyState, add_devices
 
 
 def simulate(*arguments: object) -> Result:

@@ -23,7 +23,6 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 )
 from protocol.mechanisms.central.release_mechanism import DEVICES_ARRAY
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
-from protocol.mechanisms.device_counts import add_devices
 from protocol.mechanisms.frequency_sketches import FrequencySketchQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler, sampled_table
@@ -34,7 +33,7 @@ from protocol.mechanisms.tracked.observations import record_round
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.privacy.release import Release
 from protocol.question_and_plan import Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study_state import EMPTY_STATE, StudyState, add_devices
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
 from tests.protocol.mechanisms.liars import (

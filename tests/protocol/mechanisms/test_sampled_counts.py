@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from protocol.domains.strings import Listed
-from protocol.estimates import Estimate, add_estimates
-from protocol.mechanisms.device_counts import add_devices, totals_of_all_rounds
+from protocol.estimates import Estimate, add_estimates, totals_of_all_rounds
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan, AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.sampled_counts import capped_totals, record_round_counts
 from protocol.question_and_plan import Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study_state import EMPTY_STATE, StudyState, add_devices
 
 _DEVICES, _ITEMS = 10_000, tuple(f"item{number}" for number in range(400))
 

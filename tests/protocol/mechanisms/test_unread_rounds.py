@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from protocol.domains.strings import Utf8
-from protocol.estimates import Estimate, add_estimates
-from protocol.mechanisms.device_counts import add_devices, totals_of_all_rounds
+from protocol.estimates import Estimate, add_estimates, totals_of_all_rounds
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.question_and_plan import Terms
-from protocol.study_state import EMPTY_STATE, StudyState
+from protocol.study_state import EMPTY_STATE, StudyState, add_devices
 from tests.protocol.chance import seeded
 
 TERMS = Terms(cohort_size=300, minimum=100, mode="semi-honest")

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from protocol.numerics.finite_fields import finite_field, is_prime, widest_prime
-from protocol.numerics.transforms import fourier_support, walsh_hadamard
+from protocol.numerics.finite_fields import (
+    finite_field,
+    fourier_support,
+    is_prime,
+    walsh_hadamard,
+    widest_prime,
+)
 
 
 def test_small_primes_are_distinguished_from_other_numbers() -> None:

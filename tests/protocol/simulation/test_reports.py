@@ -12,13 +12,13 @@ from protocol.mechanism import Answer
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
-from protocol.simulation.chunks import Chunk, RoundDevices
 from protocol.simulation.reports import (
     ReportAccumulator,
     ReportRoundResult,
     ReportRoundSpec,
     run_report_round,
 )
+from protocol.simulation.rounds import Chunk, RoundDevices
 from protocol.study_state import EMPTY_STATE
 
 TERMS = Terms(cohort_size=100, minimum=5, mode="semi-honest")

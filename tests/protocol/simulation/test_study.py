@@ -18,8 +18,14 @@ from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
 from protocol.question_and_plan import Terms
-from protocol.simulation.chunks import NO_DROPOUT, PHASES, PHASES_BEFORE_INPUT, DropoutModel
-from protocol.simulation.cohorts import SecureCohort, sum_cohort
+from protocol.simulation.rounds import (
+    NO_DROPOUT,
+    PHASES,
+    PHASES_BEFORE_INPUT,
+    DropoutModel,
+    SecureCohort,
+    sum_cohort,
+)
 from protocol.simulation.study import run_round, run_study
 from secagg.parameters import Mode
 from secagg.ring import Lane, Ring

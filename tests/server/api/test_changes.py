@@ -8,9 +8,9 @@ from protocol.api.messages import ProblemType
 from protocol.api.rates import ItemChange, ItemChanges, RoundRates
 from protocol.estimates import Estimate, add_estimates
 from protocol.mechanism import Answer
-from protocol.mechanisms.device_counts import add_devices
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.mechanisms.sampled_counts import record_round_counts
+from protocol.study_state import add_devices
 from server.db.repositories.leases import close_round_job
 from server.db.repositories.rounds import ClosedRound
 from tests.server.harness import Served, histogram_request

@@ -21,7 +21,7 @@ from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.privacy.release import Release
 from protocol.quantiles.prefix_tree import PrefixTree
 from protocol.question_and_plan import Terms
-from protocol.simulation.chunks import RandomDropout
+from protocol.simulation.rounds import RandomDropout
 from protocol.simulation.study import run_round, run_study
 from protocol.study_state import EMPTY_STATE, StudyState
 from tests.examples import fewer

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from protocol.mechanisms.device_counts import expected_devices
 from protocol.mechanisms.iblt.threshold_control import (
     TableLoad,
     ThresholdController,
     first_controller,
 )
+from protocol.study_state import expected_devices
 
 
 def power_law(t: float, slope: float, scale: float = 3000, devices: int = 1000) -> TableLoad:

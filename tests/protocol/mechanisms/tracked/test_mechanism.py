@@ -21,9 +21,8 @@ from protocol.mechanisms.tracked.observations import history_of
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import KnownStrings
 from protocol.question_and_plan import Terms
-from protocol.rate_changes import MAX_BLOCKS
 from protocol.simulation.study import RoundOutcome, run_study
-from protocol.study_state import EMPTY_STATE
+from protocol.study_state import EMPTY_STATE, MAX_BLOCKS
 from tests.protocol.chance import seeded
 
 MECHANISM = Tracked()

@@ -1,10 +1,10 @@
-"""Chunks of a round: devices are seated in the order of enrolment, regardless of blocks."""
+"""Cohorts of a simulated round: devices are seated in the order in which they enrol."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.simulation.cohorts import CohortCounts
+from protocol.simulation.rounds import CohortCounts
 
 
 @given(st.integers(1, 20), st.lists(st.lists(st.booleans(), max_size=50), max_size=8))

@@ -1,4 +1,4 @@
-"""Chunks of a simulated round, the dropouts of their devices, and the executors that run chunks.
+"""Devices of a simulated round: chunks, dropouts, cohorts, and the executors of their sums.
 
 A *chunk* is 2^18 consecutive devices of a round. It has its own random generators for everything
 that its devices draw: their items, clipping, joining, dropping out and sampling. So its sum does
@@ -10,9 +10,10 @@ Shorter chunks would gain little and pay 20 us for each generator; longer ones w
 idle. The length decides only which devices a seed draws.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,11 +23,12 @@ from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.histograms import Histogram, Histograms, ItemTotals, clip_histograms
 from protocol.mechanism import SumMechanism
 from protocol.numerics.arrays import Flags
-from protocol.question_and_plan import P
+from protocol.question_and_plan import P, Plan
 from protocol.randomness import RandomWords, seeded_words
-from protocol.simulation.cohorts import CohortSum, SecureCohort, sum_cohort
+from secagg.errors import RecoveryError
 from secagg.parameters import Mode
-from secagg.ring import Vector
+from secagg.ring import Ring, Vector
+from secagg.run import Attendance, run_secure_sum
 
 CHUNK_DEVICES: Final = 2**18
 # The phases in which simulated devices drop out. One that drops out while checking its shares costs
@@ -38,6 +40,10 @@ _ENROLLING = PHASES.index(Phase.ENROLLING)
 
 DropoutDraws: TypeAlias = Callable[[int], NDArray[np.int8]]  # for the next n devices: PHASES index
 DropoutModel: TypeAlias = Callable[[int], DropoutDraws]  # for a chunk, by number
+DropoutPhases: TypeAlias = Mapping[
+    int, Phase
+]  # dropouts by number, each with its first missing phase
+CohortSum: TypeAlias = tuple[Vector, list[int]]  # a sum, and the devices in it
 Batch: TypeAlias = Sequence[Histogram]
 Batches: TypeAlias = Iterable[Batch]
 B_co = TypeVar("B_co", bound=Batch, covariant=True)
@@ -225,6 +231,79 @@ def sum_chunks(spec: RoundSpec[P], chunks: Sequence[Chunk]) -> ChunkSum:
         accumulator.add_chunk(chunk.number, chunk.batches())
     is_in = np.concatenate(assigned)
     return ChunkSum(accumulator.total, len(is_in), np.packbits(is_in), accumulator.truth)
+
+
+class CohortCounts:
+    """The number of enrolled devices and of survivors in each cohort.
+
+    A device that enrols joins the first cohort with room. `assign` receives whether each device
+    survives, batch by batch, in the order of enrolling.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.survivors = np.zeros(0, np.int64)
+        self._size, self._enrolled = size, 0
+
+    def assign(self, survives: Flags) -> None:
+        """Assign the next devices to cohorts."""
+        if not len(survives):
+            return
+        first = self._enrolled // self._size
+        end = self._enrolled + len(survives)
+        starts = np.arange(first * self._size, end, self._size) - self._enrolled
+        counts = np.add.reduceat(survives, np.maximum(starts, 0), dtype=np.int64)
+        survivors = np.zeros(first + len(counts), np.int64)
+        survivors[: len(self.survivors)] = self.survivors
+        survivors[first:] += counts
+        self.survivors, self._enrolled = survivors, end
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for number, survivors in enumerate(self.survivors.tolist()):
+            yield min(self._size, self._enrolled - number * self._size), survivors
+
+
+@dataclass(frozen=True, slots=True)
+class SecureCohort:
+    """A cohort to sum securely in any process; all its secrets follow from `seed`."""
+
+    plan: Plan
+    number: int
+    ring: Ring
+    members: Sequence[int]  # devices
+    vectors: Sequence[Vector] = field(repr=False)
+    dropouts: DropoutPhases  # by slot
+    seed: int = field(repr=False)
+
+
+def sum_cohort(cohort: SecureCohort) -> CohortSum | None:
+    """Return the sum of a cohort and the devices in it, or None if the cohort fails."""
+    terms, n = cohort.plan.terms, len(cohort.vectors)
+    attendance = _attendance_of(n, terms.mode, cohort.dropouts)
+    if len(attendance.unmasking) < terms.assumptions.quorum(n):
+        return None
+    try:
+        result = run_secure_sum(
+            cohort.ring,
+            cohort.vectors,
+            terms.assumptions,
+            Random(cohort.seed),
+            attendance,
+            cohort.plan.digest(),
+            cohort.number,
+        )
+    except RecoveryError:
+        return None
+    return result.total, [cohort.members[slot] for slot in sorted(result.survivors)]
+
+
+def _attendance_of(n: int, mode: Mode, dropouts: DropoutPhases) -> Attendance:
+    """Return the slots present in each step; no device drops out in a phase that `mode` skips."""
+    slots, present = list(range(n)), []
+    for phase in PARTICIPANT_PHASES["active"]:
+        if phase in PARTICIPANT_PHASES[mode]:
+            slots = [slot for slot in slots if dropouts.get(slot) is not phase]
+        present.append(slots)
+    return Attendance(*present[1:])  # after enrolling
 
 
 class RoundExecutor(Protocol):
