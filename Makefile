@@ -36,7 +36,7 @@ test: $(VENV)/dev ## check style, imports, types and run all but the slow tests,
 	$(PYTEST) --numprocesses auto $(NO_FUZZER) -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/kernels ## run what `make test` leaves out, and properties with more examples (ARGS="-k upgrade")
-	$(PYTEST) --numprocesses auto -m "slow or hypothesis" --hypothesis-profile slow $(ARGS)
+	$(PYTEST) --numprocesses $$(($$(nproc) + 1)) -m "slow or hypothesis" --hypothesis-profile slow $(ARGS)
 
 soak: $(VENV)/dev ## play 10,000 operations on the service on each database (ARGS="--operations 500 --seed 1")
 	$(BIN)/python -m tests.server.simulation.soak $(ARGS)

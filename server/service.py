@@ -24,6 +24,7 @@ from server.notify.pg_listener import PgListener
 from server.notify.retry_after import RetryScheduler
 from server.rounds.cohort_cache import CohortCache
 from server.rounds.orchestrator import Orchestrator
+from server.rounds.retention import RetentionWorker
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
@@ -88,9 +89,16 @@ async def run_service(
             )
             await orchestrator.resume()  # before a device is refused because of a deadline
             listener = PgListener(database, notifier)
+            retention = RetentionWorker(
+                store, orchestrator.lease_runner, settings, cohort_cache.forget_all
+            )
             poll_events = partial(event_streams.run, settings.poll_seconds)
             async with _background_tasks(
-                orchestrator.run, listener.run, orchestrator.heartbeat.run, poll_events
+                orchestrator.run,
+                listener.run,
+                orchestrator.heartbeat.run,
+                poll_events,
+                retention.run,
             ):
                 try:
                     yield Service(

@@ -73,6 +73,12 @@ class Settings(BaseSettings):
     """Minimum seconds between two checks of the cohorts."""
     lease_seconds: float = Field(default=15.0, ge=1, le=3600)
     """Seconds until another process takes over a job of a process that died."""
+    keep_devices_days: float = Field(default=30.0, ge=0, le=36_500)
+    """Days to keep identities, messages and reports of devices after the end of their study."""
+    keep_studies_days: float | None = Field(default=None, ge=0, le=36_500)
+    """Days to keep a study and its answer after its end; unset for ever."""
+    keep_audit_days: float = Field(default=400.0, ge=1, le=36_500)
+    """Days to keep entries of the audit trail."""
     shutdown_seconds: int = Field(default=5, ge=1, le=300)
     """Seconds for open requests to finish after Ctrl-C."""
 

@@ -36,7 +36,7 @@ studies = typer.Typer(
     name="studies",
     no_args_is_help=True,
     add_completion=False,
-    help="Create, watch, read and stop studies.\n\nExample:\n  blindtally studies list",
+    help="Create, watch, read, stop and delete studies.\n\nExample:\n  blindtally studies list",
 )
 
 
@@ -217,6 +217,31 @@ def stop_study(
       blindtally studies stop 3f2a0c55d1e9b7a4
     """
     _change(study, "stop", url, key, json_path)
+
+
+@studies.command("delete")
+def delete_study(
+    study: StudyArgument,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    key: ApiKeyOption = None,
+) -> None:
+    """Delete a study with its answer, and with all that the service has of its devices.
+
+    What it has spent of a population's privacy budget stays spent.
+
+    Example:
+      blindtally studies delete 3f2a0c55d1e9b7a4
+    """
+    from blindtally.console.service_connection import open_analyst
+
+    with open_analyst(url, key) as analyst:
+        target: Study = analyst.study(study)
+        view = target.refresh()
+        if not yes:
+            typer.confirm(f"delete {view.name!r} ({view.id}, {view.state}) for ever?", abort=True)
+        target.delete()
+    typer.echo(f"{view.id} is deleted")
 
 
 def _change(study: str, action: str, url: str, key: str | None, json_path: str | None) -> None:

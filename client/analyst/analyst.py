@@ -83,6 +83,15 @@ class Study:
         """Stop the study permanently: it opens no further round."""
         return self._update(requests.change_study(self.id, "stop"))
 
+    def delete(self) -> None:
+        """Delete the study with its answer, and with all that the service has of its devices.
+
+        Raises:
+            NotFoundError: if it does not exist, perhaps because it was deleted before.
+            WrongStateError: if it is running: stop it first.
+        """
+        self._sender.send(requests.delete_study(self.id))
+
     def _update(self, request: ApiRequest[StudyView]) -> StudyView:
         self.view = self._sender.send(request)
         return self.view

@@ -82,6 +82,15 @@ class AsyncStudy:
         """Stop the study permanently: it opens no further round."""
         return await self._update(requests.change_study(self.id, "stop"))
 
+    async def delete(self) -> None:
+        """Delete the study with its answer, and with all that the service has of its devices.
+
+        Raises:
+            NotFoundError: if it does not exist, perhaps because it was deleted before.
+            WrongStateError: if it is running: stop it first.
+        """
+        await self._sender.send(requests.delete_study(self.id))
+
     async def _update(self, request: ApiRequest[StudyView]) -> StudyView:
         self.view = await self._sender.send(request)
         return self.view

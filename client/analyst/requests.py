@@ -172,6 +172,11 @@ def change_study(study: str, action: str) -> ApiRequest[StudyView]:
     return ApiRequest("POST", path("studies", study, action), StudyView.model_validate_json)
 
 
+def delete_study(study: str) -> ApiRequest[None]:
+    """Return the request that deletes a study."""
+    return ApiRequest("DELETE", path("studies", study), lambda _body: None)
+
+
 def create_study(
     key: str | None, *, timeouts: Timeouts | None, **fields: object
 ) -> ApiRequest[StudyView]:

@@ -1,4 +1,4 @@
-"""Studies: create, list, show, start, stop.
+"""Studies: create, list, show, start, stop, delete.
 
 A request for a study is checked before its handler runs, so that a refusal lists every fault of
 its fields, and of the plan that the valid fields describe.
@@ -179,3 +179,19 @@ async def stop(study: StudyId, service: ServiceDep, caller: Caller) -> StudyView
     view = await service.store.studies.stop(study)
     await service.store.access.record_audit(str(caller), "stop study", study)
     return view
+
+
+@router.delete(
+    "/{study}",
+    status_code=204,
+    dependencies=[require(Permission.WRITE)],
+    responses=problem_responses(404, 409),
+)
+async def delete(study: StudyId, service: ServiceDep, caller: Caller) -> None:
+    """Delete a study that is not running, with its answer and all that it stored of devices.
+
+    Its audit entries stay, and so does what it has spent of the budget of its population.
+    """
+    await service.store.retention.delete_study(study)
+    service.cohort_cache.forget_all()
+    await service.store.access.record_audit(str(caller), "delete study", study)

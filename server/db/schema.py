@@ -34,7 +34,7 @@ PENDING_PHASES = tuple(phase for phase in Phase if not phase.is_over)
 class PopulationRow(Base):
     """Devices that several studies share, and the privacy budget of these studies together, if any.
 
-    The spending is not stored: it follows from the studies that have started.
+    The spending is not stored: it follows from the studies that have started, also deleted ones.
     """
 
     __tablename__ = "populations"
@@ -69,6 +69,22 @@ class StudyRow(Base):
     dp_event: Mapped[dict[str, Any]]
     stop_at: Mapped[dict[str, Any] | None] = mapped_column(nullable=False)  # JSON's null is a value
     end_cause: Mapped[str | None] = mapped_column(String(16))
+
+
+class DeletedStudyRow(Base):
+    """Budget of a population that a deleted study has spent: all that is kept of the study.
+
+    `last_sum` is the time of its last round with a sum, null if it had none.
+    """
+
+    __tablename__ = "deleted_studies"
+    __table_args__ = (Index("deleted_studies_by_population", "population"),)
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    population: Mapped[str] = mapped_column(String(64))
+    created: Mapped[datetime]
+    dp_event: Mapped[dict[str, Any]]
+    last_sum: Mapped[datetime | None]
 
 
 class RoundRow(Base):

@@ -23,6 +23,7 @@ from server.db.repositories.leases import LeaseRepository, ProcessRepository
 from server.db.repositories.messages import MessageRepository
 from server.db.repositories.populations import PopulationRepository
 from server.db.repositories.progress import ProgressRepository
+from server.db.repositories.retention import RetentionRepository
 from server.db.repositories.rounds import RoundRepository
 from server.db.repositories.studies import StudyRepository
 
@@ -48,4 +49,5 @@ class Store:
         self.events = EventRepository(database)
         self.seatings = SeatingRepository(database)
         self.progress = ProgressRepository(database)
+        self.retention = RetentionRepository(database)
         self.disk_space = DiskSpace(database)

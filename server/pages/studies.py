@@ -106,6 +106,13 @@ async def stop(study: StudyId, service: ServiceDep, caller: Caller) -> Response:
     return RedirectResponse(f"/studies/{study}", 303, PAGE_HEADERS)
 
 
+@router.post("/studies/{study}/delete", dependencies=[require(Permission.WRITE)])
+async def delete(study: StudyId, service: ServiceDep, caller: Caller) -> Response:
+    """Delete a study, and show the others."""
+    await api.delete(study, service, caller)
+    return RedirectResponse("/", 303, PAGE_HEADERS)
+
+
 @router.get("/studies/{study}/heavy-hitters.{file_format}", dependencies=[require(Permission.READ)])
 async def download(study: StudyId, file_format: str, service: ServiceDep) -> Response:
     """Return all heavy hitters as a file."""

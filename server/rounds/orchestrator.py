@@ -83,6 +83,7 @@ class Orchestrator:
     metrics: Metrics = field(default_factory=Metrics)
     tracer: Tracer = field(default_factory=NoOpTracer)
     heartbeat: Heartbeat = field(init=False)
+    lease_runner: LeaseRunner = field(init=False)
     _jobs: JobRunner = field(init=False)
     _poll_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _wake_event: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -98,8 +99,8 @@ class Orchestrator:
     def __post_init__(self) -> None:
         name = process_name()
         self.heartbeat = Heartbeat(self.store, name)
-        leases = LeaseRunner(self.store.leases, name, self.settings.lease_seconds)
-        self._jobs = JobRunner(self.store, self.rng, leases, self.metrics, self.tracer)
+        self.lease_runner = LeaseRunner(self.store.leases, name, self.settings.lease_seconds)
+        self._jobs = JobRunner(self.store, self.rng, self.lease_runner, self.metrics, self.tracer)
         self.metrics.reset_pending()
 
     def check(self, *channels: str) -> None:

@@ -2,14 +2,15 @@
 
 A ledger is derived from the studies that have started, and not stored: so a crash spends nothing
 twice. A study that has ended is charged for the rounds that it opened, and a running study for all.
+A study that was deleted is charged as before its deletion.
 """
 
 from datetime import datetime, timedelta
 from typing import Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import and_, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, ScalarSelect, and_, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from protocol.api.messages import PopulationRequest, PopulationView, ProblemType
 from protocol.api.phases import Phase
@@ -17,7 +18,7 @@ from protocol.mechanisms.registry import parse_question
 from protocol.privacy.events import DpEvent, LedgerEntry
 from protocol.privacy.ledger import BudgetError, Ledger
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.schema import CohortRow, PopulationRow, RoundRow, StudyRow
+from server.db.schema import CohortRow, DeletedStudyRow, PopulationRow, RoundRow, StudyRow
 from server.errors import ProblemError, not_found
 
 EXACT_SUM_PERIOD: Final = timedelta(days=30)  # as in a device's default policy
@@ -69,7 +70,7 @@ class PopulationRepository(Repository):
         row = session.get(StudyRow, study)
         if row is None:
             raise not_found("study")
-        return _ledger_entry(row)
+        return LedgerEntry(name=row.id, event=charged_event(row))
 
 
 def find_population(session: Session, name: str, *, lock: bool = False) -> PopulationRow | None:
@@ -90,8 +91,13 @@ def ledger_of(session: Session, name: str, *, lock: bool = False) -> Ledger:
     if row is None:
         raise not_found("population")
     started = select(StudyRow).where(StudyRow.population == name, StudyRow.round > 0)
-    studies = session.scalars(started.order_by(StudyRow.created, StudyRow.id))
-    entries = tuple(_ledger_entry(study) for study in studies)
+    deleted = select(DeletedStudyRow).where(DeletedStudyRow.population == name)
+    charged = [(study, charged_event(study)) for study in session.scalars(started)]
+    charged += [
+        (study, _DP_EVENT.validate_python(study.dp_event)) for study in session.scalars(deleted)
+    ]
+    charged.sort(key=lambda pair: (pair[0].created, pair[0].id))
+    entries = tuple(LedgerEntry(name=study.id, event=event) for study, event in charged)
     return Ledger(entries=entries, budget=_view(row).budget)
 
 
@@ -112,21 +118,17 @@ def check_exact_sums(session: Session, study: StudyRow, now: datetime) -> None:
     """
     if study.population is None or study.dp_event["kind"] != "exact":
         return
-    sums = (
-        select(CohortRow.id)
-        .join(RoundRow, _ROUND_OF_COHORT)
-        .where(
-            CohortRow.study == StudyRow.id,
-            CohortRow.phase == Phase.SUMMED,
-            RoundRow.closed > now - EXACT_SUM_PERIOD,
-        )
-    )
+    earliest = now - EXACT_SUM_PERIOD
     others = select(StudyRow).where(
         StudyRow.population == study.population,
         StudyRow.id != study.id,
-        or_(StudyRow.state == "running", sums.exists()),
+        or_(StudyRow.state == "running", last_sum(StudyRow.id) > earliest),
     )
-    for other in session.scalars(others.order_by(StudyRow.created.desc(), StudyRow.id)):
+    deleted = select(DeletedStudyRow).where(
+        DeletedStudyRow.population == study.population, DeletedStudyRow.last_sum > earliest
+    )
+    rows: list[StudyRow | DeletedStudyRow] = [*session.scalars(others), *session.scalars(deleted)]
+    for other in sorted(rows, key=lambda row: (row.created, row.id), reverse=True):
         if other.dp_event["kind"] == "exact":
             raise ProblemError(
                 ProblemType.BUDGET_SPENT,
@@ -137,13 +139,23 @@ def check_exact_sums(session: Session, study: StudyRow, now: datetime) -> None:
             )
 
 
-def _ledger_entry(row: StudyRow) -> LedgerEntry:
+def last_sum(study: ColumnElement[str] | InstrumentedAttribute[str]) -> ScalarSelect[datetime]:
+    """Return the time of the last round with a sum of a `study`, null if it has none."""
+    closed = select(func.max(RoundRow.closed, type_=RoundRow.closed.type)).join(
+        CohortRow, _ROUND_OF_COHORT
+    )
+    of_study = closed.where(RoundRow.study == study, CohortRow.phase == Phase.SUMMED)
+    return of_study.correlate(StudyRow).scalar_subquery()
+
+
+def charged_event(row: StudyRow) -> DpEvent:
+    """Return the event that a study is charged for: all its rounds, or those before its end."""
     event = _DP_EVENT.validate_python(row.dp_event)
     has_ended = row.state in ("finished", "stopped")
     if has_ended and row.round and parse_question(row.question).asks_every_round:
         per_round = -(-event.releases // row.rounds)  # a tree is released level by level
         event = event.model_copy(update={"releases": per_round * row.round})
-    return LedgerEntry(name=row.id, event=event)
+    return event
 
 
 def _view(row: PopulationRow) -> PopulationView:

@@ -55,6 +55,19 @@ def test_a_study_is_created_listed_started_and_stopped(url: str) -> None:
     )
 
 
+def test_a_study_is_deleted_once_it_is_confirmed_and_does_not_run(url: str) -> None:
+    study = created(url, "words")["id"]
+    code, output = run(url, "delete", study, "--yes")
+    assert (code, "the study is running: stop it" in output) == (1, True)
+    run(url, "stop", study)
+    code, output = run(url, "delete", study)  # no input, so nobody confirms
+    assert code == 1
+    assert f"delete 'words' ({study}, stopped) for ever?" in output
+    assert run(url, "delete", study, "--yes") == (0, f"{study} is deleted\n")
+    code, output = run(url, "delete", study, "--yes")
+    assert (code, "there is no such study" in output) == (1, True)
+
+
 async def test_an_answer_is_shown_and_exported(url: str, tmp_path: Path) -> None:
     domain = 'domain={"kind": "utf8", "max_bytes": 8}'
     view = created(url, "greetings", "--mechanism", "adaptive-iblt", "--set", domain)

@@ -305,6 +305,19 @@ async def test_a_service_that_is_away_for_a_moment_is_asked_again(kind: Kind) ->
         assert stopped.state == "stopped"
 
 
+async def test_a_study_is_deleted(kind: Kind) -> None:
+    answers = iter([httpx.Response(200, json=study()), httpx.Response(204)])
+    requests = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        requests.append((request.method, request.url.path))
+        return next(answers)
+
+    async with asking(kind, answer) as analyst:
+        await answer_of((await study_of(analyst)).delete())
+    assert requests[1] == ("DELETE", requests[0][1])
+
+
 @pytest.mark.parametrize(
     ("status", "problem", "error", "advice"),
     [

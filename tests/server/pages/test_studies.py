@@ -111,6 +111,17 @@ async def test_a_study_that_was_not_started_has_no_answer_and_no_rounds(served: 
     assert [entry.action for entry in trail] == ["stop study", "start study", "create study"]
 
 
+async def test_a_study_is_deleted_on_its_page(served: Served) -> None:
+    study = await served.create()
+    assert "Delete permanently" not in await page_of(served, f"/studies/{study}")
+    await post(served, f"/studies/{study}/stop")
+    assert "Delete permanently" in await page_of(served, f"/studies/{study}")
+    deleted = await post(served, f"/studies/{study}/delete")
+    assert (deleted.status_code, deleted.headers["location"]) == (303, "/")
+    assert study not in await page_of(served, "/")
+    assert (await served.client.get(f"/studies/{study}")).status_code == 404
+
+
 async def test_the_page_of_a_study_shows_the_data_of_the_api(served: Served) -> None:
     study = await served.create(rounds=2)
     for number in (1, 2):

@@ -1,0 +1,70 @@
+"""Worker that deletes what the operator does not keep any longer, once an hour in one process."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+from sqlalchemy import true
+
+from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
+from server.db.repositories.leases import Job, Lease
+from server.db.store import Store
+from server.rounds.jobs import LeaseRunner
+from server.settings import Settings
+
+_log = structlog.get_logger(__name__)
+_FIRST_SECONDS, _PERIOD_SECONDS = 60.0, 3600.0  # a start has other work first
+_JOB = Job("apply-retention", true())
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionWorker:
+    """Deletes old rows; `forget_cohorts` is called after the deletion of a study."""
+
+    store: Store
+    leases: LeaseRunner
+    settings: Settings
+    forget_cohorts: Callable[[], None]
+
+    async def run(self) -> None:
+        """Delete what is too old, once an hour, until cancelled."""
+        pause = _FIRST_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            pause = _PERIOD_SECONDS
+            try:
+                await self.apply()
+            except UNAVAILABLE_ERRORS as error:
+                _log.warning("database unavailable", error=loggable_reason(error))
+            except Exception:
+                _log.exception("old rows not deleted")
+
+    async def apply(self) -> None:
+        """Delete what is too old now, unless another process does."""
+        await self.leases.run(_JOB, self._apply)
+
+    async def _apply(self, _lease: Lease) -> None:  # idempotent, so the lease is not checked
+        """Delete old studies, then the device rows of those that ended, then old audit entries."""
+        now, keep = await self.store.database.read_now(), self.settings
+        retention = self.store.retention
+        studies = 0
+        if keep.keep_studies_days is not None:
+            ended = now - timedelta(days=keep.keep_studies_days)
+            for study in await retention.studies_ended_before(ended):
+                await retention.delete_study(study)
+                self.forget_cohorts()
+                studies += 1
+        ended = now - timedelta(days=keep.keep_devices_days)
+        devices_of = await retention.studies_with_device_rows(ended)
+        for study in devices_of:
+            await retention.delete_device_rows(study)
+        audit = await retention.delete_audit_entries(now - timedelta(days=keep.keep_audit_days))
+        if studies or devices_of or audit:
+            _log.info(
+                "old rows deleted",
+                studies=studies,
+                studies_without_devices=len(devices_of),
+                audit_entries=audit,
+            )

@@ -1,0 +1,188 @@
+"""Deleted studies leave no row but what they spent, and old rows go when their time is up."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Select, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from server.db.columns import Base
+from server.db.repositories import retention
+from server.db.repositories.populations import EXACT_SUM_PERIOD
+from server.db.schema import CohortRow, ParticipantRow
+from server.rounds.retention import RetentionWorker
+from server.service import Service
+from tests.server.conftest import Serve
+from tests.server.harness import Served, play, study_request, until_summed
+from tests.server.party import refused
+from tests.server.test_reports import create as create_reports
+from tests.server.test_reports import put, report
+
+DAY = 24 * 3600.0
+
+
+def read_all(query: Select[Any], session: Session) -> list[Any]:
+    return list(session.scalars(query))
+
+
+async def finished(served: Served, **changes: Any) -> tuple[str, list[str]]:
+    """Play a study of one round; return its id, and the identities of its devices."""
+    study = await served.create(**changes)
+    devices = await play(served, study)
+    await until_summed(served, study, devices)
+    query = select(ParticipantRow.identity).where(ParticipantRow.study == study)
+    identities = await served.store.database.read(partial(read_all, query))
+    assert len(identities) == 6
+    return study, identities
+
+
+async def tables_with(served: Served, texts: Sequence[str]) -> set[str]:
+    """Return the names of the tables in which a row has one of `texts`."""
+
+    def find(session: Session) -> set[str]:
+        return {
+            table.name
+            for table in Base.metadata.sorted_tables
+            for row in session.execute(select(table))
+            if any(text in str(row) for text in texts)
+        }
+
+    return await served.store.database.read(find)
+
+
+def worker_of(service: Service, **settings: Any) -> RetentionWorker:
+    changed = service.settings.model_copy(update=settings)
+    leases = service.orchestrator.lease_runner
+    return RetentionWorker(service.store, leases, changed, service.cohort_cache.forget_all)
+
+
+async def test_a_deleted_study_leaves_no_row_and_no_identity(each_served: Served) -> None:
+    kept, _ = await finished(each_served)
+    study, identities = await finished(each_served)
+    before = await tables_with(each_served, [study, *identities])
+    assert {"studies", "rounds", "cohorts", "participants", "events", "leases"} <= before
+    path = f"/v1/studies/{study}"
+    assert (await each_served.client.delete(path)).status_code == 204
+    assert await tables_with(each_served, [study]) == {"audit_entries"}
+    others = await tables_with(each_served, identities)
+    assert others <= {"participants"}  # the same devices took part in the other study
+    for what in ("", "/rounds", "/rounds/1", "/rounds/open", "/heavy-hitters", "/events"):
+        refused(await each_served.client.get(path + what), 404, "not-found")
+    refused(await each_served.client.delete(path), 404, "not-found")
+    assert (await each_served.show_round(kept)).state == "decoded"
+    assert await each_served.read_sum(kept)
+    entries = (await each_served.client.get("/v1/audit")).json()["entries"]
+    assert (entries[0]["action"], entries[0]["subject"]) == ("delete study", study)
+
+
+async def test_a_running_study_is_not_deleted_but_a_draft_is(served: Served) -> None:
+    running = await served.create()
+    refusal = refused(await served.client.delete(f"/v1/studies/{running}"), 409, "wrong-state")
+    assert "stop it" in refusal
+    assert (await served.client.get(f"/v1/studies/{running}")).json()["state"] == "running"
+    await served.client.post(f"/v1/studies/{running}/stop")
+    draft = await served.create(start=False)
+    for study in (running, draft):
+        assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
+        refused(await served.client.get(f"/v1/studies/{study}"), 404, "not-found")
+    assert await tables_with(served, [running, draft]) == {"audit_entries"}
+
+
+async def test_what_a_study_has_spent_outlives_it(each_served: Served) -> None:
+    client = each_served.client
+    await client.put("/v1/populations/phones", json={})
+    study, identities = await finished(each_served, population="phones")
+    asked = study_request(population="phones")
+    refused(await client.post("/v1/studies", json=asked), 409, "budget-spent")
+    spent = (await client.get("/v1/populations/phones/privacy")).json()
+    assert (await client.delete(f"/v1/studies/{study}")).status_code == 204
+    assert (await client.get("/v1/populations/phones/privacy")).json() == spent
+    assert study in refused(await client.post("/v1/studies", json=asked), 409, "budget-spent")
+    assert await tables_with(each_served, identities) == set()
+    each_served.clock.advance(EXACT_SUM_PERIOD.total_seconds() + 60)
+    assert (await client.post("/v1/studies", json=asked)).status_code == 201
+
+
+async def test_the_next_study_gets_nothing_of_a_deleted_one(served: Served) -> None:
+    """SQLite uses the id of a deleted cohort again, which the server's caches must not notice."""
+    ids = []
+    for _ in range(2):
+        study = await served.create()
+        devices = await play(served, study)
+        await until_summed(served, study, devices)
+        query = select(CohortRow.id).where(CohortRow.study == study)
+        ids += await served.store.database.read(partial(read_all, query))
+        refused(await devices[0].get("roster"), 409, "wrong-phase")
+        assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
+        refused(await devices[0].get("roster"), 404, "not-found")
+    assert ids[0] == ids[1]
+
+
+async def test_a_deletion_that_was_interrupted_is_completed_by_the_next(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_ROWS_PER_TRANSACTION", 2)
+    study, identities = await finished(served)
+    delete, calls = retention._delete, 0
+
+    def interrupted(*arguments: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OperationalError("", None, Exception("killed"))
+        return delete(*arguments)
+
+    monkeypatch.setattr(retention, "_delete", interrupted)
+    response = await served.client.delete(f"/v1/studies/{study}")
+    assert response.status_code >= 500
+    assert "participants" in await tables_with(served, identities)
+    monkeypatch.setattr(retention, "_delete", delete)
+    assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
+    assert await tables_with(served, [study, *identities]) == {"audit_entries"}
+
+
+async def test_rows_of_devices_are_deleted_some_time_after_their_study(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url) as served:
+        study, identities = await finished(served)
+        reports, view = await create_reports(served)
+        signed = [report(view, number) for number in range(10)]
+        for each in signed:
+            await put(served, reports, each)
+        identities += [each.identity.hex() for each in signed]
+        await served.client.post(f"/v1/studies/{reports}/stop")
+        answer = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
+        worker = worker_of(served.service)
+        served.clock.advance(29 * DAY)
+        await worker.apply()
+        assert {"participants", "reports"} <= await tables_with(served, identities)
+        running = await served.create()
+        (device, *_) = await served.join(running, 3, first=100)
+        served.clock.advance(2 * DAY)
+        await worker.apply()
+        # What a device has spent on reports counts for all studies, and is kept.
+        assert await tables_with(served, identities) == {"device_spending"}
+        assert await tables_with(served, [device.identity.public.hex()]) == {"participants"}
+        assert (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json() == answer
+        assert (await served.show_round(study)).state == "decoded"
+
+
+async def test_old_studies_and_audit_entries_are_deleted_by_the_settings(
+    served: Served,
+) -> None:
+    study, _ = await finished(served)
+    later = await served.create()
+    served.clock.advance(401 * DAY)
+    draft = await served.create(start=False)
+    await worker_of(served.service).apply()
+    entries = (await served.client.get("/v1/audit")).json()["entries"]
+    assert [entry["subject"] for entry in entries] == [draft]
+    assert (await served.client.get(f"/v1/studies/{study}")).status_code == 200
+    await worker_of(served.service, keep_studies_days=400.0).apply()
+    refused(await served.client.get(f"/v1/studies/{study}"), 404, "not-found")
+    for other in (later, draft):
+        assert (await served.client.get(f"/v1/studies/{other}")).status_code == 200
