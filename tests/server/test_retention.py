@@ -1,5 +1,6 @@
 """Deleted studies leave no row but what they spent, and old rows go when their time is up."""
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,10 +10,13 @@ from sqlalchemy import Select, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from protocol.api.phases import MessageKind
 from server.db.columns import Base
 from server.db.repositories import retention
+from server.db.repositories.devices.uploads import DeviceUpload
 from server.db.repositories.populations import EXACT_SUM_PERIOD
 from server.db.schema import CohortRow, ParticipantRow
+from server.errors import ProblemError
 from server.rounds.retention import RetentionWorker
 from server.service import Service
 from tests.server.conftest import Serve
@@ -119,6 +123,33 @@ async def test_the_next_study_gets_nothing_of_a_deleted_one(served: Served) -> N
         assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
         refused(await devices[0].get("roster"), 404, "not-found")
     assert ids[0] == ids[1]
+
+
+async def test_a_replica_that_still_knows_a_deleted_study_refuses_its_devices(
+    serve: Serve, postgres_url: str
+) -> None:
+    """Its caches are not cleared; an upload that shares a commit with others fails alone."""
+    async with serve(postgres_url) as served, serve(postgres_url) as replica:
+        study = await served.create()
+        devices = await play(served, study)
+        await until_summed(served, study, devices)
+        slot = await replica.service.cohort_cache.slot(devices[0].seat.participant)
+        assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
+        with pytest.raises(ProblemError, match="no such participant"):
+            await replica.service.cohort_cache.status(slot.cohort)
+        running = await served.create()
+        others = await served.join(running, 6)
+        await served.until_phase(running, "sharing")
+        body = await others[0].compute("key-shares")
+        other = await replica.service.cohort_cache.slot(others[0].seat.participant)
+        uploads = [DeviceUpload.of(MessageKind.KEY_SHARES, body)] * 2
+        late, stored = await asyncio.gather(
+            replica.store.uploads.accept(slot, uploads[0]),
+            replica.store.uploads.accept(other, uploads[1]),
+            return_exceptions=True,
+        )
+        assert isinstance(late, ProblemError)
+        assert stored is None
 
 
 async def test_a_deletion_that_was_interrupted_is_completed_by_the_next(

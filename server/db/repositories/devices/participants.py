@@ -78,7 +78,10 @@ class ParticipantRepository(Repository):
     @read_transaction
     def status(self, session: Session, cohort: int) -> CohortStatus:
         """Return the phase of `cohort`, its deadline, and the reason if it failed."""
-        return CohortStatus(*session.execute(_COHORT_STATUS, {"in_cohort": cohort}).one())
+        row = session.execute(_COHORT_STATUS, {"in_cohort": cohort}).one_or_none()
+        if row is None:  # its study was deleted
+            raise not_found("participant")
+        return CohortStatus(*row)
 
 
 def roster_entry(row: ParticipantRow) -> RosterEntry:

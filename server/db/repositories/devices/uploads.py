@@ -21,7 +21,7 @@ from server.db.database import Repository, write_transaction
 from server.db.group_commit import GroupCommit
 from server.db.repositories.devices.participants import ParticipantSlot
 from server.db.schema import CohortRow, MessageRow
-from server.errors import ProblemError, cohort_failed, out_of_phase
+from server.errors import ProblemError, cohort_failed, not_found, out_of_phase
 
 _PHASE_OF_KIND = {kind: phase for phase, kind in MESSAGE_KIND.items()}
 _COHORTS = cast("Table", CohortRow.__table__)
@@ -121,7 +121,7 @@ class UploadRepository(Repository):
                 results.append(None)
                 continue
             at = now - timedelta(seconds=waited - arrival.seconds)
-            refusal = _refusal(statuses[arrival.slot.cohort], arrival.upload, at, digest)
+            refusal = _refusal(statuses.get(arrival.slot.cohort), arrival.upload, at, digest)
             results.append(refusal)
             if refusal is None:
                 stored[arrival.key] = arrival.upload.digest
@@ -150,12 +150,14 @@ def _stored_digests(
 
 
 def _refusal(
-    status: Row[int, Phase, datetime, str | None],
+    status: Row[int, Phase, datetime, str | None] | None,
     upload: DeviceUpload,
     arrived: datetime,
     stored_digest: bytes | None,
 ) -> ProblemError | None:
     """Return the refusal of an upload that is not stored yet, None if it can be stored."""
+    if status is None:  # the study was deleted
+        return not_found("participant")
     kind, phase = upload.kind, status.phase
     if stored_digest is not None:
         detail = f"{kind} with other content was sent before"
