@@ -92,12 +92,12 @@ def ledger_of(session: Session, name: str, *, lock: bool = False) -> Ledger:
         raise not_found("population")
     started = select(StudyRow).where(StudyRow.population == name, StudyRow.round > 0)
     deleted = select(DeletedStudyRow).where(DeletedStudyRow.population == name)
-    charged = [(study, charged_event(study)) for study in session.scalars(started)]
-    charged += [
-        (study, _DP_EVENT.validate_python(study.dp_event)) for study in session.scalars(deleted)
+    studies: list[StudyRow | DeletedStudyRow] = [
+        *session.scalars(started),
+        *session.scalars(deleted),
     ]
-    charged.sort(key=lambda pair: (pair[0].created, pair[0].id))
-    entries = tuple(LedgerEntry(name=study.id, event=event) for study, event in charged)
+    studies.sort(key=lambda study: (study.created, study.id))
+    entries = tuple(LedgerEntry(name=each.id, event=charged_event(each)) for each in studies)
     return Ledger(entries=entries, budget=_view(row).budget)
 
 
@@ -139,7 +139,7 @@ def check_exact_sums(session: Session, study: StudyRow, now: datetime) -> None:
             )
 
 
-def last_sum(study: ColumnElement[str] | InstrumentedAttribute[str]) -> ScalarSelect[datetime]:
+def last_sum(study: ColumnElement[str] | InstrumentedAttribute[str]) -> ScalarSelect[datetime | None]:
     """Return the time of the last round with a sum of a `study`, null if it has none."""
     closed = select(func.max(RoundRow.closed, type_=RoundRow.closed.type)).join(
         CohortRow, _ROUND_OF_COHORT
@@ -148,9 +148,11 @@ def last_sum(study: ColumnElement[str] | InstrumentedAttribute[str]) -> ScalarSe
     return of_study.correlate(StudyRow).scalar_subquery()
 
 
-def charged_event(row: StudyRow) -> DpEvent:
+def charged_event(row: StudyRow | DeletedStudyRow) -> DpEvent:
     """Return the event that a study is charged for: all its rounds, or those before its end."""
     event = _DP_EVENT.validate_python(row.dp_event)
+    if isinstance(row, DeletedStudyRow):
+        return event
     has_ended = row.state in ("finished", "stopped")
     if has_ended and row.round and parse_question(row.question).asks_every_round:
         per_round = -(-event.releases // row.rounds)  # a tree is released level by level

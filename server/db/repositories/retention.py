@@ -164,7 +164,7 @@ def _check_not_running(row: StudyRow) -> None:
         raise ProblemError(ProblemType.WRONG_STATE, "the study is running: stop it, then delete it")
 
 
-def _ended_before(time: datetime) -> Select[tuple[str]]:
+def _ended_before(time: datetime) -> Select[str]:
     """Return the query of the studies that ended before a time."""
     ended = exists().where(
         EventRow.study == StudyRow.id, EventRow.kind == EventKind.STUDY_ENDED, EventRow.at < time
