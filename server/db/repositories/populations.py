@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, ScalarSelect, and_, func, or_, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import ScalarSelect, SQLColumnExpression, and_, func, or_, select
+from sqlalchemy.orm import Session
 
 from protocol.api.messages import PopulationRequest, PopulationView, ProblemType
 from protocol.api.phases import Phase
@@ -139,7 +139,7 @@ def check_exact_sums(session: Session, study: StudyRow, now: datetime) -> None:
             )
 
 
-def last_sum(study: ColumnElement[str] | InstrumentedAttribute[str]) -> ScalarSelect[datetime | None]:
+def last_sum(study: SQLColumnExpression[str]) -> ScalarSelect[datetime | None]:
     """Return the time of the last round with a sum of a `study`, null if it has none."""
     closed = select(func.max(RoundRow.closed, type_=RoundRow.closed.type)).join(
         CohortRow, _ROUND_OF_COHORT
