@@ -128,7 +128,7 @@ async def test_the_next_study_gets_nothing_of_a_deleted_one(served: Served) -> N
 async def test_a_replica_that_still_knows_a_deleted_study_refuses_its_devices(
     serve: Serve, postgres_url: str
 ) -> None:
-    """Its caches are not cleared; an upload that shares a commit with others fails alone."""
+    """An upload that shares a commit with others fails alone, though caches still have it."""
     async with serve(postgres_url) as served, serve(postgres_url) as replica:
         study = await served.create()
         devices = await play(served, study)
