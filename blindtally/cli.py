@@ -30,7 +30,7 @@ COMMANDS = {
     "simulate": "Simulate a study over a data file and compare its answer with the truth.",
     "params": "Compute the secure parameters of a cohort, and their cost to devices and server.",
     "plan": "Recommend a mechanism and its parameters, and predict the results of a study.",
-    "studies": "Create, watch, read and stop studies.",
+    "studies": "Create, watch, read, stop and delete studies.",
     "query": "Query a study for its most frequent items, quantiles, ranks, prefixes, or the CDF.",
     "changes": "Show heavy hitters that are rising, falling, new or gone, or rates by round.",
     "privacy": "Show released counts, the privacy loss to each party, and the remaining budget.",
