@@ -25,8 +25,8 @@ from server.http.auth import AuthMiddleware
 from server.http.request_bodies import BodyLimit
 from server.http.request_log import RequestLogMiddleware
 from server.http.security_headers import SecurityHeaders
+from server.pages import api_reference, login, operations, static_files
 from server.pages import changes as change_pages
-from server.pages import login, operations, static_files
 from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
 from server.pages.estimate_histories import EstimateHistories
@@ -77,6 +77,8 @@ def create_app(
         version="1",
         description=_DESCRIPTION,
         lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        redoc_url=None,
         telemetry=traces.request_tracing(provider),
     )
     problem_details.install_handlers(app)
@@ -114,6 +116,7 @@ def create_app(
         change_pages,
         round_pages,
         operations,
+        api_reference,
     ):
         app.include_router(module.router)
     app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]

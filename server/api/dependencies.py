@@ -51,7 +51,7 @@ async def check_permission(
     if caller.permissions.isdisjoint(permissions):
         subject = f"{caller}: {request.url.path}"
         await service.authenticator.record_failure(
-            client_address(request.scope), "forbidden", subject
+            client_address(request.scope), "forbidden", subject, str(caller)
         )
         required = " or ".join(permissions)
         raise ProblemError(ProblemType.FORBIDDEN, f"this requires the permission {required}")

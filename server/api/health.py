@@ -22,13 +22,16 @@ async def liveness() -> dict[str, str]:
 
 @router.get("/readyz", responses=problem_responses())
 async def readiness(service: ServiceDep) -> dict[str, str]:
-    """Return ok if the database is available, has free space, and has this program's schema."""
+    """Return ok if the database is available, accepts writes, and has this program's schema."""
     revision = await service.store.database.read(lambda s: migrations.revision(s.connection()))
     if revision != migrations.head_revision():
         detail = f"the database has schema {revision}, not {migrations.head_revision()}"
         raise ProblemError(ProblemType.UNAVAILABLE, detail)
-    if not await service.store.disk_space.has_space():
-        detail = "the database's disk is full: the service resumes when there is free space"
+    if not await service.store.write_probe.accepts_writes():
+        detail = (
+            "the database refuses writes: its disk is full, it is read-only, or another process "
+            "has locked it; the service resumes as soon as it accepts them"
+        )
         raise ProblemError(ProblemType.UNAVAILABLE, detail)
     return {"status": "ok"}
 

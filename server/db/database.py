@@ -32,7 +32,14 @@ from sqlalchemy.orm import Session
 from protocol.api.events import Event
 from server.db.channels import announced_channels
 from server.db.columns import UtcDateTime
-from server.db.database_errors import BusyError, classified_errors, is_disk_full, is_retryable
+from server.db.database_errors import (
+    UNAVAILABLE_ERRORS,
+    BusyError,
+    OutageLog,
+    classified_errors,
+    is_retryable,
+    is_write_refusal,
+)
 from server.telemetry.metrics import Metrics
 
 P = ParamSpec("P")
@@ -78,8 +85,8 @@ class Database:
 
     `before_announcement` is called in the thread of a transaction, before its commit, with the
     channels that it announces, and `on_announcement` in the event loop afterwards.
-    `is_disk_full`: a write failed because the disk is full, and no write of that size has succeeded
-    since (`server/db/disk_space.py`). Tests replace the clock by `clock`.
+    `refuses_writes`: the database has refused a write, and no probe has succeeded since
+    (`server/db/write_probe.py`). Tests replace the clock by `clock`.
     """
 
     def __init__(
@@ -92,7 +99,8 @@ class Database:
         self.url = parse_url(url)
         self.metrics = metrics or Metrics()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.is_disk_full = False
+        self.refuses_writes = False
+        self._outages = OutageLog()
         self.before_announcement: Callable[[Collection[str]], None] = lambda _channels: None
         self.on_announcement: Callable[[Collection[str]], None] = lambda _channels: None
         self._clock = clock
@@ -200,9 +208,13 @@ class Database:
             try:
                 yield
             except (SQLAlchemyError, BusyError) as error:
-                self.is_disk_full = self.is_disk_full or is_disk_full(error)
+                if isinstance(error, UNAVAILABLE_ERRORS) and not is_retryable(error):
+                    self._outages.on_failure(error)
+                if mode == "write" and is_write_refusal(error):
+                    self.refuses_writes = True
                 self.metrics.database_errors.labels(type(error).__name__).inc()
                 raise
+            self._outages.on_success()
 
     async def close(self) -> None:
         """Finish running transactions, and close all connections."""

@@ -9,7 +9,6 @@ event counter last.
 from random import Random
 
 from server.db.database import Database
-from server.db.disk_space import DiskSpace
 from server.db.repositories.answers import AnswerRepository
 from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.credentials_and_audit import AccessRepository
@@ -26,6 +25,7 @@ from server.db.repositories.progress import ProgressRepository
 from server.db.repositories.retention import RetentionRepository
 from server.db.repositories.rounds import RoundRepository
 from server.db.repositories.studies import StudyRepository
+from server.db.write_probe import WriteProbe
 
 
 class Store:
@@ -50,4 +50,4 @@ class Store:
         self.seatings = SeatingRepository(database)
         self.progress = ProgressRepository(database)
         self.retention = RetentionRepository(database)
-        self.disk_space = DiskSpace(database)
+        self.write_probe = WriteProbe(database)

@@ -32,9 +32,7 @@ from server.settings import Settings
 
 COOKIE_NAME: Final = "blindtally_key"
 AUTH_RETRY_AFTER: Final = "10"  # seconds
-_PUBLIC_PATHS: Final = frozenset(
-    {"/login", "/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
-)
+_PUBLIC_PATHS: Final = frozenset({"/login", "/healthz", "/readyz", "/docs", "/openapi.json"})
 _ASSET_PREFIX: Final = "/static/"  # public, as the source code is
 _PAGE_PATHS: Final = re.compile(r"/|/(studies|operations|logout)(/.*)?", re.DOTALL)
 _EVENT_STREAM_PATHS: Final = re.compile(r"/v1/studies/[^/]+/events")
@@ -46,7 +44,9 @@ _MAX_CACHED_PRINCIPALS = 100_000
 _MAX_RECENTLY_VALID = 100_000  # digests, of 32 bytes each
 _RECENT_SECONDS = 3600.0
 _MAX_AUDITED_REFUSALS = 600  # per minute and process: about 100 MB a day
-_IPV6_HOST_BITS = 64  # the owner of an IPv6 address has its whole network
+# Bits of the IPv6 network that is one source: of failures that of a site, because its owner can use
+# any address in it; of joins that of a household, because a provider has many of them.
+_FAILURE_BITS, _JOIN_BITS = 48, 64
 _MISSING: Final = "an API key or a device's credential is required in Authorization: Bearer"
 _INVALID: Final = "the API key or the credential is unknown, expired or revoked"
 _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
@@ -68,6 +68,7 @@ class Authenticator:
         self._max_failures = RateLimitItemPerMinute(settings.max_auth_failures, 1, "failures")
         self._max_requests = RateLimitItemPerMinute(settings.max_requests, 1, "requests")
         self._max_joins = RateLimitItemPerMinute(settings.max_joins, 1, "joins")
+        self._max_audited_per_source = RateLimitItemPerMinute(1, 1, "audited-per-source")
         self._max_audited = RateLimitItemPerMinute(_MAX_AUDITED_REFUSALS, 1, "audited")
         self._unrecorded = 0  # refusals since the last one in the audit trail
         self._max_lookups = RateLimitItemPerMinute(settings.max_joins, 1, "lookups")
@@ -97,17 +98,22 @@ class Authenticator:
         """Undo `remember_valid`, because the credential or token of this digest was refused."""
         self._recently_valid.pop(digest, None)
 
-    async def record_failure(self, address: str, action: str, subject: str) -> None:
+    async def record_failure(
+        self, address: str, action: str, subject: str, caller: str | None = None
+    ) -> None:
         """Record in the audit trail that `address` was refused.
 
-        Refusals over the limits are counted, and the count is recorded with the next refusal.
+        One refusal a minute is recorded of each address, or of a known `caller`. The others are
+        counted, and their number is recorded with the next one.
 
         Raises:
             ProblemError: if concurrent requests have meanwhile used up the limit of the address.
                 Then nothing is recorded.
         """
-        is_in_limit = self._limiter.hit(self._max_failures, rate_limit_key(address))
-        if not is_in_limit or not self._limiter.hit(self._max_audited):
+        key = rate_limit_key(address)
+        is_in_limit = self._limiter.hit(self._max_failures, key)
+        is_first = self._limiter.hit(self._max_audited_per_source, caller or key)
+        if not is_first or not self._limiter.hit(self._max_audited):
             self._unrecorded += 1
         else:
             unrecorded, self._unrecorded = self._unrecorded, 0
@@ -144,7 +150,9 @@ class Authenticator:
         Raises:
             ProblemError: if it exceeds the limit.
         """
-        if not self.is_open and not self._limiter.hit(self._max_joins, rate_limit_key(source)):
+        if not self.is_open and not self._limiter.hit(
+            self._max_joins, rate_limit_key(source, _JOIN_BITS)
+        ):
             detail = "too many devices join from this address, or enrol with this token: wait"
             raise ProblemError(ProblemType.TOO_MANY, detail)
 
@@ -210,7 +218,7 @@ def client_address(scope: Scope) -> str:
     return str(client[0]) if client else "unknown"
 
 
-def rate_limit_key(address: str) -> str:
+def rate_limit_key(address: str, network_bits: int = _FAILURE_BITS) -> str:
     """Return the address, or the IPv6 network, by which failures and joins are counted."""
     try:
         parsed = ip_address(address)
@@ -220,4 +228,4 @@ def rate_limit_key(address: str) -> str:
         return address
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
-    return f"{int(parsed) >> _IPV6_HOST_BITS:x}::/{_IPV6_HOST_BITS}"
+    return f"{int(parsed) >> 128 - network_bits:x}::/{network_bits}"

@@ -79,7 +79,7 @@ def problem_of(error: Exception) -> ProblemError:
         case DataError():
             return ProblemError(ProblemType.MALFORMED, "the database cannot store such a value")
         case _ if isinstance(error, UNAVAILABLE_ERRORS):
-            _log.warning("database unavailable", error=loggable_reason(error))
+            _log.debug("database unavailable", error=loggable_reason(error))
             detail = "the database is busy or unreachable: nothing was changed, try again"
             return ProblemError(ProblemType.UNAVAILABLE, detail)
     _log.error("unexpected error", exc_info=error)

@@ -128,6 +128,8 @@ def _sent_id(scope: Scope) -> str | None:
 def _log_method(status: int | None) -> structlog.typing.WrappedLogger:
     if status is None:
         return _log.info
+    if status == 503:  # by the thousand in an outage, which the database has logged
+        return _log.debug
     if status >= 500:
         return _log.warning
     return _log.info if status >= 400 else _log.debug

@@ -118,7 +118,7 @@ class EstimateHistories:
                 for number in numbers:
                     await self._add_round(study, history, number)
         except UNAVAILABLE_ERRORS as error:
-            _log.warning("database unavailable", error=loggable_reason(error))
+            _log.debug("database unavailable", error=loggable_reason(error))
         except Exception:  # the page is shown without the history
             history.is_broken = True
             _log.exception("history not decoded", study=study)

@@ -70,7 +70,7 @@ class Heartbeat:
         try:
             await self.store.processes.remove(self.name)
         except UNAVAILABLE_ERRORS as error:  # others see it when the heartbeat is too old
-            _log.warning("database unavailable", error=loggable_reason(error))
+            _log.debug("database unavailable", error=loggable_reason(error))
 
     async def _beat(self) -> None:
         if self.receiving_since is not None and not self.store.database.is_sqlite:

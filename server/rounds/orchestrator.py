@@ -140,7 +140,7 @@ class Orchestrator:
                 return await self.poll()
         except UNAVAILABLE_ERRORS as error:
             self.heartbeat.is_disconnected = True
-            _log.warning("database unavailable", error=loggable_reason(error))
+            _log.debug("database unavailable", error=loggable_reason(error))
         except Exception:
             _log.exception("poll failed")
         self._pending.report(None)  # the news of this poll may not have been acted on
@@ -266,7 +266,7 @@ class Orchestrator:
             finally:
                 self._job_slots.release()
         except UNAVAILABLE_ERRORS as error:
-            _log.warning("database unavailable", error=loggable_reason(error))
+            _log.debug("database unavailable", error=loggable_reason(error))
         except Exception:
             _log.exception("job failed", job=job.name)
         finally:

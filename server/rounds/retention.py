@@ -37,7 +37,7 @@ class RetentionWorker:
             try:
                 await self.apply()
             except UNAVAILABLE_ERRORS as error:
-                _log.warning("database unavailable", error=loggable_reason(error))
+                _log.debug("database unavailable", error=loggable_reason(error))
             except Exception:
                 _log.exception("old rows not deleted")
 

@@ -184,7 +184,7 @@ class AccessRepository(Repository):
     ) -> None:
         """Record a refusal, and before it the number of `unrecorded` earlier ones, if any."""
         if unrecorded:
-            summary = f"{unrecorded} earlier refusals over the limits"
+            summary = f"{unrecorded} earlier refusals"
             self._record_audit(session, "service", "not recorded", summary, "refused")
         self._record_audit(session, actor, action, subject, "refused")
 

@@ -1,6 +1,8 @@
 """Health, and the two refusals of the framework itself."""
 
 import asyncio
+import sqlite3
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -9,9 +11,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
 from server.db.database_errors import UNAVAILABLE_ERRORS
-from server.db.disk_space import DiskSpace
 from server.db.schema import IdempotencyKeyRow
-from tests.server.harness import Served
+from server.db.write_probe import WriteProbe
+from tests.server.conftest import Serve
+from tests.server.harness import Served, study_request
 from tests.server.party import refused
 
 
@@ -76,16 +79,53 @@ async def test_a_service_whose_disk_is_full_is_alive_but_not_ready_until_there_i
     assert await store.database.read(lambda s: s.scalar(left)) == 0
 
 
+async def test_a_service_whose_database_is_locked_is_not_ready_once_a_write_has_failed(
+    serve: Serve, sqlite_url: str, tmp_path: Path
+) -> None:
+    async with serve(sqlite_url, database_timeout_seconds=0.05) as served:
+        other = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert (await served.client.get("/readyz")).status_code == 200  # no write has failed yet
+        refused(await served.client.post("/v1/studies", json=study_request()), 503, "unavailable")
+        refused(await served.client.get("/readyz"), 503, "unavailable")
+        other.execute("ROLLBACK")
+        other.close()
+        assert (await served.client.get("/readyz")).status_code == 200  # without a restart
+
+
+async def test_a_replica_whose_postgresql_became_read_only_is_not_ready(
+    serve: Serve, postgres_url: str
+) -> None:
+    """The connections lead to a standby, after a failover. No client sends anything."""
+    async with serve(postgres_url) as served:
+        database = served.store.database
+        read_only = []
+
+        def standby(connection: Connection) -> None:
+            if read_only:
+                connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+
+        event.listen(database.engine, "begin", standby)
+        read_only.append(True)
+        for _ in range(100):  # the next heartbeat is refused
+            if (await served.client.get("/readyz")).status_code == 503:
+                break
+            await asyncio.sleep(0.05)
+        refused(await served.client.get("/readyz"), 503, "unavailable")
+        read_only.clear()
+        assert (await served.client.get("/readyz")).status_code == 200  # without a restart
+
+
 async def test_concurrent_readiness_requests_write_one_probe(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each probe is a megabyte: requests during a probe receive that there is no space."""
+    """Each probe is a megabyte: requests during a probe receive that writes are refused."""
     database = served.store.database
-    database.is_disk_full = True
-    tries, write = Mock(return_value=None), DiskSpace._write_probe
-    monkeypatch.setattr(DiskSpace, "_write_probe", lambda *args: tries() or write(*args))
-    disk_space = served.store.disk_space
-    answers = await asyncio.gather(*(disk_space.has_space() for _ in range(20)))
+    database.refuses_writes = True
+    tries, write = Mock(return_value=None), WriteProbe._write_probe
+    monkeypatch.setattr(WriteProbe, "_write_probe", lambda *args: tries() or write(*args))
+    probe = served.store.write_probe
+    answers = await asyncio.gather(*(probe.accepts_writes() for _ in range(20)))
     assert answers == [True] + [False] * 19
     tries.assert_called_once()
-    assert await disk_space.has_space()
+    assert await probe.accepts_writes()

@@ -1,19 +1,27 @@
 """Accepted database URLs, the set-up of SQLite, and the order of its writers."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from threading import Barrier
 from time import sleep
 from typing import Any
 
 import pytest
+import structlog
 from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from server.db.database import Database, parse_url
-from server.db.database_errors import UNAVAILABLE_ERRORS, BusyError, loggable_reason
+from server.db.database_errors import (
+    UNAVAILABLE_ERRORS,
+    BusyError,
+    OutageLog,
+    loggable_reason,
+)
 from tests.server.harness import NOON
 
 
@@ -147,14 +155,15 @@ async def test_a_standby_is_an_unavailable_database(postgres_url: str) -> None:
     await database.close()
 
 
-async def test_a_database_notices_that_its_disk_is_full_and_nothing_else(postgres_url: str) -> None:
-    database = Database(postgres_url)
-    for state, is_full in (("57P03", False), ("53300", False), ("53100", True)):
+async def test_a_database_notices_that_it_refuses_writes(postgres_url: str) -> None:
+    """A conflict with another transaction, or a refused value, is not a refusal of all writes."""
+    for state, refuses in (("40001", False), ("23505", False), ("53100", True), ("25006", True)):
+        database = Database(postgres_url)
         raising = f"DO $$ BEGIN RAISE SQLSTATE '{state}'; END $$"
-        with pytest.raises(UNAVAILABLE_ERRORS):
+        with pytest.raises(SQLAlchemyError):
             await database.write(run(raising))
-        assert database.is_disk_full is is_full
-    await database.close()
+        assert database.refuses_writes is refuses
+        await database.close()
 
 
 async def test_the_clock_is_that_of_the_database(postgres_url: str, sqlite_url: str) -> None:
@@ -177,3 +186,37 @@ async def test_the_clock_is_that_of_the_database(postgres_url: str, sqlite_url: 
         column = await faked.read(lambda session, of=faked: session.scalar(select(of.now_column())))
         assert column == NOON
         await faked.close()
+
+
+def test_an_outage_is_logged_at_its_start_and_at_its_end() -> None:
+    """Also if it comes and goes: 1,000 transactions fail, and each tenth succeeds."""
+    now = 0.0
+    outages = OutageLog(lambda: now)
+    with structlog.testing.capture_logs() as lines:
+        outages.on_success()
+        for number in range(1000):
+            now = number * 0.06
+            if number % 10:
+                outages.on_failure(OperationalError("", None, Exception("password=secret")))
+            else:
+                outages.on_success()
+        now += 5.1
+        outages.on_success()
+        outages.on_success()
+    assert [line["event"] for line in lines] == ["database unavailable", "database available again"]
+    assert (lines[1]["seconds"], lines[1]["failed_transactions"]) == (59.9, 900)
+    assert "secret" not in str(lines)
+
+
+async def test_a_database_logs_its_outage_once(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=0.01)
+    await database.write(run("CREATE TABLE t (x INTEGER)"))
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(3):
+            with pytest.raises(UNAVAILABLE_ERRORS):
+                await database.write(run("INSERT INTO t VALUES (1)"))
+    other.close()
+    assert [line["event"] for line in lines] == ["database unavailable"]
+    await database.close()

@@ -50,7 +50,7 @@ async def test_an_address_that_fails_too_often_waits_unless_its_credential_is_va
         assert (await device.get("roster", wait=0)).status_code == 202
         await enrolled(served, token, Identity.generate(Random(2)))
         refusals = [e for e in await book(served).audit_entries(99, None) if e.outcome == "refused"]
-        assert len(refusals) == 3
+        assert len(refusals) == 1  # a minute
 
 
 async def test_lookups_are_limited_but_not_of_what_was_valid_within_the_hour(
@@ -115,7 +115,7 @@ async def test_false_credentials_of_participants_are_limited_and_audited(
             refused(answer, 401, "not-authorised")
         refusals = [e for e in await book(served).audit_entries(9, None) if e.outcome == "refused"]
         assert [(e.action, e.subject) for e in reversed(refusals)] == [
-            ("bad credential", participant) for participant in tried
+            ("bad credential", device.seat.participant)
         ]
         answer = await served.client.get(path, headers=false)
         refused(answer, 429, "too-many-requests")
@@ -139,13 +139,13 @@ async def test_guessing_tokens_by_bad_signatures_is_limited(serve: Serve, sqlite
 
 
 async def test_concurrent_failures_are_limited_too(serve: Serve, sqlite_url: str) -> None:
-    """All may be let in to try before the first has failed; no more than may fail are noted."""
+    """All may be let in to try before the first has failed; one of them is recorded."""
     async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
         head = showing(new_secret(SystemRandom(), API_KEY_PREFIX))
         asked = [served.client.get("/v1/studies", headers=head) for _ in range(20)]
         statuses = Counter(answer.status_code for answer in await asyncio.gather(*asked))
         assert statuses == {401: 3, 429: 17}
-        assert len(await book(served).audit_entries(100, None)) == 3
+        assert len(await book(served).audit_entries(100, None)) == 1
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -165,7 +165,7 @@ async def test_refusals_fill_no_database_but_are_counted(
         entries = reversed(await book(served).audit_entries(100, None))
         assert [(entry.actor, entry.subject) for entry in entries] == [
             ("address 192.0.2.1", "without a token"),
-            ("service", "1 earlier refusals over the limits"),
+            ("service", "1 earlier refusals"),
             ("address 192.0.2.2", "without a token"),
         ]
 
@@ -173,7 +173,7 @@ async def test_refusals_fill_no_database_but_are_counted(
 @pytest.mark.parametrize(
     ("address", "same", "other"),
     [
-        ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1"),
+        ("2001:db8:1:1::1", "2001:db8:1:2:ffff::2", "2001:db8:2:1::1"),
         ("::ffff:192.0.2.1", "192.0.2.1", "::ffff:192.0.2.2"),  # as a socket of both families
         ("unknown", "unknown", "192.0.2.1"),
     ],

@@ -269,6 +269,7 @@ def test_a_study_is_created_watched_live_and_read(
             "round": f"/studies/{study}/rounds/2",
             "new": "/studies/new",
             "operations": "/operations",
+            "reference": "/docs",
         }
         assert photograph(browser, server.url, paths) == []
         assert watched.problems == []

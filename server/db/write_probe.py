@@ -1,7 +1,8 @@
-"""Disk space of the database: known to be missing after a failed write, and then probed.
+"""Probe of whether the database accepts writes, after it has refused one.
 
-Small rows can still fit into existing pages long after an upload cannot, so the probe is a row of
-an upload's size.
+A database may serve reads and refuse writes: its disk is full, another process has locked it, or a
+standby of PostgreSQL is not the primary yet. Small rows can still fit into existing pages long
+after an upload cannot, so the probe is a row of an upload's size.
 """
 
 import asyncio
@@ -17,21 +18,21 @@ from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.schema import IdempotencyKeyRow
 
 _PROBE_BYTES = 2**20
-_PROBE_SCOPE = "disk-probe"  # rows that a killed process leaves expire like other keys
+_PROBE_SCOPE = "write-probe"  # rows that a killed process leaves expire like other keys
 
 
 @dataclass(frozen=True, slots=True)
-class DiskSpace(Repository):
-    """Test for free disk space."""
+class WriteProbe(Repository):
+    """Test of whether the database accepts writes."""
 
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def has_space(self) -> bool:
-        """Return whether rows can be added, as far as this process knows.
+    async def accepts_writes(self) -> bool:
+        """Return whether the database accepts writes, as far as this process knows.
 
         Any client may call this, so one call at a time probes; the others return False.
         """
-        if not self.database.is_disk_full:
+        if not self.database.refuses_writes:
             return True
         if self._lock.locked():
             return False
@@ -42,7 +43,7 @@ class DiskSpace(Repository):
                 await self._delete_probe(key)
             except UNAVAILABLE_ERRORS:
                 return False
-            self.database.is_disk_full = False
+            self.database.refuses_writes = False
         return True
 
     @write_transaction

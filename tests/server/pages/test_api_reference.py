@@ -1,0 +1,45 @@
+"""The reference of the API has each operation and document, without a key, and loads nothing."""
+
+from html import unescape
+
+import pytest
+
+from server.pages.api_reference import type_name
+from tests.server.harness import Served
+from tests.server.party import refused
+
+
+async def test_the_page_has_each_operation_and_each_document(closed: Served) -> None:
+    answer = await closed.client.get("/docs")
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'; base-uri")
+    page = unescape(answer.text)
+    document = (await closed.client.get("/openapi.json")).json()
+    operations = [
+        f"{method.upper()} {path}"
+        for path, methods in document["paths"].items()
+        for method in methods
+    ]
+    assert len(operations) > 30
+    assert [each for each in operations if f"<code>{each}</code>" not in page] == []
+    assert [name for name in document["components"]["schemas"] if f'id="{name}"' not in page] == []
+    assert "DELETE /v1/studies/{study}" in operations
+
+
+async def test_pages_that_load_scripts_from_elsewhere_are_off(served: Served) -> None:
+    for path in ("/redoc", "/docs/oauth2-redirect"):
+        refused(await served.client.get(path), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        ({"$ref": "#/components/schemas/Terms"}, "Terms"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "string or null"),
+        ({"type": "array", "items": {"type": "integer"}}, "list of integer"),
+        ({"enum": ["a", "b"]}, "'a' or 'b'"),
+        ({"const": 1}, "1"),
+        ({}, ""),
+    ],
+)
+def test_types_are_written_in_words(schema: dict[str, object], name: str) -> None:
+    assert type_name(schema) == name
