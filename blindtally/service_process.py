@@ -5,6 +5,7 @@ Randomness is the system's, and the clock is the database's.
 
 import asyncio
 import gc
+import resource
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +13,7 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 import typer
@@ -20,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from blindtally.console.errors import exit_with_error, setting_faults
 from blindtally.planning.study_form_predictions import predict
@@ -29,13 +31,15 @@ from server.db import migrations
 from server.db.database import Database
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
-from server.http.connection_limits import ConnectionLimits, LimitedHttpProtocol
+from server.http.connection_limits import ConnectionCounter, ConnectionLimits, LimitedHttpProtocol
 from server.settings import Settings
 from server.telemetry import logs, traces
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as Sdk
 
+_MAX_OPEN_FILES = 65_536  # a connection that waits takes about 30 kB
+_OTHER_OPEN_FILES = 200  # of the database, the log and the event loop
 _KEEP_ALIVE_SECONDS = 75  # devices use the same connection in the next phase
 
 
@@ -64,11 +68,18 @@ def run_service(
 
 
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    # As uvicorn reads the setting.
+    proxies = ProxyHeadersMiddleware(cast("Any", app), settings.forwarded_allow_ips)
     limits = ConnectionLimits(
         header_seconds=settings.header_seconds,
         body_seconds=settings.body_seconds,
         max_header_bytes=settings.max_header_bytes,
         max_header_fields=settings.max_header_fields,
+        counter=ConnectionCounter(
+            settings.max_connections or _max_connections(),
+            proxies.trusted_hosts.__contains__,
+            app.state.metrics,
+        ),
     )
     config = uvicorn.Config(
         app,
@@ -92,6 +103,18 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
             f"the certificate or its key cannot be used: {error}", code=1
         ) from None
     return config
+
+
+def _max_connections() -> int:
+    """Raise the limit of open files as far as allowed; return how many may be connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # of a sandbox; the present limit stays
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    files = _MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else min(soft, _MAX_OPEN_FILES)
+    return max(4, files - _OTHER_OPEN_FILES)
 
 
 def _load_settings(flags: Mapping[str, str | int | Path | None]) -> Settings:

@@ -81,6 +81,7 @@ def create_app(
         redoc_url=None,
         telemetry=traces.request_tracing(provider),
     )
+    app.state.metrics = metrics
     problem_details.install_handlers(app)
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(AuthMiddleware, refuse=unauthenticated_response)

@@ -49,6 +49,8 @@ class Settings(BaseSettings):
     """Largest JSON body of a request, in bytes."""
     max_event_streams: int = Field(default=500, ge=1, le=100_000)
     """Open event streams per server process."""
+    max_connections: int | None = Field(default=None, ge=4)
+    """Open connections, half of them of one address; unset for most of the file descriptors."""
     max_header_bytes: int = Field(default=64 * 2**10, ge=1024, le=2**20)
     """Largest header section of a request, in bytes."""
     max_header_fields: int = Field(default=100, ge=10, le=10_000)

@@ -1,31 +1,85 @@
-"""Limits of one HTTP connection: time, bytes and fields of a request's headers.
+"""Limits of HTTP connections: their number, and time, bytes and fields of a request's headers.
 
 uvicorn only limits how long a connection may be idle after a response, and httptools accepts
 headers of any size. Here the time for the headers counts from their first byte, or from the start
 of a new connection. A body that is not read, because its request was answered before, may take
 `body_seconds`.
+
+Each connection takes a file descriptor. Without any left, a process can neither accept connections
+nor open its database, and cannot even log that. So there is a largest number of connections, and of
+those of one address, so that one program cannot take them all. Others are closed at once.
 """
 
 from asyncio import BaseTransport, TimerHandle, Transport
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, cast
 
+import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from protocol.api.messages import ProblemType
 from server.errors import ProblemError
 from server.http.problem_details import problem_response
 from server.http.security_headers import SECURITY_HEADERS
+from server.telemetry.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+
+
+class ConnectionCounter:
+    """Numbers of open connections, of which there are at most `maximum`, and half of one address.
+
+    A proxy has the connections of many clients, so its address may have them all. When
+    four fifths are open, and when connections are closed, the log has a warning a minute.
+    """
+
+    _LOG_SECONDS = 60.0
+
+    def __init__(self, maximum: int, is_proxy: Callable[[str], bool], metrics: Metrics) -> None:
+        self._maximum = maximum
+        self._is_proxy = is_proxy
+        self._metrics = metrics
+        self._open = 0
+        self._by_address = Counter[str]()
+        self._next_log = 0.0
+
+    def add(self, address: str) -> bool:
+        """Count a connection, unless there are too many; return whether it was counted."""
+        limit = self._maximum if self._is_proxy(address) else self._maximum // 2
+        is_counted = self._open < self._maximum and self._by_address[address] < limit
+        if is_counted:
+            self._open += 1
+            self._by_address[address] += 1
+            self._metrics.connections.set(self._open)
+        else:
+            self._metrics.refused_connections.inc()
+        if (not is_counted or self._open > 0.8 * self._maximum) and monotonic() >= self._next_log:
+            self._next_log = monotonic() + self._LOG_SECONDS
+            event = "many connections" if is_counted else "connections closed: too many"
+            _log.warning(event, open=self._open, maximum=self._maximum, address=address)
+        return is_counted
+
+    def remove(self, address: str) -> None:
+        """Count a connection that was counted as closed."""
+        self._open -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+        self._metrics.connections.set(self._open)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits of the headers, and seconds for a body that is not read."""
+    """Limits of the headers, seconds for a body that is not read, and the open connections."""
 
     header_seconds: float
     body_seconds: float
     max_header_bytes: int
     max_header_fields: int
+    counter: ConnectionCounter
 
 
 class _HeadersTooLargeError(Exception):
@@ -41,13 +95,21 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._is_in_headers = True  # or between two requests
         self._received_bytes = self._parsed_bytes = self._fields = 0
+        self._counted_address: str | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(cast("Transport", transport))
-        self._start_timer(self._limits.header_seconds)
+        address = str(self.client[0]) if self.client else ""
+        if self._limits.counter.add(address):
+            self._counted_address = address
+            self._start_timer(self._limits.header_seconds)
+        else:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._counted_address is not None:
+            self._limits.counter.remove(self._counted_address)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

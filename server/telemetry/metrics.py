@@ -61,6 +61,13 @@ class Metrics:
             "Responses with problem details, by type.",
             ("type",),
         )
+        self.connections = Gauge(
+            "blindtally_connections", "Open connections of clients.", registry=self.registry
+        )
+        self.refused_connections = counter(
+            "blindtally_connections_refused_total",
+            "Connections closed at once because too many were open.",
+        )
         self.event_streams = Gauge(
             "blindtally_event_streams", "Open event streams.", registry=self.registry
         )

@@ -2,25 +2,28 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+import structlog
 import uvicorn
 from fastapi import FastAPI, Request
 from uvicorn.server import ServerState
 
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
-from server.http.connection_limits import ConnectionLimits, LimitedHttpProtocol
+from server.http.connection_limits import ConnectionCounter, ConnectionLimits, LimitedHttpProtocol
+from server.telemetry.metrics import Metrics
 from tests.server.conftest import Serve
 from tests.server.party import refused
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 JSON = {"Content-Type": "application/json"}
 OCTETS = {"Content-Type": "application/octet-stream"}
-LIMITS = ConnectionLimits(30, 30, max_header_bytes=4096, max_header_fields=20)
+METRICS = Metrics()
+LIMITS = ConnectionLimits(30, 30, 4096, 20, ConnectionCounter(1000, lambda _: False, METRICS))
 Talk = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -185,3 +188,38 @@ async def test_a_body_that_takes_too_long_is_refused_and_its_connection_closed(
             refused(response, 408, "too-slow")
             assert response.headers["connection"] == "close"
         assert len((await served.client.get("/v1/studies")).json()["studies"]) == 1
+
+
+@pytest.mark.parametrize(("is_proxy", "accepted"), [(False, 5), (True, 10)])
+async def test_of_too_many_connections_the_last_are_closed(
+    app: FastAPI, is_proxy: bool, accepted: int
+) -> None:
+    """One address may have five of ten, unless it is a proxy; a closed one makes room."""
+    metrics = Metrics()
+    counter = ConnectionCounter(10, lambda _: is_proxy, metrics)
+    async with listening(app, counter=counter) as (reader, writer):
+        address = writer.get_extra_info("peername")
+        others = [await asyncio.open_connection(*address[:2]) for _ in range(accepted - 1)]
+        with structlog.testing.capture_logs() as lines:
+            late, late_writer = await asyncio.open_connection(*address[:2])
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(late.read(), 20) == b""
+            late_writer.close()
+        assert metrics.registry.get_sample_value("blindtally_connections") == accepted
+        refused_total = "blindtally_connections_refused_total"
+        assert metrics.registry.get_sample_value(refused_total) == 1
+        # The proxy's were announced when four fifths were open.
+        expected = [] if is_proxy else ["connections closed: too many"]
+        assert [line["event"] for line in lines] == expected
+        others[0][1].close()
+        await others[0][1].wait_closed()
+        for _ in range(1000):
+            if metrics.registry.get_sample_value("blindtally_connections") != accepted:
+                break
+            await asyncio.sleep(0.01)
+        again, again_writer = await asyncio.open_connection(*address[:2])
+        for stream, other in ((reader, writer), (again, again_writer)):
+            other.write(GET + b"\r\n")
+            assert (await asyncio.wait_for(stream.readline(), 20)).startswith(b"HTTP/1.1 200")
+        for _, other in (*others[1:], (again, again_writer)):
+            other.close()
