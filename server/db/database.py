@@ -7,8 +7,9 @@ IMMEDIATE, because a reader that becomes a writer fails at once, and queue in on
 timeout is only spent on other processes. `synchronous` is FULL: every commit is on the disk before
 it is acknowledged (`docs/data-model.md` has the cost).
 
-The database has the clock, the same for all servers, so a server whose own clock jumps closes
-nothing early. The time is that at which a statement arrived, before it waits for a lock.
+PostgreSQL has the clock, the same for all servers, so a server whose own clock jumps closes
+nothing early. The time is that at which a statement arrived, before it waits for a lock. The one
+process on SQLite has a clock that does not jump while a round is open.
 """
 
 import asyncio
@@ -17,13 +18,14 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial, wraps
+from datetime import UTC, datetime, timedelta
+from functools import wraps
 from math import ceil
 from time import monotonic
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import stamina
+import structlog
 from sqlalchemy import ColumnElement, create_engine, event, func, literal, select, type_coerce
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -42,6 +44,7 @@ from server.db.database_errors import (
 )
 from server.telemetry.metrics import Metrics
 
+_log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -80,6 +83,37 @@ def parse_url(text: str) -> URL:
     return url.set(drivername=_DRIVERS[url.drivername])
 
 
+class SteadyClock:
+    """Clock that starts at the system's time, and then follows the monotonic clock.
+
+    So a jump of the system's clock ends no phase early and stalls none. A jump of a minute or more
+    is logged. `resync` follows the system's clock again, which is for when no round is open.
+    """
+
+    _MAX_DIFFERENCE = timedelta(minutes=1)
+
+    def __init__(
+        self,
+        system: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seconds: Callable[[], float] = monotonic,
+    ) -> None:
+        self._system, self._seconds = system, seconds
+        self._logged = timedelta()  # the last difference that was logged
+        self.resync()
+
+    def __call__(self) -> datetime:
+        now = self._start + timedelta(seconds=self._seconds() - self._started)
+        difference = self._system() - now
+        if abs(difference - self._logged) >= self._MAX_DIFFERENCE:
+            self._logged = difference
+            _log.warning("system clock jumped", seconds=round(difference.total_seconds()))
+        return now
+
+    def resync(self) -> None:
+        """Continue at the system's time."""
+        self._start, self._started, self._logged = self._system(), self._seconds(), timedelta()
+
+
 class Database:
     """A database with its transactions, `read` and `write`, and its clock.
 
@@ -105,7 +139,7 @@ class Database:
         self.on_announcement: Callable[[Collection[str]], None] = lambda _channels: None
         self._clock = clock
         if clock is None and self.is_sqlite:
-            self._clock = partial(datetime.now, UTC)
+            self._clock = SteadyClock()
         self._monotonic = clock
         self._max_wait_seconds = 2 * timeout_seconds
         self._readers = ThreadPoolExecutor(_READER_THREADS, "reader")
@@ -139,6 +173,11 @@ class Database:
         if self._clock is not None:
             return self._clock()
         return session.execute(select(self.now_column())).scalar_one()
+
+    def resync_clock(self) -> None:
+        """Follow the system's clock again, because no round is open."""
+        if isinstance(self._clock, SteadyClock):
+            self._clock.resync()
 
     async def read_now(self) -> datetime:
         return await self.read(self.now)

@@ -166,6 +166,8 @@ class Orchestrator:
         snapshot = await self.store.cohorts.snapshot(self._pending.select)
         changes = self._pending.update(snapshot.selection, snapshot.cohorts)
         self._record_changes(changes)
+        if snapshot.selection is None and not snapshot.cohorts:
+            self.store.database.resync_clock()
         for finished in self._finished_cohorts:
             job = delete_bodies_job(finished)
             if not self._is_claimed(snapshot, job):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, exists, select, update
+from sqlalchemy import exists, select, update
 from sqlalchemy.orm import Session
 
 from protocol.api.events import FailureCause
@@ -179,34 +179,35 @@ class CohortRepository(Repository):
         return True
 
     async def extend_deadlines(self) -> int:
-        """Extend deadlines after a time without a server; return the number of cohorts.
+        """Extend deadlines after a time without a server; return the number of cohorts changed.
 
         An expired deadline gets the whole duration of its phase, and every deadline is at least the
-        study's patience away.
+        study's patience away. If the system's clock was set back meanwhile, deadlines are at most
+        the duration of their phase away, and no message has arrived in the future.
         """
         snapshot, count = await self.snapshot(), 0
         for due in snapshot.cohorts:
-            seconds = getattr(due.timeouts, due.phase_status.phase.value)
-            if due.phase_status.deadline > snapshot.now:
-                seconds = min(seconds, due.timeouts.idle)
-            deadline = snapshot.now + timedelta(seconds=seconds)
-            earlier = (
-                CohortRow.id == due.id,
-                CohortRow.phase == due.phase_status.phase,
-                CohortRow.deadline < deadline,
-            )
-            count += await self._postpone(earlier, deadline)
+            status, now = due.phase_status, snapshot.now
+            duration = timedelta(seconds=getattr(due.timeouts, status.phase.value))
+            patience = min(duration, timedelta(seconds=due.timeouts.idle))
+            earliest = now + (patience if status.deadline > now else duration)
+            deadline = min(max(status.deadline, earliest), now + duration)
+            last_received = min(status.last_received, now)
+            if (deadline, last_received) != (status.deadline, status.last_received):
+                count += await self._set_times(due, deadline, last_received)
         return count
 
     @write_transaction
-    def _postpone(
-        self, session: Session, cohorts: tuple[ColumnElement[bool], ...], deadline: datetime
+    def _set_times(
+        self, session: Session, due: PendingCohort, deadline: datetime, last_received: datetime
     ) -> bool:
-        query = update(CohortRow).where(*cohorts).values(deadline=deadline).returning(CohortRow.id)
-        cohort = session.scalar(query)
-        if cohort is not None:
-            notify_on_commit(session, cohort_channel(cohort))
-        return cohort is not None
+        """Set the times of a cohort, if it has not changed since it was read; return whether."""
+        row = _lock(session, due)
+        if row is None:
+            return False
+        row.deadline, row.last_received = deadline, min(row.last_received, last_received)
+        notify_on_commit(session, cohort_channel(due.id))
+        return True
 
     @read_transaction
     def finished_with_bodies(self, session: Session) -> Sequence[int]:

@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from server.db.database import Database, parse_url
+from server.db.database import Database, SteadyClock, parse_url
 from server.db.database_errors import (
     UNAVAILABLE_ERRORS,
     BusyError,
@@ -220,3 +220,18 @@ async def test_a_database_logs_its_outage_once(tmp_path: Path) -> None:
     other.close()
     assert [line["event"] for line in lines] == ["database unavailable"]
     await database.close()
+
+
+@pytest.mark.parametrize("hours", [1, -2])
+def test_a_jump_of_the_system_clock_is_logged_and_not_followed(hours: int) -> None:
+    system, seconds = NOON, 100.0
+    clock = SteadyClock(lambda: system, lambda: seconds)
+    with structlog.testing.capture_logs() as lines:
+        system, seconds = system + timedelta(seconds=9), seconds + 10  # drift is not a jump
+        assert clock() == NOON + timedelta(seconds=10)
+        system, seconds = system + timedelta(hours=hours, seconds=10), seconds + 10
+        for _ in range(3):
+            assert clock() == NOON + timedelta(seconds=20)
+    assert [line["seconds"] for line in lines] == [hours * 3600 - 1]
+    clock.resync()
+    assert clock() == system

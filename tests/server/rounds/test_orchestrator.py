@@ -132,6 +132,9 @@ async def test_a_deadline_without_a_server_is_extended(
     assert await seconds_after(500) == 100
     assert await seconds_after(98) == 5
     assert await seconds_after(5) == 600
+    assert await seconds_after(-7200) == 600  # the system's clock was set back
+    (due,) = await store.cohorts.pending()
+    assert due.phase_status.last_received <= clock()
     await database.close()
 
 
