@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.api.messages import HeavyHitter, QueryResult, StudyView
-from protocol.domains import Domain
 from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
 from protocol.domains.numeric import NumericInterval
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
@@ -17,13 +16,21 @@ from protocol.mechanisms.number_summary import (
     summarise_numbers,
 )
 from protocol.mechanisms.number_sums import NumberSums
-from protocol.mechanisms.registry import AnyPlan
+from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 from protocol.quantiles.cdf import EmptyTreeError
 from protocol.quantiles.distribution import Distribution
 from protocol.study_state import StudyState
 from server.api.answers.distributions import query_results
 from server.db.store import Store
-from server.pages.charts import Chart, Series, Sparkline, sparkline
+from server.pages.charts import (
+    Bar,
+    Bars,
+    Chart,
+    Series,
+    Sparkline,
+    estimate_bars,
+    sparkline,
+)
 from server.pages.estimate_histories import EstimateHistory
 
 MAX_SHOWN_ITEMS: Final = 100
@@ -37,6 +44,7 @@ class RankedItem:
 
     rank: int
     heavy_hitter: HeavyHitter
+    bar: Bar
     sparkline: Sparkline | None
 
 
@@ -49,6 +57,7 @@ class ItemTable:
     """
 
     rows: tuple[RankedItem, ...]
+    bars: Bars
     matching: int
     total: int
     has_unresolved_keys: bool
@@ -56,20 +65,25 @@ class ItemTable:
 
 
 def item_table(
-    items: Sequence[HeavyHitter], history: EstimateHistory | None, search: str, domain: Domain
+    items: Sequence[HeavyHitter],
+    history: EstimateHistory | None,
+    search: str,
+    question: AnyQuestion,
 ) -> ItemTable:
     """Return the items that contain `search` in any case, most frequent first."""
     text = search.casefold()
     ranked = [(rank, item) for rank, item in enumerate(items, 1) if text in item.item.casefold()]
+    ranked_rows = ranked[:MAX_SHOWN_ITEMS]
+    bars = estimate_bars([item for _, item in ranked_rows], question.threshold)
     rows = tuple(
-        RankedItem(rank, item, sparkline(history.estimates_of(item.item)) if history else None)
-        for rank, item in ranked[:MAX_SHOWN_ITEMS]
+        RankedItem(rank, item, bar, sparkline(history.estimates_of(item.item)) if history else None)
+        for (rank, item), bar in zip(ranked_rows, bars.bars, strict=True)
     )
-    has_keys = isinstance(domain, Hashed) and any(
+    has_keys = isinstance(question.domain, Hashed) and any(
         row.heavy_hitter.item.startswith(KEY_NAME_PREFIX) for row in rows
     )
     has_flags = any(row.heavy_hitter.cohort_p_value is not None for row in rows)
-    return ItemTable(rows, len(ranked), len(items), has_keys, has_flags)
+    return ItemTable(rows, bars, len(ranked), len(items), has_keys, has_flags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""Charts and sparklines: series for uPlot as JSON in an attribute, and points of an SVG line."""
+"""Charts: series for uPlot as JSON in an attribute, and bars and lines of SVG, without scripts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from protocol.api.messages import StudyView
+from protocol.api.messages import HeavyHitter, StudyView
 from protocol.api.rates import RoundRate
 from protocol.question_and_plan import WORD_BITS
 from server.db.repositories.progress import RoundSummary
@@ -109,6 +109,36 @@ def count_chart(
     series.append(Series("threshold", bound, "bound"))
     note = "Estimates of the most frequent items from all rounds so far."
     return Chart("counts", "Estimated counts so far", history.rounds, series, note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A horizontal bar of an estimate with its interval; all numbers are percent of the axis."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """The bars of several items on one axis from 0 to `axis_end`, with the threshold on it."""
+
+    bars: tuple[Bar, ...]
+    axis_end: float
+    threshold: float
+
+
+def estimate_bars(items: Sequence[HeavyHitter], threshold: float) -> Bars:
+    """Return the bars of `items`, on an axis that ends with the largest interval."""
+    end = max([threshold, *(max(item.estimate, item.high) for item in items)])
+    scale = 100 / max(end, 1e-9)
+
+    def place(count: float) -> float:
+        return scale * min(max(count, 0.0), end)
+
+    bars = tuple(Bar(*map(place, (item.estimate, item.low, item.high))) for item in items)
+    return Bars(bars, end, place(threshold))
 
 
 def _truncated(item: str) -> str:

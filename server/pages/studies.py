@@ -78,7 +78,7 @@ async def _context(
         "progress": (await store.progress.of_studies([study.id]))[study.id],
         "rounds": [(each, sizes[each.number]) for each in reversed(rounds)],
         "is_cut": study.round > len(rounds),
-        "table": item_table(items, history, search, study.question.domain),
+        "table": item_table(items, history, search, study.question),
         "distribution": await distribution_summary(store, study),
         "quality": quality_sentence(quality) if quality else None,
         "numbers": await number_summaries(store, study),

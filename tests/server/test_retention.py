@@ -84,9 +84,11 @@ async def test_a_deleted_study_leaves_no_row_and_no_identity(each_served: Served
 
 async def test_a_running_study_is_not_deleted_but_a_draft_is(served: Served) -> None:
     running = await served.create()
+    await served.join(running, 3)
     refusal = refused(await served.client.delete(f"/v1/studies/{running}"), 409, "wrong-state")
     assert "stop it" in refusal
     assert (await served.client.get(f"/v1/studies/{running}")).json()["state"] == "running"
+    assert "participants" in await tables_with(served, [running])
     await served.client.post(f"/v1/studies/{running}/stop")
     draft = await served.create(start=False)
     for study in (running, draft):

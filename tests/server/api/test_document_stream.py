@@ -2,14 +2,19 @@
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
+from fastapi import Response
+from starlette.types import Message
 
 from protocol.api.device_messages import NEXT_DOCUMENTS
 from protocol.api.messages import SlotAssignment
 from protocol.api.phases import MessageKind
+from server.api.devices.document_stream import DocumentReader, DocumentStream
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, study_request, together
 from tests.server.party import Party, gather_party, refused
@@ -192,3 +197,56 @@ async def test_waiting_joins_hold_no_bodies(served: Served, streaming: httpx.Asy
     assert held < 3 * len(padding)
     for response in opened:
         await response.aclose()
+
+
+class Recorded:
+    """Readers of documents that record how long they were to wait, and the messages sent so far."""
+
+    def __init__(self, ready: Sequence[bool]) -> None:
+        self.messages: list[Message] = []
+        self.waits: list[tuple[int, float, int]] = []
+        self._ready = ready
+
+    def readers(self) -> list[DocumentReader]:
+        return [partial(self._read, number) for number in range(len(self._ready))]
+
+    async def _read(self, number: int, wait: float) -> Response:
+        self.waits.append((number, wait, len(self.messages)))
+        if wait == 0.0 and not self._ready[number]:
+            return Response(status_code=202)
+        return Response(b"%d" % number)
+
+    async def send(self, message: Message) -> None:
+        self.messages.append(message)
+
+    async def run(self, wait: float) -> None:
+        stream = DocumentStream([b"known"], self.readers(), wait)
+        await stream({"type": "http"}, AsyncMock(), self.send)
+
+
+async def test_documents_that_exist_are_sent_together_and_others_are_awaited() -> None:
+    recorded = Recorded([True, True, False])
+    await recorded.run(10)
+    assert [number for number, _, _ in recorded.waits] == [0, 1, 2, 2]
+    first, at_once, not_yet, last = (wait for _, wait, _ in recorded.waits)
+    assert 9 < last <= first <= 10  # one deadline for all
+    assert (at_once, not_yet) == (0, 0)
+    start, known, two, end = recorded.messages
+    assert start["type"] == "http.response.start"
+    assert [*documents(known["body"])] == [b"known"]
+    assert [*documents(two["body"])] == [b"0", b"1"]
+    assert [*documents(end["body"])] == [b"2"]
+    assert (known["more_body"], two["more_body"]) == (True, True)
+    assert not end.get("more_body", False)
+    assert recorded.waits[-1][2] == 3  # the two were sent before the wait for the third
+
+
+async def test_a_stream_without_time_left_ends_at_the_first_missing_document() -> None:
+    recorded = Recorded([True, False, True])
+    await recorded.run(-5)
+    assert {wait for _, wait, _ in recorded.waits} == {0.0}
+    assert [number for number, _, _ in recorded.waits] == [0, 1, 1]
+    assert [*documents(b"".join(each.get("body", b"") for each in recorded.messages))] == [
+        b"known",
+        b"0",
+    ]

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.exc import OperationalError
 
-from protocol.api.messages import HeavyHitterPage
+from protocol.api.messages import HeavyHitter, HeavyHitterPage
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,
     NOISE_ARRAY,
@@ -21,6 +21,7 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 )
 from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
+from server.pages.charts import Bar, Bars, estimate_bars
 from server.pages.estimate_histories import EstimateHistory
 from tests.server.harness import Served, histogram_request, play, study_request
 from tests.server.pages.browsing import page_of, post
@@ -356,3 +357,24 @@ async def test_a_study_states_who_seats_its_devices_and_how_many_may_collude(
 ) -> None:
     study = await served.create(terms=study_request()["terms"] | terms)
     assert sentence in " ".join((await page_of(served, f"/studies/{study}")).split())
+
+
+def test_bars_have_one_axis_from_zero_with_the_threshold_on_it() -> None:
+    def item(estimate: float, low: float, high: float) -> HeavyHitter:
+        return HeavyHitter(item="x", estimate=estimate, standard_error=1, low=low, high=high)
+
+    bars = estimate_bars([item(80, 60, 100), item(10, -5, 25)], threshold=20)
+    assert (bars.axis_end, bars.threshold) == (100, 20)
+    assert bars.bars == (Bar(80, 60, 100), Bar(10, 0, 25))
+    assert estimate_bars([item(10, 9, 11)], threshold=40).axis_end == 40
+    assert estimate_bars([], threshold=5) == Bars((), 5, 100)
+
+
+async def test_a_page_has_a_bar_for_each_item_also_without_scripts(served: Served) -> None:
+    study = await served.create()
+    await play(served, study)
+    await served.until_closed(study)
+    page = await page_of(served, f"/studies/{study}")
+    assert page.count("<rect ") == len(items_in(page)) == 1
+    assert '<rect x="0" y="3" width="100.00" height="10"/>' in page
+    assert '<path class="bound" d="M66.67 0v16"/>' in page  # 4 of 6
