@@ -16,9 +16,7 @@ ROOT = Path(__file__).parents[1]
 EXCEPTIONS = {
     "CHANGELOG.md",
     "docs/cli.md",
-    "docs/data-model.md",
     "docs/hsu2012.md",
-    "docs/operations.md",
     "docs/oracles.md",
     "docs/privacy.md",
     "docs/protocol.md",
