@@ -93,7 +93,9 @@ async def test_invalid_keys_are_counted_audited_and_reported(serve: Serve, sqlit
         assert "text/html" in waits.headers["content-type"]
         assert (await log_in(served, good)).status_code == 303
         trail = await served.store.access.audit_entries(10, None)
-        assert [entry.action for entry in trail][:4] == ["log in", *["bad credential"] * 3]
+        actions = [entry.action for entry in trail]
+        assert actions[0] == "log in"
+        assert actions.count("bad credential") == 1  # a minute and address
         assert all(good not in entry.model_dump_json() for entry in trail)
 
 
