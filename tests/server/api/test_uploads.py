@@ -361,3 +361,21 @@ def test_the_digest_of_a_credential_is_not_shown() -> None:
     entry: Any = None
     for shown in (ParticipantSlot("participant", 1, 2, b"secret"), JoiningDevice(b"secret", entry)):
         assert "secret" not in repr(shown)
+
+
+async def test_long_messages_are_checked_in_a_thread_by_the_same_rules(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bodies above 2^20 bytes are checked in a thread; here all bodies are."""
+    monkeypatch.setattr("server.api.devices.uploads._MAX_INLINE_BYTES", 0)
+    for before, step, kind in (
+        (("share", "check"), "mask", "masked-input"),
+        (("confirm",), "reveal", "unmasking-shares"),
+    ):
+        device = await party.go_but_one(*before, step)
+        body = await device.compute(kind)
+        false = body[:-1] + bytes([body[-1] ^ 1])
+        refused(await device.put(kind, false), 422, "malformed")
+        await device.upload(kind, body)
+        device.record(kind, body)
+    await party.end()

@@ -102,6 +102,20 @@ async def test_a_key_is_valid_for_its_scopes_only(closed: Served) -> None:
         assert path.format(study=study) in refusals[0].subject
 
 
+async def test_only_a_device_joins_and_only_with_json(closed: Served) -> None:
+    study = await study_of(closed, await keyed(closed))
+    path = f"/v1/studies/{study}/rounds/1/participants"
+    others = [scope for scope in ALL_SCOPES if scope is not Permission.TAKE_PART]
+    answer = await closed.client.post(path, json={}, headers=await keyed(closed, *others))
+    assert Permission.TAKE_PART in refused(answer, 403, "forbidden")
+    _, token = await book(closed).create_token("phones", 1, None)
+    head = showing(await enrolled(closed, token, Identity.generate(Random(1))))
+    answer = await closed.client.post(
+        path, content=b"{}", headers=head | {"Content-Type": "text/plain"}
+    )
+    refused(answer, 415, "wrong-media-type")
+
+
 async def test_events_are_for_keys_that_read(closed: Served) -> None:
     head = await keyed(closed)
     study = await study_of(closed, head)
