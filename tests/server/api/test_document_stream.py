@@ -164,14 +164,25 @@ async def test_a_join_is_answered_by_the_roster_of_the_cohort_in_which_the_devic
 ) -> None:
     study, devices = await joined(served)
     path = f"/v1/studies/{study}/rounds/1/participants?wait=10"
-    sent = {"json": devices[0].wish().model_dump(), "headers": devices[0].headers}
-    async with streaming.stream("POST", path, **sent) as response:
-        parts = response.aiter_raw()
-        (slot,) = documents(await anext(parts))
-        assert SlotAssignment.model_validate_json(slot).slot is None
-        assert await seat(served) == [""]
-        (roster,) = documents(b"".join([part async for part in parts]))
-    assert roster == await devices[0].read("roster")
+    waiting = asyncio.Queue[None]()
+
+    async def roster_of(device: Device) -> bytes:
+        sent = {"json": device.wish().model_dump(), "headers": device.headers}
+        async with streaming.stream("POST", path, **sent) as response:
+            parts = response.aiter_raw()
+            (slot,) = documents(await anext(parts))
+            assert SlotAssignment.model_validate_json(slot).slot is None
+            waiting.put_nowait(None)
+            (roster,) = documents(b"".join([part async for part in parts]))
+        return roster
+
+    streams = [asyncio.create_task(roster_of(device)) for device in devices]
+    for _ in devices:
+        await waiting.get()
+    assert await seat(served) == [""]
+    rosters = await asyncio.gather(*streams)
+    assert rosters == [await device.read("roster") for device in devices]
+    assert len(set(rosters)) > 1  # of several cohorts
 
 
 async def test_waiting_joins_hold_no_bodies(served: Served, streaming: httpx.AsyncClient) -> None:
