@@ -72,10 +72,9 @@ _MECHANISMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "tracked, nothing": ("tracked", {"assume": "nothing"}),
     "adaptive-iblt": ("adaptive-iblt", {}),
     "subsampled-iblt": ("subsampled-iblt", {}),
-    # With the words at which these answer.
-    "approximate-histogram": ("approximate-histogram", {"words": 30_000}),
-    "count-sketch": ("count-sketch", {"words": 16_000}),
-    "count-median": ("count-median", {"words": 30_000}),
+    "approximate-histogram": ("approximate-histogram", {}),
+    "count-sketch": ("count-sketch", {}),
+    "count-median": ("count-median", {}),
 }
 _ANY_CONFIDENCE: Final = 1e-9  # with which all items with an estimate are reported
 _COVERED_GOAL: Final = (0.93, 0.97)

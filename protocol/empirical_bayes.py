@@ -17,6 +17,10 @@ them there are, since more items show finer shapes.
 Some virtual items with h ~ 1 / count, as in Zipf's law, decide where there are few items. Estimates
 that are more precise than the grid stay as they are.
 
+Estimates with normal noise, those of sketches and of private reports, exist for all items of a
+domain. Their grid has one more cell for items that nobody holds, and items with nearly equal
+estimates and variances share a row of likelihoods.
+
 Only items with a sampled token are known. If a share p0 of all tokens is sampled, an item of count
 c is known with probability pi = 1 - (1 - p0)^c. So h is fitted to known items, and each of them
 stands for (1 - pi) / pi unknown ones of its count. There may be many more rare items than known
@@ -43,13 +47,20 @@ _MIN_RELATIVE_ERROR = 0.1  # of an estimate that the prior changes
 # 15 with the third root.
 _SMOOTHING_PER_ROOT = 8.0
 _MAX_SMOOTHING_CELLS = 20
+# The same share if errors are normal. 17,576 items by Zipf's law, noise of 40, threshold 50: 71 of
+# the listed ones were expected to be heavy, 72 were; with 1, 105 and 90. 60 heavy items of 100,000:
+# 12 and 13; with 1, 90 and 35.
+_NORMAL_SMOOTHING = 0.25
 _ITERATIONS = 60
 _VIRTUAL_ITEMS = 2.0
 _MIN_COUNT, _MIN_SHARE, _MIN_SHAPE = 0.5, 1e-4, 1e-6
 # Sampled tokens of a known item. With `adaptive-iblt` in growing rounds (web words), items with a
 # sample in a small, early round only had an rms error of 2.3 standard errors, and 1.2 with it.
 _MIN_SAMPLES = 1.0
+_MAX_SQUARED_Z_SCORE = 600.0  # beyond, likelihoods would be zero in all cells
 _OUTSIDE_SHARE = 1e-9  # of the likelihood below the grid, which the first cell keeps
+_BINS_PER_DEVIATION, _LEVELS_PER_E = 16, 10  # of equal normal estimates, and of their deviations
+_LOWEST_BIN = -8 * _BINS_PER_DEVIATION  # nothing is that far below zero
 _DRAWS, _SEED = 1000, 1  # of ranks; a probability of 1/2 has a standard error of 0.016
 
 
@@ -91,7 +102,7 @@ def posterior(counts: Floats, variances: Floats, threshold: float, known_share: 
     largest = 4 * max(float(counts.max()), threshold)
     grid, likelihoods = _likelihoods(distinct[0], distinct[1], largest)
     known = -np.expm1(grid * np.log1p(-min(max(known_share, _MIN_SHARE), 1 - 1e-12)))
-    width = _smoothing_width(counts, variances, threshold)
+    width = _smoothing_width(counts, np.sqrt(variances / counts / threshold), threshold)
     weights = _fit(likelihoods / known, sizes, width)
     is_heavy = grid >= threshold
     means = (weights * grid).sum(axis=1)[rows.reshape(-1)]
@@ -108,10 +119,52 @@ def posterior(counts: Floats, variances: Floats, threshold: float, known_share: 
     )
 
 
+def normal_posterior(
+    counts: Floats, variances: Floats, threshold: float, *, heavy_tail: float = 0.0
+) -> Posterior:
+    """Return the posterior of all items of a domain, whose `counts` have normal errors.
+
+    A share `heavy_tail` of the errors has twice the standard deviation.
+    """
+    if not len(counts):
+        return Posterior(counts, variances, counts)
+    deviations = np.sqrt(np.maximum(variances, 0))
+    is_precise = deviations < _MIN_RELATIVE_ERROR * counts
+    usual = np.maximum(deviations, np.maximum(_MIN_RELATIVE_ERROR * counts, _MIN_COUNT))
+    levels = np.rint(_LEVELS_PER_E * np.log(usual)).astype(np.int64)
+    bins = np.rint(_BINS_PER_DEVIATION * counts * np.exp(-levels / _LEVELS_PER_E))
+    columns = np.stack([levels, np.maximum(bins, _LOWEST_BIN).astype(np.int64)])
+    distinct, rows, sizes = np.unique(columns, axis=1, return_inverse=True, return_counts=True)
+    spread = np.exp(distinct[0] / _LEVELS_PER_E)
+    largest = 4 * max(float(counts.max()), threshold)
+    edges = _grid_edges(largest)
+    grid = np.append(0.0, np.sqrt(edges[1:] * edges[:-1]))
+    z_scores = (distinct[1] / _BINS_PER_DEVIATION)[:, np.newaxis] - grid / spread[:, np.newaxis]
+    squares = np.minimum(z_scores**2, _MAX_SQUARED_Z_SCORE)
+    tail = heavy_tail / 2 * np.exp(-squares / 8)
+    likelihoods = (1 - heavy_tail) * np.exp(-squares / 2) + tail
+    width = _smoothing_width(counts, deviations / threshold, threshold, _NORMAL_SMOOTHING)
+    weights = _fit(likelihoods, sizes, width, zero_cells=1)[:, :, np.newaxis]
+    columns = np.stack([grid, grid**2, grid >= threshold], axis=1)
+    means, squares, heavy = np.einsum("kcx,cy->yk", weights, columns)[:, rows.reshape(-1)]
+    errors = np.maximum(deviations, 1e-9)
+    return Posterior(
+        np.where(is_precise, counts, means),
+        np.where(is_precise, variances, squares - means**2),
+        np.where(is_precise, special.ndtr((counts - threshold) / errors), heavy),
+    )
+
+
+def _grid_edges(largest: float) -> Floats:
+    """Return the edges of cells of counts up to `largest`, uniform in their logarithm."""
+    cells = math.ceil(math.log(largest / _MIN_COUNT) / _CELL_WIDTH)
+    edges: Floats = _MIN_COUNT * np.exp(_CELL_WIDTH * np.arange(cells + 1))
+    return edges
+
+
 def _likelihoods(samples: Floats, shares: Floats, largest: float) -> tuple[Floats, Floats]:
     """Return the grid of counts (c,), and the likelihood of each item in each cell (k, c)."""
-    cells = math.ceil(math.log(largest / _MIN_COUNT) / _CELL_WIDTH)
-    edges = _MIN_COUNT * np.exp(_CELL_WIDTH * np.arange(cells + 1))
+    edges = _grid_edges(largest)
     shapes = np.maximum(samples * (1 - shares), _MIN_SHAPE)[:, np.newaxis]
     unseen = np.maximum(edges - samples[:, np.newaxis], 0)
     below = special.gammainc(shapes, unseen * shares[:, np.newaxis])
@@ -121,17 +174,26 @@ def _likelihoods(samples: Floats, shares: Floats, largest: float) -> tuple[Float
     return np.sqrt(edges[1:] * edges[:-1]), np.diff(below, axis=1)
 
 
-def _smoothing_width(counts: Floats, variances: Floats, threshold: float) -> int:
-    """Return the cells of smoothing: a share of the usual error of items near the threshold."""
+def _smoothing_width(
+    counts: Floats, errors: Floats, threshold: float, share: float | None = None
+) -> int:
+    """Return the cells of smoothing: a `share` of the usual error of items near the threshold.
+
+    `errors` are relative ones, which the estimates would have at the threshold. Without a `share`
+    it is smaller the more items are near it.
+    """
     is_near = (counts > threshold / 2) & (counts < threshold * 2)
-    errors = np.sqrt(variances[is_near]) / counts[is_near]
-    usual = float(np.median(errors)) if is_near.any() else 0.0
-    share = min(1.0, _SMOOTHING_PER_ROOT / math.sqrt(max(1, int(is_near.sum()))))
+    usual = float(np.median(errors[is_near] if is_near.any() else errors))
+    if share is None:
+        share = min(1.0, _SMOOTHING_PER_ROOT / math.sqrt(max(1, int(is_near.sum()))))
     return min(max(1, round(share * usual / _CELL_WIDTH)), _MAX_SMOOTHING_CELLS)
 
 
-def _fit(likelihoods: Floats, sizes: Integers, width: int) -> Floats:
-    """Return the posterior weights of the cells for each item (k, c)."""
+def _fit(likelihoods: Floats, sizes: Integers, width: int, zero_cells: int = 0) -> Floats:
+    """Return the posterior weights of the cells for each item (k, c).
+
+    The first `zero_cells`, for counts of 0, are not smoothed.
+    """
     cells = likelihoods.shape[1]
     zipf = np.exp(-_CELL_WIDTH * np.arange(cells))
     virtual = _VIRTUAL_ITEMS * zipf / zipf.sum()
@@ -140,19 +202,22 @@ def _fit(likelihoods: Floats, sizes: Integers, width: int) -> Floats:
         # Sums without vector products, for which BLAS would start threads on all cores.
         chances = np.einsum("kc,c->k", likelihoods, prior)
         histogram = prior * np.einsum("kc,k->c", likelihoods, sizes / chances)
-        prior = _smooth(histogram + virtual, width)
+        histogram += virtual
+        smooth = _smooth(histogram[zero_cells:], width)
+        prior = np.append(histogram[:zero_cells], smooth) / histogram.sum()
     weights = likelihoods * prior
     normalised: Floats = weights / weights.sum(axis=1, keepdims=True)
     return normalised
 
 
 def _smooth(histogram: Floats, width: int) -> Floats:
-    """Return the normalised `histogram`, smoothed by a Gaussian of `width` cells."""
+    """Return `histogram`, smoothed by a Gaussian of `width` cells, with the same sum."""
     offsets = np.arange(-3 * width, 3 * width + 1)
     kernel = np.exp(-0.5 * (offsets / width) ** 2)
-    smooth = np.convolve(histogram, kernel)[3 * width : 3 * width + len(histogram)]
-    density: Floats = smooth / smooth.sum()
-    return density
+    # Reflected at the ends: what left the grid there would move the rest to its middle.
+    padded = np.pad(histogram, 3 * width, mode="symmetric")
+    smooth: Floats = np.convolve(padded, kernel / kernel.sum(), mode="valid")
+    return smooth
 
 
 def probabilities_of_reaching(counts: Floats, variances: Floats, threshold: float) -> Floats:

@@ -99,12 +99,21 @@ def ranked(estimates: Iterable[Estimate]) -> list[Estimate]:
 
 
 def estimates_of_values(
-    domain: Domain, values: Indices, counts: Floats, variances: Floats
+    domain: Domain,
+    values: Indices,
+    counts: Floats,
+    variances: Floats,
+    probabilities: Floats | None = None,
 ) -> list[Estimate]:
     """Return the ranked estimates of `values`, which are also the indices of their counts."""
     names = domain.names_of(values.astype(np.uint64))
     return ranked(
-        Estimate(name, float(counts[value]), float(variances[value]))
+        Estimate(
+            name,
+            float(counts[value]),
+            float(variances[value]),
+            probability=None if probabilities is None else float(probabilities[value]),
+        )
         for name, value in zip(names, values.tolist(), strict=True)
         if name is not None
     )

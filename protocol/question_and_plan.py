@@ -127,8 +127,7 @@ class Question(PublicModel):
 
     `threshold` is the paper's tau, over all rounds. `contribution` is its m, the largest number of
     items that one device adds to a round. An item is reported if its count reaches the threshold
-    with probability `confidence`; at 1/2 the estimate alone decides. The question
-    of each mechanism adds its fields.
+    with probability `confidence`. The question of each mechanism adds its fields.
     """
 
     mechanism: str

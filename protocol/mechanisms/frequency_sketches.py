@@ -25,13 +25,13 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.domains import Domain
+from protocol.empirical_bayes import decision_threshold, normal_posterior
 from protocol.estimates import (
     CONFIDENCE_LEVEL,
     MAX_SHOWN_ESTIMATES,
     Estimate,
     estimates_of_values,
     normal_interval,
-    reaches_threshold,
 )
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, SumMechanism
@@ -53,8 +53,12 @@ FrequencySketchName = Literal["count-median", "count-sketch"]
 MAX_CANDIDATES = 2**20
 _CELL_COUNT_LIMIT = 2**31
 _EXPECTED_FALSE_POSITIVES = 0.3  # mean number of items of a study that only noise shows
-# Arrays of the study state: the first two by candidate, and the number of devices.
+# Arrays of the study state: the first two by candidate, and the numbers of devices and rounds.
 _SCORES_ARRAY, _VARIANCES_ARRAY, _DEVICES_ARRAY = "scores", "variances", "devices"
+_ROUNDS_ARRAY = "rounds"
+# Share of the errors of one round that have about twice the usual deviation: a median of few rows
+# is not normal. Web words, 3 rounds, 4,000 words: coverage 0.90 without it, and 0.96 with it.
+_HEAVY_TAIL = 0.05
 
 
 class FrequencySketchQuestion(SumQuestion):
@@ -203,8 +207,13 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         sketch, keys = plan.sketch, enumerate_keys(plan.question.domain)
         scores, variances = sketch.read(sketch.counts(total), keys)
         devices = np.array([float(participants)])
-        added = (_SCORES_ARRAY, scores), (_VARIANCES_ARRAY, variances), (_DEVICES_ARRAY, devices)
-        for name, column in added:
+        added = {
+            _SCORES_ARRAY: scores,
+            _VARIANCES_ARRAY: variances,
+            _DEVICES_ARRAY: devices,
+            _ROUNDS_ARRAY: np.ones(1),
+        }
+        for name, column in added.items():
             state = state.with_array(name, state.arrays.get(name, np.zeros(len(column))) + column)
         is_shown = scores > (0 if plan.release is None else 3 * np.sqrt(variances))
         top = np.flatnonzero(is_shown)
@@ -219,10 +228,13 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
     ) -> list[Estimate]:
         scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
         variances = state.arrays.get(_VARIANCES_ARRAY, scores)
-        is_heavy = reaches_threshold(scores, variances, question.threshold, question.confidence)
+        rounds = float(state.arrays.get(_ROUNDS_ARRAY, np.ones(1))[0])
+        threshold = decision_threshold(question.threshold)
+        result = normal_posterior(scores, variances, threshold, heavy_tail=_HEAVY_TAIL / rounds)
+        listed = np.flatnonzero(result.heavy >= question.confidence)
         devices = int(state.arrays.get(_DEVICES_ARRAY, np.zeros(1))[0])
-        possible = np.minimum(scores, question.largest_count(devices))
-        return estimates_of_values(question.domain, np.flatnonzero(is_heavy), possible, variances)
+        means = np.minimum(result.means, question.largest_count(devices))
+        return estimates_of_values(question.domain, listed, means, result.variances, result.heavy)
 
     def confidence_interval(
         self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL

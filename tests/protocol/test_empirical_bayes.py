@@ -52,6 +52,18 @@ def test_of_equal_items_almost_none_is_listed() -> None:
         assert np.abs(result.means - counts).mean() < 7
 
 
+def test_a_few_items_with_one_sample_each_are_not_heavy() -> None:
+    """Each of 38 items has one sample at a share of 1/256, where heavy items would have more.
+
+    If all had 50 tokens, no two samples would be of one item with probability 0.02. Without the
+    reflection at the ends of the grid, each was heavy with probability 0.99.
+    """
+    counts = np.full(38, 256.0)
+    result = posterior(counts, counts * 255, _THRESHOLD, 1 / 256)
+    assert (result.heavy < 0.3).all()
+    assert (result.means < 50).all()
+
+
 def test_expected_numbers_of_heavy_items_are_true() -> None:
     """Sums over 20 studies, of about 1,200 and 400 items."""
     listed, truly, missed, true_missed = 0.0, 0, 0.0, 0

@@ -38,19 +38,18 @@ We differ in the case without a sketch, where the paper repeats the table as oft
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import compress
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from protocol.empirical_bayes import decision_threshold, normal_posterior
 from protocol.estimates import (
     CONFIDENCE_LEVEL,
     Estimate,
     normal_interval,
     ranked,
-    reaches_threshold,
     totals_of_all_rounds,
 )
 from protocol.histograms import Histogram, keyed_histograms
@@ -232,13 +231,18 @@ class ApproximateHistogram(SumMechanism[ApproximateHistogramQuestion, Approximat
         if _SKETCHES_ARRAY in state.arrays and names:
             counts, variances = _estimate_counts(state, question.domain.keys_of(names))
         if question.rule == "theorem":
-            is_reported = np.ones(len(names), np.bool_)
-        else:
-            is_reported = reaches_threshold(
-                counts, variances, question.threshold, question.confidence
+            return ranked(map(Estimate, names, counts.tolist(), variances.tolist()))
+        result = normal_posterior(counts, variances, decision_threshold(question.threshold))
+        listed = (result.heavy >= question.confidence).nonzero()[0].tolist()
+        return ranked(
+            Estimate(
+                names[row],
+                float(result.means[row]),
+                float(result.variances[row]),
+                probability=float(result.heavy[row]),
             )
-        columns = names, counts.tolist(), variances.tolist()
-        return ranked(map(Estimate, *(compress(column, is_reported) for column in columns)))
+            for row in listed
+        )
 
     def confidence_interval(
         self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL

@@ -21,7 +21,8 @@ from typing import Any, Literal, Self, cast, get_args
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values, reaches_threshold
+from protocol.empirical_bayes import decision_threshold, normal_posterior
+from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
 from protocol.numerics.arrays import PackedReports
@@ -156,9 +157,10 @@ class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, Re
     def final_estimates(self, question: DictionaryQuestion, state: StudyState) -> list[Estimate]:
         scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
         variances = state.arrays.get(_VARIANCES_ARRAY, scores)
-        is_heavy = reaches_threshold(scores, variances, question.threshold, question.confidence)
-        capped = np.minimum(scores, state.arrays.get(_REPORTS_ARRAY, np.zeros(1)))
-        return estimates_of_values(question.domain, np.flatnonzero(is_heavy), capped, variances)
+        result = normal_posterior(scores, variances, decision_threshold(question.threshold))
+        listed = np.flatnonzero(result.heavy >= question.confidence)
+        means = np.minimum(result.means, state.arrays.get(_REPORTS_ARRAY, np.zeros(1)))
+        return estimates_of_values(question.domain, listed, means, result.variances, result.heavy)
 
 
 DICTIONARY_MECHANISMS = tuple(

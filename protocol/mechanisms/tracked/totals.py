@@ -17,7 +17,8 @@ item's mean rate m over all blocks. So a segment with S tokens and exposure E ha
 
 The mean rate of an item that appears late is far below its rate then. So the prior is a mixture of
 this gamma distribution and one with a larger mean (`SEGMENT_RATE_FACTORS`): each segment is a sum
-of two terms.
+of two terms. In the segment of all blocks, the mean m is of the same tokens. So its rate is m, with
+the variance m / E, without a prior.
 
 A forward recursion over the end of the first segments, and a backward one over the start of the
 last, weigh all 2^(B-1) divisions of B blocks in time B^2. They give the exact mean and variance of
@@ -174,6 +175,10 @@ class _Segments:
         rates: Floats = (shares * shapes / exposed).sum(axis=0)
         squares = (shares * shapes * (shapes + 1) / exposed**2).sum(axis=0)
         spread = np.maximum(squares - rates**2, 0)
+        # Without a change, the prior's mean is of the same tokens, which would count twice.
+        whole = blocks * (blocks - 1) // 2
+        rates[:, whole] = history.rates
+        spread[:, whole] = history.rates / np.maximum(exposures[:, whole], 1e-9)
         hidden_devices = _segment_sums(hidden)
         return cls(
             blocks, total + special.gammaln(shapes), rates, spread, hidden_devices, dispersion

@@ -55,17 +55,43 @@ def test_what_is_heavy_is_found_over_rounds(name: str) -> None:
 @NAMES
 def test_confidence_decides_what_is_reported_and_changes_no_estimate(name: str) -> None:
     asked, mechanism = question(name, domain=Alphabet(characters="ab", length=2)), MECHANISMS[name]
-    state = EMPTY_STATE.with_array("scores", np.array([100.0, 64.0, 50.0, 40.0]))
+    state = EMPTY_STATE.with_array("scores", np.array([100.0, 64.0, 47.0, 30.0]))
     state = state.with_array("variances", np.full(4, 100.0)).with_array("devices", np.ones(1) * 200)
 
     def reported(confidence: float) -> dict[str, float]:
         sure = asked.model_copy(update={"confidence": confidence})
         return {each.item: each.count for each in mechanism.final_estimates(sure, state)}
 
-    assert reported(0.5) == {"aa": 100, "ab": 64, "ba": 50}
-    assert reported(0.9) == {"aa": 100, "ab": 64}  # 1.28 standard errors of 10 above 50
-    assert reported(0.95) == {"aa": 100}
-    assert set(reported(0.1)) == {"aa", "ab", "ba", "bb"}
+    everything = reported(1e-6)
+    assert set(everything) == {"aa", "ab", "ba", "bb"}
+    assert everything["aa"] == pytest.approx(97, abs=3)  # of four items, few are so frequent
+    for confidence, items in ((0.5, {"aa", "ab"}), (0.97, {"aa"}), (1 - 1e-9, set())):
+        assert reported(confidence) == {item: everything[item] for item in items}
+
+
+@NAMES
+def test_of_items_that_only_noise_shows_almost_none_is_listed(name: str) -> None:
+    """60 of 100,000 items are heavy, and the scores of 10,000 others reach the threshold.
+
+    The number of listed heavy items is the sum of their probabilities, within 4 standard errors.
+    """
+    domain = Alphabet(characters="abcdefghij", length=5)
+    rng = np.random.default_rng(2)
+    truth = np.zeros(10**5)
+    truth[:60] = rng.uniform(50, 200, 60)
+    scores = truth + rng.normal(0, 40, len(truth))
+    assert (scores >= 50).sum() > 10_000
+    state = EMPTY_STATE.with_array("scores", scores).with_array("devices", np.full(1, 1e6))
+    state = state.with_array("variances", np.full(len(scores), 1600.0))
+    state = state.with_array("rounds", np.full(1, 1000.0))
+    asked = question(name, domain=domain, threshold=50)
+    listed = MECHANISMS[name].final_estimates(asked, state)
+    heavy = set(domain.names_of(np.arange(60, dtype=np.uint64)))
+    right = sum(each.item in heavy for each in listed)
+    probabilities = np.array([each.probability for each in listed])
+    assert 5 < len(listed) < 30
+    spread = float((probabilities * (1 - probabilities)).sum()) ** 0.5
+    assert right == pytest.approx(float(probabilities.sum()), abs=4 * spread)
 
 
 @NAMES
@@ -238,9 +264,11 @@ def test_exact_estimates_of_common_items_can_show_a_rare_one() -> None:
     held = [*["aa"] * 40, *["bb"] * 30, *["cc"] * 29, "dd"]
     total = mechanism.encode_sum(plan, [{item: 1} for item in held], seeded(1))
     state = mechanism.decode(plan, total, len(held), EMPTY_STATE).state
-    shown = {each.item: each.count for each in mechanism.final_estimates(asked, state)}
+    # Published estimates are computed from scores, so what scores show may be computed back.
+    scores = dict(zip(domain.decode(enumerate_keys(domain)), state.arrays["scores"], strict=True))
+    shown = {item: score for item, score in scores.items() if score >= 5}
     assert "dd" not in shown
-    # A published estimate is the mean of two cells less the bias, which is the last unknown.
+    # A score is the mean of two cells less the bias, which is the last unknown.
     keys = enumerate_keys(domain)
     items, (cells, _) = domain.decode(keys), plan.sketch.edges(keys)
     means = [(cells == cells[:, [items.index(item)]]).mean(axis=0) for item in shown]

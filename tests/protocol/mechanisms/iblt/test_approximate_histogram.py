@@ -168,8 +168,9 @@ def test_confidence_decides_what_the_practical_rule_reports() -> None:
     sure = MECHANISM.final_estimates(plan.question.model_copy(update={"confidence": 0.99}), state)
     assert 0 < len(sure) < len(usual)
     assert all(each == usual[each.item] for each in sure)
-    limits = {item: each.count - 2.326 * each.variance**0.5 for item, each in usual.items()}
-    assert {each.item for each in sure} == {item for item, low in limits.items() if low >= 30}
+    assert {each.item for each in sure} == {
+        item for item, each in usual.items() if each.probability and each.probability >= 0.99
+    }
 
 
 def test_faults_of_the_sketch_are_reported() -> None:

@@ -30,6 +30,9 @@ def _partition_sums(history: History, change_rates: Floats) -> Iterator[tuple[fl
             hidden = (history.devices - exposed)[start:end].sum()
             rows = seen[start:end].sum(), exposed[start:end].sum(), history.rates[0]
             of_segment, rate, square = _segment(*rows)
+            if not any(changes):  # the mean rate is of the same tokens, and they count once
+                rate = history.rates[0]
+                square = rate**2 + rate / exposed.sum()
             weight += of_segment
             mean += hidden * rate
             variance += hidden * rate + hidden**2 * (square - rate**2)
@@ -66,6 +69,13 @@ def test_the_recursion_equals_the_sum_over_all_divisions_of_the_blocks() -> None
     assert got.variances[0] == pytest.approx(shares @ (variances + means**2) - mean**2)
     # The mean rates of the blocks give the same mean.
     assert ((devices - exposure) * got.rates).sum() == pytest.approx(mean)
+
+
+def test_the_samples_of_a_single_block_count_once() -> None:
+    history = History(np.array([[1.0], [3.0]]), np.full((2, 1), 4.0), np.array([1000.0]))
+    got = segmented_totals(history, np.zeros(1))
+    assert got.totals.tolist() == pytest.approx([250, 750])
+    assert got.variances.tolist() == pytest.approx([250 * 249, 750 * 249])
 
 
 def test_an_item_that_is_always_counted_has_no_error() -> None:
