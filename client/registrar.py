@@ -43,11 +43,11 @@ _ROW_BYTES: Final = KEY_BYTES + SIGNATURE_BYTES
 _SCHEMA: Final = """
 PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS draws (plan BLOB PRIMARY KEY, joiners BLOB, seats BLOB);
-CREATE TABLE IF NOT EXISTS seated (identity BLOB PRIMARY KEY, times INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS seated_in_study (device BLOB PRIMARY KEY, times INTEGER) WITHOUT ROWID;
 """
-_COUNT_DRAW: Final = (
-    "INSERT INTO seated VALUES (?, 1) "
-    "ON CONFLICT (identity) DO UPDATE SET times = times + 1 WHERE times < ?"
+_COUNT_DRAW: Final = (  # a device is the hash of its study's scope and its identity
+    "INSERT INTO seated_in_study VALUES (?, 1) "
+    "ON CONFLICT (device) DO UPDATE SET times = times + 1 WHERE times < ?"
 )
 
 
@@ -69,18 +69,26 @@ class DrawRecord:
         self._connection.executescript(_SCHEMA)
 
     def draw(
-        self, plan_digest: bytes, identities: Sequence[bytes], max_draws: int, rng: Random
+        self,
+        scope: bytes,
+        plan_digest: bytes,
+        identities: Sequence[bytes],
+        max_draws: int,
+        rng: Random,
     ) -> list[int]:
         """Return the numbers of `identities` in a random order, the same one for the same plan.
 
+        `scope` is that of the study for which the identities were enrolled. Draws of other studies
+        do not count, since a device may have the same identity there.
+
         Raises:
             SeatingRefusedError: if the plan was drawn for others, or one of the identities has been
-                drawn `max_draws` times.
+                drawn `max_draws` times in its study.
         """
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")  # another process may have the same file
         try:
-            seats = self._seats(plan_digest, identities, max_draws, rng)
+            seats = self._seats(scope, plan_digest, identities, max_draws, rng)
             execute("COMMIT")
         except BaseException:
             execute("ROLLBACK")
@@ -88,13 +96,18 @@ class DrawRecord:
         return seats
 
     def _seats(
-        self, plan_digest: bytes, identities: Sequence[bytes], max_draws: int, rng: Random
+        self,
+        scope: bytes,
+        plan_digest: bytes,
+        identities: Sequence[bytes],
+        max_draws: int,
+        rng: Random,
     ) -> list[int]:
         joiners = sha256(b"".join(identities)).digest()
         query = "SELECT joiners, seats FROM draws WHERE plan = ?"
         known = self._connection.execute(query, (plan_digest,)).fetchone()
         if known is None:
-            seats = self._new_draw(identities, max_draws, rng)
+            seats = self._new_draw(scope, identities, max_draws, rng)
             row = (plan_digest, joiners, array("Q", seats).tobytes())
             self._connection.execute("INSERT INTO draws VALUES (?, ?, ?)", row)
             return seats
@@ -102,8 +115,10 @@ class DrawRecord:
             raise SeatingRefusedError("other joiners were seated for the same plan before")
         return array("Q", known[1]).tolist()
 
-    def _new_draw(self, identities: Sequence[bytes], max_draws: int, rng: Random) -> list[int]:
-        rows = ((identity, max_draws) for identity in identities)
+    def _new_draw(
+        self, scope: bytes, identities: Sequence[bytes], max_draws: int, rng: Random
+    ) -> list[int]:
+        rows = ((sha256(scope + identity).digest(), max_draws) for identity in identities)
         counted = self._connection.executemany(_COUNT_DRAW, rows).rowcount
         if counted < len(identities):
             raise SeatingRefusedError(
@@ -236,7 +251,7 @@ class Registrar:
                 raise SeatingRefusedError("a joiner was never enrolled by this registrar")
         # By identity, so that the order in which the server shows them makes no other draw.
         joiners = sorted(number_of)
-        seats = self.draws.draw(plan.digest(), joiners, plan.max_draws, self.rng)
+        seats = self.draws.draw(registry.scope, plan.digest(), joiners, plan.max_draws, self.rng)
         seated = [joiners[seat] for seat in seats]
         seated_round = plan.seated_round(len(rows))
         signatures = [

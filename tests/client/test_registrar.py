@@ -31,12 +31,13 @@ from tests.client.mock_transport import MockTransport
 REGISTRAR, SERVER = Identity.of(bytes(range(32))), Identity.of(bytes(range(1, 33)))
 JOINERS = [Identity.of(number.to_bytes(32, "big")).public for number in range(1, 21)]
 TERMS = {"cohorts": 2, "minimum": 8, "cohort_size": 10, "registrar": REGISTRAR.public.hex()}
+SCOPE = bytes(32)
 DRAW_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
 from random import Random
 from client.registrar import DrawRecord
-seats = DrawRecord(Path(sys.argv[1])).draw(b"plan 3", [b"a", b"b", b"c"], 3, Random(3))
+seats = DrawRecord(Path(sys.argv[1])).draw(bytes(32), b"plan 3", [b"a", b"b", b"c"], 3, Random(3))
 print(seats, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -309,28 +310,36 @@ async def test_a_registrar_refuses_rounds_that_would_not_protect_their_devices(
 def test_a_fourth_draw_of_a_device_is_refused_under_any_plan() -> None:
     record, rng = DrawRecord(), Random(1)
     for number in range(MAX_DRAWS):
-        record.draw(b"plan %d" % number, JOINERS, MAX_DRAWS, rng)
+        record.draw(SCOPE, b"plan %d" % number, JOINERS, MAX_DRAWS, rng)
     with pytest.raises(SeatingRefusedError, match="20 of 20 devices were seated 3 times"):
-        record.draw(b"plan 3", JOINERS, MAX_DRAWS, rng)
+        record.draw(SCOPE, b"plan 3", JOINERS, MAX_DRAWS, rng)
     others = [bytes(32), *JOINERS[1:]]
     for _ in range(MAX_DRAWS):
         with pytest.raises(SeatingRefusedError, match="19 of 20"):
-            record.draw(b"plan 4", others, MAX_DRAWS, rng)
-    record.draw(b"plan 5", others[:1], MAX_DRAWS, rng)  # a refused draw counts for nobody
-    assert sorted(record.draw(b"plan 6", JOINERS, MAX_DRAWS + 5, rng)) == list(range(20))
+            record.draw(SCOPE, b"plan 4", others, MAX_DRAWS, rng)
+    record.draw(SCOPE, b"plan 5", others[:1], MAX_DRAWS, rng)  # a refused draw counts for nobody
+    assert sorted(record.draw(SCOPE, b"plan 6", JOINERS, MAX_DRAWS + 5, rng)) == list(range(20))
+
+
+def test_draws_of_another_study_do_not_count() -> None:
+    """Otherwise a device that uses its identity in three studies stops each round of a fourth."""
+    record, rng = DrawRecord(), Random(1)
+    for number in range(MAX_DRAWS):
+        record.draw(SCOPE, b"plan %d" % number, JOINERS, MAX_DRAWS, rng)
+    assert len(record.draw(bytes(31) + b"1", b"plan 3", JOINERS, MAX_DRAWS, rng)) == len(JOINERS)
 
 
 def test_draws_count_after_kill_9(tmp_path: Path) -> None:
     path, abc = tmp_path / "registrar.key.draws", [b"a", b"b", b"c"]
-    DrawRecord(path).draw(b"plan 1", abc, MAX_DRAWS, Random(1))
-    DrawRecord(path).draw(b"plan 2", abc, MAX_DRAWS, Random(2))
+    DrawRecord(path).draw(SCOPE, b"plan 1", abc, MAX_DRAWS, Random(1))
+    DrawRecord(path).draw(SCOPE, b"plan 2", abc, MAX_DRAWS, Random(2))
     killed = subprocess.run(
         [sys.executable, "-c", DRAW_AND_DIE, str(path)], capture_output=True, text=True, check=False
     )
     record = DrawRecord(path)
-    assert str(record.draw(b"plan 3", abc, MAX_DRAWS, Random(9))) == killed.stdout.strip()
+    assert str(record.draw(SCOPE, b"plan 3", abc, MAX_DRAWS, Random(9))) == killed.stdout.strip()
     with pytest.raises(SeatingRefusedError, match="3 times"):
-        record.draw(b"plan 4", abc, MAX_DRAWS, Random(4))
+        record.draw(SCOPE, b"plan 4", abc, MAX_DRAWS, Random(4))
 
 
 def test_a_study_that_asks_every_round_has_a_draw_more_for_each() -> None:

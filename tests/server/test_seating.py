@@ -209,6 +209,20 @@ async def test_a_device_that_was_seated_as_often_as_it_may_be_stops_no_later_rou
         await served.pass_phase(study, number)
 
 
+async def test_a_device_that_was_seated_in_other_studies_stops_no_round(served: Served) -> None:
+    registrar = Registrar(REGISTRAR, DrawRecord())
+    common = Device(served.client, "common", {"ab": 1}, registrar=REGISTRAR)
+    for number in range(4):
+        study = await served.create(terms=SEATED, timeouts=TIMEOUTS, name=f"study {number}")
+        devices = await served.join(study, 8, registrar=REGISTRAR, first=100 * number)
+        common = common.again()
+        await common.join(study, devices[0].view)
+        await served.pass_phase(study)
+        assert await seat(served, registrar) == [""]
+        await together([*devices, common], *STEPS)
+        assert (await served.until_closed(study)).state == "decoded"
+
+
 class LateTransport(httpx.ASGITransport):
     """A transport that delivers the registrar's seats when `passing` is over."""
 
