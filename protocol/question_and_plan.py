@@ -165,6 +165,16 @@ class Question(PublicModel):
         """Return the largest count that one item of `devices` devices, all counted, can have."""
         return float(devices * self.contribution)
 
+    @property
+    def least_counted(self) -> float:
+        """Return a count of one item that four devices with default settings do not reach.
+
+        Such a device gives at most a fifth of the threshold of one item. It is at most the
+        threshold.
+        """
+        copies = min(self.contribution, max(1.0, self.threshold // DEFAULT_MIN_THRESHOLD))
+        return min(self.threshold, DEFAULT_MIN_THRESHOLD * copies)
+
     def canonical(self, item: str) -> str | None:
         """Return the form of `item` that a device counts; None if it is outside the domain."""
         return self.domain.canonical(item)

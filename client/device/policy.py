@@ -21,10 +21,10 @@ from protocol.api.device_messages import packed_report_bytes
 from protocol.api.messages import SlotAssignment
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import (
-    EXACT_ESTIMATE_MECHANISMS,
     REPORT_MECHANISMS,
     SUM_MECHANISMS,
     AnyPlan,
+    may_show_one_device,
 )
 from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
 from secagg.errors import UnsafeRequestError
@@ -97,10 +97,10 @@ class Policy:
         max_round_seconds: how long the device stays in one round.
         repeat_exact: accepts such a study even if it adds no noise. The difference of two sums, of
             which one contains the device and the other does not, then reveals its contribution.
-        accept_exact_estimates: accepts `number-sums`, `count-median` and `count-sketch` without
-            noise. Their estimates can show what one device holds: a device that lies for the
-            analyst lets a segment of one other device pass the threshold, and the cells of a sketch
-            show rare items together with common ones.
+        accept_exact_estimates: accepts `number-sums`, `count-median`, `count-sketch` and
+            `approximate-histogram` with a sketch, all without noise. Their estimates can show what
+            one device holds: a device that lies for the analyst lets a segment of one other device
+            pass the threshold, and the cells of a sketch show rare items together with common ones.
         max_exact_studies: studies of exact sums to which the device gives the items of one
             collection within `exact_period_days`, over all services. The difference of two exact
             sums may reveal its items. A sum with noise is not exact as long as the noise of all
@@ -319,7 +319,7 @@ class Policy:
         if question.confidence < MIN_CONFIDENCE:
             reason = f"reports items by a confidence of {question.confidence:g}"
             yield PolicyError("confidence", f"{reason}, below {MIN_CONFIDENCE:g}")
-        if not self.accept_exact_estimates and question.mechanism in EXACT_ESTIMATE_MECHANISMS:
+        if not self.accept_exact_estimates and may_show_one_device(plan):
             rho = rho_of(plan)
             if rho is not None and not any(self._rho_violations(rho)):
                 return

@@ -103,8 +103,7 @@ _ALL_REPORT_MECHANISMS: tuple[ReportMechanism[Any, Any, Any], ...] = (
     *LINEAR_MECHANISMS,
     PrefixExtensionMechanism(),
 )
-# Estimates of sums without noise that may show what a single device holds.
-EXACT_ESTIMATE_MECHANISMS = frozenset({NumberSums.name, COUNT_MEDIAN.name, COUNT_SKETCH.name})
+_EXACT_ESTIMATES = frozenset({NumberSums.name, COUNT_MEDIAN.name, COUNT_SKETCH.name})
 # Mechanisms that estimate the expected precision and recall of their lists.
 QUALITY_MECHANISMS = tuple(
     name for name, mechanism in SUM_MECHANISMS.items() if isinstance(mechanism, SampledCounts)
@@ -129,3 +128,13 @@ def parse_question(document: Mapping[str, Any]) -> AnyQuestion:
 def parse_plan(document: Mapping[str, Any]) -> AnyPlan:
     """Return the plan in a JSON `document`; ValidationError if it is invalid."""
     return _PLAN_ADAPTER.validate_python(document)
+
+
+def may_show_one_device(plan: AnyPlan) -> bool:
+    """Return whether estimates of sums without noise may show what a single device holds.
+
+    The cells of a sketch have common items together with rare ones, exactly.
+    """
+    if isinstance(plan, ApproximateHistogramPlan):
+        return plan.sketch is not None
+    return plan.mechanism in _EXACT_ESTIMATES

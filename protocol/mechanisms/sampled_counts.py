@@ -26,7 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.empirical_bayes import decision_threshold, posterior
-from protocol.estimates import Estimate, FinalAnswer, ListQuality, estimates_of_rows, flags
+from protocol.estimates import (
+    COUNT_COLUMN,
+    Estimate,
+    FinalAnswer,
+    ListQuality,
+    estimates_of_rows,
+    flags,
+)
 from protocol.mechanism import SumMechanism
 from protocol.numerics.arrays import Floats
 from protocol.question_and_plan import P, Plan, SumQuestion
@@ -129,6 +136,8 @@ class SampledCounts(SumMechanism[SumQ, P]):
     An item is listed if it is heavy with a probability of at least the question's `confidence`,
     given the estimates of all items (`protocol/empirical_bayes.py`). Its estimate is its posterior
     mean, so that items that are listed since they were sampled often by chance are not too high.
+    In the rounds that were read it must have been counted among five devices with default settings:
+    without that, an item of a single device could be listed for the rounds that were not.
     """
 
     def final_estimates(self, question: SumQ, state: StudyState) -> list[Estimate]:
@@ -140,7 +149,9 @@ class SampledCounts(SumMechanism[SumQ, P]):
         counts, variances = self.final_totals(question, state)
         threshold = decision_threshold(question.threshold)
         result = posterior(counts, variances, threshold, self.known_share(state))
-        is_listed = result.heavy >= question.confidence
+        # What was counted, not what rounds that were not read may have had in addition.
+        is_counted = state.column(COUNT_COLUMN) >= question.least_counted
+        is_listed = (result.heavy >= question.confidence) & is_counted
         rows = np.flatnonzero(is_listed)
         means = np.minimum(result.means, question.largest_count(all_devices(state)))
         listed = estimates_of_rows(state, rows, means, result.variances, result.heavy)

@@ -7,8 +7,9 @@ segments, with the total U of the others, varies by
 
     var p  ~  (U^2 var T + T^2 var U) / (T + U)^4
 
-A total below the threshold is not shown, as the count of an item is not, and shares are those among
-the shown segments. Otherwise the difference from all would show it.
+A total below the threshold is not shown, as the count of an item is not, nor one that four devices
+with all of their items could have. Shares are those among the shown segments: otherwise the
+difference from all would show the others.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from protocol.estimates import CONFIDENCE_LEVEL, totals_of_all_rounds
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion
 from protocol.numerics import special
 from protocol.numerics.arrays import Floats, Indices
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
 from protocol.study_state import StudyState
 
 
@@ -47,7 +49,7 @@ def segments_of(domain: BaseDomain) -> tuple[str, ...]:
 
 
 def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, SegmentTotal]:
-    """Return the total of each segment that reaches the threshold of `question`.
+    """Return the total of each segment that reaches the threshold of `question`, of many devices.
 
     Empty if the domain has no segments, or `Mechanism.remembers_all` is false.
     """
@@ -60,7 +62,9 @@ def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, Segmen
     # The variances of the samples themselves: rates over all rounds are for the items one by one.
     state_totals = totals_of_all_rounds(state)
     counts, variances = (_sums(groups, column, len(segments)) for column in state_totals)
-    shown = np.flatnonzero(counts >= question.threshold)
+    devices = min(question.threshold, DEFAULT_MIN_THRESHOLD)
+    least = max(question.threshold, devices * question.contribution)
+    shown = np.flatnonzero(counts >= least)
     counts, variances = counts[shown], variances[shown]
     low, high = mechanism.confidence_interval(counts, variances)
     shares, errors = _shares(counts, variances)

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import (
-    EXACT_ESTIMATE_MECHANISMS,
     REPORT_MECHANISMS,
     SUM_MECHANISMS,
     AnyPlan,
+    may_show_one_device,
 )
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
 from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
@@ -208,7 +208,7 @@ def _refused_by_devices(plan: AnyPlan) -> Iterator[AdviceLine]:
         yield AdviceLine("Registrar", "none", note)
     release = plan.release if isinstance(plan, ReleasePlan) else None
     shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.cohort_size)
-    if plan.mechanism in EXACT_ESTIMATE_MECHANISMS and shares is None:
+    if may_show_one_device(plan) and shares is None:
         yield AdviceLine("Noise", "none", f"may show what one device holds: {note}")
     if release is not None and release.variance:  # they compute what the noise hides
         return

@@ -472,6 +472,7 @@ def test_a_refusal_passes_from_process_to_process() -> None:
         ({"mechanism": "count-sketch"}, True),
         ({"mechanism": "count-sketch", "epsilon": 30, "delta": 1e-6}, True),  # above max_epsilon
         ({"mechanism": "count-sketch", "epsilon": 2, "delta": 1e-6}, False),
+        ({"mechanism": "approximate-histogram"}, True),
         ({"mechanism": "adaptive-iblt"}, False),
     ],
 )

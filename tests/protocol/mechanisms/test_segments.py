@@ -116,3 +116,14 @@ def test_totals_and_shares_of_sampled_items_are_within_their_intervals(
     assert studies >= 24
     assert (hits >= 0.86 * len(errors)).all()
     assert abs(np.mean(errors)) < 5 / math.sqrt(len(errors))
+
+
+@pytest.mark.parametrize("mechanism", ["adaptive-iblt", "subsampled-iblt", "tracked"])
+def test_no_total_is_of_fewer_devices_than_reach_a_threshold(mechanism: str) -> None:
+    """One device with many different items in a segment reaches the threshold of its total."""
+    question = asked(mechanism, DOMAINS["text"], threshold=5, contribution=13, words=60_000)
+    crowd = [{f"{SEGMENTS[n % 2]}:{WORDS[n % 6]}": 1} for n in range(160)]
+    alone = {f"west:{number}": 1 for number in range(13)}
+    assert set(segment_totals(question, run(question, [*crowd, alone], 1, 1))) == {"north", "south"}
+    five = [{f"west:{n}{number}": 1 for number in range(13)} for n in range(5)]
+    assert "west" in segment_totals(question, run(question, [*crowd, *five], 1, 1))

@@ -93,3 +93,34 @@ def test_a_round_that_is_not_read_counts_by_the_rates_of_the_others(
     after = {each.item: each.count for each in which.final_estimates(question, unread.state)}
     # The prior moves an uncertain estimate a little.
     assert after == {"a": pytest.approx(before["a"] * 360 / 60, rel=0.05)}
+
+
+@pytest.mark.parametrize(
+    ("threshold", "rounds", "contribution"), [(5, 5, 1), (20, 20, 1), (20, 9, 4)]
+)
+def test_no_item_of_few_devices_is_listed_for_rounds_that_were_not_read(
+    threshold: int, rounds: int, contribution: int
+) -> None:
+    """One round in many is read, so each of its tokens stands for many.
+
+    A device with default settings gives up to a fifth of the threshold of one item.
+    """
+    asked = {"mechanism": "subsampled-iblt", "threshold": threshold, "contribution": contribution}
+    domain = Utf8(max_bytes=8)
+    question = parse_question(asked | {"words": 900, "domain": domain, "t": 1.0})
+    which = SUM_MECHANISMS["subsampled-iblt"]
+    plan = which.first_plan(question, TERMS, "s", rounds, Random(1))
+    copies = min(contribution, threshold // 5)
+    devices = {f"i{number}": 1 + number % 3 for number in range(24)} | {"common": 20}
+    few = [{item: copies} for item, count in devices.items() for _ in range(count)]
+    many = [{f"{number:03}": 1} for number in range(300)]
+    state = which.decode(plan, which.encode_sum(plan, few, seeded(1)), len(few), EMPTY_STATE).state
+    for number in range(2, rounds + 1):
+        plan = plan.model_copy(update={"round": number})
+        answer = which.decode(plan, which.encode_sum(plan, many, seeded(2)), len(many), state)
+        assert not answer.decoded
+        state = answer.state
+    listed = {each.item for each in which.final_estimates(question, state)}
+    assert listed == {"common"}
+    (weakest,) = which.final_estimates(question, state)
+    assert weakest.count > threshold
