@@ -234,6 +234,17 @@ class ApiKeyRow(IssuedCredential, Base):
     scopes: Mapped[list[str]]
 
 
+class LoginSessionRow(Base):
+    """Session of a browser that logged in with an API key, by the SHA-256 of its secret."""
+
+    __tablename__ = "login_sessions"
+
+    digest: Mapped[bytes] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    created: Mapped[datetime]
+    last_used: Mapped[datetime]
+
+
 class EnrolmentTokenRow(IssuedCredential, Base):
     """Token that lets a limited number of devices in."""
 

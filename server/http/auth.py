@@ -1,7 +1,7 @@
 """Authenticates each request before reading its body.
 
 A closed service gives the same answer to every request without a valid credential, so the answer
-does not reveal which studies exist. Browsers send their key in a cookie, which is only valid for
+does not reveal which studies exist. Browsers send a session in a cookie, which is only valid for
 pages and the event streams that pages follow: requests to the API that another site makes through a
 browser carry no credential.
 """
@@ -21,7 +21,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from protocol.api.credentials import API_KEY_PREFIX, bearer_secret, secret_digest
+from protocol.api.credentials import SESSION_PREFIX, bearer_secret, secret_digest
 from protocol.api.messages import ProblemType
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.repositories.credentials_and_audit import AccessRepository
@@ -30,7 +30,7 @@ from server.http.problem_details import problem_of
 from server.principals import ANONYMOUS, Principal
 from server.settings import Settings
 
-COOKIE_NAME: Final = "blindtally_key"
+COOKIE_NAME: Final = "blindtally_session"
 AUTH_RETRY_AFTER: Final = "10"  # seconds
 _PUBLIC_PATHS: Final = frozenset({"/login", "/healthz", "/readyz", "/docs", "/openapi.json"})
 _ASSET_PREFIX: Final = "/static/"  # public, as the source code is
@@ -130,7 +130,9 @@ class Authenticator:
         key = secret_digest(secret)
         principal = self._principals.get(key)
         if principal is None:
-            principal = await self._access.find_principal(key)
+            is_session = secret.startswith(SESSION_PREFIX)
+            find = self._access.find_session if is_session else self._access.find_principal
+            principal = await find(key)
             if principal is None:
                 self.forget_valid(key)
                 return None
@@ -138,6 +140,13 @@ class Authenticator:
             self.remember_valid(key)
         self.count_request(principal.name)
         return principal
+
+    async def end_session(self, secret: str) -> None:
+        """End a session; other processes may accept it until their caches forget it."""
+        digest = secret_digest(secret)
+        await self._access.end_session(digest)
+        self._principals.pop(digest, None)
+        self.forget_valid(digest)
 
     def count_request(self, name: str) -> None:
         """Count a request of the principal `name`; raises ProblemError if it exceeds the limit."""
@@ -206,11 +215,17 @@ def _bearer_secret(scope: Scope) -> str | None:
     """Return the secret in the header of a request, or in its cookie where that is accepted."""
     headers, path = Headers(scope=scope), scope["path"]
     is_event_stream = scope["method"] == "GET" and _EVENT_STREAM_PATHS.fullmatch(path)
-    if "authorization" in headers or not (is_page(path) or is_event_stream):
-        return bearer_secret(headers.get("authorization"))
-    return bearer_secret(
-        f"Bearer {cookie_parser(headers.get('cookie', '')).get(COOKIE_NAME, '')}", API_KEY_PREFIX
-    )
+    if "authorization" not in headers and (is_page(path) or is_event_stream):
+        return session_secret(headers)
+    secret = bearer_secret(headers.get("authorization"))
+    # A session in a header is refused: other sites cannot set one, but scripts could keep it.
+    return None if secret is None or secret.startswith(SESSION_PREFIX) else secret
+
+
+def session_secret(headers: Headers) -> str | None:
+    """Return the secret of the session in the cookie of a request, or None."""
+    cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE_NAME, "")
+    return bearer_secret(f"Bearer {cookie}", SESSION_PREFIX)
 
 
 def client_address(scope: Scope) -> str:

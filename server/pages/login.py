@@ -1,6 +1,7 @@
-"""Login: exchanges an API key for a cookie that scripts cannot read and other sites cannot send.
+"""Login: exchanges an API key for a session in a cookie.
 
-The cookie is the key itself, so a revoked key is revoked in browsers too.
+Scripts cannot read the cookie, and other sites cannot send it. A session ends by itself
+(`server/db/repositories/credentials_and_audit.py`), by a logout, and with its key.
 """
 
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from starlette.responses import RedirectResponse
 
 from protocol.api.credentials import API_KEY_PREFIX, bearer_secret
 from server.api.dependencies import Caller
-from server.http.auth import COOKIE_NAME, client_address, is_page
+from server.http.auth import COOKIE_NAME, client_address, is_page, session_secret
 from server.pages.page_requests import page_router, read_form
 from server.pages.rendering import PAGE_HEADERS, render
 from server.service import ServiceDep
@@ -50,13 +51,17 @@ async def log_in(request: Request, service: ServiceDep) -> Response:
     origin = f"address {client_address(request.scope)}"
     await service.store.access.record_audit(str(principal), "log in", origin)
     response = RedirectResponse(next_page or "/", 303, PAGE_HEADERS)
-    response.set_cookie(COOKIE_NAME, secret, **_cookie_options(request))
+    session = await service.store.access.start_session(principal.name)
+    response.set_cookie(COOKIE_NAME, session, **_cookie_options(request))
     return response
 
 
 @router.post("/logout")
 async def log_out(request: Request, service: ServiceDep, caller: Caller) -> Response:
-    """Delete the cookie with the key."""
+    """End the session, and delete its cookie."""
+    session = session_secret(request.headers)
+    if session is not None:
+        await service.authenticator.end_session(session)
     await service.store.access.record_audit(
         str(caller), "log out", f"address {client_address(request.scope)}"
     )

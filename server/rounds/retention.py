@@ -60,6 +60,7 @@ class RetentionWorker:
         devices_of = await retention.studies_with_device_rows(ended)
         for study in devices_of:
             await retention.delete_device_rows(study)
+        await retention.delete_login_sessions(now)
         audit = await retention.delete_audit_entries(now - timedelta(days=keep.keep_audit_days))
         if studies or devices_of or audit:
             _log.info(

@@ -5,23 +5,33 @@ from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 
-from sqlalchemy import exists, select, update
+from sqlalchemy import delete, exists, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from protocol.api.credentials import (
     API_KEY_PREFIX,
     ENROLMENT_TOKEN_PREFIX,
+    SESSION_PREFIX,
     new_secret,
     secret_digest,
 )
 from protocol.api.messages import AuditRecord, ProblemType
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.schema import ApiKeyRow, AuditEntryRow, DeviceRow, EnrolmentTokenRow
+from server.db.schema import (
+    ApiKeyRow,
+    AuditEntryRow,
+    DeviceRow,
+    EnrolmentTokenRow,
+    LoginSessionRow,
+)
 from server.errors import ProblemError
 from server.principals import SCOPES, Permission, Principal
 
 _ID_BYTES = 6
+SESSION_IDLE_HOURS = 12
+SESSION_DAYS = 7
+_USE_INTERVAL = timedelta(minutes=5)  # between two records of the use of a session
 COMMAND_LINE_ACTOR = "command line"
 INITIAL_TOKEN_USES = 1_000_000
 
@@ -125,6 +135,48 @@ class AccessRepository(Repository):
         if device is None or device.revoked:
             return None
         return Principal(device.identity, frozenset({Permission.TAKE_PART}), device.identity)
+
+    @write_transaction
+    def start_session(self, session: Session, key: str) -> str:
+        """Store a new session of the API key with this id; return its secret."""
+        secret, now = new_secret(self.rng, SESSION_PREFIX), self.database.now(session)
+        session.add(
+            LoginSessionRow(digest=secret_digest(secret), key=key, created=now, last_used=now)
+        )
+        return secret
+
+    @write_transaction
+    def end_session(self, session: Session, digest: bytes) -> None:
+        session.execute(delete(LoginSessionRow).where(LoginSessionRow.digest == digest))
+
+    async def find_session(self, digest: bytes) -> Principal | None:
+        """Return the owner of the session with this digest, and record its use.
+
+        None if it has ended: by a logout, `SESSION_IDLE_HOURS` after its last use, `SESSION_DAYS`
+        after its start, or with its key.
+        """
+        principal, is_recorded = await self._find_session(digest)
+        if principal is not None and not is_recorded:
+            await self._record_use(digest)
+        return principal
+
+    @read_transaction
+    def _find_session(self, session: Session, digest: bytes) -> tuple[Principal | None, bool]:
+        row, now = session.get(LoginSessionRow, digest), self.database.now(session)
+        idle, age = timedelta(hours=SESSION_IDLE_HOURS), timedelta(days=SESSION_DAYS)
+        if row is None or now >= min(row.last_used + idle, row.created + age):
+            return None, False
+        key = session.get_one(ApiKeyRow, row.key)
+        if not key.is_valid(now):
+            return None, False
+        principal = Principal(key.id, frozenset(map(Permission, key.scopes)))
+        return principal, now - row.last_used < _USE_INTERVAL
+
+    @write_transaction
+    def _record_use(self, session: Session, digest: bytes) -> None:
+        now = self.database.now(session)
+        of_session = LoginSessionRow.digest == digest
+        session.execute(update(LoginSessionRow).where(of_session).values(last_used=now))
 
     @read_transaction
     def is_valid_key(self, session: Session, name: str) -> bool:

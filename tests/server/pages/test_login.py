@@ -1,14 +1,17 @@
-"""Keys in cookies open pages and the streams that pages follow, and nothing else."""
+"""Sessions in cookies open pages and the streams that pages follow, and nothing else."""
 
 from random import SystemRandom
 
 import httpx
+import pytest
+from sqlalchemy import text
 
 from protocol.api.credentials import new_secret
+from server.db.repositories.credentials_and_audit import SESSION_IDLE_HOURS
 from server.http.auth import COOKIE_NAME
 from server.principals import Permission
 from tests.server.conftest import Serve
-from tests.server.credentials import key_of, keyed, showing, study_of
+from tests.server.credentials import ALL_SCOPES, key_of, keyed, showing, study_of
 from tests.server.harness import Served
 from tests.server.pages.browsing import SAME_ORIGIN, post
 
@@ -44,7 +47,7 @@ async def test_a_key_opens_pages_and_streams_by_its_cookie_but_not_the_api(close
     for flag in ("httponly", "samesite=strict", "path=/"):
         assert flag in cookie
     assert "secure" not in cookie  # the request came over HTTP
-    assert closed.client.cookies[COOKIE_NAME] == key
+    assert closed.client.cookies[COOKIE_NAME] != key
     for page in PAGES:
         assert (await closed.client.get(page.format(study=study))).status_code == 200
     events = await closed.client.get(f"/v1/studies/{study}/events")
@@ -53,6 +56,51 @@ async def test_a_key_opens_pages_and_streams_by_its_cookie_but_not_the_api(close
         assert (await closed.client.get(path)).status_code == 401
     stop = await closed.client.post(f"/v1/studies/{study}/stop", headers=SAME_ORIGIN)
     assert stop.status_code == 401
+
+
+async def test_a_session_opens_nothing_of_the_api(closed: Served) -> None:
+    await log_in(closed, await key_of(closed))
+    secret = closed.client.cookies[COOKIE_NAME]
+    session = showing(secret)
+    for path in ("/v1/studies", "/"):
+        assert (await closed.client.get(path, headers=session)).status_code in (401, 303)
+    closed.client.cookies.clear()
+    answer = await log_in(
+        closed, closed.client.cookies.get(COOKIE_NAME) or session["Authorization"]
+    )
+    assert answer.status_code == 401
+
+
+async def test_a_session_ends_by_a_logout_in_every_browser_that_has_it(closed: Served) -> None:
+    await log_in(closed, await key_of(closed))
+    copied = {"Cookie": f"{COOKIE_NAME}={closed.client.cookies[COOKIE_NAME]}"}
+    await post(closed, "/logout")
+    assert (await closed.client.get("/", headers=copied)).status_code == 303
+
+
+@pytest.mark.parametrize(("pause", "uses"), [(SESSION_IDLE_HOURS, 0), (SESSION_IDLE_HOURS - 1, 15)])
+async def test_a_session_ends_without_use_and_after_days(
+    serve: Serve, sqlite_url: str, pause: int, uses: int
+) -> None:
+    async with serve(sqlite_url, open=False, credential_cache_seconds=0.001) as served:
+        await log_in(served, await key_of(served))
+        for _ in range(uses):
+            served.clock.advance(pause * 3600)
+            assert (await served.client.get("/")).status_code == 200
+        served.clock.advance(pause * 3600)
+        assert (await served.client.get("/")).status_code == 303
+        await served.store.retention.delete_login_sessions(served.clock())
+        with served.store.database.engine.connect() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM login_sessions")) == 0
+
+
+async def test_a_session_ends_with_its_key(serve: Serve, sqlite_url: str) -> None:
+    async with serve(sqlite_url, open=False, credential_cache_seconds=0.001) as served:
+        name, key = await served.store.access.create_key("test", ALL_SCOPES, None)
+        await log_in(served, key)
+        assert (await served.client.get("/")).status_code == 200
+        await served.store.access.revoke(name)
+        assert (await served.client.get("/")).status_code == 303
 
 
 async def test_a_cookie_does_not_stand_in_for_a_bad_header(closed: Served) -> None:
@@ -105,7 +153,7 @@ async def test_an_enrolment_token_or_a_devices_credential_is_not_a_key(closed: S
         assert (await log_in(closed, secret)).status_code == 401
 
 
-async def test_logging_out_forgets_the_key_and_is_audited(closed: Served) -> None:
+async def test_logging_out_deletes_the_cookie_and_is_audited(closed: Served) -> None:
     await log_in(closed, await key_of(closed))
     answer = await post(closed, "/logout")
     assert answer.headers["location"] == "/login"
