@@ -99,6 +99,7 @@ async def run_service(
                 orchestrator.heartbeat.run,
                 poll_events,
                 retention.run,
+                database.measure_size,
             ):
                 try:
                     yield Service(

@@ -16,11 +16,12 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from math import ceil
+from pathlib import Path
 from time import monotonic
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -61,6 +62,7 @@ _EVENTS_KEY = "events"  # in the `info` of a session
 _READER_THREADS = 6  # they wait for the database, not for the processor
 _WRITER_THREADS = 10  # for PostgreSQL, whose writers wait for the commits of others
 _MAX_ATTEMPTS = 5  # of a transaction that PostgreSQL rolls back because of others
+_SIZE_SECONDS = 60.0  # between two measurements of the database
 # After these times a silent server counts as dead, so that no thread waits forever.
 _KEEPALIVE_OPTIONS = {
     "keepalives_idle": 10,
@@ -134,6 +136,7 @@ class Database:
         self.metrics = metrics or Metrics()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.refuses_writes = False
+        self.metrics.refuses_writes.set_function(lambda: self.refuses_writes)
         self._outages = OutageLog()
         self.before_announcement: Callable[[Collection[str]], None] = lambda _channels: None
         self.on_announcement: Callable[[Collection[str]], None] = lambda _channels: None
@@ -254,6 +257,20 @@ class Database:
                 self.metrics.database_errors.labels(type(error).__name__).inc()
                 raise
             self._outages.on_success()
+
+    async def measure_size(self) -> None:
+        """Record the size of the database, once a minute until cancelled."""
+        while True:
+            with suppress(SQLAlchemyError, OSError):  # an outage: the last size stays
+                self.metrics.database_bytes.set(await self._size_bytes())
+            await asyncio.sleep(_SIZE_SECONDS)
+
+    async def _size_bytes(self) -> int:
+        if self.is_sqlite:
+            files = (Path(f"{self.url.database}{suffix}") for suffix in ("", "-wal"))
+            return sum(file.stat().st_size for file in files if file.exists())
+        size = select(func.pg_database_size(func.current_database()))
+        return await self.read(lambda session: session.execute(size).scalar_one())
 
     async def close(self) -> None:
         """Finish running transactions, and close all connections."""

@@ -42,6 +42,7 @@ class ConnectionCounter:
         self._maximum = maximum
         self._is_proxy = is_proxy
         self._metrics = metrics
+        metrics.connections_limit.set(maximum)
         self._open = 0
         self._by_address = Counter[str]()
         self._next_log = 0.0

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
+from typing import get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,9 +18,11 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
 )
 
-from protocol.api.events import Event, EventKind
+from protocol.api.events import Event, EventKind, FailureCause
+from protocol.api.messages import RoundState
 from protocol.api.phases import JOINING_PHASES, Phase, PhaseStatus
 
 _TRANSACTION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -27,6 +30,9 @@ _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _MINUTES = (60, 120, 300, 600, 1800, 3600, 6 * 3600)
 _PHASE_AND_JOB_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, *_MINUTES)
 _THRESHOLD_BUCKETS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000)
+
+# A `_created` series for each other one: no alert reads them.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
@@ -63,6 +69,11 @@ class Metrics:
         )
         self.connections = Gauge(
             "blindtally_connections", "Open connections of clients.", registry=self.registry
+        )
+        self.connections_limit = Gauge(
+            "blindtally_connections_limit",
+            "Connections that may be open at a time.",
+            registry=self.registry,
         )
         self.refused_connections = counter(
             "blindtally_connections_refused_total",
@@ -102,6 +113,14 @@ class Metrics:
         self.closed_rounds = counter(
             "blindtally_rounds_closed_total", "Closed rounds, by final state.", ("state",)
         )
+        # Alerts could not see a first failure as an increase of a series that did not exist before.
+        for phase in Phase:
+            if not phase.is_over:
+                for cause in FailureCause:
+                    self.failed_cohorts.labels(phase.value, cause.value)
+        for state in get_args(RoundState):
+            if state != "running":
+                self.closed_rounds.labels(state)
         self.thresholds = histogram(
             "blindtally_sampling_threshold",
             "Threshold t of threshold sampling in opened rounds.",
@@ -145,6 +164,13 @@ class Metrics:
             "Transactions that were rolled back.",
             ("error",),
             registry=self.registry,
+        )
+        self.refuses_writes = gauge(
+            "blindtally_database_refuses_writes",
+            "1 since the database refused a write until it accepts one, otherwise 0.",
+        )
+        self.database_bytes = gauge(
+            "blindtally_database_size_bytes", "Size of the database on its disk."
         )
 
     def count_request(

@@ -1,5 +1,6 @@
 """Metrics: each event counts once, and the document lists every metric."""
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -153,6 +154,24 @@ def _labels(labels: dict[str, str]) -> tuple[str, ...]:
 
 def vars_of(metrics: Metrics) -> list:
     return [value for value in vars(metrics).values() if hasattr(value, "_labelnames")]
+
+
+async def test_no_series_states_when_another_was_made(served: Served) -> None:
+    await served.client.get("/healthz")
+    for media_type in ("text/plain", "application/openmetrics-text"):
+        answer = await served.client.get("/metrics", headers={"Accept": media_type})
+        assert "_created" not in answer.text
+
+
+async def test_refused_writes_and_the_size_of_the_database_are_shown(each_served: Served) -> None:
+    seen = await scrape(each_served)
+    while not seen["database_size_bytes", ()]:  # it is being measured
+        await asyncio.sleep(0.01)
+        seen = await scrape(each_served)
+    assert seen["database_refuses_writes", ()] == 0
+    assert 1e4 < seen["database_size_bytes", ()] < 1e8
+    each_served.service.store.database.refuses_writes = True
+    assert (await scrape(each_served))["database_refuses_writes", ()] == 1
 
 
 async def test_an_invalid_version_gets_the_usual_form(served: Served) -> None:
