@@ -18,6 +18,7 @@ from sqlalchemy import create_engine, func, select
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from blindtally.console.environment import PREFIX, unknown_variables
 from blindtally.console.errors import setting_faults
 from client.extras_installation import install_command
 from server.db import migrations
@@ -26,12 +27,6 @@ from server.settings import Settings
 
 CheckState: TypeAlias = Literal["ok", "warning", "error"]
 
-_PREFIX: Final = "BLINDTALLY_"
-# Variables that other programs read: the commands, compose and the tests.
-_OTHER_VARIABLES: Final = (
-    *("API_KEY", "ENROLMENT_TOKEN", "REPLICAS", "TAG"),
-    *("CHROMIUM", "COMPOSE", "EXAMPLES"),
-)
 _TIMEOUT_SECONDS: Final = 5
 _MAX_CLOCK_OFFSET_SECONDS: Final = 5.0
 _LOW_DISK_BYTES, _CRITICAL_DISK_BYTES = 2 * 10**9, 2 * 10**8
@@ -109,12 +104,14 @@ def check_settings(flags: Mapping[str, Any]) -> tuple[Settings | None, Check]:
     except ValidationError as error:
         detail = "; ".join(setting_faults(error, Settings))
         return None, Check("settings", "error", detail, "correct the variable, or unset it")
-    known = {_PREFIX + name.upper() for name in (*Settings.model_fields, *_OTHER_VARIABLES)}
-    names = sorted(name for name in os.environ if name.upper().startswith(_PREFIX))
-    unknown = [name for name in names if name.upper() not in known]
+    unknown = unknown_variables(os.environ)
     if unknown:
         advice = "correct the name, or unset it: docs/cli.md lists the variables"
-        return values, Check("settings", "warning", f"unknown: {', '.join(unknown)}", advice)
+        named = ", ".join(
+            f"{name} (did you mean {near}?)" if near else name for name, near in unknown.items()
+        )
+        return values, Check("settings", "warning", f"unknown: {named}", advice)
+    names = [name for name in os.environ if name.upper().startswith(PREFIX)]
     return values, Check("settings", "ok", f"{len(names)} in the environment")
 
 

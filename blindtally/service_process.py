@@ -5,6 +5,7 @@ Randomness is the system's, and the clock is the database's.
 
 import asyncio
 import gc
+import os
 import resource
 import socket
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import structlog
 import typer
@@ -23,6 +24,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
 from blindtally.planning.study_form_predictions import predict
 from client.extras_installation import install_command
@@ -51,8 +53,11 @@ def run_service(
     Raises:
         typer.Exit: if a setting is invalid, or the service cannot start.
     """
-    settings = _load_settings(flags)
     logs.configure(as_json=as_json, level=log_level)
+    settings = _load_settings(flags)
+    for name, nearest in unknown_variables(os.environ).items():
+        hint = {"did_you_mean": nearest} if nearest else {}
+        structlog.get_logger(__name__).warning("unknown environment variable", name=name, **hint)
     _check_access(settings, has_keys=_upgrade_database(settings))
     provider = _trace_provider()
     app = create_app(settings, None, SystemRandom(), provider, predict)
@@ -99,9 +104,7 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     try:
         config.load()
     except OSError as error:  # including those of ssl
-        raise exit_with_error(
-            f"the certificate or its key cannot be used: {error}", code=1
-        ) from None
+        raise _refusal(f"the certificate or its key cannot be used: {error}", code=1) from None
     return config
 
 
@@ -123,8 +126,24 @@ def _load_settings(flags: Mapping[str, str | int | Path | None]) -> Settings:
         return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         for line in setting_faults(error, Settings):
-            typer.echo(line, err=True)
+            _print_note(line, "error")
         raise typer.Exit(2) from None
+
+
+def _print_note(text: str, level: Literal["info", "warning", "error"]) -> None:
+    """Print a line for people to standard error, or as an event of a JSON log."""
+    if logs.are_json():
+        getattr(structlog.get_logger(__name__), level)(text)
+    else:
+        typer.echo(text, err=True)
+
+
+def _refusal(text: str, code: int = 2) -> typer.Exit:
+    """Print the reason why the service does not start, and return the exit with this code."""
+    if not logs.are_json():
+        return exit_with_error(text, code)
+    _print_note(text, "error")
+    return typer.Exit(code)
 
 
 def _trace_provider() -> "Sdk | None":
@@ -143,21 +162,21 @@ def _check_access(settings: Settings, *, has_keys: bool) -> None:
     """Refuse to serve other machines without credentials; warn if all is open or no key exists."""
     if settings.open:
         if not _is_loopback(settings.host):
-            raise exit_with_error(
+            raise _refusal(
                 "--open serves all clients that can connect, so it is not possible on "
                 f"{settings.host}, only on 127.0.0.1, ::1 or localhost; make keys with "
                 "`blindtally keys create` instead"
             )
-        typer.echo(
+        _print_note(
             "open: all clients that reach this address may create and read studies, and one "
             "program can take all slots of a round unless its study has a registrar",
-            err=True,
+            "warning",
         )
     elif not has_keys:
-        typer.echo(
+        _print_note(
             "no key exists yet: make one with `blindtally keys create NAME`, "
             "or serve with --open for a trial on this machine",
-            err=True,
+            "warning",
         )
 
 
@@ -195,7 +214,7 @@ def _upgrade_database(settings: Settings) -> bool:
         return asyncio.run(upgrade())
     except (migrations.UnknownSchemaError, DatabaseInUseError, SQLAlchemyError, OSError) as error:
         reason = getattr(error, "orig", None) or error
-        raise exit_with_error(f"the database cannot be used: {reason}", code=1) from None
+        raise _refusal(f"the database cannot be used: {reason}", code=1) from None
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -204,7 +223,7 @@ def _listen(settings: Settings) -> socket.socket:
         return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         address = f"{settings.host}:{settings.port}"
-        raise exit_with_error(f"cannot listen on {address}: {error}", code=1) from None
+        raise _refusal(f"cannot listen on {address}: {error}", code=1) from None
 
 
 class _AnnouncingServer(uvicorn.Server):
@@ -221,7 +240,11 @@ class _AnnouncingServer(uvicorn.Server):
             shown = f"[{host}]" if ":" in host else host
             scheme = "https" if self.config.is_ssl else "http"
             gc.freeze()  # modules and routes stay: looking for garbage in them takes 0.1 s
-            typer.echo(f"blindtally serves {scheme}://{shown}:{port}")
+            text = f"blindtally serves {scheme}://{shown}:{port}"
+            if logs.are_json():
+                _print_note(text, "info")
+            else:
+                typer.echo(text)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.service.notifier.shut_down()

@@ -59,8 +59,8 @@ def serve(
 ) -> None:
     """Serve studies to analysts and devices, until Ctrl-C.
 
-    Prints one line, `blindtally serves URL`, when it is ready. Everything that was acknowledged is
-    in the database: after a kill and a new start, running studies go on.
+    Prints one line, `blindtally serves URL`, when it is ready; --log json logs it. Everything that
+    was acknowledged is in the database: after a kill and a new start, running studies go on.
 
     Flags have the environment variables shown. docs/cli.md has all other settings, among them
     BLINDTALLY_DATABASE_TIMEOUT_SECONDS, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_MAX_JSON_BYTES,

@@ -71,6 +71,7 @@ _DESCRIPTIONS = {
     415: "The body has the wrong media type.",
     422: "Malformed: `errors` lists every fault of a document.",
     429: "Too many requests, or too many refused requests: try again after Retry-After.",
+    431: "The headers or the address are too large.",
     500: "A fault of the service.",
     503: "The database is busy or unavailable. Nothing was changed; try again after Retry-After.",
 }

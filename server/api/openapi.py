@@ -53,6 +53,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
                 operation["responses"] = {
                     str(status): response for status, response in of_auth
                 } | operation["responses"]
+            operation["responses"]["431"] = problem_responses(431)[431]
             _describe_problems(operation["responses"])
             _describe_credential(path, operation)
             _add_example(operation)

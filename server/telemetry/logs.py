@@ -7,6 +7,8 @@ messages of devices.
 
 import logging
 import sys
+import threading
+from types import TracebackType
 from typing import Any, Final
 
 import structlog
@@ -44,6 +46,28 @@ def configure(*, as_json: bool, level: str = "info") -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+    if as_json:
+        logging.captureWarnings(True)
+        sys.excepthook = _log_crash
+        threading.excepthook = lambda crash: _log_crash(
+            crash.exc_type, crash.exc_value, crash.exc_traceback
+        )
+        sys.unraisablehook = lambda crash: _log_crash(
+            crash.exc_type, crash.exc_value, crash.exc_traceback
+        )
+
+
+def are_json() -> bool:
+    """Return whether `configure` chose JSON."""
+    renderer = structlog.get_config()["processors"][-1]
+    return isinstance(renderer, structlog.processors.JSONRenderer)
+
+
+def _log_crash(
+    kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None
+) -> None:
+    log = structlog.get_logger(__name__)
+    log.critical("unexpected error", exc_info=(kind, error or kind(), traceback))
 
 
 def bind_log_fields(**names: str | int) -> None:

@@ -1,6 +1,7 @@
 """The service as a process, stopped with Ctrl-C and by its supervisor."""
 
 import asyncio
+import json
 import re
 import signal
 import subprocess
@@ -135,3 +136,25 @@ async def test_a_device_whose_upload_a_shutdown_cuts_off_is_asked_to_retry(
         assert ProblemType.UNAVAILABLE in answer
         assert await asyncio.to_thread(process.popen.wait, 10) == -signal.SIGTERM
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [("--open", "--port", "0"), ("--host", "::", "--open")])
+def test_each_line_of_a_json_log_is_json(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("BLINDTALLY_MAX_JSON_BYTE", "2000")
+    command = [sys.executable, "-m", "blindtally", "serve", "--log", "json", *flags]
+    with subprocess.Popen(
+        [*command, "--database", sqlite_url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as popen:
+        assert popen.stdout is not None
+        events = []
+        for line in popen.stdout:
+            events.append(json.loads(line))
+            if events[-1]["event"].startswith("blindtally serves http://127.0.0.1:"):
+                popen.send_signal(signal.SIGINT)
+    assert events[0]["did_you_mean"] == "BLINDTALLY_MAX_JSON_BYTES"
+    assert (popen.returncode, events[-1]["level"]) in [(0, "info"), (2, "error")]

@@ -60,7 +60,10 @@ def test_a_setting_that_is_wrong_or_unknown_is_named() -> None:
     assert "database" not in checks  # whose settings are unknown
     _, checks = doctor(BLINDTALLY_DATABASE="sqlite:///x.db")  # the variable is ..._URL
     assert checks["settings"]["state"] == "warning"
-    assert "unknown: BLINDTALLY_DATABASE" in checks["settings"]["detail"]
+    assert (
+        "unknown: BLINDTALLY_DATABASE (did you mean BLINDTALLY_DATABASE_URL?)"
+        in checks["settings"]["detail"]
+    )
 
 
 def database(url: str) -> Check:

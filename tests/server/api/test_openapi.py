@@ -33,6 +33,10 @@ async def test_every_refusal_is_documented_as_a_problem(document: dict[str, Any]
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
+async def test_every_operation_may_refuse_large_headers(document: dict[str, Any]) -> None:
+    assert all("431" in operation["responses"] for _, operation in operations(document))
+
+
 async def test_each_document_has_an_example_that_its_model_accepts(
     document: dict[str, Any],
 ) -> None:
