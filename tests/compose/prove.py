@@ -2,12 +2,13 @@
 
     python -m tests.compose.prove
 
-Builds the images, starts all services, waits until a cohort of a later round has received some
-masked inputs but not all, kills one replica with SIGKILL and leaves it dead. The fleet must then
-reach the end of its study with the other replica alone. Each round's sum must equal the sum of its
-vectors, which the fleet knows and the server does not. All services must stop on request, before
-the engine kills them, and are removed. Then two workers of Dask share a simulation and one of them
-is killed during its work: the result must be that of one process.
+Builds the images, starts all services, and freezes one replica for some seconds, in which the proxy
+must use the other one. It waits until a cohort of a later round has received some masked inputs but
+not all, kills the replica with SIGKILL and leaves it dead. The fleet must then reach the end of its
+study with the other replica alone. Each round's sum must equal the sum of its vectors, which the
+fleet knows and the server does not. All services must stop on request, before the engine kills
+them, and are removed. Then two workers of Dask share a simulation and one of them is killed during
+its work: the result must be that of one process.
 
 If no engine runs, root starts one (`tests/compose/engine.py`) and builds stand-ins for the images
 that cannot be pulled (`tests/compose/stand_ins.py`). Only the images remain, 3 GB in the cache
@@ -173,6 +174,7 @@ def prove(compose: Compose) -> None:
         compose("up", "--build", "--detach")
         check_users(compose)
         killed, survivor = compose.containers("server")
+        freeze(compose, killed)
         number = kill_in_mid_round(compose, killed)
         await_the_end(compose)
         check_sums(compose)
@@ -262,6 +264,17 @@ def check_users(compose: Compose) -> None:
             if allowed is None or int(allowed[1], 16):
                 raise Unproved(f"{container} has capabilities: {allowed}")
     say("no container runs as root or has a capability")
+
+
+def freeze(compose: Compose, replica: str) -> None:
+    """Freeze `replica` for a time: the proxy must send it no requests after four seconds."""
+    compose.docker("pause", replica)
+    time.sleep(5)
+    for _ in range(20):
+        with urllib.request.urlopen(f"http://127.0.0.1:{compose.port}/readyz", timeout=1.5):
+            pass
+    compose.docker("unpause", replica)
+    say(f"froze {replica} for five seconds, after which the proxy did not use it")
 
 
 def kill_in_mid_round(compose: Compose, replica: str) -> int:

@@ -84,6 +84,25 @@ def test_services_hold_no_rights(name: str) -> None:
         assert service["user"] in {"postgres", "haproxy"}
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_are_limited(name: str) -> None:
+    service = SERVICES[name]
+    assert re.fullmatch(r"2g|512m", service["mem_limit"])
+    assert service["cpus"] <= 1  # or an engine with one core refuses the file
+    assert service["pids_limit"] <= 256
+
+
+def test_a_frozen_replica_leaves_the_proxy_within_four_seconds() -> None:
+    text = (ROOT / "deploy" / "haproxy.cfg").read_text()
+    (timeout,) = re.findall(r"^ *timeout check (\d+)ms", text, re.MULTILINE)
+    ((interval, checks),) = re.findall(
+        r"^ *default-server .* inter (\d+)s fall (\d+)", text, re.MULTILINE
+    )
+    assert int(interval) + int(checks) * int(timeout) / 1000 <= 4
+    assert "on-marked-down shutdown-sessions" in text
+    assert "option redispatch 1" in text
+
+
 def test_only_the_proxy_is_reached_from_outside_and_only_from_this_machine() -> None:
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
     assert all(port.startswith("127.0.0.1:") for port in SERVICES["proxy"]["ports"])
