@@ -115,14 +115,14 @@ class Study:
 
     def heavy_hitters(self) -> ResultTable[HeavyHitter]:
         """Return the items found so far, most frequent first."""
-        return self._sender.table(requests.heavy_hitters(self.id))
+        return self._sender.table(requests.heavy_hitters(self.view))
 
     def top(self, k: int, *, threshold: float | None = None) -> ResultTable[HeavyHitter]:
         """Return the `k` most frequent items, with the probability that each is among them.
 
         With `threshold`, only items that reach it; it is at least the study's.
         """
-        return self._sender.send(requests.top_items(self.id, k, threshold))
+        return self._sender.send(requests.top_items(self.view, k, threshold))
 
     def list_quality(self) -> ListQuality | None:
         """Return the expected precision of the heavy hitters, and what the list does not show.

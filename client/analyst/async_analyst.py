@@ -114,14 +114,14 @@ class AsyncStudy:
 
     async def heavy_hitters(self) -> ResultTable[HeavyHitter]:
         """Return the items found so far, most frequent first."""
-        return await self._sender.table(requests.heavy_hitters(self.id))
+        return await self._sender.table(requests.heavy_hitters(self.view))
 
     async def top(self, k: int, *, threshold: float | None = None) -> ResultTable[HeavyHitter]:
         """Return the `k` most frequent items, with the probability that each is among them.
 
         With `threshold`, only items that reach it; it is at least the study's.
         """
-        return await self._sender.send(requests.top_items(self.id, k, threshold))
+        return await self._sender.send(requests.top_items(self.view, k, threshold))
 
     async def list_quality(self) -> ListQuality | None:
         """Return the expected precision of the heavy hitters, and what the list does not show.

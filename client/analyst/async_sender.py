@@ -60,7 +60,8 @@ class AsyncSender:
                 return
 
     async def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
-        return ResultTable([row async for row in self.rows(listing)], listing.columns)
+        rows = [row async for row in self.rows(listing)]
+        return ResultTable(rows, listing.columns, listing.threshold)
 
     async def events(self, cursor: EventCursor) -> AsyncIterator[Event]:
         """Yield events as they happen, until the study ends.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from secrets import token_urlsafe
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
@@ -89,12 +89,16 @@ class ApiRequest(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class PagedRequest(Generic[T]):
-    """A list in pages after row `after`; `parse` returns a page's rows and the next `after`."""
+    """A list in pages after row `after`; `parse` returns a page's rows and the next `after`.
+
+    `threshold` is that of a list of heavy hitters.
+    """
 
     path: str
     parse: Callable[[bytes], tuple[Sequence[T], str | int | None]]
     columns: tuple[str, ...]
     after: str | int | None = None
+    threshold: float | None = None
 
     def page(self, after: str | int | None) -> ApiRequest[tuple[Sequence[T], str | int | None]]:
         return ApiRequest("GET", self.path, self.parse, {} if after is None else {"after": after})
@@ -228,20 +232,24 @@ def rounds(study: str, after: int = 0) -> PagedRequest[RoundView]:
     return _listing(path("studies", study, "rounds"), RoundPage, "rounds", ROUND_COLUMNS, after)
 
 
-def heavy_hitters(study: str) -> PagedRequest[HeavyHitter]:
+def heavy_hitters(study: StudyView) -> PagedRequest[HeavyHitter]:
     """Return the request of a study's heavy hitters, most frequent first."""
-    url = path("studies", study, "heavy-hitters")
-    return _listing(url, HeavyHitterPage, "heavy_hitters", HEAVY_HITTER_COLUMNS)
+    url = path("studies", study.id, "heavy-hitters")
+    listing = _listing(url, HeavyHitterPage, "heavy_hitters", HEAVY_HITTER_COLUMNS)
+    return replace(listing, threshold=study.question.threshold)
 
 
-def top_items(study: str, k: int, threshold: float | None) -> ApiRequest[ResultTable[HeavyHitter]]:
+def top_items(
+    study: StudyView, k: int, threshold: float | None
+) -> ApiRequest[ResultTable[HeavyHitter]]:
     """Return the request of the `k` most frequent items that reach a threshold."""
+    listed_from = study.question.threshold if threshold is None else threshold
 
     def parse(body: bytes) -> ResultTable[HeavyHitter]:
         page = HeavyHitterPage.model_validate_json(body)
-        return ResultTable(page.heavy_hitters, TOP_COLUMNS)
+        return ResultTable(page.heavy_hitters, TOP_COLUMNS, listed_from)
 
-    url = path("studies", study, "heavy-hitters")
+    url = path("studies", study.id, "heavy-hitters")
     return ApiRequest("GET", url, parse, _given(top=k, threshold=threshold))
 
 

@@ -1,4 +1,4 @@
-"""Table of result rows, which is also a data frame, an Arrow stream and HTML."""
+"""Table of result rows, which is also a data frame, an Arrow stream, HTML and a bar chart."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -9,20 +9,28 @@ from pydantic import BaseModel
 from client.extras_installation import install_command
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from pandas import DataFrame
     from pyarrow import Table
 
 _MAX_HTML_ROWS: Final = 100
+_DEFAULT_BARS: Final = 20
 
 T = TypeVar("T")
 
 
 class ResultTable(Sequence[T]):
-    """Rows in order; `columns` are the attributes of a row that a data frame shows."""
+    """Rows in order; `columns` are the attributes of a row that a data frame shows.
 
-    def __init__(self, rows: Iterable[T], columns: Iterable[str]) -> None:
+    `threshold` is the count from which a row of heavy hitters is listed, None in other tables.
+    """
+
+    def __init__(
+        self, rows: Iterable[T], columns: Iterable[str], threshold: float | None = None
+    ) -> None:
         self._rows = tuple(rows)
         self.columns = tuple(columns)
+        self.threshold = threshold
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -30,7 +38,7 @@ class ResultTable(Sequence[T]):
     def __getitem__(self, index: slice) -> "ResultTable[T]": ...
     def __getitem__(self, index: int | slice) -> "T | ResultTable[T]":
         if isinstance(index, slice):
-            return ResultTable(self._rows[index], self.columns)
+            return ResultTable(self._rows[index], self.columns, self.threshold)
         return self._rows[index]
 
     def __len__(self) -> int:
@@ -86,6 +94,19 @@ class ResultTable(Sequence[T]):
         except ImportError as error:
             raise ImportError(f"data frames need pandas: {install_command('pandas')}") from error
         return DataFrame(self._records, columns=list(self.columns))
+
+    def plot(self, top: int = _DEFAULT_BARS, *, axes: "Axes | None" = None) -> "Axes":
+        """Draw the first `top` rows as horizontal bars with 95% whiskers, and the threshold.
+
+        The chart is drawn on `axes`, by default those of a new figure of pyplot.
+
+        Raises:
+            ImportError: if matplotlib is not installed; names the command that installs it.
+            ValueError: if the rows have no numbers with intervals.
+        """
+        from client.analyst.bar_chart import draw_bars  # noqa: PLC0415 - matplotlib is optional
+
+        return draw_bars(self[:top]._records, self.columns, self.threshold, axes)
 
 
 def _html_cell(cell: object) -> str:

@@ -60,7 +60,8 @@ class Sender:
                 return
 
     def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
-        return ResultTable(list(self.rows(listing)), listing.columns)
+        rows = list(self.rows(listing))
+        return ResultTable(rows, listing.columns, listing.threshold)
 
     def events(self, cursor: EventCursor) -> Iterator[Event]:
         """Yield events as they happen, until the study ends.

@@ -1,19 +1,42 @@
-"""Tables of rows: a sequence, and a data frame if pandas is installed."""
+"""Tables of rows: a sequence, a data frame if pandas is installed, and a chart."""
 
 import re
 import sys
+from collections.abc import Iterator
+from io import StringIO
 from types import SimpleNamespace
 
+import matplotlib as mpl
 import pyarrow as pa
 import pytest
+from matplotlib import pyplot as plt
+from matplotlib.container import BarContainer, ErrorbarContainer
 
 from client.analyst.result_table import ResultTable
 from client.extras_installation import install_command
-from protocol.api.messages import QueryResult
+from protocol.api.messages import HeavyHitter, QueryResult
 
 COLUMNS = ("at", "value", "low", "high")
 ROWS = [QueryResult(at=at, value=2.0 * at, low=0.0, high=9.0) for at in (1.0, 2.0, 3.0)]
 TABLE = ResultTable(ROWS, COLUMNS)
+ITEM_COLUMNS = ("item", "estimate", "low", "high")
+
+
+@pytest.fixture
+def _figures() -> Iterator[None]:
+    """Draw without a screen, and close each figure."""
+    mpl.use("svg")
+    yield
+    plt.close("all")
+
+
+def items(*names: str) -> ResultTable[HeavyHitter]:
+    """Return heavy hitters with estimates that fall from 30, and a threshold of 20."""
+    rows = [
+        HeavyHitter(item=name, estimate=30 - n, standard_error=1, low=28 - n, high=33 - n)
+        for n, name in enumerate(names)
+    ]
+    return ResultTable(rows, ITEM_COLUMNS, 20)
 
 
 def test_a_table_is_a_sequence_of_its_rows() -> None:
@@ -65,3 +88,58 @@ def test_without_pandas_it_advises_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=re.escape(install_command("pandas"))):
         TABLE.to_pandas()
+
+
+@pytest.mark.usefixtures("_figures")
+def test_a_plot_has_a_bar_with_whiskers_for_each_row_and_the_threshold() -> None:
+    axes = items("a", "b", "c").plot(2)
+    bars = [each for each in axes.containers if isinstance(each, BarContainer)]
+    assert [bar.get_width() for bar in bars[0]] == [30, 29]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    bottom, top = axes.get_ylim()
+    assert bottom > top  # the first row is at the top
+    whiskers = [each for each in axes.containers if isinstance(each, ErrorbarContainer)]
+    ends = [each[2][0].get_segments()[0][:, 0].tolist() for each in whiskers]
+    assert ends == [[28, 33], [27, 32]]
+    (line,) = (line for line in axes.lines if line.get_label() == "threshold, 20")
+    assert list(line.get_xdata()) == [20, 20]
+    assert axes.get_xlabel() == "estimated count, with 95% interval"
+
+
+@pytest.mark.usefixtures("_figures")
+def test_a_plot_shows_names_from_devices_as_text() -> None:
+    _, axes = plt.subplots()
+    names = ("$x^2$", r"$\frac$", "a\nb", "x" * 99)
+    assert items(*names).plot(axes=axes) is axes
+    axes.figure.savefig(StringIO(), format="svg")  # a formula with a mistake would raise
+    labels = axes.get_yticklabels()
+    assert [label.get_text() for label in labels] == [*names[:2], "a\ufffdb", "x" * 31 + "…"]
+    assert not any(label.get_parse_math() or label.get_usetex() for label in labels)
+
+
+@pytest.mark.usefixtures("_figures")
+def test_a_plot_of_other_tables_has_no_threshold_and_leaves_out_unknown_values() -> None:
+    assert len(TABLE.plot().containers[0]) == 3
+    assert not TABLE.plot().get_legend()
+    rows = [
+        SimpleNamespace(segment=name, total=total, total_low=total, total_high=None)
+        for name, total in (("north", 3.0), ("south", None))
+    ]
+    axes = ResultTable(rows, ("segment", "total", "total_low", "total_high")).plot()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["north"]
+    assert items().plot().get_ylabel() == "item"
+
+
+@pytest.mark.usefixtures("_figures")
+def test_a_table_without_numbers_and_intervals_has_no_plot() -> None:
+    with pytest.raises(ValueError, match="rows with the columns number, state have no bars"):
+        ResultTable([], ("number", "state")).plot()
+    prefix = QueryResult(at=0.5, value="ab", low="aa", high="ac")
+    with pytest.raises(ValueError, match="'value' has texts"):
+        ResultTable([prefix], COLUMNS).plot()
+
+
+def test_without_matplotlib_it_advises_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=re.escape(install_command("plot"))):
+        TABLE.plot()
