@@ -28,6 +28,8 @@ from secagg.seating import MAX_DRAWS, SeatedRound, promised_colluders
 from secagg.session import Registry
 
 WORD_BITS = 16
+MAX_WORDS = 2**26  # that a device sends in a round
+AUTO_WORDS = 0  # of a question whose words are chosen when its study is created
 MAX_ROUNDS = 10_000
 DEFAULT_MIN_THRESHOLD = 5.0  # of exact sums, for devices with default settings
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -204,7 +206,7 @@ class SumQuestion(Question):
     `words` is the paper's C, the largest number of 16-bit words that a device sends per round.
     """
 
-    words: int = Field(ge=1, le=2**26)
+    words: int = Field(ge=1, le=MAX_WORDS)
 
     @property
     def nbytes(self) -> int:

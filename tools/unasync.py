@@ -17,6 +17,7 @@ GENERATED: Final = {  # each module and its source
     "client/analyst/analyst.py": "client/analyst/async_analyst.py",
 }
 REPLACEMENTS: Final = {
+    r"\bawait asyncio\.to_thread\(\s*([\w.]+), ": r"\1(",
     r"\b(async|await) ": "",
     r"\bAsync(?=[A-Z])": "",  # AsyncStudy, AsyncIterator, AsyncClient, ...
     r"\basync_(?=[a-z])": "",

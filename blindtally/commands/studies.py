@@ -17,6 +17,7 @@ from blindtally.console.options import (
     UrlOption,
     complete_mechanism,
     parse_field,
+    parse_words,
 )
 from blindtally.console.output_files import JsonOption, atomic_write, write_json
 from blindtally.console.tables import fact_table, print_parts, result_table
@@ -76,7 +77,13 @@ def create_study(
     contribution: ContributionOption = 1,
     words: Annotated[
         int | None,
-        Option(min=1, help="16-bit words that a device sends in a round.", show_default="planned"),
+        Option(
+            parser=parse_words,
+            metavar="NUMBER|auto",
+            help="16-bit words that a device sends in a round. With auto, a simulation chooses the "
+            "words of tracked.",
+            show_default="auto for tracked",
+        ),
     ] = None,
     sets: Annotated[
         list[str] | None,
@@ -105,15 +112,16 @@ def create_study(
 ) -> None:
     """Create a study, start it, and print its id.
 
-    Without --words, a simulation of up to half a minute finds the words with which `tracked`
-    reaches an F1 of 0.95.
+    Without --words, a simulation of some seconds, or of a minute for large studies, chooses the
+    words with which `tracked` reaches an F1 of 0.95, and states them.
 
     Example:
-      blindtally studies create words --devices 200 --threshold 20 --words 900
+      blindtally studies create words --devices 200 --threshold 20 --words auto
       blindtally studies create ages --devices 1000 --threshold 50 --draft
     """
     from blindtally.console.service_connection import open_analyst
     from protocol.mechanisms.quality_goal import parse_goal
+    from protocol.question_and_plan import AUTO_WORDS
 
     fields: dict[str, Any] = {"threshold": threshold, "contribution": contribution}
     if words is not None:
@@ -121,9 +129,11 @@ def create_study(
     try:
         fields |= dict(map(parse_field, sets or []))
         goal = parse_goal(stop_at)
-        question = _question(mechanism, fields, devices, rounds)
+        question = _question(mechanism, fields)
     except ValueError as error:
         raise exit_with_error(error) from None
+    if getattr(question, "words", None) == AUTO_WORDS:
+        typer.echo("choosing the words by simulation", err=True)
     with open_analyst(url, key) as analyst:
         study = analyst.create(
             name,
@@ -136,6 +146,8 @@ def create_study(
             stop_at=goal,
             start=not draft,
         )
+    if study.words_reason:
+        typer.echo(f"chose {study.words_reason}", err=True)
     if json_path != "-":
         typer.echo(study.id)
         typer.echo(f"{study.state}; see `blindtally studies show {study.id}`", err=True)
@@ -255,8 +267,8 @@ def _change(study: str, action: str, url: str, key: str | None, json_path: str |
     write_json(json_path, view.model_dump(mode="json"))
 
 
-def _question(mechanism: str, fields: dict[str, Any], devices: int, rounds: int) -> "AnyQuestion":
-    """Return the question of `mechanism` with `fields`, and with planned words if they are missing.
+def _question(mechanism: str, fields: dict[str, Any]) -> "AnyQuestion":
+    """Return the question of `mechanism` with `fields`; `tracked` has the words "auto" by default.
 
     Raises:
         ValueError: if the mechanism does not exist, or a field is missing or invalid.
@@ -264,20 +276,16 @@ def _question(mechanism: str, fields: dict[str, Any], devices: int, rounds: int)
     from difflib import get_close_matches
 
     from protocol.mechanisms.registry import MECHANISMS, parse_question
+    from protocol.question_and_plan import AUTO_WORDS
 
     if mechanism not in MECHANISMS:
         near = get_close_matches(mechanism, MECHANISMS, 1)
         hint = f"did you mean {near[0]}?" if near else "`blindtally mechanisms` lists them"
         raise ValueError(f"there is no mechanism {mechanism!r}: {hint}")
     if mechanism == "tracked":
-        fields.setdefault("domain", _DEFAULT_DOMAIN)
-        if "words" not in fields:
-            from blindtally.planning.recommended_words import recommend_words
-
-            fields["words"] = recommend_words(
-                fields["threshold"], devices, rounds, contribution=fields["contribution"]
-            )
-            typer.echo(f"planned {fields['words']:,} words", err=True)
+        fields = {"domain": _DEFAULT_DOMAIN, "words": "auto"} | fields
+    elif fields.get("words") == AUTO_WORDS:
+        raise ValueError(f"only the words of tracked can be chosen: pass a number for {mechanism}")
     known = _question_fields(mechanism)
     for name in fields:
         if name not in known:

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from typer import Option
+from typer import BadParameter, Option
 
 # Population that a plan assumes.
 DEFAULT_ITEMS: Final = 100_000
@@ -35,6 +35,18 @@ def parse_field(pair: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def parse_words(text: str) -> int:
+    """Return a number of words, 0 for "auto".
+
+    Raises:
+        BadParameter: if the text is neither.
+    """
+    words = 0 if text == "auto" else int(text) if text.isdecimal() else -1
+    if words < 0 or (words == 0 and text != "auto"):
+        raise BadParameter(f"{text!r} is neither a number from 1 nor auto")
+    return words
 
 
 def complete_mechanism(incomplete: str) -> list[str]:

@@ -112,6 +112,8 @@ def zipf_population(domain: Domain, items: int, zipf: float) -> ItemPopulation:
     if not isinstance(domain, Alphabet):
         names = tuple(f"item {number}" for number in range(items))
         if names[-1] not in domain:
+            names = tuple(f"{number:x}" for number in range(items))
+        if names[-1] not in domain:
             raise ValueError(f"{domain} does not have {items:,} items: allow longer ones")
         return ItemPopulation(names, shares / shares.sum(), domain)
     characters, length = domain.characters, domain.length

@@ -7,10 +7,17 @@ items the same words find more or less (`blindtally plan` shows a range).
 import math
 from typing import Final
 
+from blindtally.console.options import DEFAULT_ITEMS
 from blindtally.planning.bracketing_populations import AssumedCounts, middle_case
 from blindtally.planning.f1_by_words import TRACKED, StudySetting, f1_over_sizes
-from protocol.domains.hashed import Hashed
+from blindtally.planning.forecast import DEVICE_RANGE, ROUND_RANGE
+from protocol.domains import Domain
+from protocol.domains.hashed import Hashed, HashedProduct
+from protocol.domains.strings import Alphabet, Utf8
+from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.question_and_plan import WORD_BITS
 
+GOAL_F1: Final = 0.95
 _SEED: Final = (1, 0)
 _GRID_STEP: Final = 4  # steps of the grid of sizes before the search bisects
 _MIN_WORDS: Final = 50
@@ -23,7 +30,7 @@ def recommend_words(
     *,
     contribution: int = 1,
     max_bytes: int = 64,
-    f1: float = 0.95,
+    f1: float = GOAL_F1,
 ) -> int:
     """Return the 16-bit words per round with which `tracked` reaches an `f1` of 0.8, 0.9 or 0.95.
 
@@ -33,16 +40,71 @@ def recommend_words(
     Raises:
         ValueError: if no number of words up to 200,000 reaches it, or no assumed item is heavy.
     """
-    setting = StudySetting(rounds, threshold, devices * contribution, _MIN_WORDS)
     domain = Hashed(max_bytes=max_bytes)
-    case = middle_case(domain, AssumedCounts(), setting.tokens, contribution).case
+    setting = StudySetting(rounds, threshold, devices * contribution, _MIN_WORDS)
+    return _recommend(domain, setting, contribution, f1)
+
+
+def choose_words(question: TrackedQuestion, devices: int, rounds: int) -> tuple[int, str]:
+    """Return the words for `question` that reach `GOAL_F1`, and a sentence with the reason.
+
+    Raises:
+        ValueError: if no number of words reaches it, no assumed item is heavy, or items of the
+            domain cannot be assumed.
+    """
+    if devices not in DEVICE_RANGE or rounds not in ROUND_RANGE:
+        limits = f"{DEVICE_RANGE[0]} to {DEVICE_RANGE[-1]:,} devices and {ROUND_RANGE[-1]:,} rounds"
+        raise ValueError(f"only studies of {limits} are simulated: pass a number of words")
+    setting = StudySetting(rounds, question.threshold, devices * question.contribution, _MIN_WORDS)
+    domain = _domain_without_segments(question.domain)
+    try:
+        words = _recommend(domain, setting, question.contribution, GOAL_F1)
+    except ValueError as error:
+        raise ValueError(f"words cannot be chosen: {error}; or pass a number of words") from error
+    return words, (
+        f"{words:,} 16-bit words per round ({words * WORD_BITS // 8:,} bytes): with these, "
+        f"simulated studies of {rounds} rounds of {devices:,} devices with the threshold "
+        f"{question.threshold:g} reach an F1 of {GOAL_F1:g}; `blindtally plan` tries other data"
+    )
+
+
+def _recommend(
+    domain: Alphabet | Hashed | Utf8, setting: StudySetting, contribution: int, f1: float
+) -> int:
+    assumed = AssumedCounts(items=_assumed_items(domain))
+    case = middle_case(domain, assumed, setting.tokens, contribution).case
     curve = f1_over_sizes(case, TRACKED, setting, [_SEED], every=_GRID_STEP)
     words = curve.x_reaching(f1)
     if words == TRACKED.min_words:  # nothing to find
-        raise ValueError(f"no assumed item is held {threshold:g} times: lower the threshold")
+        raise ValueError(f"no assumed item is held {setting.tau:g} times: lower the threshold")
     if words is None:
         raise ValueError(
             f"no study of this size reaches an F1 of {f1:g}: raise the threshold, or the number "
             "of devices or rounds"
         )
     return math.ceil(words)
+
+
+def _domain_without_segments(domain: Domain) -> Alphabet | Hashed | Utf8:
+    """Return the domain of simulated items: a segment adds a few bytes to an item.
+
+    Raises:
+        ValueError: if its items are not texts.
+    """
+    if isinstance(domain, HashedProduct):
+        return Hashed(max_bytes=domain.max_bytes, key_bits=domain.key_bits)
+    if isinstance(domain, Alphabet | Hashed | Utf8):
+        return domain
+    raise ValueError(
+        f"words can be chosen for texts, not for the domain {domain.kind!r}: pass a number of words"
+    )
+
+
+def _assumed_items(domain: Alphabet | Hashed | Utf8) -> int:
+    """Return the number of assumed items, which short strings limit."""
+    strings: int = (
+        len(domain.characters) ** domain.length
+        if isinstance(domain, Alphabet)
+        else 16**domain.max_bytes  # hexadecimal numbers
+    )
+    return min(DEFAULT_ITEMS, strings)

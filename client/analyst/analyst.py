@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
 
     import httpx
 
-    from client.analyst import requests, sender
+    from client.analyst import requests, sender, word_planner
     from client.analyst.requests import ApiRequest
     from client.analyst.result_table import ResultTable
     from client.analyst.sender import Sender
@@ -51,16 +51,22 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
 else:
     sender = LazyModule("client.analyst.sender")
     requests = LazyModule("client.analyst.requests")
+    word_planner = LazyModule("client.analyst.word_planner")
 
 DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
 
 
 class Study:
-    """A study of the service; `view` is its last received state."""
+    """A study of the service; `view` is its last received state.
 
-    def __init__(self, sender: Sender, view: StudyView) -> None:
+    `words_reason` is a sentence on the words that `create` chose for the question, empty if it
+    chose none.
+    """
+
+    def __init__(self, sender: Sender, view: StudyView, words_reason: str = "") -> None:
         self.id = view.id
         self.view = view
+        self.words_reason = words_reason
         self._sender = sender
 
     def __repr__(self) -> str:
@@ -326,10 +332,13 @@ class Analyst:
         several cohorts. Devices with default settings refuse a sum without a registrar. The study
         ends early if the expected precision and recall of its list reach `stop_at`. Calls with the
         same `key` within a day, also from other processes, create one study. Without a `key`, only
-        the repetitions of this call do.
+        the repetitions of this call do. If the question has the words "auto", a simulation chooses
+        them, in some seconds or a minute; `Study.words_reason` states the choice.
 
         Raises:
-            ValueError: if the number of devices is missing, or a field of `terms` is given twice.
+            ValueError: if the number of devices is missing, a field of `terms` is given twice, or
+                no number of words suffices.
+            ModuleNotFoundError: if words must be chosen without the extra `simulate`.
             BadRequestError: if the question cannot be answered under these terms; lists every
                 fault.
             BudgetSpentError: if its `population` has too little privacy budget left, or exact sums
@@ -338,11 +347,13 @@ class Analyst:
             ServiceUnreachableError: if no answer came. The study may exist: call again with the
                 same `key`, or look for it in `studies`.
         """
+        terms = requests.study_terms(terms, devices, cohorts, registrar)
+        question, reason = word_planner.choose_words(question, terms, rounds)
         request = requests.create_study(
             key,
             name=name,
             question=question,
-            terms=requests.study_terms(terms, devices, cohorts, registrar),
+            terms=terms,
             rounds=rounds,
             timeouts=timeouts,
             start=start,
@@ -350,7 +361,7 @@ class Analyst:
             stop_at=stop_at,
         )
         view = self._sender.send(request)
-        return Study(self._sender, view)
+        return Study(self._sender, view, reason)
 
     def study(self, study: str) -> Study:
         """Return the study with the id `study`; raises NotFoundError if it does not exist."""

@@ -59,7 +59,7 @@ from protocol.histograms import KeyedHistograms
 from protocol.mechanisms.cohort_comparison import compare_tables, merge_tables
 from protocol.numerics.arrays import Keys
 from protocol.numerics.binary_search import first_true
-from protocol.question_and_plan import WORD_BITS, SumQuestion, Terms
+from protocol.question_and_plan import AUTO_WORDS, WORD_BITS, SumQuestion, Terms
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt
 from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
@@ -322,7 +322,10 @@ def check_words(question: SumQuestion, terms: Terms, parts: int = 1, min_words: 
 
 def too_few_words(question: SumQuestion, purpose: str, needed: int) -> str:
     """Return the text of the error that the words do not suffice for `purpose`."""
-    return f"{question.words} words are too few {purpose}: {needed} words are needed"
+    too_few = f"{question.words} words are too few"
+    if question.words == AUTO_WORDS:
+        too_few = "no number of words was chosen"
+    return f"{too_few} {purpose}: {needed} words are needed"
 
 
 def worst_case_threshold(question: SumQuestion, terms: Terms, nbytes: int | None = None) -> float:

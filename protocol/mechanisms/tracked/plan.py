@@ -18,11 +18,12 @@ and a study of one round has no other.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
@@ -44,7 +45,7 @@ from protocol.mechanisms.tracked.string_fetching import (
     StringPiece,
     StringPieces,
 )
-from protocol.question_and_plan import Plan, Terms
+from protocol.question_and_plan import AUTO_WORDS, MAX_WORDS, Plan, Terms
 from protocol.sketches.count_sketch import CountSketch
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
@@ -110,13 +111,35 @@ class ResidualSampling:
         return likely_cell(self.question, self.max_value, self.t)
 
 
+def _number_of_words(words: object) -> object:
+    return AUTO_WORDS if words == "auto" else words
+
+
 class TrackedQuestion(TableQuestion):
     """Question of `tracked`; `assume` is the model of the rounds that did not count an item.
 
-    Tables are used only if they are read whole, so hash bits would be useless.
+    Tables are used only if they are read whole, so hash bits would be useless. With the `words`
+    "auto", which are `AUTO_WORDS`, the analyst's program chooses them when it creates the study.
     """
 
+    if TYPE_CHECKING:  # pydantic's own constructor takes the words as a number only
+
+        def __init__(  # noqa: PLR0913 - one argument per field
+            self,
+            *,
+            threshold: float,
+            contribution: int,
+            domain: Domain,
+            words: int | Literal["auto"],
+            confidence: float = 0.5,
+            table: Literal["default", "tight"] = "default",
+            hash_bits: int = 0,
+            assume: Literal["drift", "stationary", "nothing"] = "drift",
+            mechanism: Literal["tracked"] = "tracked",
+        ) -> None: ...
+
     mechanism: Literal["tracked"] = "tracked"
+    words: Annotated[int, BeforeValidator(_number_of_words)] = Field(ge=AUTO_WORDS, le=MAX_WORDS)
     hash_bits: int = Field(default=0, ge=0, le=24)
     assume: Literal["drift", "stationary", "nothing"] = "drift"
 

@@ -100,6 +100,13 @@ async def test_an_answer_is_shown_and_exported(url: str, tmp_path: Path) -> None
         (["create", "x", *SIZES, "--set", "confidense=0.6"], 2, "did you mean confidence?"),
         (["create", "x", *SIZES, "--set", "zzz=1"], 2, "tracked has no field 'zzz': It has "),
         (["create", "x", *SIZES, "--stop-at", "2,2"], 2, "precision"),
+        (["create", "x", *SIZES, "--words", "few"], 2, "neither a number from 1 nor auto"),
+        (["create", "x", *SIZES, "--words", "0"], 2, "neither a number from 1 nor auto"),
+        (
+            ["create", "x", *SIZES, "--mechanism", "adaptive-iblt", "--words", "auto"],
+            2,
+            "only the words of tracked can be chosen",
+        ),
         (["show", "nobody"], 1, "check --url and the id"),
         (["show", "nobody", "--csv", "-", "--json", "-"], 2, "cannot both"),
     ],
@@ -110,11 +117,24 @@ def test_mistakes_have_reasons(url: str, arguments: list[str], code: int, error:
     assert error in output
 
 
-def test_the_words_of_a_study_are_planned(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", [(), ("--words", "auto"), ("--set", "words=auto")])
+def test_the_words_of_a_study_are_chosen(
+    words: tuple[str, ...], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
-        "blindtally.planning.recommended_words.recommend_words",
-        lambda *sizes, **_rest: 900 + sizes[2],
+        "blindtally.planning.recommended_words.choose_words",
+        lambda _question, devices, rounds: (900 + rounds, f"905 words for {devices} devices"),
     )
-    code, output = run(url, "create", "x", "--devices", "16", "--threshold", "5", "--draft")
+    code, output = run(url, "create", "x", "--devices", "16", "--threshold", "5", "--draft", *words)
     assert code == 0, output
-    assert "planned 905 words" in output
+    choosing, choice, study, _ = output.splitlines()
+    assert choosing == "choosing the words by simulation"
+    assert choice == "chose 905 words for 16 devices"
+    with Analyst(url) as analyst:
+        assert analyst.study(study).view.question.words == 905  # type: ignore[union-attr]
+
+
+def test_a_study_whose_words_cannot_be_chosen_is_not_created(url: str) -> None:
+    code, output = run(url, "create", "x", "--devices", "16", "--threshold", "500")
+    assert code == 1
+    assert "no assumed item is held 500 times: lower the threshold; or pass a number" in output

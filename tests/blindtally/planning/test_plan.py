@@ -162,7 +162,7 @@ def test_the_table_names_the_words_for_each_goal_and_the_question() -> None:
         ({"words": 5}, "5 words are too few for any mechanism"),
         ({"data": "no.csv"}, "no such file"),
         ({"domain": "alphabet", "length": 2}, "assume fewer --items"),
-        ({"max-bytes": 5}, "allow longer ones"),
+        ({"max-bytes": 4}, "allow longer ones"),
         ({"cohorts": 301}, "301 cohorts of 600 devices have 1 each"),
     ],
 )

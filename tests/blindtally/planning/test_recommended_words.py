@@ -2,7 +2,11 @@
 
 import pytest
 
-from blindtally.planning.recommended_words import recommend_words
+from blindtally.planning.recommended_words import choose_words, recommend_words
+from protocol.domains import Domain
+from protocol.domains.hashed import Hashed, HashedProduct
+from protocol.domains.strings import Alphabet, Listed, Utf8
+from protocol.mechanisms.tracked.plan import TrackedQuestion
 
 
 def test_more_devices_to_hide_among_need_more_words_and_a_higher_goal_too() -> None:
@@ -14,3 +18,36 @@ def test_more_devices_to_hide_among_need_more_words_and_a_higher_goal_too() -> N
 def test_a_study_without_heavy_items_is_refused() -> None:
     with pytest.raises(ValueError, match="no assumed item is held 20 times"):
         recommend_words(20, 5, 1)
+
+
+def question(domain: Domain) -> TrackedQuestion:
+    return TrackedQuestion(threshold=20, contribution=3, domain=domain, words="auto")
+
+
+def test_the_choice_is_that_of_the_question_and_has_its_reason() -> None:
+    words, reason = choose_words(question(Hashed(max_bytes=64)), 200, 5)
+    assert words == recommend_words(20, 200, 5, contribution=3)
+    assert reason.startswith(f"{words} 16-bit words per round ({2 * words:,} bytes)")
+    assert "5 rounds of 200 devices with the threshold 20 reach an F1 of 0.95" in reason
+
+
+def test_short_strings_need_fewer_words() -> None:
+    short, _ = choose_words(question(Alphabet(characters="abc", length=4)), 200, 5)
+    four_bytes, _ = choose_words(question(Utf8(max_bytes=4)), 200, 5)
+    by_segment, _ = choose_words(question(HashedProduct(segments=("a", "b"), max_bytes=60)), 200, 5)
+    assert 100 < short < four_bytes < by_segment
+
+
+@pytest.mark.parametrize(
+    ("domain", "devices", "error"),
+    [
+        (Listed(items=("a", "b")), 200, "not for the domain 'listed': pass a number of words"),
+        (Hashed(max_bytes=9), 5, "only studies of 10 to 1,000,000 devices"),
+        (Hashed(max_bytes=9), 20, "no assumed item is held 20 times: .*; or pass a number"),
+    ],
+)
+def test_words_that_cannot_be_chosen_have_a_reason(
+    domain: Domain, devices: int, error: str
+) -> None:
+    with pytest.raises(ValueError, match=error):
+        choose_words(question(domain), devices, 1)

@@ -52,7 +52,7 @@ def test_a_study_that_is_too_large_to_simulate_is_reported(beyond: dict[str, int
 
 async def test_a_prediction_that_fails_has_the_reason() -> None:
     with pytest.raises(ValueError, match="allow longer ones"):
-        await form_predictions.predict(plan_of("tracked", domain=HASHED | {"max_bytes": 5}))
+        await form_predictions.predict(plan_of("tracked", domain=HASHED | {"max_bytes": 4}))
 
 
 async def test_a_prediction_that_takes_too_long_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Requests of both analysts, blocking and asynchronous, to a service that answers by a script."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from inspect import isawaitable
@@ -10,11 +11,13 @@ import httpx
 import pytest
 import stamina
 
-from blindtally import QualityGoal
+from blindtally import QualityGoal, Tracked
+from blindtally.planning import recommended_words
 from client.analyst import requests
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
 from client.errors import BadRequestError, NotFoundError
+from client.extras_installation import install_command
 from protocol.api.events import EndCause
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
 from protocol.domains.strings import Utf8
@@ -113,8 +116,43 @@ async def test_a_study_is_created_and_started_in_one_call(kind: Kind) -> None:
     analyst: Any = kind("http://service/", "btk_mine", transport=transport)
     made = await answer_of(analyst.create("words", QUESTION, TERMS, rounds=2))
     assert (made.id, made.state, made.view.rounds) == ("s1", "running", 2)
+    assert made.words_reason == ""
     assert "s1 'words', running" in repr(made)
     await answer_of(analyst.close())
+
+
+async def test_the_words_auto_are_chosen_when_the_study_is_created(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        recommended_words,
+        "choose_words",
+        lambda asked, devices, rounds: (asked.contribution + devices + rounds, "the reason"),
+    )
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)
+        assert sent["question"]["words"] == 4 + 10 + 2
+        return httpx.Response(201, json=study() | {"question": sent["question"]})
+
+    question = Tracked(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words="auto")
+    async with asking(kind, answer) as analyst:
+        made = await answer_of(analyst.create("words", question, TERMS, rounds=2))
+    assert (made.view.question.words, made.words_reason) == (16, "the reason")
+
+
+async def test_without_the_simulation_it_advises_what_to_install(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose_words(*_asked: object) -> None:
+        raise ModuleNotFoundError("No module named 'numba'", name="numba")
+
+    monkeypatch.setattr(recommended_words, "choose_words", choose_words)
+    question = Tracked(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words="auto")
+    async with asking(kind, lambda _request: httpx.Response(500)) as analyst:
+        text = f"needs numba: {install_command('simulate')}"
+        with pytest.raises(ModuleNotFoundError, match=re.escape(text)):
+            await answer_of(analyst.create("words", question, TERMS))
 
 
 async def test_a_study_with_a_goal_states_the_reason_of_its_end(kind: Kind) -> None:

@@ -20,7 +20,7 @@ from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.observations import history_of
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import KnownStrings
-from protocol.question_and_plan import Terms
+from protocol.question_and_plan import AUTO_WORDS, Terms
 from protocol.simulation.study import RoundOutcome, run_study
 from protocol.study_state import EMPTY_STATE, MAX_BLOCKS
 from tests.protocol.chance import seeded
@@ -349,3 +349,13 @@ def test_a_tracked_item_that_jumps_far_is_counted_and_costs_the_others_nothing()
         assert "ah" in tracked
         assert counts["ah"] == outcome.truth["ah"]
         assert np.mean(right) > 0.9
+
+
+def test_the_service_refuses_words_that_nobody_has_chosen() -> None:
+    asked = question(words="auto")
+    assert asked.words == AUTO_WORDS
+    assert asked == TrackedQuestion.model_validate(asked.model_dump())
+    with pytest.raises(ValueError, match=r"no number of words was chosen .*: \d+ words are needed"):
+        MECHANISM.first_plan(asked, TERMS, "s", 2, random.Random(1))
+    with pytest.raises(ValidationError, match="words"):
+        question(words="many")
