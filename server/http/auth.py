@@ -34,7 +34,7 @@ COOKIE_NAME: Final = "blindtally_session"
 AUTH_RETRY_AFTER: Final = "10"  # seconds
 _PUBLIC_PATHS: Final = frozenset({"/login", "/healthz", "/readyz", "/docs", "/openapi.json"})
 _ASSET_PREFIX: Final = "/static/"  # public, as the source code is
-_PAGE_PATHS: Final = re.compile(r"/|/(studies|operations|logout)(/.*)?", re.DOTALL)
+_PAGE_PATHS: Final = re.compile(r"/|/(studies|operations|logout|help)(/.*)?", re.DOTALL)
 _EVENT_STREAM_PATHS: Final = re.compile(r"/v1/studies/[^/]+/events")
 _SELF_AUTHENTICATED_PREFIXES: Final = (
     "/v1/participants/",

@@ -138,6 +138,7 @@ def _cdf_chart(values: Distribution) -> Chart:
         [float(position) for position in positions.tolist()],
         series,
         x_label="value",
+        y_label="share of devices",
         scale="share",
         note="The share of devices whose value is below x, with its 95% interval.",
     )

@@ -36,14 +36,17 @@ class Chart:
     x: Sequence[float]
     series: Sequence[Series]
     x_label: str = "round"
+    y_label: str = "count"
     scale: Literal["linear", "log", "share"] = "linear"
     note: str = ""
+    help_anchor: str = ""
 
     @property
     def data(self) -> dict[str, object]:
         return {
             "x": list(self.x),
             "xLabel": self.x_label,
+            "yLabel": self.y_label,
             "scale": self.scale,
             "series": [
                 {"label": line.label, "values": list(line.values), "style": line.style}
@@ -80,7 +83,18 @@ def round_charts(
         note = (
             "A device keeps an item with count 1 with probability 1/t. At t = 1 it keeps all items."
         )
-        charts.append(Chart("threshold", "Sampling threshold t", x, series, scale="log", note=note))
+        charts.append(
+            Chart(
+                "threshold",
+                "Sampling threshold t",
+                x,
+                series,
+                y_label="t",
+                scale="log",
+                note=note,
+                help_anchor="sampling",
+            )
+        )
     if any(size.capacity for size in round_sizes):
         label = items_label(study.question.mechanism)
         series = [
@@ -88,13 +102,36 @@ def round_charts(
             Series("capacity of the table", [size.capacity for size in round_sizes], "bound"),
         ]
         note = "Above the capacity a sum cannot be decoded; then the next round samples less."
-        charts.append(Chart("capacity", f"{label} and capacity", x, series, note=note))
+        charts.append(
+            Chart(
+                "capacity",
+                f"{label} and capacity",
+                x,
+                series,
+                y_label="items in a sum",
+                note=note,
+                help_anchor="capacity",
+            )
+        )
     word_bytes = WORD_BITS // 8
     series = [Series("sent by each device", [size.nbytes / word_bytes for size in round_sizes])]
     if (max_words := getattr(study.question, "words", None)) is not None:
         series.append(Series("limit of the question", [max_words] * len(x), "bound"))
-    note = f"{WORD_BITS}-bit words of a device's vector or report, without keys and shares."
-    charts.append(Chart("words", "Words per device", x, series, note=note))
+    note = (
+        f"{WORD_BITS}-bit words of a device's vector or report, without keys and shares. "
+        f"A word has {word_bytes} bytes."
+    )
+    charts.append(
+        Chart(
+            "words",
+            "Words per device",
+            x,
+            series,
+            y_label=f"{WORD_BITS}-bit words",
+            note=note,
+            help_anchor="words",
+        )
+    )
     return charts
 
 
@@ -108,7 +145,15 @@ def count_chart(
     bound = [study.question.threshold] * len(history.rounds)
     series.append(Series("threshold", bound, "bound"))
     note = "Estimates of the most frequent items from all rounds so far."
-    return Chart("counts", "Estimated counts so far", history.rounds, series, note=note)
+    return Chart(
+        "counts",
+        "Estimated counts so far",
+        history.rounds,
+        series,
+        y_label="estimated count",
+        note=note,
+        help_anchor="estimate",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import Request, Response
 
 from protocol.api.messages import CohortView, RoundView
-from protocol.api.phases import PARTICIPANT_PHASES, Phase
+from protocol.api.phases import Phase
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
@@ -16,22 +16,12 @@ from secagg.messages import Complaints, KeyShares, UnmaskingShares
 from server.api.common import RoundNumber, StudyId
 from server.pages.estimate_histories import HistoriesDep
 from server.pages.page_requests import page_router
+from server.pages.phase_progress import PhaseProgress, cohort_progress
 from server.pages.rendering import event_context, render
 from server.principals import Permission
 from server.service import ServiceDep
 
 router = page_router(Permission.READ)
-_ACTION_OF_PHASE: Final = {
-    Phase.ENROLLING: "joined and sent keys",
-    Phase.SEATING: "were seated by the registrar",
-    Phase.SHARING: "shared their mask key and a seed",
-    Phase.CHECKING: "checked the shares that they hold",
-    Phase.ANSWERING: "answered complaints about their shares",
-    Phase.MASKING: "sent their masked table",
-    Phase.CONFIRMING: "signed the list of survivors",
-    Phase.UNMASKING: "revealed the shares that open the sum",
-    Phase.REPORTING: "sent a report",
-}
 _DROPOUT_OF_PHASE: Final = {
     Phase.SHARING: "joined and did not share in time",
     Phase.CHECKING: "shared and checked no shares in time",
@@ -40,23 +30,6 @@ _DROPOUT_OF_PHASE: Final = {
     Phase.UNMASKING: "confirmed and revealed no shares in time",
 }
 _PHASES_AFTER_MASKING: Final = (Phase.CONFIRMING, Phase.UNMASKING)  # the sum has these dropouts
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseProgress:
-    """One phase of a cohort, with the number of its messages.
-
-    `state` is done, now, failed, ahead, or unreached (because the cohort failed before);
-    `seconds` is the duration of the phase, or the time left.
-    """
-
-    phase: Phase
-    action: str
-    state: str
-    received: int
-    expected: int
-    quorum: int
-    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +85,7 @@ async def show(
 def _cohort_card(cohort: CohortView, of: RoundView, nbytes: int, now: datetime) -> CohortCard:
     terms: Terms = of.plan.terms
     is_reporting = of.plan.mechanism in REPORT_MECHANISMS
-    phases = tuple(_phase_progress(cohort, terms, now, is_reporting=is_reporting))
+    phases = tuple(cohort_progress(cohort, terms, now, is_reporting=is_reporting))
     end = cohort.history[-1].entered if cohort.phase.is_over else now
     return CohortCard(
         cohort,
@@ -135,45 +108,6 @@ def _in_sum(cohort: CohortView, phases: tuple[PhaseProgress, ...]) -> int | None
         if progress.phase in (Phase.MASKING, Phase.REPORTING) and progress.state == "done":
             return progress.received
     return None
-
-
-def _phases(terms: Terms, *, is_reporting: bool, is_answered: bool) -> tuple[Phase, ...]:
-    """Return the phases of a cohort, in order; `is_answered`: whether there were complaints."""
-    if is_reporting:
-        return (Phase.REPORTING,)
-    optional = {Phase.SEATING: terms.is_seated, Phase.ANSWERING: is_answered}
-    usual = PARTICIPANT_PHASES[terms.mode]
-    return tuple(phase for phase in Phase if phase in usual or optional.get(phase))
-
-
-def _phase_progress(
-    cohort: CohortView, terms: Terms, now: datetime, *, is_reporting: bool
-) -> Iterator[PhaseProgress]:
-    positions = {record.phase: index for index, record in enumerate(cohort.history)}
-    phases = _phases(terms, is_reporting=is_reporting, is_answered=Phase.ANSWERING in positions)
-    is_lobby = terms.is_seated and Phase.SHARING not in positions  # it enrols for all cohorts
-    expected = terms.max_devices if is_reporting or is_lobby else terms.cohort_size
-    minimum = terms.minimum * (terms.cohorts if is_lobby else 1)
-    for phase in phases:
-        is_first = phase in (Phase.ENROLLING, Phase.REPORTING)
-        quorum = minimum if is_first else terms.assumptions.quorum(cohort.enrolled)
-        action, index = _ACTION_OF_PHASE[phase], positions.get(phase)
-        if index is None:
-            state = "unreached" if cohort.phase.is_over else "ahead"
-            yield PhaseProgress(phase, action, state, 0, expected, 0, None)
-            continue
-        record = cohort.history[index]
-        if index + 1 < len(cohort.history):
-            following = cohort.history[index + 1]
-            state = "failed" if following.phase is Phase.FAILED else "done"
-            seconds = (following.entered - record.entered).total_seconds()
-        else:
-            state, seconds = "now", (cohort.deadline - now).total_seconds()
-        if phase is Phase.ANSWERING:  # of the accused only; the others continue without it
-            yield PhaseProgress(phase, action, state, record.received, record.received, 0, seconds)
-            continue
-        yield PhaseProgress(phase, action, state, record.received, expected, quorum, seconds)
-        expected = record.received
 
 
 def _dropouts(phases: tuple[PhaseProgress, ...]) -> Iterator[PhaseDropouts]:

@@ -1,7 +1,10 @@
 """Pages of the list of studies, and of one study with its answer and its privacy summary."""
 
 import asyncio
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Final
+from uuid import uuid4
 
 from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
@@ -19,8 +22,12 @@ from server.errors import ProblemError
 from server.pages import charts
 from server.pages.answers import distribution_summary, item_table, number_summaries
 from server.pages.estimate_histories import EstimateHistories, HistoriesDep
+from server.pages.fleet_command import fleet_command
+from server.pages.forms.cloning import can_clone
 from server.pages.page_requests import page_router
+from server.pages.phase_progress import PhaseProgress, round_progress
 from server.pages.privacy_summary import privacy_cost, privacy_summary
+from server.pages.question_in_words import question_in_words
 from server.pages.rendering import PAGE_HEADERS, event_context, render
 from server.principals import Permission
 from server.service import Service, ServiceDep
@@ -43,7 +50,15 @@ async def list_studies(
     progress = await service.store.progress.of_studies([study.id for study in studies])
     rows = [(study, progress[study.id], privacy_cost(study)) for study in studies]
     now = await service.store.database.read_now()
-    return render(request, "studies.html", now=now, rows=rows, after=after, next=last and last.id)
+    return render(
+        request,
+        "studies.html",
+        now=now,
+        rows=rows,
+        after=after,
+        next=last and last.id,
+        key=uuid4().hex,
+    )
 
 
 @router.get("/studies/{study}", dependencies=[require(Permission.READ)])
@@ -58,6 +73,7 @@ async def show(
     live = await event_context(service.store, study)
     view = await service.store.studies.show(study)
     context = await _context(service, histories, view, search)
+    context["fleet_command"] = fleet_command(view, str(request.base_url).rstrip("/"))
     return render(request, "study.html", study=view, search=search, **live, **context)
 
 
@@ -72,9 +88,12 @@ async def _context(
     items = await store.answers.heavy_hitters(study.id)
     quality = await store.answers.list_quality(study.id)
     entry = await store.populations.ledger_entry(study.id)
-    counts = charts.count_chart(study, [item.item for item in items], history)
+    now = await store.database.read_now()
     return {
-        "now": await store.database.read_now(),
+        "now": now,
+        "asked": question_in_words(study),
+        "can_clone": can_clone(study),
+        "running": await _running_round(service, study, now),
         "progress": (await store.progress.of_studies([study.id]))[study.id],
         "rounds": [(each, sizes[each.number]) for each in reversed(rounds)],
         "is_cut": study.round > len(rounds),
@@ -83,13 +102,31 @@ async def _context(
         "quality": quality_sentence(quality) if quality else None,
         "numbers": await number_summaries(store, study),
         "segments": await segment_summaries(service, study, _ITEMS_PER_SEGMENT),
-        "charts": [*([counts] if counts else []), *charts.round_charts(study, rounds, sizes)],
+        "count_chart": charts.count_chart(study, [item.item for item in items], history),
+        "charts": charts.round_charts(study, rounds, sizes),
         "is_pending": is_pending,
         "privacy": privacy_summary(study, entry),
         "statement": await asyncio.to_thread(study_statement, study, entry),
         "cost": privacy_cost(study),
         "is_reporting": study.question.mechanism in REPORT_MECHANISMS,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRound:
+    """The open round of a study, with the phases of all of its cohorts together."""
+
+    number: int
+    phases: tuple[PhaseProgress, ...]
+
+
+async def _running_round(service: Service, study: StudyView, now: datetime) -> RunningRound | None:
+    if study.state != "running" or not study.round:
+        return None
+    view = await service.store.rounds.show(study.id, study.round)
+    if view.state != "running" or not view.cohorts:
+        return None
+    return RunningRound(view.number, round_progress(view, now))
 
 
 @router.post("/studies/{study}/start", dependencies=[require(Permission.WRITE)])

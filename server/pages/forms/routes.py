@@ -8,11 +8,14 @@ from fastapi import Query, Request, Response
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
-from protocol.api.messages import ProblemType, StudyRequest
+from protocol.api.messages import ProblemType, StudyRequest, StudyView
 from server.api import studies as api
-from server.api.dependencies import Caller
+from server.api.common import StudyId
+from server.api.dependencies import Caller, require
 from server.errors import FieldError, ProblemError
+from server.pages.forms.cloning import lost_fields, values_of
 from server.pages.forms.errors import assign_to_fields
+from server.pages.forms.example import EXAMPLE
 from server.pages.forms.fields import (
     MORE_FIELDS,
     NAME_FIELD,
@@ -41,6 +44,23 @@ async def show_form(
     return _form(request, question_form(question), None, ())
 
 
+@router.get("/from/{study}", dependencies=[require(Permission.READ)])
+async def clone(study: StudyId, request: Request, service: ServiceDep) -> Response:
+    """Show the form with the values of another study."""
+    view = await service.store.studies.show(study)
+    question = question_form(view.question.mechanism)
+    values = values_of(view)
+    return _form(request, question, values, (), original=view, lost=lost_fields(view, values))
+
+
+@router.post("/example")
+async def create_example(request: Request, service: ServiceDep, caller: Caller) -> Response:
+    """Create the example study, and show it."""
+    form = await read_form(request)
+    study = await api.create(EXAMPLE, Response(), service, caller, form.get("key") or None)
+    return RedirectResponse(f"/studies/{study.id}", 303, PAGE_HEADERS)
+
+
 @router.post("")
 async def create(request: Request, service: ServiceDep, caller: Caller) -> Response:
     """Create the study in the form, or show the form with its faults."""
@@ -67,8 +87,14 @@ def _form(
     question: QuestionForm,
     form: Mapping[str, str] | None,
     faults: Sequence[FieldError],
+    *,
+    original: StudyView | None = None,
+    lost: Sequence[str] = (),
 ) -> Response:
-    """Return the form page; without a `form` that was sent, fields have their defaults."""
+    """Return the form page; without a `form` that was sent, fields have their defaults.
+
+    The form of a clone has the values of the `original`, but not those of its fields in `lost`.
+    """
     errors = assign_to_fields(question, faults)
     if form is None:
         form = {field.path: field.default for field in form_fields(question)}
@@ -88,4 +114,6 @@ def _form(
         field_errors=errors.by_field,
         general_errors=errors.general,
         key=uuid4().hex,
+        original=original,
+        lost=lost,
     )

@@ -63,6 +63,7 @@
 
   function onSwap() {
     connectionStatus.textContent = "";
+    restoreDetails();
     drawCharts();
     startCountdowns();
     follow();
@@ -91,6 +92,20 @@
     else if (main.hasAttribute("hx-get")) refresh();
   });
   document.addEventListener("input", (event) => { if (event.target.id === "q") refresh(250); });
+
+  // -- folded details stay as the reader left them when the live part is fetched again ---------
+  const isOpen = new Map();
+  if (matchMedia("(max-width: 40rem)").matches) {
+    for (const { id } of document.querySelectorAll("[data-folded-on-phones]")) isOpen.set(id, false);
+  }
+  document.addEventListener("toggle", ({ target }) => {
+    if (target.id) isOpen.set(target.id, target.open);
+    if (target.open) drawCharts(); // a chart that is folded away has no width
+  }, true);
+
+  function restoreDetails() {
+    for (const [id, open] of isOpen) document.getElementById(id)?.toggleAttribute("open", open);
+  }
 
   // -- the form: the error of a field is cleared when the field changes ------------------------
   const form = document.getElementById("study-form");
@@ -149,7 +164,7 @@
   // -- charts -------------------------------------------------------------------------------
   const drawnPlots = new WeakMap();
   const darkScheme = matchMedia("(prefers-color-scheme: dark)");
-  const HEIGHT = 200;
+  const HEIGHT = 218;
 
   function formatNumber(value) {
     const size = Math.abs(value);
@@ -168,6 +183,7 @@
       ticks: { show: false },
       font: "12px system-ui, sans-serif",
     };
+    const title = (label) => ({ label, labelSize: 18, labelFont: "12px system-ui, sans-serif", labelGap: 0 });
     const isRounds = data.xLabel === "round";
     const largest = Math.max(...data.series.flatMap((line) => line.values.map((value) => value ?? 0)));
     const isLog = data.scale === "log" && largest > 30;
@@ -202,8 +218,8 @@
         },
       },
       axes: [
-        { ...axis, size: 30, ...(isRounds ? { values: integers } : {}) },
-        { ...axis, size: 52, values: (_, splits) => splits.map((at) => (at == null ? "" : formatNumber(at))) },
+        { ...axis, ...title(data.xLabel), size: 30, ...(isRounds ? { values: integers } : {}) },
+        { ...axis, ...title(data.yLabel), size: 52, values: (_, splits) => splits.map((at) => (at == null ? "" : formatNumber(at))) },
       ],
       bands: edges.length === 2
         ? [{ series: [edges[1], edges[0]], fill: `color-mix(in srgb, ${colour("--accent")} 18%, transparent)` }]

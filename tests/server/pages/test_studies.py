@@ -14,6 +14,7 @@ from sqlalchemy import insert
 from sqlalchemy.exc import OperationalError
 
 from protocol.api.messages import HeavyHitter, HeavyHitterPage
+from protocol.api.phases import Phase
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,
     NOISE_ARRAY,
@@ -23,8 +24,10 @@ from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
 from server.pages.charts import Bar, Bars, estimate_bars
 from server.pages.estimate_histories import EstimateHistory
-from tests.server.harness import Served, histogram_request, play, study_request
+from server.pages.phase_progress import round_progress
+from tests.server.harness import Served, histogram_request, play, study_request, together
 from tests.server.pages.browsing import page_of, post
+from tests.server.pages.test_rounds import received, stages
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -53,6 +56,56 @@ async def add_heavy_hitters(
 def items_in(page: str) -> list[str]:
     shown = re.findall(r'<th scope="row"><bdi class="item">(.*?)</bdi>', page, re.DOTALL)
     return [unescape(item) for item in shown]
+
+
+async def test_an_empty_list_has_the_next_steps_and_an_example(served: Served) -> None:
+    page = await page_of(served, "/")
+    for words in ("<strong>Ask.</strong>", "Let devices take part.", "Read the answer"):
+        assert words in page
+    (key,) = re.findall(r'name="key" value="(\w+)"', page)
+    for _ in range(2):  # a double click makes one study
+        made = await post(served, "/studies/new/example", {"key": key})
+        assert made.status_code == 303
+    page = await page_of(served, made.headers["location"])
+    assert "Its first round waits for devices." in page
+    assert "Let at least 50 devices take part." in page
+    assert "state running" in page
+    listed = await page_of(served, "/")
+    assert listed.count('<tr id="study-') == 1
+    assert "Load the example" not in listed
+
+
+async def test_the_running_round_is_a_funnel_next_to_the_answer(served: Served) -> None:
+    study = await served.create(rounds=2, timeouts={"idle": 60})
+    devices = await served.join(study, 6)
+    await together(devices[:4], "share")
+    page = await page_of(served, f"/studies/{study}")
+    assert f'<a href="/studies/{study}/rounds/1">Round 1</a> now' in page
+    assert received(page) == [("6", "6", "3"), ("4", "6", "4")]
+    assert stages(page)[:3] == [("done", "enrolling"), ("now", "sharing"), ("ahead", "checking")]
+    await post(served, f"/studies/{study}/stop")
+    assert 'class="funnel"' not in await page_of(served, f"/studies/{study}")
+
+
+async def test_the_funnel_adds_the_messages_of_all_cohorts(served: Served) -> None:
+    study = await served.create(
+        terms=study_request()["terms"] | {"cohorts": 2}, timeouts={"idle": 60}
+    )
+    await served.join(study, 12)
+    for _ in range(100):
+        view = await served.show_round(study)
+        if all(cohort.phase is Phase.SHARING for cohort in view.cohorts):
+            break
+        await served.tick()
+    progress = round_progress(view, served.clock())
+    assert [each.state for each in progress[:2]] == ["done", "now"]
+    assert (progress[0].received, progress[0].expected, progress[0].quorum) == (12, 12, 6)
+    first = view.cohorts[0]
+    early = first.model_copy(update={"phase": first.history[0].phase, "history": first.history[:1]})
+    mixed = view.model_copy(update={"cohorts": (early, *view.cohorts[1:])})
+    progress = round_progress(mixed, served.clock())
+    assert [each.state for each in progress[:3]] == ["now", "now", "ahead"]
+    assert "2 cohorts together" in await page_of(served, f"/studies/{study}")
 
 
 async def test_the_list_shows_the_progress_of_each_study(each_served: Served) -> None:
@@ -296,7 +349,7 @@ async def test_a_study_with_a_budget_shows_the_epsilon_of_each_party(served: Ser
 
 async def test_the_distribution_of_a_prefix_study_equals_the_api(served: Served) -> None:
     study = await served.create(**histogram_request(high=8))
-    assert "Distribution" not in await page_of(served, f"/studies/{study}")
+    assert "Quantiles" not in await page_of(served, f"/studies/{study}")
     counts = np.concatenate([np.full(2**level, 800 / 2**level) for level in range(4)])
     arrays = {
         COUNTS_ARRAY: counts[1:],

@@ -1,0 +1,70 @@
+"""Form that is filled in with the values of another study, to create one like it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from protocol.api.messages import StudyRequest, StudyView
+from server.pages.forms.fields import QUESTION_FORMS, FormField, form_fields, study_document
+
+_NOT_COPIED: Final = ("name", "start", "question.domain.salt")  # each study has its own
+
+
+def can_clone(study: StudyView) -> bool:
+    """Return whether the form has the kind of question of `study`."""
+    return study.question.mechanism in QUESTION_FORMS
+
+
+def values_of(study: StudyView) -> dict[str, str]:
+    """Return the values of the form for a study like `study`, which has another name."""
+    document = _request_document(study)
+    domain = document["question"]["domain"]
+    document["question"]["domain"] = domain.get("inner", {}) | domain
+    values = {"name": f"{study.name} (copy)"[:200], "start": "on"}
+    for field in form_fields(QUESTION_FORMS[study.question.mechanism]):
+        if field.path not in _NOT_COPIED:
+            text = _text(field, _value_at(document, field.path))
+            values[field.path] = text if text or field.is_optional else field.default
+    return values
+
+
+def lost_fields(study: StudyView, values: Mapping[str, str]) -> list[str]:
+    """Return the names of the fields of `study` that the form cannot express."""
+    built = study_document(QUESTION_FORMS[study.question.mechanism], values)
+    copy = StudyRequest.model_validate(built).model_dump(mode="json")
+    original = dict(_leaves(_request_document(study)))
+    copied = dict(_leaves(copy))
+    differing = [path for path, value in original.items() if copied.get(path) != value]
+    return [
+        path.split(".", 1)[-1].replace("_", " ").replace(".", " ")
+        for path in differing
+        if path not in _NOT_COPIED
+    ]
+
+
+def _request_document(study: StudyView) -> dict[str, Any]:
+    fields = {name: getattr(study, name) for name in StudyRequest.model_fields if name != "start"}
+    return StudyRequest.model_validate(fields).model_dump(mode="json")
+
+
+def _value_at(document: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - a value of JSON
+    value: Any = document
+    for name in path.split("."):
+        value = (value or {}).get(name)
+    return value
+
+
+def _text(field: FormField, value: Any) -> str:  # noqa: ANN401 - a value of JSON
+    """Return a value as text that `field` converts to the same value."""
+    if value is None:
+        return ""
+    if field.widget == "lines":
+        return "\n".join(value)
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,87 @@
+"""A clone has the values of its original, and names those that the form does not have."""
+
+import re
+from typing import Any
+
+import pytest
+
+from protocol.api.messages import StudyView
+from server.pages.forms.cloning import lost_fields, values_of
+from server.pages.forms.fields import QUESTION_FORMS, study_document
+from tests.server.harness import Served, study_request
+from tests.server.pages.browsing import page_of, post
+from tests.server.pages.test_new_study import filled
+
+TERMS = study_request()["terms"] | {"registrar": "09" * 32}
+
+
+async def view_of(served: Served, study: str) -> StudyView:
+    return StudyView.model_validate_json((await served.client.get(f"/v1/studies/{study}")).content)
+
+
+@pytest.mark.parametrize("kind", QUESTION_FORMS)
+async def test_a_clone_of_a_study_from_the_form_is_the_same_study(
+    kind: str, served: Served
+) -> None:
+    changes = {"terms.cohorts": "50"} if kind == "triehh" else {}
+    if kind in ("tracked", "number-sums"):
+        changes["question.domain.segments"] = "north\nsouth"
+    if kind == "tracked":
+        changes |= {"stop_at.precision": "0.95", "stop_at.recall": "0.9"}
+    answer = await post(served, "/studies/new", filled(kind, **changes))
+    study = answer.headers["location"].removeprefix("/studies/")
+    view = await view_of(served, study)
+    values = values_of(view)
+    assert values["name"] == f"by {kind} (copy)"
+    assert lost_fields(view, values) == []
+    page = await page_of(served, f"/studies/new/from/{study}")
+    assert f'A copy of <a href="/studies/{study}">' in page
+    assert "has no field for" not in page
+    form = values | {"question": kind, "key": "1" * 32}
+    created = await post(served, "/studies/new", form)
+    assert created.status_code == 303, re.findall(r"fault.*?</p>", created.text)
+    copy = await view_of(served, created.headers["location"].removeprefix("/studies/"))
+    salts = {"domain": {"salt"}}
+    assert copy.question.model_dump(exclude=salts) == view.question.model_dump(exclude=salts)
+    assert (copy.terms, copy.rounds, copy.timeouts) == (view.terms, view.rounds, view.timeouts)
+    assert copy.stop_at == view.stop_at
+
+
+@pytest.mark.parametrize(
+    ("question", "lost"),
+    [
+        ({"confidence": 0.9}, ["confidence"]),
+        (
+            {"domain": {"kind": "alphabet", "characters": "abc", "length": 3}},
+            ["domain kind", "domain characters", "domain length", "domain pad"],
+        ),
+    ],
+)
+async def test_fields_that_the_form_does_not_have_are_named(
+    question: dict[str, Any], lost: list[str], served: Served
+) -> None:
+    study = await served.create(question=study_request()["question"] | question, terms=TERMS)
+    view = await view_of(served, study)
+    assert lost_fields(view, values_of(view)) == lost
+    page = await page_of(served, f"/studies/new/from/{study}")
+    assert f"This form has no field for: {', '.join(lost)}." in page
+    assert f'value="{"09" * 32}"' in page
+
+
+async def test_a_study_of_a_kind_without_a_form_has_no_clone(served: Served) -> None:
+    question = {
+        "mechanism": "count-sketch",
+        "threshold": 5,
+        "contribution": 1,
+        "domain": {"kind": "listed", "items": ["a", "b"]},
+        "words": 500,
+    }
+    study = await served.create(question=question)
+    assert "/studies/new/from/" not in await page_of(served, f"/studies/{study}")
+    assert (await served.client.get(f"/studies/new/from/{study}")).status_code == 404
+    assert (await served.client.get("/studies/new/from/nobody")).status_code == 404
+
+
+def test_a_document_of_values_is_that_of_the_form() -> None:
+    values = dict.fromkeys(("name", "question.threshold"), "")
+    assert "threshold" not in study_document(QUESTION_FORMS["tracked"], values)["question"]

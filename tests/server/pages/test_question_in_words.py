@@ -1,0 +1,97 @@
+"""The question of a study in words, for each kind of question and domain."""
+
+from typing import Any
+
+import pytest
+
+from protocol.api.messages import StudyView
+from server.pages.fleet_command import fleet_command
+from server.pages.forms.fields import QUESTION_FORMS
+from server.pages.question_in_words import question_in_words
+from tests.server.harness import Served
+from tests.server.pages.browsing import page_of, post
+from tests.server.pages.test_new_study import filled
+
+SEGMENTS = {"question.domain.segments": "north\nsouth"}
+
+
+PRIVATE = "The answer is differentially private, with an epsilon of 1."
+CASES: list[tuple[str, dict[str, str], str, str]] = [
+    ("tracked", {}, "Finds texts of up to 64 bytes with a total of 20 or more. There are 5", ""),
+    (
+        "tracked",
+        SEGMENTS | {"rounds": "1", "question.words": "9000"},
+        "Finds texts of up to 64 bytes in 2 segments with a total of 20 or more.",
+        "--data my.csv",
+    ),
+    ("adaptive-iblt", {}, "Finds texts of up to 12 bytes with a total of", "--data words"),
+    (
+        "number-sums",
+        SEGMENTS,
+        "Finds the mean and the variance of numbers from 0 to 100 in 2 segments.",
+        "--data my.csv",
+    ),
+    (
+        "hierarchical-histogram",
+        {},
+        f"Finds the distribution of numbers from 0 to 100. {PRIVATE}",
+        "--data ages",
+    ),
+    (
+        "triehh",
+        {"terms.cohorts": "50"},
+        "Finds the common ones among strings of up to 8 characters from an alphabet of 27. "
+        + PRIVATE,
+        "--data my.csv",
+    ),
+    (
+        "ocms-gf",
+        {},
+        "Counts 7 listed items, and lists those with a total of 20 or more. Each device adds noise",
+        "--data my.csv",
+    ),
+]
+PARTICIPATION = [
+    ({}, "at most 200 devices; a device takes part in one of them, and gives at most 3 items."),
+    (
+        {"rounds": "1", "question.contribution": "1", "question.words": "9000"},
+        "There is one round of at most 200 devices; a device gives one item.",
+    ),
+]
+
+
+async def created(served: Served, kind: str, changes: dict[str, str]) -> StudyView:
+    answer = await post(served, "/studies/new", filled(kind, **changes))
+    where = answer.headers["location"]
+    return StudyView.model_validate_json((await served.client.get(f"/v1{where}")).content)
+
+
+@pytest.mark.parametrize(("kind", "changes", "words", "data"), CASES)
+async def test_a_page_has_the_question_in_words_and_a_command(
+    kind: str, changes: dict[str, str], words: str, data: str, served: Served
+) -> None:
+    view = await created(served, kind, changes)
+    assert question_in_words(view).startswith(words)
+    page = await page_of(served, f"/studies/{view.id}")
+    assert f'id="asked">{question_in_words(view)}</p>' in page
+    command = fleet_command(view, "http://test")
+    options = f"--url http://test --study {view.id} {data}".strip()
+    assert command.startswith(f"blindtally fleet {options}")
+    assert command.endswith("--no-registrar") == (kind != "ocms-gf")
+    assert f"<code>{command}</code>" in page
+
+
+@pytest.mark.parametrize(("changes", "words"), PARTICIPATION)
+async def test_it_states_what_a_device_gives(
+    changes: dict[str, str], words: str, served: Served
+) -> None:
+    assert question_in_words(await created(served, "tracked", changes)).endswith(words)
+
+
+async def test_all_kinds_of_question_have_words(served: Served) -> None:
+    for kind in QUESTION_FORMS:
+        changes: dict[str, Any] = {"terms.cohorts": "50"} if kind == "triehh" else {}
+        answer = await post(served, "/studies/new", filled(kind, key=kind, **changes))
+        assert "Finds " in (page := await page_of(served, answer.headers["location"])) or (
+            "Counts " in page
+        )
