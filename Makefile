@@ -15,7 +15,7 @@ CHECKS := $(MAKE) --no-print-directory --jobs 2 --output-sync
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-million quick fast-tests test test-slow soak mutants check lint types types-daemon imports format generate bench env compose-test clean
+.PHONY: help setup demo demo-million quick fast-tests test test-slow soak mutants check lint types types-daemon imports format docs generate bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ format: $(VENV)/dev ## put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/dev ## build the documentation's site into site/; a broken link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 generate: $(VENV)/dev ## write the analyst's blocking classes from the asynchronous ones
 	$(BIN)/python tools/unasync.py
 
@@ -81,7 +84,7 @@ compose-test: $(VENV)/dev ## prove docker-compose.yml in a real Docker engine (m
 
 clean: ## remove .venv and everything made; databases and demo results stay
 	@$(BIN)/dmypy stop >/dev/null 2>&1 || true
-	rm -rf $(VENV) dist .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist site .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp newer than pyproject.toml means that its dependencies are installed. The development

@@ -30,7 +30,11 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands/test_stopping.py": ALL_TESTS,
     "tests/blindtally/commands/test_studies.py": ("test_an_answer_is_shown_and_exported",),
     "tests/blindtally/test_public_names.py": ("test_types_and_names_of_an_installed_wheel",),
-    "tests/blindtally/planning/test_recommended_words.py": ("test_more_devices",),
+    "tests/blindtally/planning/test_recommended_words.py": (
+        "test_more_devices",
+        "test_short_strings",
+        "test_the_choice",
+    ),
     "tests/blindtally/planning/test_study_form_predictions.py": (
         "test_a_prediction_ends_with_the_service",
         "test_a_study_that_finds_items_is_simulated",
@@ -381,6 +385,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_the_python_of_the_readme_works",
         "test_the_sdk_page_is_one_program",
     ),
+    "tests/test_docs_site.py": ALL_TESTS,
     "tests/test_ledger_again.py": ALL_TESTS,
 }
 # Laws with several examples of each mechanism: all but the first of each are medium.

@@ -4,6 +4,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ PYTHON_FILES = {
     path.name for path in ROOT.rglob("*.py") if not path.relative_to(ROOT).parts[0].startswith(".")
 }
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
+CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 SERVICE_URL = "http://127.0.0.1:8000"
 RUN = CliRunner()
 SERVICE_COMMANDS = ("serve", "studies", "fleet", "demo", "privacy", "query", "changes", "seat")
@@ -53,6 +56,31 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} points at {target}"
+
+
+def slug(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub and the documentation's site make it."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    headings = re.findall(r"^#+ (.*)$", CODE_BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return frozenset(map(slug, headings))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_of_links_are_headings(page: Path) -> None:
+    for target, anchor in ANCHOR.findall(CODE_BLOCK.sub("", page.read_text())):
+        path = page.parent / target if target else page
+        if "://" not in target and path.suffix == ".md":
+            assert anchor in anchors(path.resolve()), f"{page.name} points at {target}#{anchor}"
+
+
+def test_an_anchor_is_the_text_of_its_heading() -> None:
+    assert slug("Limits, TLS and `proxies`") == "limits-tls-and-proxies"
+    assert slug("A [link](x.md) to *t*: how?") == "a-link-to-t-how"
 
 
 def test_the_citation_is_of_this_version() -> None:
