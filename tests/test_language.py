@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[1]
 EXCEPTIONS = {
     "CHANGELOG.md",
     "docs/hsu2012.md",
-    "docs/oracles.md",
     "docs/privacy.md",
     "docs/protocol.md",
     "docs/results.md",
