@@ -25,9 +25,9 @@ from server.http.auth import AuthMiddleware
 from server.http.request_bodies import BodyLimit
 from server.http.request_log import RequestLogMiddleware
 from server.http.security_headers import SecurityHeaders
-from server.pages import api_reference, login, operations, static_files
 from server.pages import changes as change_pages
 from server.pages import help as help_page
+from server.pages import login, operations, static_files
 from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
 from server.pages.estimate_histories import EstimateHistories
@@ -118,7 +118,6 @@ def create_app(
         change_pages,
         round_pages,
         operations,
-        api_reference,
         help_page,
     ):
         app.include_router(module.router)

@@ -1,6 +1,7 @@
 """Pages of the list of studies, and of one study with its answer and its privacy summary."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -10,6 +11,11 @@ from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from protocol.api.messages import ProblemType, StudyView
+from protocol.domains import Domain
+from protocol.domains.hashed import Hashed, HashedProduct
+from protocol.domains.numeric import NumericInterval
+from protocol.domains.product import Product
+from protocol.domains.strings import Alphabet, Listed, Utf8
 from protocol.estimates import quality_sentence
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from server.api import studies as api
@@ -22,13 +28,12 @@ from server.errors import ProblemError
 from server.pages import charts
 from server.pages.answers import distribution_summary, item_table, number_summaries
 from server.pages.estimate_histories import EstimateHistories, HistoriesDep
-from server.pages.fleet_command import fleet_command
+from server.pages.formatting import significant
 from server.pages.forms.cloning import can_clone
 from server.pages.page_requests import page_router
-from server.pages.phase_progress import PhaseProgress, round_progress
 from server.pages.privacy_summary import privacy_cost, privacy_summary
-from server.pages.question_in_words import question_in_words
 from server.pages.rendering import PAGE_HEADERS, event_context, render
+from server.pages.rounds import PhaseProgress, round_progress
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
@@ -164,3 +169,89 @@ async def download(study: StudyId, file_format: str, service: ServiceDep) -> Res
     name = f"heavy-hitters-{study}.{file_format}"
     headers = {**PAGE_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
     return Response(body, 200, headers, media_type)
+
+
+_COUNTING_MECHANISMS: Final = ("count-median", "count-sketch")  # of each item of a domain
+
+
+def question_in_words(study: StudyView) -> str:
+    """Return the question of `study` as some sentences."""
+    return " ".join(f"{sentence}." for sentence in _sentences(study))
+
+
+def _sentences(study: StudyView) -> Iterator[str]:
+    question: Any = study.question
+    yield _aim(question)
+    privacy = getattr(question, "epsilon", None)
+    if question.mechanism in REPORT_MECHANISMS:
+        yield f"Each device adds noise to its one report, with a privacy loss of {privacy:g}"
+    elif privacy is not None:
+        yield f"The answer is differentially private, with an epsilon of {privacy:g}"
+    yield _participation(study)
+
+
+def _aim(question: Any) -> str:  # noqa: ANN401 - of any mechanism
+    items = domain_in_words(question.domain)
+    if question.mechanism == "number-sums":
+        return f"Finds the mean and the variance of {items}"
+    if question.mechanism == "hierarchical-histogram":
+        return f"Finds the distribution of {items}"
+    if question.mechanism == "triehh":
+        return f"Finds the common ones among {items}"
+    total = f"a total of {question.threshold:,.6g} or more"
+    if question.mechanism in _COUNTING_MECHANISMS or isinstance(question.domain, Listed):
+        return f"Counts {items}, and lists those with {total}"
+    return f"Finds {items} with {total}"
+
+
+def _participation(study: StudyView) -> str:
+    question, terms = study.question, study.terms
+    most = "one item" if question.contribution == 1 else f"at most {question.contribution:,} items"
+    if isinstance(question.domain, NumericInterval):
+        most = "one number"
+    devices = f"at most {terms.max_devices:,} devices"
+    if study.rounds == 1:
+        return f"There is one round of {devices}; a device gives {most}"
+    part = "every round" if question.asks_every_round else "one of them"
+    rounds = f"There are {study.rounds:,} rounds of {devices}"
+    return f"{rounds}; a device takes part in {part}, and gives {most}"
+
+
+def domain_in_words(domain: Domain) -> str:
+    """Return the items of a domain, as a noun phrase in the plural."""
+    match domain:
+        case HashedProduct():
+            return f"texts of up to {domain.max_bytes:,} bytes in {_segments(domain.segments)}"
+        case Hashed() | Utf8():
+            return f"texts of up to {domain.max_bytes:,} bytes"
+        case Alphabet():
+            length = f"up to {domain.length:,}" if domain.pad else f"{domain.length:,}"
+            return f"strings of {length} characters from an alphabet of {len(domain.characters):,}"
+        case Listed():
+            return f"{len(domain.items):,} listed items"
+        case NumericInterval():
+            return f"numbers from {significant(domain.low)} to {significant(domain.high)}"
+        case Product():
+            return f"{domain_in_words(domain.inner)} in {_segments(domain.segments)}"
+
+
+def _segments(segments: tuple[str, ...]) -> str:
+    return f"{len(segments):,} {'segment' if len(segments) == 1 else 'segments'}"
+
+
+_MIN_DOMAIN_NAME_BYTES = 40  # most of the default items are shorter
+
+
+def fleet_command(study: StudyView, service_url: str) -> str:
+    """Return the command; its items are bundled ones if they fit the study's domain."""
+    words = ["blindtally fleet", f"--url {service_url}", f"--study {study.id}"]
+    domain = study.question.domain
+    if isinstance(domain, NumericInterval):
+        words.append("--data ages")
+    elif isinstance(domain, Utf8) and domain.max_bytes < _MIN_DOMAIN_NAME_BYTES:
+        words.append("--data words")
+    elif isinstance(domain, HashedProduct) or not isinstance(domain, Hashed | Utf8):
+        words.append("--data my.csv")
+    if study.terms.registrar is None and study.question.mechanism not in REPORT_MECHANISMS:
+        words.append("--no-registrar")
+    return " ".join(words)

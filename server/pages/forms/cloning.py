@@ -1,11 +1,22 @@
-"""Form that is filled in with the values of another study, to create one like it."""
+"""Studies that are created like others: like another one, or like the example of web domains."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from protocol.api.messages import StudyRequest, StudyView
+from protocol.api.messages import StudyRequest, StudyView, Timeouts
+from protocol.domains.hashed import Hashed
+from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.question_and_plan import Terms
 from server.pages.forms.fields import QUESTION_FORMS, FormField, form_fields, study_document
 
+EXAMPLE: Final = StudyRequest(
+    name="example: common web domains",
+    question=TrackedQuestion(threshold=8, contribution=2, domain=Hashed(max_bytes=64), words=2000),
+    terms=Terms(cohort_size=100, minimum=50),
+    rounds=4,
+    timeouts=Timeouts(idle=1),
+    start=True,
+)
 _NOT_COPIED: Final = ("name", "start", "question.domain.salt")  # each study has its own
 
 

@@ -13,9 +13,8 @@ from server.api import studies as api
 from server.api.common import StudyId
 from server.api.dependencies import Caller, require
 from server.errors import FieldError, ProblemError
-from server.pages.forms.cloning import lost_fields, values_of
+from server.pages.forms.cloning import EXAMPLE, lost_fields, values_of
 from server.pages.forms.errors import assign_to_fields
-from server.pages.forms.example import EXAMPLE
 from server.pages.forms.fields import (
     MORE_FIELDS,
     NAME_FIELD,

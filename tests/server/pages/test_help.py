@@ -1,12 +1,17 @@
-"""The page of terms has each place that another page links to."""
+"""Pages of help: each term that a page links to, and each operation and document of the API."""
 
 import re
+from html import unescape
 from pathlib import Path
+
+import pytest
 
 import server.pages
 from server.pages.forms.fields import QUESTION_FORMS
+from server.pages.help import type_name
 from tests.server.harness import Served
 from tests.server.pages.browsing import page_of
+from tests.server.party import refused
 
 SOURCES = [
     path
@@ -23,3 +28,39 @@ async def test_each_help_link_leads_to_its_term(served: Served) -> None:
     missing = {anchor for anchor in anchors | QUESTION_FORMS.keys() if f'id="{anchor}"' not in page}
     assert missing == set()
     assert 'href="/help" aria-current="page"' in page
+
+
+async def test_the_page_has_each_operation_and_each_document(closed: Served) -> None:
+    answer = await closed.client.get("/docs")
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'; base-uri")
+    page = unescape(answer.text)
+    document = (await closed.client.get("/openapi.json")).json()
+    operations = [
+        f"{method.upper()} {path}"
+        for path, methods in document["paths"].items()
+        for method in methods
+    ]
+    assert len(operations) > 30
+    assert [each for each in operations if f"<code>{each}</code>" not in page] == []
+    assert [name for name in document["components"]["schemas"] if f'id="{name}"' not in page] == []
+    assert "DELETE /v1/studies/{study}" in operations
+
+
+async def test_pages_that_load_scripts_from_elsewhere_are_off(served: Served) -> None:
+    for path in ("/redoc", "/docs/oauth2-redirect"):
+        refused(await served.client.get(path), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        ({"$ref": "#/components/schemas/Terms"}, "Terms"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "string or null"),
+        ({"type": "array", "items": {"type": "integer"}}, "list of integer"),
+        ({"enum": ["a", "b"]}, "'a' or 'b'"),
+        ({"const": 1}, "1"),
+        ({}, ""),
+    ],
+)
+def test_types_are_written_in_words(schema: dict[str, object], name: str) -> None:
+    assert type_name(schema) == name

@@ -24,7 +24,7 @@ from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
 from server.pages.charts import Bar, Bars, estimate_bars
 from server.pages.estimate_histories import EstimateHistory
-from server.pages.phase_progress import round_progress
+from server.pages.rounds import round_progress
 from tests.server.harness import Served, histogram_request, play, study_request, together
 from tests.server.pages.browsing import page_of, post
 from tests.server.pages.test_rounds import received, stages

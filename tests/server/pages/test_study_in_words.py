@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from protocol.api.messages import StudyView
-from server.pages.fleet_command import fleet_command
 from server.pages.forms.fields import QUESTION_FORMS
-from server.pages.question_in_words import question_in_words
+from server.pages.studies import fleet_command, question_in_words
 from tests.server.harness import Served
 from tests.server.pages.browsing import page_of, post
 from tests.server.pages.test_new_study import filled
