@@ -46,10 +46,11 @@ def known_revisions() -> set[str]:
 
 async def upgrade(database: Database) -> None:
     """Bring the schema up to date; raises UnknownSchemaError if its revision is unknown."""
-    await database.write(_upgrade)
+    await database.write(upgrade_to)
 
 
-def _upgrade(session: Session) -> None:
+def upgrade_to(session: Session, target: str = "head") -> None:
+    """Bring the schema to the revision `target`, unless it is at the newest."""
     connection = session.connection()
     if connection.dialect.name == "postgresql":  # SQLite's writers exclude one another
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
@@ -64,7 +65,7 @@ def _upgrade(session: Session) -> None:
         return
     config = _config()
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, target)
 
 
 def revision(connection: Connection) -> str | None:
