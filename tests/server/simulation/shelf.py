@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import delete, text
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session
 
 from server.db import migrations
 from server.db.columns import Base
 from server.db.database import Database
+from server.db.repositories.retention import RetentionRepository
+from server.db.schema import StudyRow
 
 
 @dataclass
@@ -42,6 +44,35 @@ class Shelf:
             Path(f"{self.folder}/world.db{ending}").unlink(missing_ok=True)
         shutil.copy(template, self.folder / "world.db")
         return f"sqlite:///{self.folder}/world.db"
+
+
+def apply_retention(url: str) -> tuple[int, int, int]:
+    """Delete all that may be deleted; return the rows before, without those of devices, and after.
+
+    Raises:
+        ProblemError: if a study is running.
+    """
+    return asyncio.run(_apply_retention(url))
+
+
+async def _apply_retention(url: str) -> tuple[int, int, int]:
+    database = Database(url)
+    retention = RetentionRepository(database)
+    studies = await database.read(lambda session: session.scalars(select(StudyRow.id)).all())
+    rows = [await database.read(_count_rows)]
+    for study in studies:
+        await retention.delete_device_rows(study)
+    rows.append(await database.read(_count_rows))
+    for study in studies:
+        await retention.delete_study(study)
+    rows.append(await database.read(_count_rows))
+    await database.close()
+    return rows[0], rows[1], rows[2]
+
+
+def _count_rows(session: Session) -> int:
+    counts = (select(func.count()).select_from(table) for table in Base.metadata.sorted_tables)
+    return sum(session.scalar(count) or 0 for count in counts)
 
 
 def memory() -> Path | None:

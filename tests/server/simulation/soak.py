@@ -21,7 +21,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tests.server.simulation.operations import Operation, choose_history, play
-from tests.server.simulation.shelf import Shelf, memory, postgres
+from tests.server.simulation.shelf import Shelf, apply_retention, memory, postgres
 from tests.server.simulation.world import Score, Shape
 
 _LENGTH = 40
@@ -39,7 +39,9 @@ def soak(shelf: Shelf, operations: int, seed: int, progress: Progress) -> Score:
         shape = rng.choice(_SHAPES[shelf.kind])
         happening, chance = choose_history(rng, _LENGTH), rng.getrandbits(32)
         try:
-            score.add(play(shelf.empty(), shape, chance, happening))
+            url = shelf.empty()
+            score.add(play(url, shape, chance, happening))
+            score.add_rows(*apply_retention(url))
         except BaseException as error:
             short = shorten(shelf, shape, chance, happening)
             lines = ",\n".join(f"    {operation}" for operation in short)
@@ -66,7 +68,10 @@ def report(scores: dict[str, Score], seconds: dict[str, float]) -> None:
     kinds = sorted({kind for score in scores.values() for kind in score.operations})
     rows = {kind: [score.operations[kind] for score in scores.values()] for kind in kinds}
     rows["operations in all"] = [score.operations.total() for score in scores.values()]
-    for name in ("kills", "summed", "claims", "taken_over", "failed", "acknowledged", "included"):
+    for name in (
+        "kills", "summed", "claims", "taken_over", "failed", "acknowledged", "included",
+        "rows_stored", "rows_without_devices", "rows_after_retention",
+    ):  # fmt: skip
         rows[name.replace("_", " ")] = [getattr(score, name) for score in scores.values()]
     for name in ("double counts", "losses", "stuck"):
         rows[name] = [0 for _ in scores]

@@ -81,6 +81,14 @@ class Score:
     kills: int = 0
     claims: int = 0  # of sums
     taken_over: int = 0  # sums of which another server began to make one before
+    rows_stored: int = 0  # in the databases at the end of their worlds
+    rows_without_devices: int = 0
+    rows_after_retention: int = 0  # after the deletion of the studies
+
+    def add_rows(self, stored: int, without_devices: int, after_retention: int) -> None:
+        self.rows_stored += stored
+        self.rows_without_devices += without_devices
+        self.rows_after_retention += after_retention
 
     def add(self, other: "Score") -> None:
         self.operations += other.operations
