@@ -5,21 +5,28 @@ ARG PYTHON_IMAGE=python:3.13-slim
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /source
 RUN python -m venv --without-pip /opt/blindtally
-COPY pyproject.toml ./
-# Of the extras, those that are asked for, with blanks between: more would make the image larger.
-ARG EXTRAS="server postgres"
-# Dependencies change less often than code, so they have a separate layer. Their tests, a tenth of
-# the layer, are removed.
-RUN python -c 'import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*p["dependencies"], *(one for name in sys.argv[1:] for one in p["optional-dependencies"][name]), sep="\n")' ${EXTRAS} > dependencies.txt
-RUN pip --python /opt/blindtally/bin/python install --no-cache-dir --requirement dependencies.txt \
+COPY deploy/requirements deploy/requirements
+RUN pip install --no-cache-dir --require-hashes --requirement deploy/requirements/build.txt
+# server.txt or dask.txt: `make lock` writes them.
+ARG LOCK=server
+# Dependencies change less often than code, so they have a separate layer. Their tests and debug
+# symbols, a fifth of the layer, are removed.
+RUN pip --python /opt/blindtally/bin/python install --no-cache-dir --require-hashes --requirement deploy/requirements/${LOCK}.txt \
  && find /opt/blindtally -depth -type d -name tests -path '*-packages/*' -exec rm -r {} +
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends binutils \
+ && find /opt/blindtally -type f -name '*.so*' -exec strip --strip-unneeded {} +
 COPY README.md LICENSE ./
 COPY blindtally blindtally
 COPY client client
 COPY protocol protocol
 COPY secagg secagg
 COPY server server
-RUN pip --python /opt/blindtally/bin/python install --no-cache-dir --no-deps .
+COPY pyproject.toml ./
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels . \
+ && pip --python /opt/blindtally/bin/python install --no-cache-dir --no-deps --no-index wheels/*.whl
+# The list of what the image has from PyPI (CycloneDX), for scanners of vulnerabilities.
+RUN cyclonedx-py environment --output-reproducible --output-file /opt/blindtally/sbom.cdx.json /opt/blindtally/bin/python
 
 FROM ${PYTHON_IMAGE}
 RUN useradd --create-home --uid 10001 blindtally

@@ -15,7 +15,7 @@ CHECKS := $(MAKE) --no-print-directory --jobs 2 --output-sync
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-million quick fast-tests test test-slow soak mutants check lint types types-daemon imports format docs generate bench env compose-test clean
+.PHONY: help setup demo demo-million quick fast-tests test test-slow soak mutants check lint types types-daemon imports format docs generate lock bench env compose-test clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,17 @@ docs: $(VENV)/dev ## build the documentation's site into site/; a broken link or
 
 generate: $(VENV)/dev ## write the analyst's blocking classes from the asynchronous ones
 	$(BIN)/python tools/unasync.py
+
+# The images have Python 3.13 on Linux. Hashes are those of all processors.
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --python-version 3.13 \
+  --python-platform linux --no-annotate --custom-compile-command "make lock"
+LOCKS := deploy/requirements
+
+lock: $(VENV)/dev ## write the versions and hashes of what the images install
+	$(PIP) --group lock
+	$(LOCK) pyproject.toml --extra server --extra postgres --output-file $(LOCKS)/server.txt
+	$(LOCK) pyproject.toml --extra simulate --extra dask --output-file $(LOCKS)/dask.txt
+	$(LOCK) --group image --output-file $(LOCKS)/build.txt
 
 demo-million: $(VENV)/dev ## simulate 1,000,000 devices over 100 rounds, in memory (ARGS="--json out.json")
 	$(BIN)/python -m benchmarks.scale --devices 1000000 --rounds 100 $(ARGS)

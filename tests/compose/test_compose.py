@@ -124,9 +124,9 @@ def test_dask_runs_on_request_in_a_separate_image() -> None:
     assert {name for name, service in SERVICES.items() if "profiles" in service} == DASK
     for name in DASK:
         assert SERVICES[name]["profiles"] == ["dask"]
-        assert SERVICES[name]["build"]["args"]["EXTRAS"] == "simulate dask"
+        assert SERVICES[name]["build"]["args"]["LOCK"] == "dask"
         assert SERVICES[name]["image"] != SERVICES["server"]["image"]
-    assert 'ARG EXTRAS="server postgres"\n' in (ROOT / "Dockerfile").read_text()
+    assert "ARG LOCK=server\n" in (ROOT / "Dockerfile").read_text()
 
 
 def test_pulled_images_can_be_replaced_and_have_stand_ins() -> None:
