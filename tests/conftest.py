@@ -305,6 +305,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tests/blindtally/simulate/test_unequal_rounds.py": ALL_TESTS,
     "tests/client/test_registrar.py": ("test_draws_count_after_kill_9",),
+    "tests/deploy": ALL_TESTS,
     "tests/paper": ALL_TESTS,
     "tests/protocol/mechanisms/central": ALL_TESTS,
     "tests/protocol/mechanisms/iblt/test_adaptive.py": ALL_TESTS,
