@@ -19,9 +19,9 @@ If nothing agrees, or a device lied, a count is moved by a window only where tha
 probable; others that left their windows are wrong by multiples of 2^b. The amount then missing from
 the total, or two windows if that is more, is the *slip* of the group. Where counts were moved,
 twice their number left unseen, some up and some down, and the slip is that number of windows. Its
-items are unknown, so it is a variance of all items, and a reason for wider windows in the next
-round. Since a lie can make a slip of any size, a slip counts for at most a quarter of the group's
-windows, or eight windows if that is more.
+items are unknown, so it is a variance of all items, and more so of those at the ends of their
+windows. It is also a reason for wider windows in the next round. Since a lie can make a slip of any
+size, a slip counts for at most a quarter of the group's windows, or eight windows if that is more.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,6 +42,7 @@ from secagg.ring import Lane, Vector
 
 MAX_COUNTER_BITS = 40
 _CHECK_PRIME = 16_777_213  # largest prime below 2^24
+_MAX_LOGIT, _BISECTIONS = 50.0, 60
 
 N = TypeVar("N", np.int64, np.float64)
 
@@ -131,14 +132,27 @@ class Counters:
                 slip[:] = min(max(missing, unseen, 2 * window), windows * window)
         return counts, slips
 
-    def variances(self, slips: Integers) -> Floats:
+    def variances(
+        self, counts: Integers, slips: Integers, expected: Floats, deviations: Floats
+    ) -> Floats:
         """Return the variance of each count, if each count outside its window is one window off.
 
-        If j of k items left their windows, j windows are missing, and each item left with
-        probability j / k.
+        If j windows are missing in a group, j of its items left their windows. An item at the end
+        of its window did so more probably than one at its expected count. By how much is known
+        badly after a sudden change, so half of the variance is shared equally. Of web words that
+        change weekly, 2 of 855 had errors beyond 5 standard errors, and 9 if all of it is. The
+        arguments are those of `decode`, and what it returned.
         """
-        sizes = np.repeat([len(group.items) for group in self.groups], self._sizes)
-        variances: Floats = slips * self.moduli / sizes
+        variances = np.zeros(len(counts))
+        parts = self._parts(expected), self._parts(np.maximum(deviations, 0.5))
+        columns = self._parts(variances), self._parts(counts), self._parts(slips), *parts
+        for group, part, of_group, slip, means, spread in zip(self.groups, *columns, strict=True):
+            if not slip[0]:
+                continue
+            window = 2**group.bits
+            evidence = _Usual(means, spread).best_evidence(of_group, window)[0]
+            share = slip[0] / window
+            part[:] = (_share_out(share, evidence) + min(1.0, share / len(part))) / 2 * window**2
         return variances
 
     def _parts(self, values: NDArray[N]) -> list[NDArray[N]]:
@@ -243,6 +257,26 @@ class _Usual:
         alike = np.log((np.maximum(moved, 0) + 0.5) * means) / 2 + np.maximum(moved, 0) / means / 2
         return np.where(moved >= 0, surprise - alike, -np.inf)
 
+    def best_evidence(self, counts: Integers, window: int) -> tuple[Floats, Integers]:
+        """Return `jump_evidence` of the more probable one of both neighbouring windows, and its change."""
+        directions = np.array([[window], [-window]])
+        evidence = self.jump_evidence(counts, counts + directions)
+        return evidence.max(axis=0), directions[evidence.argmax(axis=0), 0]
+
+
+def _share_out(number: float, evidence: Floats) -> Floats:
+    """Return the probability of each item being one of `number`, given log likelihood ratios."""
+    if number >= len(evidence):
+        return np.ones(len(evidence))
+    # The logit of the prior probability, by bisection: the probabilities add up to the number.
+    low, high = -_MAX_LOGIT - evidence.max(), _MAX_LOGIT - evidence.min()
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        is_less = special.expit(evidence + middle).sum() < number
+        low, high = (middle, high) if is_less else (low, middle)
+    shares: Floats = special.expit(evidence + high)
+    return shares
+
 
 def _correct_windows(
     counts: Integers, weights: Integers, total: int, check: int, window: int, usual: _Usual
@@ -272,9 +306,7 @@ def _correct_windows(
 
 def _move_improbable_counts(counts: Integers, window: int, usual: _Usual) -> int:
     """Move in place each count that is far more probable one window away; return their number."""
-    directions = np.array([[window], [-window]])
-    evidence = usual.jump_evidence(counts, counts + directions)
-    best = evidence.argmax(axis=0)
-    is_improbable = evidence.max(axis=0) > tuning.MIN_JUMP_EVIDENCE
-    counts[is_improbable] += directions[best[is_improbable], 0]
+    evidence, changes = usual.best_evidence(counts, window)
+    is_improbable = evidence > tuning.MIN_JUMP_EVIDENCE
+    counts[is_improbable] += changes[is_improbable]
     return int(is_improbable.sum())

@@ -283,7 +283,8 @@ def _read_counters(
         is_better = (compared.shares < 1) | is_read.all(axis=0)
         compared = replace(compared, counts=np.where(is_better, compared.counts, counts))
     limited = np.minimum(compared.counts, sum(devices) * contribution).tolist()
-    variances = counters.variances(slips) + compared.missing_variances
+    own_variances = counters.variances(counts, slips, expected, spread)
+    variances = own_variances + compared.missing_variances
     columns = limited, variances.tolist(), compared.flags
     sums = dict(zip(counters.items, counts.tolist(), strict=True))
     state = record_slips(state, counters.items, slips)

@@ -79,7 +79,9 @@ def test_of_two_that_left_far_only_improbable_counts_are_moved() -> None:
     # 140 would be read as 12, which is improbable for 40 expected, and 241 as 49, which is not.
     assert read.tolist() == [2, 140 - 64, 241 - 192, 43]
     assert slips.tolist() == [0, 256, 256, 256]  # of the group of 6 bits: whose is not known
-    assert counters.variances(slips).tolist() == [0.0, *[256 * 64 / 3] * 3]
+    variances = counters.variances(read, slips, expected, np.sqrt(expected))
+    assert variances[0] == 0
+    assert variances[1:].sum() == pytest.approx(3 * 64**2)  # four windows, and three items
 
 
 @pytest.mark.parametrize("slips", [(1, 1), (2, 1), (1, -1), (1, -2), (1, 1, 1), (1, 1, -1)])
@@ -102,7 +104,9 @@ def test_of_several_that_left_all_are_corrected_or_all_are_in_doubt(slips: tuple
         assert ((read - counts) % 32 == 0).all()
         assert (np.abs(read - counts) <= 32).all()
         assert (doubt >= 64).all()
-        assert (counters.variances(doubt) >= 2 * 32**2 / 50).all()
+        variances = counters.variances(read, doubt, expected, np.sqrt(expected))
+        assert (variances >= 32**2 / 50).all()  # half of it is shared equally
+        assert variances.sum() == pytest.approx(doubt[0] * 32)
 
 
 def test_many_items_that_are_gone_at_once_are_corrected() -> None:
@@ -131,8 +135,11 @@ def test_errors_are_as_large_as_stated_if_all_items_changed_at_once() -> None:
     read, slips = counters.decode(counters.encode(counts), expected, np.sqrt(expected))
     wrong = read != counts
     assert wrong.sum() > 10
-    ratio = ((read - counts) ** 2).sum() / counters.variances(slips).sum()
+    variances = counters.variances(read, slips, expected, np.sqrt(expected))
+    ratio = ((read - counts) ** 2).sum() / variances.sum()
     assert 0.5 < ratio < 2.2
+    # Wrong counts have more of the variance than others.
+    assert variances[wrong].mean() > 1.3 * variances[~wrong].mean()
 
 
 @pytest.mark.parametrize("lane", [0, 1, 3, 4])
