@@ -18,7 +18,6 @@ EXCEPTIONS = {
     "docs/hsu2012.md",
     "docs/privacy.md",
     "docs/protocol.md",
-    "docs/results.md",
     "docs/scaling.md",
     "docs/threat-model.md",
     "tests/test_language.py",
