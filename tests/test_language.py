@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[1]
 EXCEPTIONS = {
     "CHANGELOG.md",
     "docs/privacy.md",
-    "docs/scaling.md",
     "docs/threat-model.md",
     "tests/test_language.py",
 }
