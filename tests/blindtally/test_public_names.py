@@ -136,7 +136,7 @@ def items(rows: ResultTable[HeavyHitter]) -> list[str]:
 
 
 def ask() -> list[str]:
-    question = Tracked(threshold=20, contribution=3, domain=Hashed(max_bytes=200), words=1000)
+    question = Tracked(threshold=20, contribution=3, domain=Hashed(max_bytes=200), words="auto")
     with Analyst(URL) as analyst:
         goal = QualityGoal(precision=0.9, recall=0.9)
         study = analyst.create("words", question, devices=200, stop_at=goal)

@@ -268,6 +268,8 @@ def test_a_study_is_created_watched_live_and_read(
             "changes": f"/studies/{study}/changes",
             "round": f"/studies/{study}/rounds/2",
             "new": "/studies/new",
+            "clone": f"/studies/new/from/{study}",
+            "help": "/help",
             "operations": "/operations",
             "reference": "/docs",
         }
