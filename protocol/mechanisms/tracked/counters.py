@@ -258,7 +258,7 @@ class _Usual:
         return np.where(moved >= 0, surprise - alike, -np.inf)
 
     def best_evidence(self, counts: Integers, window: int) -> tuple[Floats, Integers]:
-        """Return `jump_evidence` of the more probable one of both neighbouring windows, and its change."""
+        """Return `jump_evidence` of the more probable neighbouring window, and its change."""
         directions = np.array([[window], [-window]])
         evidence = self.jump_evidence(counts, counts + directions)
         return evidence.max(axis=0), directions[evidence.argmax(axis=0), 0]
