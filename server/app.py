@@ -19,12 +19,9 @@ from server.api import (
 )
 from server.api.answers import changes, distributions, heavy_hitters, segments
 from server.api.devices import documents, enrolments, joining, reports, seatings, uploads
+from server.api.devices.device_route import DeviceRoutes
 from server.api.openapi import openapi_document
-from server.http import problem_details
-from server.http.auth import AuthMiddleware
-from server.http.request_bodies import BodyLimit
-from server.http.request_log import RequestLogMiddleware
-from server.http.security_headers import SecurityHeaders
+from server.http.request_layer import RequestLayer
 from server.pages import changes as change_pages
 from server.pages import help as help_page
 from server.pages import login, operations, static_files
@@ -44,6 +41,7 @@ _DESCRIPTION = (
     "Finds which items are common among many devices, and how common, without revealing what one "
     "device holds. Every error is problem+json (RFC 9457); programs act on its `type`."
 )
+_DEVICES = (uploads, documents, joining)
 
 
 def create_app(
@@ -83,20 +81,8 @@ def create_app(
         telemetry=traces.request_tracing(provider),
     )
     app.state.metrics = metrics
-    problem_details.install_handlers(app)
-    app.add_middleware(BodyLimit, settings=settings)
-    app.add_middleware(AuthMiddleware, refuse=unauthenticated_response)
-    app.add_middleware(  # also logs refusals of the others
-        RequestLogMiddleware,
-        metrics=metrics,
-        is_stopping=lambda: app.state.service.notifier.is_shutting_down,
-    )
-    app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
-    # In the order in which a path is matched: the most frequent requests first. A router that is
-    # included matches each path twice, so the routes of devices are added by themselves.
-    for devices in (uploads, documents, joining):
-        app.router.routes.extend(devices.router.routes)
-    for module in (
+    for module in (  # in the order in which a path is matched
+        *_DEVICES,
         studies,
         rounds,
         events,
@@ -121,5 +107,9 @@ def create_app(
         help_page,
     ):
         app.include_router(module.router)
+    device_routes = DeviceRoutes(route for module in _DEVICES for route in module.router.routes)
+    app.middleware_stack = RequestLayer(
+        app, settings, metrics, device_routes.find_endpoint, unauthenticated_response
+    )
     app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
     return app

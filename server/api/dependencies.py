@@ -21,6 +21,7 @@ from server.db.repositories.devices.participants import CohortStatus, Participan
 from server.errors import ProblemError, cohort_failed, dropped_out, malformed, not_found
 from server.http.auth import client_address
 from server.http.etag import etag_responses
+from server.http.request_bodies import header
 from server.principals import Permission, Principal
 from server.service import Service, ServiceDep
 from server.telemetry.logs import bind_log_fields
@@ -94,7 +95,7 @@ async def authenticated_slot(
     Raises:
         ProblemError: if it has none or another one's, or too many requests came with it.
     """
-    digest = await credential_digest(request.headers.get("authorization"))
+    digest = await credential_digest(header(request.scope, b"authorization"))
     if not is_id(participant):
         raise not_found("participant")
     slot: ParticipantSlot | None

@@ -7,7 +7,6 @@ browser carry no credential.
 """
 
 import re
-from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
 from typing import Final
@@ -18,15 +17,12 @@ from limits.storage import MemoryStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
-from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from protocol.api.credentials import SESSION_PREFIX, bearer_secret, secret_digest
 from protocol.api.messages import ProblemType
-from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.errors import ProblemError
-from server.http.problem_details import problem_of
 from server.principals import ANONYMOUS, Principal
 from server.settings import Settings
 
@@ -123,6 +119,27 @@ class Authenticator:
         if not self.is_open and not is_in_limit:
             raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_FAILURES)
 
+    async def principal_of(self, scope: Scope) -> Principal:
+        """Return the sender of a request.
+
+        Routes that check credentials and tokens themselves get the anonymous principal.
+
+        Raises:
+            ProblemError: if it has no valid credential, or too many requests came from it.
+        """
+        if self.is_open:
+            return ANONYMOUS
+        secret = _bearer_secret(scope)
+        self.check_address(client_address(scope), secret)
+        if scope["path"].startswith(_SELF_AUTHENTICATED_PREFIXES):
+            return ANONYMOUS
+        principal = await self.authenticate(secret)
+        if principal is None:
+            action = f"{scope['method']} without credential" if secret is None else "bad credential"
+            await self.record_failure(client_address(scope), action[:32], scope["path"])
+            raise ProblemError(ProblemType.NOT_AUTHORISED, _MISSING if secret is None else _INVALID)
+        return principal
+
     async def authenticate(self, secret: str | None) -> Principal | None:
         """Return the owner of `secret`, or None; raises ProblemError after too many requests."""
         if secret is None:
@@ -170,40 +187,9 @@ class Authenticator:
         return self.is_open or await self._access.is_valid_key(principal.name)
 
 
-class AuthMiddleware:
-    """Passes on requests with a valid credential, with `principal` in their state."""
-
-    def __init__(self, app: ASGIApp, refuse: Callable[[Scope, ProblemError], Response]) -> None:
-        self._app = app
-        self._refuse = refuse
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        if scope["type"] != "http" or path in _PUBLIC_PATHS or path.startswith(_ASSET_PREFIX):
-            await self._app(scope, receive, send)
-            return
-        authenticator: Authenticator = scope["app"].state.service.authenticator
-        try:
-            scope.setdefault("state", {})["principal"] = await _principal(authenticator, scope)
-        except (ProblemError, *UNAVAILABLE_ERRORS) as error:
-            await self._refuse(scope, problem_of(error))(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
-async def _principal(authenticator: Authenticator, scope: Scope) -> Principal:
-    if authenticator.is_open:
-        return ANONYMOUS
-    secret = _bearer_secret(scope)
-    authenticator.check_address(client_address(scope), secret)
-    if scope["path"].startswith(_SELF_AUTHENTICATED_PREFIXES):
-        return ANONYMOUS
-    principal = await authenticator.authenticate(secret)
-    if principal is None:
-        action = f"{scope['method']} without credential" if secret is None else "bad credential"
-        await authenticator.record_failure(client_address(scope), action[:32], scope["path"])
-        raise ProblemError(ProblemType.NOT_AUTHORISED, _MISSING if secret is None else _INVALID)
-    return principal
+def is_public(path: str) -> bool:
+    """Return whether the path needs no credential."""
+    return path in _PUBLIC_PATHS or path.startswith(_ASSET_PREFIX)
 
 
 def is_page(path: str) -> bool:

@@ -5,11 +5,11 @@ detail describes the request and never the inside of the service.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
@@ -113,16 +113,18 @@ def problem_response(
     return Response(document.model_dump_json(exclude_none=True), status, all_headers, MEDIA_TYPE)
 
 
-async def _on_error(request: Request, error: Exception) -> Response:
+async def error_response(request: Request, error: Exception) -> Response:
     """Answer any error; a temporary one with a Retry-After that spreads all waiting clients."""
-    problem, headers = problem_of(error), getattr(error, "headers", None)
+    if isinstance(error, RequestValidationError):
+        return await _validation_response(request, error.errors())
+    problem = problem_of(error)
+    headers = error.headers if isinstance(error, HTTPException) else None
     if problem.kind not in _RETRYABLE:
         return problem_response(problem, headers)
     return problem_response(problem, headers, request.app.state.service.retry_after())
 
 
-async def _on_validation_error(request: Request, error: Exception) -> Response:
-    faults = cast("RequestValidationError", error).errors()
+async def _validation_response(request: Request, faults: Sequence[Any]) -> Response:
     for fault in faults:
         if fault["type"] == "json_invalid":
             invalid = field_error(fault["loc"], f"not JSON: {fault['ctx']['error']}")
@@ -155,13 +157,3 @@ def _request_schema(request: Request) -> dict[str, Any]:
     content = operation.get("requestBody", {}).get("content", {})
     parts["body"] = content.get("application/json", {}).get("schema", {})
     return {"properties": parts, "components": document["components"]}
-
-
-def install_handlers(app: FastAPI) -> None:
-    """Make `app` answer every error with problem details.
-
-    `RequestLogMiddleware` answers the errors that are not listed here.
-    """
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
-    for kind in (ProblemError, HTTPException, ClientDisconnect, DataError, *UNAVAILABLE_ERRORS):
-        app.add_exception_handler(kind, _on_error)

@@ -6,79 +6,79 @@ the limit; this module buffers nothing. `connection_limits.py` limits the header
 
 import asyncio
 
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
 from protocol.api.messages import ProblemType
 from server.errors import ProblemError, malformed
-from server.http.problem_details import problem_response
 from server.settings import Settings
 
 OCTET_STREAM = "application/octet-stream"
 _TIMEOUT_DETAIL = "the body of the request took too long"
 
 
-def _too_large(max_bytes: int) -> str:
-    return f"a body of at most {max_bytes} bytes is accepted here"
-
-
-class BodyLimit:
-    """Refuses bodies that are too large or too slow.
+class LimitedBody:
+    """Body of a request, with limits of its size and its time; `received` counts its bytes.
 
     The limit in bytes is `max_upload_bytes` for binary bodies of a PUT, `max_json_bytes` for all
     others. A body may pause for `body_idle_seconds` and take `body_seconds`.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app = app
-        self._settings = settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers, settings = Headers(scope=scope), self._settings
+    def __init__(self, scope: Scope, receive: Receive, settings: Settings) -> None:
         # Routes with other methods read a whole document before they check its media type.
-        is_binary = scope["method"] == "PUT" and _media_type(headers) == OCTET_STREAM
-        max_bytes = settings.max_upload_bytes if is_binary else settings.max_json_bytes
-        declared = headers.get("content-length", "0")
-        if declared.isdecimal() and int(declared) > max_bytes:
-            problem = ProblemError(ProblemType.TOO_LARGE, _too_large(max_bytes))
-            await problem_response(problem)(scope, receive, send)
-            return
-        received, is_complete, loop = 0, False, asyncio.get_running_loop()
-        deadline = loop.time() + settings.body_seconds
+        is_binary = scope["method"] == "PUT" and media_type(scope) == OCTET_STREAM
+        self._max_bytes = settings.max_upload_bytes if is_binary else settings.max_json_bytes
+        self._scope, self._receive = scope, receive
+        self._idle_seconds, self._loop = settings.body_idle_seconds, asyncio.get_running_loop()
+        self._deadline = self._loop.time() + settings.body_seconds
+        self._is_complete = False
+        self.received = 0
 
-        async def limited_receive() -> Message:
-            nonlocal received, is_complete
-            if is_complete:  # the next message is the client's disconnect, for which nothing waits
-                return await receive()
-            try:
-                pause_end = loop.time() + settings.body_idle_seconds
-                async with asyncio.timeout_at(min(deadline, pause_end)):
-                    message = await receive()
-            except TimeoutError:  # readers of a body let an HTTPException pass
-                raise HTTPException(408, _TIMEOUT_DETAIL, headers={"Connection": "close"}) from None
-            received += len(message.get("body", b""))
-            is_complete = not message.get("more_body", False)
-            if received > max_bytes:
-                raise HTTPException(413, _too_large(max_bytes))
-            return message
+    def check_declared_length(self) -> None:
+        """Raise ProblemError if the request declares a body that is too large."""
+        declared = header(self._scope, b"content-length")
+        if declared is not None and declared.isdecimal() and int(declared) > self._max_bytes:
+            raise ProblemError(ProblemType.TOO_LARGE, self._too_large)
 
-        await self._app(scope, limited_receive, send)
+    async def receive(self) -> Message:
+        if self._is_complete:  # the next message is the client's disconnect: nothing waits for it
+            return await self._receive()
+        try:
+            pause_end = self._loop.time() + self._idle_seconds
+            async with asyncio.timeout_at(min(self._deadline, pause_end)):
+                message = await self._receive()
+        except TimeoutError:  # readers of a body let an HTTPException pass
+            raise HTTPException(408, _TIMEOUT_DETAIL, headers={"Connection": "close"}) from None
+        self.received += len(message.get("body", b""))
+        self._is_complete = not message.get("more_body", False)
+        if self.received > self._max_bytes:
+            raise HTTPException(413, self._too_large)
+        return message
+
+    @property
+    def _too_large(self) -> str:
+        return f"a body of at most {self._max_bytes} bytes is accepted here"
 
 
-def _media_type(headers: Headers) -> str:
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
+def header(scope: Scope, name: bytes) -> str | None:
+    """Return the first value of a header; `name` is in lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return None
+
+
+def media_type(scope: Scope) -> str:
+    """Return the media type of the body, without parameters; "" if there is none."""
+    return (header(scope, b"content-type") or "").partition(";")[0].strip().lower()
 
 
 def check_media_type(request: Request, expected: str) -> None:
     """Raise ProblemError if the media type of the body is not `expected`."""
-    media_type = _media_type(request.headers)
-    if media_type != expected:
-        detail = f"{expected} expected, got {media_type or 'no content-type'}"
+    sent = media_type(request.scope)
+    if sent != expected:
+        detail = f"{expected} expected, got {sent or 'no content-type'}"
         raise ProblemError(ProblemType.WRONG_MEDIA_TYPE, detail)
 
 
@@ -90,7 +90,7 @@ async def read_body(request: Request, minimum: int, maximum: int) -> bytes:
     """
     check_media_type(request, OCTET_STREAM)
     expected = f"{maximum}" if minimum == maximum else f"{minimum} to {maximum}"
-    declared = request.headers.get("content-length")
+    declared = header(request.scope, b"content-length")
     if declared is not None and declared.isdecimal() and not minimum <= int(declared) <= maximum:
         raise malformed(f"{expected} bytes expected, got {declared}")
     chunks, size = [], 0

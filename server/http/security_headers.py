@@ -1,8 +1,9 @@
 """Headers that keep browsers from guessing media types and from caching."""
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 
-SECURITY_HEADERS = {
+SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -10,34 +11,28 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 _API_CONTENT_POLICY = "default-src 'none'; frame-ancestors 'none'"  # only pages load resources
+RawHeader: TypeAlias = tuple[bytes, bytes]
 
 
 class SecurityHeaders:
-    """Adds headers that keep browsers from guessing media types and from caching."""
+    """The headers of all responses, packed once."""
 
-    def __init__(self, app: ASGIApp, hsts_seconds: int = 0) -> None:
-        self._app = app
-        self._headers = _packed(SECURITY_HEADERS)
-        self._content_policy = _packed({"Content-Security-Policy": _API_CONTENT_POLICY})
+    def __init__(self, hsts_seconds: int = 0) -> None:
+        api = SECURITY_HEADERS | {"Content-Security-Policy": _API_CONTENT_POLICY}
         hsts = {"Strict-Transport-Security": f"max-age={hsts_seconds}"} if hsts_seconds else {}
-        self._hsts = _packed(hsts)
+        self._added = {
+            (is_page, is_secure): _packed((SECURITY_HEADERS if is_page else api) | of_scheme)
+            for is_page in (True, False)
+            for is_secure, of_scheme in ((True, hsts), (False, {}))
+        }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = [*message["headers"]]
-                own = dict(headers)
-                added = self._headers
-                if not own.get(b"content-type", b"").startswith(b"text/html"):
-                    added = added + self._content_policy
-                if scope["scheme"] == "https":
-                    added = added + self._hsts
-                headers += [header for header in added if header[0] not in own]
-                message["headers"] = headers
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
+    def added_to(self, headers: Iterable[RawHeader], scheme: str) -> list[RawHeader]:
+        """Return the headers that a response with `headers` does not set itself."""
+        own = dict(headers)
+        is_page = own.get(b"content-type", b"").startswith(b"text/html")
+        added = self._added[is_page, scheme == "https"]
+        return [header for header in added if header[0] not in own]
 
 
-def _packed(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+def _packed(headers: dict[str, str]) -> list[RawHeader]:
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -39,7 +39,7 @@ from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
 from server.rounds.cohort_sums import PoisonedSumError, unmask_cohort
 from server.rounds.decoding import decode_round, plan_next
-from server.telemetry.logs import bind_log_fields
+from server.telemetry.logs import start_log_fields
 from server.telemetry.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
@@ -159,7 +159,7 @@ class JobRunner:
                 self.metrics.measure_job(job.kind),
                 self.tracer.start_as_current_span(job.kind, record_exception=False),
             ):
-                bind_log_fields(**fields)
+                start_log_fields(**fields)
                 await action(lease)
 
         await self.leases.run(job, measured)

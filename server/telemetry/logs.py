@@ -8,13 +8,17 @@ messages of devices.
 import logging
 import sys
 import threading
+from collections.abc import MutableMapping
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import structlog
 from opentelemetry import trace
 
-LOG_FIELDS: Final = ("request_id", "trace_id", "study", "round", "cohort", "cohort_id", "problem")
+LogFields: TypeAlias = dict[str, str | int]
+_fields: ContextVar[LogFields] = ContextVar("log fields")  # of the request or job of a task
+_logger = logging.getLogger("blindtally")  # has the level, and no handler
 
 
 def configure(*, as_json: bool, level: str = "info") -> None:
@@ -27,7 +31,7 @@ def configure(*, as_json: bool, level: str = "info") -> None:
     if as_json:
         render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     first: list[Any] = [
-        structlog.contextvars.merge_contextvars,
+        _merge_fields,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -38,6 +42,7 @@ def configure(*, as_json: bool, level: str = "info") -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    _logger.setLevel(number)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -70,11 +75,36 @@ def _log_crash(
     log.critical("unexpected error", exc_info=(kind, error or kind(), traceback))
 
 
+def logs_debug_lines() -> bool:
+    """Return whether lines of level debug are logged."""
+    return _logger.isEnabledFor(logging.DEBUG)
+
+
+def start_log_fields(**names: str | int) -> LogFields:
+    """Return the fields of all further lines of this task: `names`, and those bound later."""
+    fields: LogFields = {}
+    _fields.set(fields)
+    bind_log_fields(**names)
+    return fields
+
+
 def bind_log_fields(**names: str | int) -> None:
-    """Add fields to all further lines of this task and to its span; `names` are in `LOG_FIELDS`."""
+    """Add fields to all further lines of this request or job, and to its span."""
+    fields = _fields.get(None)
+    if fields is None:  # of a connection without a request
+        return
+    fields |= names
     span = trace.get_current_span()
+    if span is trace.INVALID_SPAN:
+        return
     context = span.get_span_context()
     if span.is_recording():
         span.set_attributes({f"blindtally.{name}": value for name, value in names.items()})
-    traced = {"trace_id": trace.format_trace_id(context.trace_id)} if context.is_valid else {}
-    structlog.contextvars.bind_contextvars(**names, **traced)
+    if context.is_valid:
+        fields["trace_id"] = trace.format_trace_id(context.trace_id)
+
+
+def _merge_fields(
+    _logger: object, _method: str, line: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    return {**_fields.get({}), **line}

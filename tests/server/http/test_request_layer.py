@@ -12,6 +12,7 @@ import structlog
 
 from secagg.messages import UnmaskingShares
 from server.telemetry import logs
+from server.telemetry.logs import start_log_fields
 from tests.server.conftest import Serve
 from tests.server.harness import Served, play
 
@@ -130,9 +131,8 @@ async def test_logs_of_libraries_are_structured_and_start_at_warnings(lines: Lin
 
 
 async def test_a_request_does_not_inherit_an_earlier_refusal(served: Served) -> None:
-    """Garbage is refused outside of any request, and leaves its problem in the context."""
-    with structlog.contextvars.bound_contextvars(problem="malformed"):
-        assert (await served.client.get("/healthz")).status_code == 200
+    start_log_fields(problem="malformed")
+    assert (await served.client.get("/healthz")).status_code == 200
     refusals = served.service.metrics.problems
     assert not [
         sample for family in refusals.collect() for sample in family.samples if sample.value

@@ -1,0 +1,178 @@
+"""The one layer around all routes, which each request passes once.
+
+    request   id and log fields, authentication, limits of its body
+    route     of a device directly, of all others by FastAPI; problem details for every error
+    response  id and security headers
+    record    log line and metrics
+
+The log contains the route as it is written in the code, and not the path: paths contain names of
+devices, and query strings contain items. Of the headers only the id is recorded, and no body.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from itertools import count
+from secrets import token_hex
+from time import perf_counter
+from typing import TypeAlias
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from opentelemetry import trace
+from starlette.types import Message, Receive, Scope, Send
+
+from protocol.api.messages import ProblemType
+from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.errors import ProblemError
+from server.http.auth import is_public
+from server.http.problem_details import error_response, problem_of, problem_response
+from server.http.request_bodies import LimitedBody
+from server.http.security_headers import SecurityHeaders
+from server.settings import Settings
+from server.telemetry.logs import LogFields, bind_log_fields, logs_debug_lines, start_log_fields
+from server.telemetry.metrics import Metrics
+
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+_UNKNOWN = "none"  # the route of an unknown path, the status of an aborted request
+_REDACTED_ATTRIBUTES = {"url.path": "REDACTED", "url.query": "REDACTED"}  # `http.route` remains
+_log = structlog.get_logger(__name__)
+
+
+class RequestLayer:
+    """Layer between the HTTP server and the routes of `app`.
+
+    `find_endpoint` returns the endpoint of a request that needs nothing of FastAPI, otherwise None;
+    `refuse` returns the response to a caller that is not authenticated.
+    """
+
+    def __init__(
+        self,
+        app: FastAPI,
+        settings: Settings,
+        metrics: Metrics,
+        find_endpoint: Callable[[Scope], Endpoint | None],
+        refuse: Callable[[Scope, ProblemError], Response],
+    ) -> None:
+        self._state = app.state
+        self._router = AsyncExitStackMiddleware(app.router)  # closes the files of forms
+        self._settings = settings
+        self._metrics = metrics
+        self._find_endpoint = find_endpoint
+        self._refuse = refuse
+        self._security_headers = SecurityHeaders(settings.hsts_seconds)
+        # Unique and no secret: random digits for each request would take longer than the log line.
+        self._id_prefix, self._id_counter = token_hex(12), count()
+
+    def _new_id(self) -> bytes:
+        return b"%s%08x" % (self._id_prefix.encode(), next(self._id_counter))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._router(scope, receive, send)
+            return
+        request_id = _sent_id(scope) or self._new_id()
+        body = LimitedBody(scope, receive, self._settings)
+        reply = _Reply(scope, send, self._security_headers, request_id)
+        fields = start_log_fields(request_id=request_id.decode())
+        try:
+            await self._respond(scope, body, reply)
+        except Exception as error:
+            if reply.status is not None:  # too late for another response: the connection is closed
+                raise
+            response = await error_response(Request(scope), error)
+            await response(scope, body.receive, reply.send)
+        except asyncio.CancelledError:
+            if reply.status is not None or not self._state.service.notifier.is_shutting_down:
+                raise
+            problem = ProblemError(ProblemType.UNAVAILABLE, "the service is stopping: try again")
+            await problem_response(problem)(scope, body.receive, reply.send)
+        finally:
+            self._record(scope, body.received, reply, fields)
+
+    async def _respond(self, scope: Scope, body: LimitedBody, reply: "_Reply") -> None:
+        if not is_public(scope["path"]):
+            state = scope.setdefault("state", {})
+            try:
+                state["principal"] = await self._state.service.authenticator.principal_of(scope)
+            except (ProblemError, *UNAVAILABLE_ERRORS) as error:
+                refusal = self._refuse(scope, problem_of(error))
+                await refusal(scope, body.receive, reply.send)
+                return
+        body.check_declared_length()
+        endpoint = self._find_endpoint(scope)
+        if endpoint is None:
+            await self._router(scope, body.receive, reply.send)
+        else:
+            response = await endpoint(Request(scope, body.receive))
+            await response(scope, body.receive, reply.send)
+
+    def _record(self, scope: Scope, received: int, reply: "_Reply", fields: LogFields) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+        route = getattr(scope.get("route"), "path", _UNKNOWN)
+        status, ended = reply.status, perf_counter()
+        self._metrics.count_request(
+            (method, route, _UNKNOWN if status is None else str(status)),
+            (reply.acknowledged or ended) - reply.started,
+            received,
+            reply.sent,
+        )
+        if "problem" in fields:
+            self._metrics.problems.labels(fields["problem"]).inc()
+        number = scope.get("path_params", {}).get("number", "")
+        if re.fullmatch(r"[0-9]{1,10}", number):
+            bind_log_fields(round=int(number))
+        level = _log_level(status)
+        if level == "debug" and not logs_debug_lines():
+            return
+        facts = {"method": method, "route": route, "status": status, "received": received}
+        seconds = round(ended - reply.started, 4)
+        getattr(_log, level)("request", **facts, sent=reply.sent, seconds=seconds)
+
+
+class _Reply:
+    """Response to a request, its time and its size in bytes, while it is sent."""
+
+    __slots__ = ("_id", "_scope", "_security", "_send", "acknowledged", "sent", "started", "status")
+
+    def __init__(
+        self, scope: Scope, send: Send, security: SecurityHeaders, request_id: bytes
+    ) -> None:
+        self._scope, self._send, self._security, self._id = scope, send, security, request_id
+        self.started = perf_counter()
+        self.acknowledged: float | None = None  # time of the headers
+        self.status: int | None = None
+        self.sent = 0
+        if (span := trace.get_current_span()) is not trace.INVALID_SPAN:
+            span.set_attributes(_REDACTED_ATTRIBUTES)
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.acknowledged = message["status"], perf_counter()
+            headers = message["headers"]
+            added = self._security.added_to(headers, self._scope["scheme"])
+            message["headers"] = [*headers, (b"x-request-id", self._id), *added]
+        else:
+            self.sent += len(message.get("body", b""))
+        await self._send(message)
+
+
+def _sent_id(scope: Scope) -> bytes | None:
+    """Return the id that a proxy or the client gave to a request, if it is a plain one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            return bytes(value) if _REQUEST_ID.fullmatch(value) else None
+    return None
+
+
+def _log_level(status: int | None) -> str:
+    if status is None:
+        return "info"
+    if status == 503:  # by the thousand in an outage, which the database has logged
+        return "debug"
+    if status >= 500:
+        return "warning"
+    return "info" if status >= 400 else "debug"
