@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from hmac import compare_digest
 from typing import Annotated, Any, cast
 
-from fastapi import Depends, Header, Request, Response, params
+from fastapi import Depends, Header, Request, params
 
 from protocol.api.credentials import bearer_secret, secret_digest
-from protocol.api.messages import Pending, ProblemType
+from protocol.api.messages import ProblemType
 from protocol.api.phases import MessageKind, Phase
 from secagg.errors import FaultyParticipantError
 from server.api.common import is_id, problem_responses
@@ -137,14 +137,23 @@ def as_malformed() -> Iterator[None]:
         raise malformed(str(error)) from None
 
 
+class PendingError(Exception):
+    """A document does not exist yet, because the cohort has the status `status`."""
+
+    def __init__(self, status: CohortStatus) -> None:
+        super().__init__(status.phase)
+        self.status = status
+
+
 async def wait_for_end_of(
     service: Service, participant: ParticipantSlot, resource: str, phase: Phase, seconds: float
-) -> Phase | Response:
-    """Return the cohort's phase once `phase` is over, or a 202 response after `seconds`.
+) -> Phase:
+    """Return the cohort's phase once `phase` is over.
 
     The seating of a round counts as a part of enrolling.
 
     Raises:
+        PendingError: if `phase` is not over after `seconds`.
         ProblemError: if the cohort failed, is summed, or has not reached `phase`.
     """
     early = (phase, Phase.SEATING) if phase is Phase.ENROLLING else (phase,)
@@ -159,9 +168,7 @@ async def wait_for_end_of(
     if status.phase is Phase.FAILED:
         raise cohort_failed(status.failure)
     if status.phase in early:
-        pending = Pending(phase=status.phase, deadline=status.deadline)
-        headers = {"Retry-After": str(service.retry_after(minimum=0))}
-        return Response(pending.model_dump_json(), 202, headers, "application/json")
+        raise PendingError(status)
     if status.phase is Phase.SUMMED or PHASE_ORDER[status.phase] < PHASE_ORDER[phase]:
         detail = f"{resource} can be read after {phase} and before the sum: the cohort is now "
         detail += status.phase

@@ -5,9 +5,10 @@ the limit; this module buffers nothing. `connection_limits.py` limits the header
 """
 
 import asyncio
+from math import inf
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
 
 from protocol.api.messages import ProblemType
@@ -93,12 +94,25 @@ async def read_body(request: Request, minimum: int, maximum: int) -> bytes:
     declared = header(request.scope, b"content-length")
     if declared is not None and declared.isdecimal() and not minimum <= int(declared) <= maximum:
         raise malformed(f"{expected} bytes expected, got {declared}")
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > maximum:
-            raise malformed(f"{expected} bytes expected, got more")
-    if size < minimum:
-        raise malformed(f"{expected} bytes expected, got {size}")
+    body = await read_all(request, maximum)
+    if len(body) > maximum:
+        raise malformed(f"{expected} bytes expected, got more")
+    if len(body) < minimum:
+        raise malformed(f"{expected} bytes expected, got {len(body)}")
+    return body
+
+
+async def read_all(request: Request, maximum: float = inf) -> bytes:
+    """Return the body of a request, or its first chunks once they are more than `maximum` bytes.
+
+    The request, which lives as long as the response, does not keep the body.
+    """
+    chunks, size, is_complete = list[bytes](), 0, False
+    while size <= maximum and not is_complete:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        is_complete = not message.get("more_body", False)
     return b"".join(chunks)

@@ -8,20 +8,12 @@ Observers see the names of all notified channels first, for example to forget wh
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
 T = TypeVar("T")
 _SHUTDOWN_CHANNEL = "shutdown"
-
-
-@dataclass(slots=True)
-class _Channel:
-    """Event that is set once, and the number of tasks that wait for it."""
-
-    event: asyncio.Event
-    waiters: int = 0
+_TIMER_SECONDS = 0.001  # by which timers may be early, so that no waiter wakes for nothing
 
 
 class Notifier:
@@ -33,7 +25,7 @@ class Notifier:
 
     def __init__(self) -> None:
         self.is_complete = True
-        self._channels: dict[str, _Channel] = {}
+        self._waiters: dict[str, set[asyncio.Future[None]]] = {}  # by channel
         self._observers: list[Callable[[Collection[str] | None], None]] = []
         self._is_shutting_down = False
 
@@ -44,7 +36,7 @@ class Notifier:
     @property
     def waiter_count(self) -> int:
         """Number of tasks that wait for any channel."""
-        return sum(channel.waiters for channel in self._channels.values())
+        return sum(map(len, self._waiters.values()))
 
     def observe(self, observer: Callable[[Collection[str] | None], None]) -> None:
         """Let `observer` see the names of notified channels, or None if any may have changed."""
@@ -57,15 +49,14 @@ class Notifier:
 
     def _wake(self, names: Collection[str]) -> None:
         for name in names:
-            channel = self._channels.pop(name, None)
-            if channel is not None:
-                channel.event.set()
+            for waiter in self._waiters.get(name, ()):
+                _wake(waiter)
 
     def notify_all(self) -> None:
         """Wake all waiters, for when it is unknown what has changed."""
         for observe in self._observers:
             observe(None)
-        self._wake(tuple(self._channels))
+        self._wake(self._waiters.keys())
 
     def shut_down(self) -> None:
         """Wake all waiters, now and in the future, because the server is about to stop."""
@@ -75,34 +66,43 @@ class Notifier:
     async def wait_for_shutdown(self) -> None:
         """Wait until the server is about to stop."""
         while not self._is_shutting_down:
-            with self._subscribe(_SHUTDOWN_CHANNEL) as channel:
-                await channel.event.wait()
+            with self._subscribed(_SHUTDOWN_CHANNEL) as waiter:
+                await waiter
 
     async def wait_for(
         self, name: str, query: Callable[[], Awaitable[T | None]], seconds: float
     ) -> T | None:
-        """Return the result of `query` as soon as it is not None, or None after `seconds`."""
-        deadline = monotonic() + seconds
+        """Return the result of `query` as soon as it is not None, or the last one after `seconds`.
+
+        A timer wakes the waiter as a change does.
+        """
+        loop, deadline = asyncio.get_running_loop(), monotonic() + seconds
         while True:
-            with self._subscribe(name) as channel:
+            with self._subscribed(name) as waiter:
                 result = await query()
                 remaining = deadline - monotonic()
                 if result is not None or remaining <= 0 or self._is_shutting_down:
                     return result
+                timer = loop.call_later(remaining + _TIMER_SECONDS, _wake, waiter)
                 try:
-                    async with asyncio.timeout(remaining):
-                        await channel.event.wait()
-                except TimeoutError:
-                    return await query()  # once more, so that the result is not stale
+                    await waiter
+                finally:
+                    timer.cancel()
 
     @contextmanager
-    def _subscribe(self, name: str) -> Iterator[_Channel]:
-        """Yield the channel `name`; the last waiter that leaves removes it."""
-        channel = self._channels.setdefault(name, _Channel(asyncio.Event()))
-        channel.waiters += 1
+    def _subscribed(self, name: str) -> Iterator[asyncio.Future[None]]:
+        """Yield a future that the next change of the channel `name` completes."""
+        waiter = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.setdefault(name, set())
+        waiters.add(waiter)
         try:
-            yield channel
+            yield waiter
         finally:
-            channel.waiters -= 1
-            if not channel.waiters and self._channels.get(name) is channel:
-                del self._channels[name]
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiters[name]
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

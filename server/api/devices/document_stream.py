@@ -13,20 +13,22 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from protocol.api.device_messages import frame_document
+from server.api.dependencies import PendingError
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.errors import ProblemError
 from server.http.request_bodies import OCTET_STREAM
 
-DocumentReader: TypeAlias = Callable[[float], Awaitable[Response]]  # takes the seconds to wait
+DocumentReader: TypeAlias = Callable[[float], Awaitable[bytes]]  # takes the seconds to wait
 
 
 class DocumentStream(Response):
     """Response with the documents `known`, and those that `readers` return within `wait` seconds.
 
-    A reader returns the response to a GET of its document.
+    A reader raises PendingError or ProblemError if a GET would not return its document.
     """
 
-    media_type = OCTET_STREAM
+    # Without a length, which is unknown; nginx passes each document on as it comes.
+    _HEADERS = ((b"content-type", OCTET_STREAM.encode()), (b"x-accel-buffering", b"no"))
 
     def __init__(
         self,
@@ -36,13 +38,10 @@ class DocumentStream(Response):
         status_code: int = 200,
     ) -> None:
         self.status_code = status_code
-        self.background = None
         self._known, self._readers, self._wait = known, readers, wait
-        # Without a length, which is unknown; nginx passes each document on as it comes.
-        self.init_headers({"X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        start = {"status": self.status_code, "headers": self.raw_headers}
+        start = {"status": self.status_code, "headers": self._HEADERS}
         await send({"type": "http.response.start", **start})
         deadline, body = monotonic() + self._wait, b"".join(map(frame_document, self._known))
         for place, read in enumerate(self._readers):
@@ -61,7 +60,6 @@ class DocumentStream(Response):
 async def _read(read: DocumentReader, wait: float) -> bytes | None:
     """Return a document, or None if a GET would not return it within `wait` seconds."""
     try:
-        response = await read(max(0.0, wait))
-    except (ProblemError, *UNAVAILABLE_ERRORS):
+        return await read(max(0.0, wait))
+    except (PendingError, ProblemError, *UNAVAILABLE_ERRORS):
         return None
-    return bytes(response.body) if response.status_code == 200 else None

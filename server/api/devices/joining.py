@@ -36,7 +36,7 @@ from server.db.channels import cohort_channel
 from server.db.repositories.devices.joins import Join
 from server.db.repositories.devices.participants import JoiningDevice
 from server.errors import ProblemError, malformed
-from server.http.request_bodies import header
+from server.http.request_bodies import header, read_all
 from server.principals import Permission, Principal
 from server.service import Service, ServiceDep
 
@@ -54,9 +54,7 @@ class _JoinRoute(ThinRoute):
         await limit_joins(request, service)
         await json_only(request)
         credential = await credential_digest(header(request.scope, b"authorization"))
-        # The request, which lives as long as the response, would keep the result of `body`.
-        body = b"".join([chunk async for chunk in request.stream()])
-        wait, wish = wait_seconds(request), _join_request(body)
+        wait, wish = wait_seconds(request), _join_request(await read_all(request))
         return {"study": study, "number": number, "caller": caller, "credential": credential} | {
             "service": service,
             "wait": wait,

@@ -8,15 +8,16 @@ from unittest.mock import AsyncMock
 
 import httpx
 import pytest
-from fastapi import Response
 from starlette.types import Message
 
 from protocol.api.device_messages import NEXT_DOCUMENTS
 from protocol.api.messages import SlotAssignment
-from protocol.api.phases import MessageKind
+from protocol.api.phases import MessageKind, Phase
+from server.api.dependencies import PendingError
 from server.api.devices.document_stream import DocumentReader, DocumentStream
+from server.db.repositories.devices.participants import CohortStatus
 from tests.server.device import KINDS, Device
-from tests.server.harness import STEPS, Served, study_request, together
+from tests.server.harness import NOON, STEPS, Served, study_request, together
 from tests.server.party import Party, gather_party, refused
 from tests.server.test_seating import joined, seat
 from tests.support.asgi_transport import StreamingAsgiTransport
@@ -221,11 +222,11 @@ class Recorded:
     def readers(self) -> list[DocumentReader]:
         return [partial(self._read, number) for number in range(len(self._ready))]
 
-    async def _read(self, number: int, wait: float) -> Response:
+    async def _read(self, number: int, wait: float) -> bytes:
         self.waits.append((number, wait, len(self.messages)))
         if wait == 0.0 and not self._ready[number]:
-            return Response(status_code=202)
-        return Response(b"%d" % number)
+            raise PendingError(CohortStatus(Phase.SHARING, NOON, None))
+        return b"%d" % number
 
     async def send(self, message: Message) -> None:
         self.messages.append(message)
