@@ -8,7 +8,6 @@ only move forward, so a status that is out of date never shows a phase before it
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Generic, TypeVar
@@ -67,7 +66,7 @@ class AsyncCache(Generic[K, V]):
 
     async def __call__(self, key: K) -> V:
         """Return the value of `key`; an error of `read` is raised and not cached."""
-        with suppress(KeyError):
+        if key in self._values:
             return self._values[key]
         if key not in self._reads:
             self._reads[key] = asyncio.ensure_future(self._read(key))

@@ -11,7 +11,7 @@ import threading
 from collections.abc import MutableMapping
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import structlog
 from opentelemetry import trace

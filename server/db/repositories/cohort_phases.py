@@ -6,7 +6,7 @@ Rounds and phases change inside the transaction that decides on it.
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import Row, insert
 from sqlalchemy.orm import Session
 
 from protocol.api.events import EventKind, FailureCause
@@ -98,7 +98,7 @@ def enter_phase(
     )
 
 
-def expected_messages(row: CohortRow) -> int:
+def expected_messages(row: CohortRow | Row[Any]) -> int:
     """Return the number of participants that the present phase of an enrolled cohort waits for.
 
     These are the senders of the previous phase. In answering they are the accused participants, of
@@ -108,13 +108,14 @@ def expected_messages(row: CohortRow) -> int:
         return row.enrolled
     if row.phase is Phase.ANSWERING:
         return len(row.accused)
-    *_, before, previous, _ = [None, *row.history]
+    history: list[dict[str, Any]] = row.history
+    *_, before, previous, _ = [None, *history]
     if before is None or previous["phase"] != Phase.ANSWERING:
         return int(previous["received"])
     return int(before["received"]) - len(row.accused) + int(previous["received"])
 
 
-def count_received(row: CohortRow) -> int:
+def count_received(row: CohortRow | Row[Any]) -> int:
     """Return the number of messages, or of joiners, in the present phase of a cohort."""
     if row.phase in (Phase.ENROLLING, Phase.REPORTING):
         return row.enrolled

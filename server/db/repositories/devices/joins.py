@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
-from sqlalchemy import bindparam, exists, or_, select
+from sqlalchemy import Table, bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import ProblemType, SlotAssignment
@@ -24,6 +24,7 @@ from secagg.keys import PublicKeys
 from secagg.seating import MAX_DRAWS
 from server.db.database import Repository, write_transaction
 from server.db.group_commit import GroupCommit
+from server.db.prepared_insert import PreparedInsert
 from server.db.repositories.devices.participants import JoiningDevice, ParticipantSlot, roster_entry
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow, StudyRow
@@ -34,15 +35,35 @@ _POISONED_DETAIL = (
     "the sum of this device's cohort could not be used, so no device with a vector in it joins "
     "this study again; this does not mean that this device lied"
 )
+_COHORTS = cast("Table", CohortRow.__table__)
+_INSERT = PreparedInsert(ParticipantRow)
+# Columns, because to load whole rows takes longer than the queries.
+_OPEN_COHORT = (CohortRow.id, CohortRow.number, CohortRow.enrolled, CohortRow.deadline)
 _PARTICIPATIONS = (
     select(
-        ParticipantRow,
-        CohortRow,
-        exists().where(
+        ParticipantRow.id,
+        ParticipantRow.slot,
+        ParticipantRow.round,
+        ParticipantRow.identity,
+        ParticipantRow.signature,
+        ParticipantRow.registrar_signature,
+        ParticipantRow.credential_digest,
+        ParticipantRow.mask_key,
+        ParticipantRow.encryption_key,
+        ParticipantRow.blamed,
+        CohortRow.id.label("cohort"),
+        CohortRow.number,
+        CohortRow.phase,
+        CohortRow.deadline,
+        CohortRow.poisoned,
+        CohortRow.seating.is_not(None).label("is_seated"),
+        exists()
+        .where(
             MessageRow.cohort == ParticipantRow.cohort,
             MessageRow.slot == ParticipantRow.slot,
             MessageRow.kind == MessageKind.MASKED_INPUT,
-        ),
+        )
+        .label("has_vector"),
     )
     .join(CohortRow, CohortRow.id == ParticipantRow.cohort)
     .where(
@@ -58,7 +79,7 @@ _ROUND_STATUS = select(
     .label("has_round"),
 ).where(StudyRow.id == bindparam("of_study"))
 _FIRST_OPEN_COHORT = (
-    select(CohortRow)
+    select(*_OPEN_COHORT)
     .where(
         CohortRow.study == bindparam("of_study"),
         CohortRow.round == bindparam("in_round"),
@@ -81,7 +102,12 @@ _TAKEN_KEYS = select(ParticipantRow.mask_key, ParticipantRow.encryption_key).whe
         )
     ),
 )
-_Participation: TypeAlias = tuple[ParticipantRow, CohortRow, bool]  # and whether it has a vector
+_COUNT = (
+    update(_COHORTS)
+    .where(_COHORTS.c.id == bindparam("cohort"))
+    .values(enrolled=bindparam("new_count"))
+)
+_Participation: TypeAlias = Any  # a row of `_PARTICIPATIONS`
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +131,32 @@ class JoinedDevice:
     assignment: SlotAssignment
     slot: ParticipantSlot
     is_new: bool
+
+
+@dataclass
+class _OpenCohort:
+    """Locked cohort that takes devices, of which it has `enrolled`; its row has `stored`."""
+
+    id: int
+    number: int
+    stored: int
+    deadline: datetime
+
+    def __post_init__(self) -> None:
+        self.enrolled = self.stored
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """Slot of `device` in a cohort of its round, whose number and phase it has."""
+
+    participant: str
+    slot: int
+    device: JoiningDevice
+    cohort: int
+    number: int
+    phase: Phase
+    deadline: datetime
 
 
 @dataclass(frozen=True)
@@ -144,46 +196,42 @@ class JoinRepository(Repository):
         cohorts = _OpenCohorts(session, self.database.now(session), joins)
         with suppress(ProblemError):
             cohorts.lock_next()  # before their devices are looked up, which may be joining
-        earlier = _participations(session, joins)
-        results = list[JoinedDevice | Exception]()
+        earlier, entered = _participations(session, joins), dict[str, _Seat]()
+        results, rows = list[JoinedDevice | Exception](), list[dict[str, Any]]()
         for join in joins:
             try:
-                known = _find_participant(session, join, earlier[join.identity])
-                if known is None:
-                    row, cohort = self._enter(session, join, cohorts)
-                    earlier[join.identity].append((row, cohort, False))
+                seat = entered.get(join.identity)
+                seat = seat or _find_seat(session, join, earlier[join.identity])
+                is_new = seat is None
+                if seat is None:
+                    seat = entered[join.identity] = self._enter(join, cohorts)
+                    rows.append(_participant_row(join, seat, cohorts.now))
                 else:
-                    row, cohort = known
-                    _check_same_device(row, cohort, join.device)
+                    _check_same_device(seat, join.device)
             except ProblemError as error:
                 results.append(error)
             else:
-                results.append(_joined_device(row, cohort, is_new=known is None))
+                results.append(_joined_device(seat, is_new=is_new))
+        cohorts.store_count()
+        if rows:
+            _INSERT(session.connection(), rows)
         return iter(results)
 
-    def _enter(
-        self, session: Session, join: Join, cohorts: "_OpenCohorts"
-    ) -> tuple[ParticipantRow, CohortRow]:
-        """Give a new device the next slot."""
-        cohort, entry = cohorts.lock_next(), join.device.roster_entry
-        cohorts.take_keys(cohort, entry.keys)
-        row = ParticipantRow(
-            id=self.rng.randbytes(16).hex(),
-            cohort=cohort.id,
+    def _enter(self, join: Join, cohorts: "_OpenCohorts") -> "_Seat":
+        """Return the next slot, which a new device gets."""
+        cohort = cohorts.lock_next()
+        cohorts.take_keys(cohort, join.device.roster_entry.keys)
+        seat = _Seat(
+            participant=self.rng.randbytes(16).hex(),
             slot=cohort.enrolled,
-            study=join.study,
-            round=join.number,
-            identity=join.identity,
-            signature=entry.signature,
-            registrar_signature=entry.registrar_signature,
-            credential_digest=join.device.credential_digest,
-            mask_key=entry.keys.mask,
-            encryption_key=entry.keys.encryption,
-            joined=cohorts.now,
+            device=join.device,
+            cohort=cohort.id,
+            number=cohort.number,
+            phase=Phase.ENROLLING,
+            deadline=cohort.deadline,
         )
-        session.add(row)
         cohort.enrolled += 1
-        return row, cohort
+        return seat
 
 
 @dataclass
@@ -193,7 +241,7 @@ class _OpenCohorts:
     session: Session
     now: datetime
     joins: Sequence[Join]
-    _present: CohortRow | None = field(default=None, init=False)
+    _present: _OpenCohort | None = field(default=None, init=False)
     _taken_keys: dict[int, set[bytes]] = field(default_factory=dict, init=False)  # by cohort
 
     @cached_property
@@ -213,7 +261,7 @@ class _OpenCohorts:
     def _size(self) -> int:
         return self._terms.max_devices if self._terms.is_seated else self._terms.cohort_size
 
-    def lock_next(self) -> CohortRow:
+    def lock_next(self) -> _OpenCohort:
         """Return the cohort of the next device, locked.
 
         Raises:
@@ -221,13 +269,14 @@ class _OpenCohorts:
         """
         size, by_coin = self._size, self.joins[0].by_coin
         if self._present is None or by_coin or self._present.enrolled >= size:
+            self.store_count()  # by which the next cohort is chosen
             self._present = self._lock()
         if self._present is None:
             detail = f"round {self.joins[0].number} takes no more devices"
             raise ProblemError(ProblemType.NO_ROUND, detail)
         return self._present
 
-    def _lock(self) -> CohortRow | None:
+    def _lock(self) -> _OpenCohort | None:
         join = self.joins[0]
         parameters = {"of_study": join.study, "in_round": join.number, "size": self._size}
         query = _EMPTIEST_OPEN_COHORT if join.by_coin else _FIRST_OPEN_COHORT
@@ -236,14 +285,22 @@ class _OpenCohorts:
         # If a cohort fills while PostgreSQL waits for its lock, PostgreSQL returns no row although
         # the next cohort is open: then try again.
         for _ in range(self._terms.cohorts):
-            cohort = self.session.scalar(open_cohorts.with_for_update(), parameters)
-            if cohort is not None:
-                return cohort
+            row = self.session.execute(open_cohorts.with_for_update(), parameters).one_or_none()
+            if row is not None:
+                return _OpenCohort(*row)
             if self.session.scalar(any_open, parameters) is None:
                 break
         return None
 
-    def take_keys(self, cohort: CohortRow, keys: PublicKeys) -> None:
+    def store_count(self) -> None:
+        """Store the number of devices in the present cohort."""
+        present = self._present
+        if present is not None and present.enrolled > present.stored:
+            parameters = {"cohort": present.id, "new_count": present.enrolled}
+            self.session.connection().execute(_COUNT, parameters)
+            present.stored = present.enrolled
+
+    def take_keys(self, cohort: _OpenCohort, keys: PublicKeys) -> None:
         """Reserve keys in `cohort`; raises ProblemError if another participant has one of them."""
         if cohort.id not in self._taken_keys:
             entries = (join.device.roster_entry.keys for join in self.joins)
@@ -262,16 +319,14 @@ def _participations(
 ) -> defaultdict[str, list[_Participation]]:
     """Return the participations of the devices in all rounds of the study, by identity."""
     parameters = {"of_study": joins[0].study, "identities": [join.identity for join in joins]}
-    by_identity = defaultdict(list)
-    for participant, cohort, has_vector in session.execute(_PARTICIPATIONS, parameters):
-        by_identity[participant.identity].append((participant, cohort, has_vector))
+    by_identity = defaultdict[str, list[_Participation]](list)
+    for row in session.execute(_PARTICIPATIONS, parameters):
+        by_identity[row.identity].append(row)
     return by_identity
 
 
-def _find_participant(
-    session: Session, join: Join, rows: Sequence[_Participation]
-) -> tuple[ParticipantRow, CohortRow] | None:
-    """Return the row of a device in its round, None if it has none.
+def _find_seat(session: Session, join: Join, rows: Sequence[_Participation]) -> _Seat | None:
+    """Return the seat of a device in its round, None if it has none.
 
     `rows` are its participations in all rounds of the study.
 
@@ -279,32 +334,32 @@ def _find_participant(
         ProblemError: if in an earlier round it was counted, departed from the protocol, or gave a
             vector to a poisoned cohort.
     """
-    for participant, cohort, _ in rows:
-        if participant.round == join.number:
-            return participant, cohort
-    for participant, cohort, has_vector in rows:
-        if participant.blamed is not None:
-            detail = f"in round {participant.round} this device {participant.blamed}"
+    for row in rows:
+        if row.round == join.number:
+            device = JoiningDevice(row.credential_digest, roster_entry(row))
+            return _Seat(row.id, row.slot, device, row.cohort, row.number, row.phase, row.deadline)
+    for row in rows:
+        if row.blamed is not None:
+            detail = f"in round {row.round} this device {row.blamed}"
             raise ProblemError(ProblemType.BARRED, detail)
-        if has_vector and cohort.poisoned:
+        if row.has_vector and row.poisoned:
             raise ProblemError(
-                ProblemType.POISONED_COHORT, f"in round {participant.round} {_POISONED_DETAIL}"
+                ProblemType.POISONED_COHORT, f"in round {row.round} {_POISONED_DETAIL}"
             )
-        is_counted = has_vector and cohort.phase is not Phase.FAILED
+        is_counted = row.has_vector and row.phase is not Phase.FAILED
         question = find_study(session, join.study).question
         if is_counted and not parse_question(question).asks_every_round:
-            detail = f"this device was counted in round {participant.round}"
+            detail = f"this device was counted in round {row.round}"
             raise ProblemError(ProblemType.ALREADY_COUNTED, detail)
-    _check_draws(session, join.study, [cohort for _, cohort, _ in rows])
+    _check_draws(session, join.study, sum(row.is_seated for row in rows))
     return None
 
 
-def _check_draws(session: Session, study: str, cohorts: Sequence[CohortRow]) -> None:
+def _check_draws(session: Session, study: str, draws: int) -> None:
     """Refuse a device that the registrar seats no more, which would refuse its whole round.
 
-    `cohorts` are those of its earlier rounds. Seats that came too late were drawn as well.
+    `draws` are those of its earlier rounds. Seats that came too late were drawn as well.
     """
-    draws = sum(cohort.seating is not None for cohort in cohorts)
     if draws < MAX_DRAWS:
         return
     plan = parse_plan(session.get_one(RoundRow, (study, 1)).plan)
@@ -313,15 +368,34 @@ def _check_draws(session: Session, study: str, cohorts: Sequence[CohortRow]) -> 
         raise ProblemError(ProblemType.ALREADY_COUNTED, detail)
 
 
-def _check_same_device(row: ParticipantRow, cohort: CohortRow, device: JoiningDevice) -> None:
-    if JoiningDevice(row.credential_digest, roster_entry(row)) != device:
+def _check_same_device(seat: _Seat, device: JoiningDevice) -> None:
+    if seat.device != device:
         detail = "this device joined the round with another key, registrar signature or credential"
-        raise ProblemError(ProblemType.CONFLICT, detail, phase=cohort.phase)
+        raise ProblemError(ProblemType.CONFLICT, detail, phase=seat.phase)
 
 
-def _joined_device(row: ParticipantRow, cohort: CohortRow, *, is_new: bool) -> JoinedDevice:
+def _participant_row(join: Join, seat: _Seat, now: datetime) -> dict[str, Any]:
+    entry = join.device.roster_entry
+    return {
+        "id": seat.participant,
+        "cohort": seat.cohort,
+        "slot": seat.slot,
+        "study": join.study,
+        "round": join.number,
+        "identity": join.identity,
+        "signature": entry.signature,
+        "registrar_signature": entry.registrar_signature,
+        "credential_digest": join.device.credential_digest,
+        "mask_key": entry.keys.mask,
+        "encryption_key": entry.keys.encryption,
+        "blamed": None,
+        "joined": now,
+    }
+
+
+def _joined_device(seat: _Seat, *, is_new: bool) -> JoinedDevice:
     assignment = SlotAssignment(
-        participant=row.id, cohort=cohort.number, slot=row.slot, deadline=cohort.deadline
+        participant=seat.participant, cohort=seat.number, slot=seat.slot, deadline=seat.deadline
     )
-    slot = ParticipantSlot(row.id, cohort.id, row.slot, row.credential_digest)
+    slot = ParticipantSlot(seat.participant, seat.cohort, seat.slot, seat.device.credential_digest)
     return JoinedDevice(assignment, slot, is_new)

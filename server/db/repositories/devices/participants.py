@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Row, bindparam, select
 from sqlalchemy.orm import Session
 
 from protocol.api.phases import Phase
@@ -84,6 +85,6 @@ class ParticipantRepository(Repository):
         return CohortStatus(*row)
 
 
-def roster_entry(row: ParticipantRow) -> RosterEntry:
+def roster_entry(row: ParticipantRow | Row[Any]) -> RosterEntry:
     keys = PublicKeys(row.mask_key, row.encryption_key)
     return RosterEntry(bytes.fromhex(row.identity), keys, row.signature, row.registrar_signature)

@@ -12,13 +12,14 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, cast
 
-from sqlalchemy import Connection, Row, Table, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, Table, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import ProblemType
 from protocol.api.phases import MESSAGE_KIND, MessageKind, Phase
 from server.db.database import Repository, write_transaction
 from server.db.group_commit import GroupCommit
+from server.db.prepared_insert import PreparedInsert
 from server.db.repositories.devices.participants import ParticipantSlot
 from server.db.schema import CohortRow, MessageRow
 from server.errors import ProblemError, cohort_failed, not_found, out_of_phase
@@ -38,7 +39,7 @@ _STORED_DIGESTS = select(_MESSAGES.c.slot, _MESSAGES.c.digest).where(
     _MESSAGES.c.kind == bindparam("kind"),
     _MESSAGES.c.slot.in_(bindparam("slots")),
 )
-_INSERT = insert(MessageRow)
+_INSERT = PreparedInsert(MessageRow)
 _COUNT = (
     update(_COHORTS)
     .where(_COHORTS.c.id == bindparam("cohort"))
@@ -128,7 +129,7 @@ class UploadRepository(Repository):
                 counts[arrival.slot.cohort] += 1
                 rows += _rows(arrival, now)
         if rows:
-            session.execute(_INSERT, rows)
+            _INSERT(connection, rows)
             new = [{"cohort": cohort, "new": n, "now": now} for cohort, n in counts.items()]
             connection.execute(_COUNT, new)
         return results
