@@ -2,7 +2,7 @@
 
     python -m benchmarks.service [--devices N ...] [--words W] [--replicas R]
                                  [--database postgresql|sqlite] [--cohort N] [--rate G]
-                                 [--json PATH]
+                                 [--open-studies N] [--json PATH]
 
 Each replica is a `blindtally serve` on an address of this machine (SQLite has one). Devices come in
 cohorts of 1,000 at most (`--cohort`) and take part in one round, phase by phase; the messages of a
@@ -18,13 +18,20 @@ load generator runs on the same processors (its share has a row). Server CPU is 
 processes alone, PostgreSQL has its own rows. One row has all the servers' work, also closing phases
 and summing. The floor of an upload,
 measured in the same run: SHA-256 of the body, an Ed25519 verification, and a bare insert of
-400 kB, each committed. The sum is compared with its true value.
+400 kB, each committed. Bare servers (`benchmarks/secure_sums/bare_servers.py`) get uploads of the
+same size in the same run. The sum is compared with its true value.
+
+With `--open-studies` the same servers play further rounds, whose costs are compared with those of
+the first: one with that round in the history, one in cohorts of 20, and one beside open studies,
+each with a cohort that waits for devices; without any device these take the idle CPU.
 """
 
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
 
@@ -32,6 +39,7 @@ import httpx
 import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
+from benchmarks.secure_sums.bare_servers import KINDS, bare_upload_seconds
 from benchmarks.secure_sums.load_generator import LoadRound, request_json
 from benchmarks.secure_sums.meters import (
     CostMeter,
@@ -46,6 +54,9 @@ from protocol.mechanisms.registry import SUM_MECHANISMS
 _MAX_COHORT_SIZE = 1_000  # devices
 _MAX_CLOSING_SECONDS = 600.0  # seconds that a round may take to close
 _DAY_SECONDS = 24 * 3600
+_SMALL_COHORT_SIZE = 20  # devices
+_IDLE_SECONDS = 10.0
+_CLOSING = "from the last message to the answer"
 
 
 def study_request(
@@ -116,10 +127,67 @@ def measure_round(
     return closing, ring.nbytes
 
 
-def round_rows(
-    name: str, devices: int, meter: CostMeter, closing: float, floor: UploadFloor
+@dataclass(frozen=True, slots=True)
+class RoundCosts:
+    """CPU seconds of the servers for each device, and the seconds that a round took to close."""
+
+    requests: float
+    whole: float
+    closing: float
+
+    @classmethod
+    def of(cls, meter: CostMeter, devices: int, closing: float) -> "RoundCosts":
+        return cls(sum(meter.spent.values()) / devices, meter.whole / devices, closing)
+
+    def rows(self, name: str, reference: "RoundCosts") -> list[BenchmarkRow]:
+        """Return the costs as rows, with those of `reference`."""
+        return [
+            BenchmarkRow(f"{name}: {figure}", scale * value, unit, scale * compared)
+            for figure, scale, unit, value, compared in (
+                ("server CPU per device, all phases", 1e3, "ms", self.requests, reference.requests),
+                ("the same, and between phases", 1e3, "ms", self.whole, reference.whole),
+                (_CLOSING, 1.0, "s", self.closing, reference.closing),
+            )
+        ]
+
+
+def comparison_rows(
+    name: str, devices: int, options: Namespace, servers: list[ReplicaProcess], first: RoundCosts
 ) -> list[BenchmarkRow]:
-    """Return the figures of a round."""
+    """Play further rounds on the servers; return their costs beside those of the first round."""
+    processes, rows = [server.process for server in servers], list[BenchmarkRow]()
+
+    def play(case: str, cohort: int) -> None:
+        print(f"{name}, {case}", file=sys.stderr)
+        meter = CostMeter(processes, None)
+        request = study_request(devices, options.words, cohort, options.rate)
+        closing, _ = measure_round(request, servers, meter)
+        rows.extend(RoundCosts.of(meter, devices, closing).rows(f"{name}, {case}", first))
+
+    play("a round in the history", options.cohort)
+    play(f"cohorts of {_SMALL_COHORT_SIZE}", _SMALL_COHORT_SIZE)
+    waiting = study_request(devices, options.words, options.cohort, options.rate)
+    for _ in range(options.open_studies):
+        request_json(servers[0].port, "POST", "/v1/studies", waiting)
+    meter = CostMeter(processes, None)
+    before = meter.server_seconds()
+    time.sleep(_IDLE_SECONDS)
+    share = (meter.server_seconds() - before) / _IDLE_SECONDS
+    case = f"{options.open_studies:,} open studies"
+    rows.append(BenchmarkRow(f"{name}, {case}: idle, of a core", 100 * share, "%"))
+    play(case, options.cohort)
+    return rows
+
+
+def round_rows(
+    name: str,
+    devices: int,
+    meter: CostMeter,
+    closing: float,
+    floor: UploadFloor,
+    bare: dict[str, float],
+) -> list[BenchmarkRow]:
+    """Return the figures of a round; `bare` has the CPU seconds of bare servers for an upload."""
     rows = []
 
     def add(figure: str, value: float, unit: str, reference: float | None = None) -> None:
@@ -132,7 +200,10 @@ def round_rows(
     upload = "send masked-input"
     count = len(meter.latencies[upload])
     add("uploads", count / meter.elapsed[upload], "1/s", 1 / floor.elapsed)
-    add("server CPU per upload", 1e3 * meter.spent[upload] / count, "ms", 1e3 * floor.seconds)
+    spent = 1e3 * meter.spent[upload] / count
+    add("server CPU per upload", spent, "ms", 1e3 * floor.seconds)
+    for kind, seconds in bare.items():
+        add(f"server CPU per upload, beside {kind}", spent, "ms", 1e3 * seconds)
     if floor.database:
         spent = 1e3 * meter.spent_by_database[upload] / count
         add("PostgreSQL CPU per upload", spent, "ms", 1e3 * floor.database)
@@ -145,7 +216,7 @@ def round_rows(
     if floor.database:
         spent = 1e3 * sum(meter.spent_by_database.values()) / devices
         add(f"PostgreSQL {all_phases}", spent, "ms")
-    add("from the last message to the answer", closing, "s")
+    add(_CLOSING, closing, "s")
     return rows
 
 
@@ -158,6 +229,7 @@ def main() -> None:
         "--cohort", type=int, default=_MAX_COHORT_SIZE, help="Devices in a cohort, at most."
     )
     parser.add_argument("--rate", type=float, help="Rates of corruption and dropouts, if active.")
+    parser.add_argument("--open-studies", type=int, help="Plays further rounds; such as 1000.")
     parser.add_argument("--replicas", type=int, help="2, with SQLite 1")
     parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
     options = parser.parse_args()
@@ -179,7 +251,11 @@ def main() -> None:
             request = study_request(devices, options.words, options.cohort, options.rate)
             closing, nbytes = measure_round(request, servers, meter)
             floor = measure_floor(url, nbytes, backend)
-        rows += round_rows(name, devices, meter, closing, floor)
+            bare = {kind: bare_upload_seconds(kind, url, nbytes) for kind in KINDS}
+            rows += round_rows(name, devices, meter, closing, floor, bare)
+            if options.open_studies is not None:
+                first = RoundCosts.of(meter, devices, closing)
+                rows += comparison_rows(name, devices, options, servers, first)
         peak = meter.peak / 2**20
         first_peak = first_peak or peak
         rows.append(BenchmarkRow(f"{name}: peak memory of a server", peak, "MiB", first_peak))
