@@ -22,7 +22,7 @@ measured in the same run: SHA-256 of the body, an Ed25519 verification, and a ba
 same size in the same run. The sum is compared with its true value.
 
 With `--open-studies` the same servers play further rounds, whose costs are compared with those of
-the first: one with that round in the history, one in cohorts of 20, and one beside open studies,
+the first: one with that round in the history, one in cohorts of 20, and one next to open studies,
 each with a cohort that waits for devices; without any device these take the idle CPU.
 """
 
@@ -154,7 +154,7 @@ class RoundCosts:
 def comparison_rows(
     name: str, devices: int, options: Namespace, servers: list[ReplicaProcess], first: RoundCosts
 ) -> list[BenchmarkRow]:
-    """Play further rounds on the servers; return their costs beside those of the first round."""
+    """Play further rounds on the servers; return their costs next to those of the first round."""
     processes, rows = [server.process for server in servers], list[BenchmarkRow]()
 
     def play(case: str, cohort: int) -> None:
@@ -203,7 +203,7 @@ def round_rows(
     spent = 1e3 * meter.spent[upload] / count
     add("server CPU per upload", spent, "ms", 1e3 * floor.seconds)
     for kind, seconds in bare.items():
-        add(f"server CPU per upload, beside {kind}", spent, "ms", 1e3 * seconds)
+        add(f"server CPU per upload, compared with bare {kind}", spent, "ms", 1e3 * seconds)
     if floor.database:
         spent = 1e3 * meter.spent_by_database[upload] / count
         add("PostgreSQL CPU per upload", spent, "ms", 1e3 * floor.database)
