@@ -12,19 +12,20 @@ Shamir sharing is also a Reed-Solomon code, which corrects false shares. If at m
 (m - threshold) / 2 of m shares are false, there is one polynomial through all others.
 
 Source: [Shamir79]. P is fixed, where the paper lets the dealer choose it, so that every share has
-the same size on the wire. Decoding is [Gao03]. Sharing by differences and the integer weights are
+the same size on the wire. Sharing by differences and the integer weights are
 additions of blindtally.
 """
 
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from math import comb, prod
 from random import Random
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from secagg.reed_solomon import decode
 
 P = 2**256 + 297  # the smallest prime above every 32-byte secret
 SHARE_BYTES = 33
@@ -166,77 +167,15 @@ def correct_errors(
 ) -> tuple[bytes, frozenset[int]] | None:
     """Return the secret and the numbers of false shares; None if too many are false.
 
-    Interpolates all shares and runs Euclid's algorithm until the factor of the false ones can be
-    divided out. A hundred shares take about 30 ms, so use it only when `recover_many` gave a wrong
+    A hundred shares take about 30 ms, so use it only when `recover_many` gave a wrong
     secret. More than (m - threshold) / 2 false shares may give another secret.
 
     Each share must be valid (`is_share`).
     """
-    xs = sorted(shares)
-    ys = [int.from_bytes(shares[x], "big") for x in xs]
-    annihilator, through = _interpolate(xs, ys)
-    f = _rational(annihilator, through, (len(xs) + threshold) // 2)
-    if f is None or len(f) > threshold:
+    values = {x: int.from_bytes(shares[x], "big") for x in sorted(shares)}
+    decoded = decode(P, values, threshold)
+    if decoded is None:
         return None
-    top_first = f[::-1]
-    false = frozenset(x for x, y in zip(xs, ys, strict=True) if _evaluate(top_first, x) != y)
+    f, false = decoded
     secret = f[0] if f else 0
     return (secret.to_bytes(32, "big"), false) if secret < 2**256 else None
-
-
-Poly: TypeAlias = list[int]  # coefficients modulo P, lowest first, the last one not zero
-
-
-def _evaluate(top_first: list[int], x: int) -> int:
-    y = 0
-    for coefficient in top_first:
-        y = (y * x + coefficient) % P
-    return y
-
-
-def _interpolate(xs: list[int], ys: list[int]) -> tuple[Poly, Poly]:
-    """Return the polynomial with roots `xs`, and the one through all points (Newton)."""
-    annihilator, through = [1], Poly()
-    for x, y in zip(xs, ys, strict=True):
-        gap = (y - _evaluate(through[::-1], x)) % P
-        scale = gap * pow(_evaluate(annihilator[::-1], x), -1, P) % P
-        through = _plus(through, [scale * c % P for c in annihilator])
-        shifted = [0, *annihilator]
-        annihilator = _plus(shifted, [-x * c % P for c in annihilator])
-    return annihilator, through
-
-
-def _rational(r0: Poly, r1: Poly, degree: int) -> Poly | None:
-    """Return r / v of Euclid's first remainder r below `degree`, v its factor of `r1`."""
-    v0, v1 = Poly(), [1]
-    while len(r1) > degree:
-        quotient, rest = _divide(r0, r1)
-        v0, v1 = v1, _plus(v0, [-c % P for c in _times(quotient, v1)])
-        r0, r1 = r1, rest
-    ratio, rest = _divide(r1, v1)
-    return None if rest else ratio
-
-
-def _plus(first: Poly, second: Poly) -> Poly:
-    total = [(a + b) % P for a, b in zip_longest(first, second, fillvalue=0)]
-    while total and total[-1] == 0:
-        total.pop()
-    return total
-
-
-def _times(first: Poly, second: Poly) -> Poly:
-    product = [0] * (len(first) + len(second))
-    for place, a in enumerate(first):
-        for shift, b in enumerate(second):
-            product[place + shift] += a * b
-    return _plus(product, [])
-
-
-def _divide(first: Poly, second: Poly) -> tuple[Poly, Poly]:
-    rest, inverse, top_first = list(first), pow(second[-1], -1, P), Poly()
-    for place in reversed(range(len(first) - len(second) + 1)):
-        scale = rest[place + len(second) - 1] * inverse % P
-        top_first.append(scale)
-        for shift, c in enumerate(second):
-            rest[place + shift] = (rest[place + shift] - scale * c) % P
-    return _plus(top_first[::-1], []), _plus(rest, [])
