@@ -1,0 +1,220 @@
+"""Parameters of a committee: how many members may collude or drop out, and all that follows.
+
+    A   members that may collude with the server, and lie
+    D   members that may drop out
+    t   sums that interpolate the total: polynomials have degree t - 1, t = m - D - A or less
+    rho secrets in one polynomial, t - A: the A other values of a polynomial are random
+
+Requirements are m > A + 2 D and rho >= 1. A member releases its sum after more than (m + A) / 2
+members have signed the same set of messages. Two sets with so large a number of signatures share
+more than A signers, so that an honest member would have signed both. m > A + 2 D lets m - D
+members reach this number.
+
+The rates of operators and of volunteers are of the committee itself. A committee that is drawn
+from a population at random has more than A colluding members with probability at most 2^-sigma,
+and more than D dropouts with probability at most 2^-eta. Both tails are exact: hypergeometric, or
+binomial for a population of unknown size.
+
+Two numbers differ from the first design. *Corrections*: a Reed-Solomon code of R sums corrects
+(R - t) / 2 wrong ones, but A colluding members can place the word so close to another code word
+that such a decoder returns a wrong sum and blames an honest member. A decoder that corrects e
+errors is not fooled by A if e + A <= R - t. So it corrects min(A, R - t - A): with R = t + A
+sums it only detects, and with all m sums it corrects min(A, D). A lying member counts as one that
+drops out. *Signatures to check*: the server may ask all honest members, and needs only some of
+them. So the samples of all of them do not count as one large sample: `sample_size` bounds the
+probability that enough of the m - A honest members miss every forged device.
+
+Source: packed sharing [Franklin92]; exact tails as in `secagg.seating`.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from secagg.parameters import log_factorial, log_sum_exp, log_tail
+
+MAX_MEMBERS: Final = 1_000
+SOUNDNESS_BITS: Final = 48
+MAX_FORGED_SHARE: Final = 0.02
+_RATE_TOLERANCE = 1e-14  # as in `secagg.parameters`: 0.2 of 1,000 counts as 200
+
+
+@dataclass(frozen=True, slots=True)
+class CommitteeParameters:
+    """The numbers of a committee: m members, A corrupt, D dropouts, threshold t.
+
+    A sum with range proofs needs a smaller threshold than m - D - A, so that t is a field.
+
+    Raises:
+        ValueError: if a requirement of the module's docstring is violated.
+    """
+
+    members: int
+    corrupt: int
+    dropouts: int
+    threshold: int
+
+    def __post_init__(self) -> None:
+        m, a, d, t = self.members, self.corrupt, self.dropouts, self.threshold
+        if not 1 <= m <= MAX_MEMBERS:
+            raise ValueError(f"a committee has 1 to {MAX_MEMBERS} members, got {m}")
+        if min(a, d) < 0:
+            raise ValueError(f"numbers of members are 0 or more, got A = {a} and D = {d}")
+        if m <= a + 2 * d:
+            raise ValueError(
+                f"{m} members with A = {a} and D = {d} cannot agree on one set: more than "
+                f"A + 2 D = {a + 2 * d} are needed"
+            )
+        if t > m - d - a:
+            raise ValueError(f"threshold {t} is above m - D - A = {m - d - a}: sums may not open")
+        if t <= a:
+            raise ValueError(
+                f"threshold {t} of {m} members leaves no room for a secret among A = {a} random "
+                "values: assume lower rates, or ask for more members"
+            )
+
+    @property
+    def packed_secrets(self) -> int:
+        """Return the number of secrets in one polynomial (rho)."""
+        return self.threshold - self.corrupt
+
+    @property
+    def needed_sums(self) -> int:
+        """Return the number of members' sums without which nothing opens (t + A)."""
+        return self.threshold + self.corrupt
+
+    @property
+    def needed_signatures(self) -> int:
+        """Return the smallest number of signatures above (m + A) / 2."""
+        return (self.members + self.corrupt) // 2 + 1
+
+    def correctable(self, received: int) -> int:
+        """Return the number of wrong sums among `received` that can be corrected safely."""
+        return max(0, min(self.corrupt, received - self.needed_sums))
+
+
+def committee_parameters(
+    members: int, corrupt: float, dropout: float, threshold: int | None = None
+) -> CommitteeParameters:
+    """Return the parameters of a committee whose own rates are at most `corrupt` and `dropout`.
+
+    Raises:
+        ValueError: if a rate is not from 0 to below 1, or no parameters exist.
+    """
+    a, d = (_floor(rate, members, name) for rate, name in _rates(corrupt, dropout))
+    return CommitteeParameters(members, a, d, members - d - a if threshold is None else threshold)
+
+
+def drawn_committee_parameters(
+    members: int,
+    corrupt: float,
+    dropout: float,
+    population: int | None = None,
+    sigma: int = 40,
+    eta: int = 30,
+) -> CommitteeParameters:
+    """Return the parameters of a committee that is drawn at random from `population`.
+
+    `corrupt` and `dropout` are rates of the population. Its size is unknown if it is None; then
+    members are drawn with replacement, which is the worst case of all sizes.
+
+    Raises:
+        ValueError: if a rate is not from 0 to below 1, the population is smaller than the
+            committee, or no parameters exist.
+    """
+    if population is not None and population < members:
+        raise ValueError(f"{members} members cannot be drawn from a population of {population}")
+    exponents = (sigma, eta)
+    a, d = (
+        _largest_draw(members, rate, population, exponent, name)
+        for (rate, name), exponent in zip(_rates(corrupt, dropout), exponents, strict=True)
+    )
+    return CommitteeParameters(members, a, d, members - d - a)
+
+
+def _rates(corrupt: float, dropout: float) -> tuple[tuple[float, str], tuple[float, str]]:
+    return (corrupt, "corrupt"), (dropout, "dropout")
+
+
+def _floor(rate: float, count: int, name: str) -> int:
+    if not 0 <= rate < 1:
+        raise ValueError(f"{name} is a fraction from 0 to below 1, got {rate}")
+    return math.floor((rate + _RATE_TOLERANCE) * count)
+
+
+def _largest_draw(
+    members: int, rate: float, population: int | None, exponent: int, name: str
+) -> int:
+    """Return the smallest number that a draw exceeds with probability at most 2^-exponent."""
+    marked = _floor(rate, members if population is None else population, name)
+    limit = -exponent * math.log(2)
+    for number in range(members):
+        if population is None:
+            tail = log_binomial_tail(members, rate, number + 1)
+        else:
+            tail = log_tail(population, np.array([float(marked)]), members, number + 1).item()
+        if tail <= limit:
+            return number
+    return members
+
+
+def log_binomial_tail(trials: int, probability: float, least: int) -> float:
+    """Return log Pr[X >= least] of a binomial X; the result is -inf where this is impossible."""
+    if least <= 0:
+        return 0.0
+    if least > trials or probability <= 0:
+        return -math.inf
+    if probability >= 1:
+        return 0.0
+    x = np.arange(float(least), trials + 1.0)
+    choices = log_factorial(trials) - log_factorial(x) - log_factorial(trials - x)
+    terms = choices + x * math.log(probability) + (trials - x) * math.log1p(-probability)
+    return min(log_sum_exp(terms).item(), 0.0)
+
+
+@lru_cache(maxsize=256)
+def sample_size(
+    parameters: CommitteeParameters, max_forged: float = MAX_FORGED_SHARE, sigma: int = 40
+) -> int:
+    """Return the number of random devices whose signatures each member checks (s).
+
+    If a larger share than `max_forged` of the set is forged, an honest member misses all of them
+    with probability at most (1 - max_forged)^s. A second set of signatures is not possible, and
+    the set is released only if `needed_signatures` - A of the m - A honest members miss them. This
+    has probability at most 2^-sigma.
+
+    Raises:
+        ValueError: if `max_forged` is not between 0 and 1.
+    """
+    if not 0 < max_forged < 1:
+        raise ValueError(f"the share of forged devices is between 0 and 1, got {max_forged}")
+    honest = parameters.members - parameters.corrupt
+    needed = parameters.needed_signatures - parameters.corrupt
+    limit, low, high = -sigma * math.log(2), 0, 1
+
+    def is_enough(size: int) -> bool:
+        return log_binomial_tail(honest, (1 - max_forged) ** size, needed) <= limit
+
+    while not is_enough(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def degree_tests(p: int, soundness: int = SOUNDNESS_BITS) -> int:
+    """Return the number of blinded combinations per lane (r), the smallest with p^r >= 2^bits.
+
+    A device whose shares for the honest members are not on one polynomial passes with probability
+    at most about m p^-r for each attempt. Coins are hashes of the message, so that a device may
+    try as often as it can hash. It wins only that members count as liars, or that the sum does not
+    open. No secret of another device depends on this test.
+    """
+    tests = 1
+    while p**tests < 2**soundness:
+        tests += 1
+    return tests

@@ -1,0 +1,162 @@
+"""Exact arithmetic in prime fields of all sizes, against integers of Python."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg.oneshot.field import (
+    FieldMatrix,
+    PackedRows,
+    check_prime_lanes,
+    is_prime,
+    lagrange_matrix,
+    least_prime,
+    multiply,
+    sum_elements,
+    sum_products,
+)
+from secagg.ring import Lane, Ring
+from tests.vectors import reference as ref
+
+PRIMES = [257, 4099, 65537, 2**31 - 1, 2**32 - 5, 2**32 + 15, 2**45 + 59, 2**61 - 1, 2**62 - 57]
+each_prime = pytest.mark.parametrize("p", PRIMES)
+
+
+def elements(p: int, *shape: int, seed: int = 1) -> Any:
+    """Return elements of GF(p), of which the first are the largest."""
+    drawn = np.random.default_rng(seed).integers(0, p, shape, np.uint64)
+    drawn.reshape(-1)[:2] = p - 1
+    return drawn
+
+
+def test_primes_below_ten_thousand_are_those_of_a_sieve() -> None:
+    sieve = np.ones(10_000, bool)
+    sieve[:2] = False
+    for n in range(2, 100):
+        if sieve[n]:
+            sieve[n * n :: n] = False
+    assert [n for n in range(10_000) if is_prime(n)] == np.flatnonzero(sieve).tolist()
+
+
+@pytest.mark.parametrize(
+    ("least", "prime"),
+    [(2, 257), (257, 257), (258, 263), (4096, 4099), (65536, 65537), (2**61 - 1, 2**61 - 1)],
+)
+def test_a_lane_has_the_smallest_prime_that_suffices(least: int, prime: int) -> None:
+    assert least_prime(least) == prime
+
+
+def test_strong_pseudoprimes_are_composite() -> None:
+    assert not any(map(is_prime, (3_215_031_751, 3_825_123_056_546_413_051, 561, 2047, 1)))
+
+
+def test_a_prime_beyond_two_to_the_62_does_not_exist() -> None:
+    assert least_prime(2**62 - 57) == 2**62 - 57
+    with pytest.raises(ValueError, match=r"a prime below 2\^62"):
+        least_prime(2**62 - 56)
+
+
+@pytest.mark.parametrize(
+    ("q", "points"), [(251, 10), (258, 10), (257, 257), (2**61, 10), (2**62 + 135, 10)]
+)
+def test_a_lane_with_a_modulus_that_does_not_fit_is_refused(q: int, points: int) -> None:
+    lane = Lane(2**61 - 1, 1)
+    object.__setattr__(lane, "q", q)
+    with pytest.raises(ValueError, match=r"lane [01]: a prime from"):
+        check_prime_lanes(Ring((Lane(257, 1), lane)), points)
+    check_prime_lanes(Ring((Lane(257, 1),)), 256)
+
+
+@each_prime
+@pytest.mark.parametrize("inner", [1, 60, 700])
+def test_matrix_products_are_exact(p: int, inner: int) -> None:
+    left, right = elements(p, 3, inner), elements(p, inner, 2, seed=2)
+    left[0], right[:, 0] = p - 1, p - 1
+    exact = left.astype(object) @ right.astype(object) % p
+    assert ((FieldMatrix(p, left) @ right).astype(object) == exact).all()
+
+
+@each_prime
+def test_products_and_sums_of_elements_are_exact(p: int) -> None:
+    first, second = elements(p, 3, 40), elements(p, 3, 40, 2, seed=2)
+    products = first.astype(object)[:, :, np.newaxis] * second.astype(object)
+    assert (multiply(p, first[:, :, np.newaxis], second).astype(object) == products % p).all()
+    assert (sum_products(p, first, second).astype(object) == products.sum(axis=1) % p).all()
+    largest = np.full((5000, 2), p - 1, np.uint64)
+    assert sum_elements(p, largest, axis=0).tolist() == [(p - 1) * 5000 % p] * 2
+
+
+def interpolate(p: int, points: dict[int, int], x: int) -> int:
+    """Return the value at `x` of the polynomial through `points`, term by term."""
+    total = 0
+    for i, y in points.items():
+        above = below = 1
+        for j in points:
+            if j != i:
+                above, below = above * (x - j) % p, below * (i - j) % p
+        total += y * above * pow(below, -1, p)
+    return total % p
+
+
+@each_prime
+def test_interpolation_matrices_are_lagranges(p: int) -> None:
+    nodes, points = [-1, -2, -3, 1, 2, 9], [-2, 1, 3, 8, 9, 40]
+    values = elements(p, len(nodes))
+    through = dict(zip(nodes, values.tolist(), strict=True))
+    matrix = FieldMatrix(p, lagrange_matrix(p, nodes, points))
+    expected = [interpolate(p, through, x) for x in points]
+    assert (matrix @ values[:, np.newaxis])[:, 0].tolist() == expected
+
+
+def packed_by_hand(p: int, row: list[int], group: int, bits: int) -> bytes:
+    """Return the row as one integer, whose digits are groups of elements in base p."""
+    number, place = 0, 0
+    for start in range(0, len(row), group):
+        part = row[start : start + group]
+        number |= sum(element * p**i for i, element in enumerate(part)) << place
+        place += bits if len(part) == group else (p ** len(part) - 1).bit_length()
+    return number.to_bytes((place + 7) // 8, "little")
+
+
+@given(p=st.sampled_from(PRIMES), length=st.integers(1, 40), seed=st.integers(0, 9))
+def test_packed_rows_come_back(p: int, length: int, seed: int) -> None:
+    packing, rows = PackedRows.of(p, length), elements(p, 3, length, seed=seed)
+    packed = packing.pack(rows)
+    assert packed.shape == (3, packing.nbytes)
+    by_hand = [packed_by_hand(p, row, packing.group, packing.bits) for row in rows.tolist()]
+    assert [row.tobytes() for row in packed] == by_hand
+    unpacked, is_valid = packing.unpack(packed)
+    assert np.array_equal(unpacked, rows)
+    assert is_valid.all()
+    assert packing.nbytes <= (length * ref.bits(p) + 7) // 8
+
+
+@pytest.mark.parametrize(
+    ("p", "length", "group", "nbytes"),
+    [(257, 7, 7, 8), (257, 1, 7, 2), (4099, 10, 5, 16), (65537, 6, 3, 13), (2**61 - 1, 1, 1, 8)],
+)
+def test_sizes_of_packed_rows(p: int, length: int, group: int, nbytes: int) -> None:
+    assert (PackedRows.of(p, length).group, PackedRows.of(p, length).nbytes) == (group, nbytes)
+
+
+@pytest.mark.parametrize(
+    ("p", "length", "row"),
+    [
+        (257, 1, "0101"),  # 257
+        (257, 1, "0002"),  # padding
+        (257, 7, (257**7).to_bytes(8, "little").hex()),
+        (257, 7, (2**57).to_bytes(8, "little").hex()),
+        (257, 8, (257**7).to_bytes(9, "little").hex()),
+        (257, 8, (257 << 57).to_bytes(9, "little").hex()),
+        (2**61 - 1, 1, "ff" * 7 + "1f"),
+    ],
+)
+def test_bytes_into_which_elements_do_not_pack_are_not_valid(p: int, length: int, row: str) -> None:
+    packing = PackedRows.of(p, length)
+    bad, good = np.frombuffer(bytes.fromhex(row), np.uint8), np.zeros(packing.nbytes, np.uint8)
+    unpacked, is_valid = packing.unpack(np.stack([bad, good]))
+    assert is_valid.tolist() == [False, True]
+    assert (unpacked < p).all()

@@ -1,0 +1,163 @@
+"""The numbers of a committee, against exact fractions."""
+
+from fractions import Fraction
+from math import comb, exp
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg.oneshot.parameters import (
+    CommitteeParameters,
+    committee_parameters,
+    degree_tests,
+    drawn_committee_parameters,
+    log_binomial_tail,
+    sample_size,
+)
+from tests.vectors.exact import tail
+
+ROWS = [  # m, rates, and A, D, t, rho
+    (100, 0.1, 0.1, (10, 10, 80, 70)),
+    (100, 0.2, 0.2, (20, 20, 60, 40)),
+    (200, 0.1, 0.3, (20, 60, 120, 100)),
+    (7, 0.15, 0.15, (1, 1, 5, 4)),
+    (3, 0.0, 0.34, (0, 1, 2, 2)),
+    (1000, 0.2, 0.2, (200, 200, 600, 400)),
+]
+
+
+@pytest.mark.parametrize(("m", "corrupt", "dropout", "numbers"), ROWS)
+def test_a_committee_follows_from_its_rates(
+    m: int, corrupt: float, dropout: float, numbers: tuple[int, ...]
+) -> None:
+    p = committee_parameters(m, corrupt, dropout)
+    assert (p.corrupt, p.dropouts, p.threshold, p.packed_secrets) == numbers
+    assert p.needed_sums == m - p.dropouts  # all that do not drop out
+    assert p.needed_signatures <= m - p.dropouts
+
+
+@given(m=st.integers(1, 60), a=st.integers(0, 60), d=st.integers(0, 60), t=st.integers(0, 60))
+def test_parameters_exist_exactly_if_the_requirements_hold(m: int, a: int, d: int, t: int) -> None:
+    feasible = m > a + 2 * d and a < t <= m - d - a
+    try:
+        p = CommitteeParameters(m, a, d, t)
+    except ValueError:
+        assert not feasible
+        return
+    assert feasible
+    # Two sets with enough signatures share an honest member, and those present can sign one.
+    assert 2 * p.needed_signatures - m > a
+    assert 2 * (p.needed_signatures - 1) - m <= a
+    assert p.needed_signatures <= m - d
+    # A decoder that corrects e errors, of words with a false ones, is right or fails.
+    for received in range(m + 1):
+        e = p.correctable(received)
+        assert e == 0 or e + a <= received - t
+        assert 2 * e <= max(received - t, 0)
+        assert received < p.needed_sums or e == min(a, received - t - a)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [
+        ((0, 0, 0, 1), "1 to 1000 members"),
+        ((1001, 0, 0, 1), "1 to 1000 members"),
+        ((7, -1, 1, 5), "0 or more"),
+        ((7, 1, -1, 5), "0 or more"),
+        ((7, 3, 2, 4), r"cannot agree on one set: more than A \+ 2 D = 7"),
+        ((7, 1, 1, 6), "above m - D - A = 5"),
+        ((7, 2, 1, 2), "no room for a secret"),
+    ],
+)
+def test_a_violated_requirement_is_named(numbers: tuple[int, ...], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        CommitteeParameters(*numbers)
+
+
+@pytest.mark.parametrize("rates", [(-0.1, 0.1), (0.1, 1.0)])
+def test_rates_are_fractions(rates: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="a fraction from 0 to below 1"):
+        committee_parameters(100, *rates)
+    with pytest.raises(ValueError, match="a fraction from 0 to below 1"):
+        drawn_committee_parameters(100, *rates)
+
+
+def binomial_tail(trials: int, probability: Fraction, least: int) -> Fraction:
+    """Return Pr[X >= least] exactly."""
+    part, whole = probability.numerator, probability.denominator
+    ways = sum(
+        comb(trials, x) * part**x * (whole - part) ** (trials - x)
+        for x in range(max(least, 0), trials + 1)
+    )
+    return Fraction(ways, whole**trials)
+
+
+@given(
+    trials=st.integers(1, 60),
+    tenths=st.integers(0, 10),
+    least=st.integers(-1, 62),
+)
+def test_binomial_tails_are_exact(trials: int, tenths: int, least: int) -> None:
+    exact = float(binomial_tail(trials, Fraction(tenths, 10), least))
+    assert exp(log_binomial_tail(trials, tenths / 10, least)) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("population", "sigma", "eta"), [(None, 40, 30), (1000, 40, 30), (301, 20, 10)]
+)
+def test_a_drawn_committee_exceeds_its_numbers_with_the_stated_probability(
+    population: int | None, sigma: int, eta: int
+) -> None:
+    p = drawn_committee_parameters(300, 0.1, 0.1, population, sigma, eta)
+
+    def exceeds(number: int) -> Fraction:
+        if population is None:
+            return binomial_tail(300, Fraction(1, 10), number + 1)
+        return tail(population, population // 10, 300, number + 1)
+
+    for number, exponent in ((p.corrupt, sigma), (p.dropouts, eta)):
+        assert exceeds(number) <= Fraction(1, 2**exponent) < exceeds(number - 1)
+    assert p.threshold == 300 - p.corrupt - p.dropouts
+    if population is None:
+        assert (p.corrupt, p.dropouts, p.threshold, p.packed_secrets) == (72, 65, 163, 91)
+
+
+def test_a_population_of_the_committees_size_is_drawn_whole() -> None:
+    assert drawn_committee_parameters(100, 0.1, 0.2, 100) == committee_parameters(100, 0.1, 0.2)
+    with pytest.raises(ValueError, match="cannot be drawn from a population of 99"):
+        drawn_committee_parameters(100, 0.1, 0.1, 99)
+
+
+def test_a_committee_that_is_too_small_to_draw_has_a_reason() -> None:
+    with pytest.raises(ValueError, match="cannot agree on one set"):
+        drawn_committee_parameters(30, 0.1, 0.1)
+
+
+@pytest.mark.parametrize(("m", "a", "d"), [(100, 10, 10), (100, 20, 20), (7, 1, 1)])
+@pytest.mark.parametrize("percent", [2, 5])
+def test_enough_honest_members_miss_all_forged_devices_with_the_stated_probability(
+    m: int, a: int, d: int, percent: int
+) -> None:
+    p = CommitteeParameters(m, a, d, m - a - d)
+    s = sample_size(p, percent / 100)
+
+    def released(sample: int) -> Fraction:
+        missing = Fraction(100 - percent, 100) ** sample
+        return binomial_tail(m - a, missing, p.needed_signatures - a)
+
+    assert released(s) <= Fraction(1, 2**40) < released(s - 1)
+
+
+def test_a_share_of_forged_devices_is_a_fraction() -> None:
+    for share in (0.0, 1.0):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            sample_size(committee_parameters(7, 0.15, 0.15), share)
+
+
+@pytest.mark.parametrize(
+    ("p", "tests"), [(257, 6), (4093, 5), (4099, 4), (65521, 4), (65537, 3), (2**61 - 1, 1)]
+)
+def test_degree_tests_have_48_bits(p: int, tests: int) -> None:
+    assert degree_tests(p) == tests
+    assert p**tests >= 2**48 > p ** (tests - 1)
