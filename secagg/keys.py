@@ -4,8 +4,9 @@
     agreement   X25519; an agreed secret is used only to derive keys
     derivation  one step of SHA-256 over the secret, the purpose, sender, receiver and a label
                 of the sum (which covers plan, cohort and roster, and for masks the graph)
-    pads        a derived key, XORed onto the one share that it is for; it names the sum, the
-                sender, the receiver and the purpose, so no share can be reflected or moved
+    pads        a derived key of one or more blocks, XORed onto the one share that it is for; it
+                names the sum, the sender, the receiver and the purpose, so no share can be
+                reflected or moved
     streams     AES-128-CTR keystream, from which masks are drawn
     blocks      AES-128 under a public key, from which holders are selected
 
@@ -58,6 +59,20 @@ _LOW_ORDER = _low_order(  # x coordinates; with each of them every secret key ag
 )
 
 
+def check_public_key(key: bytes) -> None:
+    """Check an X25519 public key that another party sent.
+
+    Raises:
+        ValueError: if it is not 32 bytes, uses the unused bit, or is of low order.
+    """
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a public key has {KEY_BYTES} bytes, got {len(key)}")
+    if key[-1] >= 2**7:
+        raise ValueError("a public key has its unused bit set: it disguises another key")
+    if key in _LOW_ORDER:
+        raise ValueError("a public key is of low order: it agrees on nothing secret")
+
+
 @dataclass(frozen=True, slots=True)
 class PublicKeys:
     """The X25519 public keys that a participant advertises: for masks and for encrypted shares.
@@ -71,13 +86,8 @@ class PublicKeys:
     encryption: bytes
 
     def __post_init__(self) -> None:
-        for key in (self.mask, self.encryption):
-            if len(key) != KEY_BYTES:
-                raise ValueError(f"a public key has {KEY_BYTES} bytes, got {len(key)}")
-            if key[-1] >= 2**7:
-                raise ValueError("a public key has its unused bit set: it disguises another key")
-            if key in _LOW_ORDER:
-                raise ValueError("a public key is of low order: it agrees on nothing secret")
+        check_public_key(self.mask)
+        check_public_key(self.encryption)
         if self.mask == self.encryption:
             raise ValueError("the keys for masks and for encrypted shares must differ")
 
@@ -198,7 +208,8 @@ class Purpose(NamedTuple):
     """The purpose of a derived key: `name`, from slot `sender` to slot `receiver`, in one sum.
 
     `label` is 32 bytes: of the session, or of the transcript. `name` is one of `mask` (sender
-    below receiver), `self` (sender is receiver), `key share` and `seed share`.
+    below receiver), `self` (sender is receiver), `key share` and `seed share`. In one-shot sums
+    the label is that of a device's message, and the name is `one-shot share`.
     """
 
     label: bytes
@@ -214,6 +225,16 @@ class Purpose(NamedTuple):
     def derive(self, secret: bytes) -> bytes:
         """Return the 32-byte key of a 32-byte `secret` for this purpose only."""
         return sha256(_COUNTER_ONE + secret + self.info()).digest()
+
+    def pad(self, secret: bytes, size: int) -> bytes:
+        """Return `size` bytes derived from a 32-byte `secret`, to encrypt one message with XOR.
+
+        Block i is SHA-256 of i = 1, 2, ... in four bytes, the secret and `info`. A cipher object
+        would take longer than the hashes of a short message.
+        """
+        rest, counters = secret + self.info(), range(1, -(-size // KEY_BYTES) + 1)
+        blocks = (sha256(counter.to_bytes(4, "big") + rest).digest() for counter in counters)
+        return b"".join(blocks)[:size]
 
     def keystream(self, secret: bytes) -> "Keystream":
         """Return the keystream that is expanded from `secret` for this purpose."""

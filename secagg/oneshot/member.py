@@ -1,0 +1,313 @@
+"""A member of a committee: a chain of states, each with one step.
+
+    volunteer -> Volunteered.check -> Checked.agree -> Agreed.release
+
+    check    decrypts its share of each message, and compares it with the degree proof. It signs
+             complaints about messages that their devices made wrong
+    agree    signs the digest of one set of messages, once. The set has `minimum` messages or more,
+             all of different devices and all checked, and the enrolment and the signature of a
+             random sample of devices are valid
+    release  needs the signatures of more than (m + A) / 2 members under the same set. It sends the
+             sum of its shares over the set, and erases them
+
+A state is spent by its step, also by one that fails: a set whose sample failed is not sampled
+again, and a member that refused a set signs no other. A driver keeps the bytes that a step
+returned and repeats them. It erases the secret key from its journal after the release; the states
+drop the key after `check` and the shares after `release`.
+
+Complaints open nothing. A complaint names messages by their digests and has no pad, because a
+member that revealed a pad would open the share to a server that complains in a colluder's name. It
+is sent only for bytes under the signature of the device, see `secagg.oneshot.message`. A row that
+fails without this signature is the server's and is left out; another sum needs no such row. The
+server decides whether a complaint excludes the message or the member: `opening.choose_messages`.
+
+Source: signatures under one set [Bonawitz17, section 6.1]; an addition of blindtally.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+
+from secagg.errors import OutOfPhaseError, UnsafeRequestError
+from secagg.keys import Identity, KeyPair, is_signed
+from secagg.oneshot.committee import MemberEntry, OneShotSession, key_statement
+from secagg.oneshot.field import Elements
+from secagg.oneshot.message import Layout, Opening, root_of_path
+
+_BATCH_ROWS = 256  # messages that are unpacked and compared together
+
+
+@dataclass(slots=True)
+class _SingleStepState:
+    """A state of the chain, valid for one step."""
+
+    _is_done: bool = field(default=False, init=False, repr=False)
+
+    def _mark_done(self) -> None:
+        if self._is_done:
+            raise OutOfPhaseError(f"{type(self).__name__} has taken its step already")
+        self._is_done = True
+
+
+@dataclass(frozen=True, slots=True)
+class ComplaintList:
+    """The digests of the messages that a member cannot use, rising, and its signature."""
+
+    messages: tuple[bytes, ...]
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSum:
+    """The packed sum of a member's shares over a set, and its signature."""
+
+    packed: bytes = field(repr=False)
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedMessage:
+    """A message that a member can use: its place among the columns, and its signed facts."""
+
+    place: int
+    identity: bytes
+    enrolment: bytes
+    statement: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+
+def volunteer(identity: Identity, rng: Random) -> "Volunteered":
+    """Return a member with a fresh key for one sum; pass the system's randomness."""
+    return Volunteered(identity, KeyPair.generate(rng))
+
+
+@dataclass(slots=True)
+class Volunteered(_SingleStepState):
+    """A member that has a key for one sum, and waits for the end of the round."""
+
+    identity: Identity
+    _pair: KeyPair | None = field(repr=False)
+    _sum: tuple[bytes, int] | None = None
+
+    def register(self, plan_digest: bytes, number: int) -> MemberEntry:
+        """Return the entry that offers this member for sum `number` of a plan.
+
+        Raises:
+            OutOfPhaseError: if its key is registered for another sum.
+        """
+        if self._pair is None or self._sum not in (None, (plan_digest, number)):
+            raise OutOfPhaseError("a key is for one sum only")
+        self._sum = plan_digest, number
+        signed = key_statement(plan_digest, number, self._pair.public)
+        return MemberEntry(self.identity.public, self._pair.public, self.identity.sign(signed))
+
+    def check(
+        self, session: OneShotSession, columns: Iterable[bytes]
+    ) -> tuple["Checked", ComplaintList]:
+        """Return the next state, and complaints about messages that their devices made wrong.
+
+        `columns` are those of this member, one for each message.
+
+        Raises:
+            ValueError: if a column has a wrong size.
+            UnsafeRequestError: if the authority did not make the committee, or this member's entry
+                is not in it.
+        """
+        session.check_authority()
+        pair, member = self._pair, self._position(session)
+        self._mark_done()
+        if pair is None or member is None:
+            raise UnsafeRequestError("showed a committee without my entry for this sum")
+        self._pair = None
+        checking = _Checking(session, member, pair)
+        checking.add(columns)
+        complaints = tuple(sorted(checking.complaints))
+        signed = session.complaints_statement(checking.member, b"".join(complaints))
+        state = Checked(session, checking.member, self.identity, checking.valid, checking.shares)
+        return state, ComplaintList(complaints, self.identity.sign(signed))
+
+    def _position(self, session: OneShotSession) -> int | None:
+        """Return the number of this member in the committee of the sum that it registered for."""
+        committee = session.committee
+        if self._sum is None or self._sum != (committee.plan_digest, committee.number):
+            return None
+        entry = self.register(*self._sum)
+        return committee.entries.index(entry) + 1 if entry in committee.entries else None
+
+
+class _Checking:
+    """The messages that a member has checked so far, by digest, and its columns by lane."""
+
+    def __init__(self, session: OneShotSession, member: int, pair: KeyPair) -> None:
+        self.session = session
+        self.member = member
+        self.valid = dict[bytes, CheckedMessage]()
+        self.complaints = set[bytes]()
+        self._pair = pair
+        self._layout = Layout.of(session)
+        self._parts: list[list[Elements]] = [[] for _ in session.sharing.lanes]
+        self._rows = 0
+
+    @property
+    def shares(self) -> list[Elements]:
+        """Return the columns of all messages, in the order of their places."""
+        lanes = zip(self.session.sharing.lanes, self._parts, strict=True)
+        return [
+            np.vstack(parts) if parts else np.zeros((0, lane.columns), np.uint64)
+            for lane, parts in lanes
+        ]
+
+    def add(self, columns: Iterable[bytes]) -> None:
+        """Check `columns` in batches."""
+        batch = list[bytes]()
+        for column in columns:
+            batch.append(column)
+            if len(batch) == _BATCH_ROWS:
+                self._add_batch(batch)
+                batch = []
+        if batch:
+            self._add_batch(batch)
+
+    def _add_batch(self, batch: Sequence[bytes]) -> None:
+        layout, session = self._layout, self.session
+        if any(len(column) != layout.column_bytes for column in batch):
+            raise ValueError(f"a column of this sum has {layout.column_bytes} bytes")
+        messages, shares, proofs, coin_keys = list[CheckedMessage](), [], [], []
+        for place, column in enumerate(batch, self._rows):
+            fields = layout.split(column, layout.column_sizes)
+            identity, enrolment, key, encrypted, path, proof, signature = fields
+            root = root_of_path(encrypted, self.member - 1, path)
+            opening = Opening(session.label(identity), key, root)
+            signed = opening.statement(proof)
+            messages.append(CheckedMessage(place, identity, enrolment, signed, signature))
+            shares.append(self._decrypt(opening, encrypted))
+            proofs.append(proof)
+            coin_keys.append(opening.coin_key)
+        elements, is_valid = session.sharing.check(
+            self.member, _rows(shares), _rows(proofs), coin_keys
+        )
+        for parts, of_lane in zip(self._parts, elements, strict=True):
+            parts.append(of_lane)
+        for message, valid in zip(messages, is_valid.tolist(), strict=True):
+            digest = sha256(message.statement).digest()
+            if valid:
+                self.valid.setdefault(digest, message)
+            elif _is_from_device(session, message):
+                self.complaints.add(digest)
+        self._rows += len(batch)
+
+    def _decrypt(self, opening: Opening, encrypted: bytes) -> bytes:
+        """Return the decrypted share, zeros if the device's key agrees on nothing secret."""
+        try:
+            secret = self._pair.agree(opening.key)
+        except ValueError:
+            return bytes(len(encrypted))
+        pad = self.session.share_purpose(opening.label, self.member).pad(secret, len(encrypted))
+        size = len(encrypted)
+        return (int.from_bytes(encrypted) ^ int.from_bytes(pad)).to_bytes(size)
+
+
+def _rows(parts: Sequence[bytes]) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    return np.frombuffer(b"".join(parts), np.uint8).reshape(len(parts), -1)
+
+
+def _is_from_device(session: OneShotSession, message: CheckedMessage) -> bool:
+    """Return whether an enrolled device signed the message."""
+    return session.admits(message.identity, message.enrolment) and is_signed(
+        message.identity, message.statement, message.signature
+    )
+
+
+@dataclass(slots=True)
+class Checked(_SingleStepState):
+    """A member that has checked all messages, and waits for the set to sum."""
+
+    session: OneShotSession
+    member: int
+    identity: Identity
+    messages: Mapping[bytes, CheckedMessage] = field(repr=False)
+    _shares: list[Elements] = field(repr=False)
+
+    def agree(self, included: Sequence[bytes], rng: Random) -> tuple["Agreed", bytes]:
+        """Return the next state, and the signature over the set of messages `included`.
+
+        `included` has digests in rising order; pass the system's randomness.
+
+        Raises:
+            UnsafeRequestError: if the digests do not strictly rise, are fewer than `minimum`, name
+                a message that this member could not check or two of one device, or one of the
+                sample has no valid signature. The member then signs no other set.
+        """
+        self._mark_done()
+        session, messages = self.session, self.messages
+        if any(first >= second for first, second in pairwise(included)):
+            raise UnsafeRequestError("listed messages that do not strictly rise")
+        if len(included) < session.minimum:
+            raise UnsafeRequestError(
+                f"listed {len(included)} messages, fewer than the minimum of {session.minimum}"
+            )
+        if any(digest not in messages for digest in included):
+            raise UnsafeRequestError("listed a message that I have no valid share of")
+        chosen = [messages[digest] for digest in included]
+        if len({message.identity for message in chosen}) != len(chosen):
+            raise UnsafeRequestError("listed two messages of one device")
+        for message in rng.sample(chosen, min(session.sample_size, len(chosen))):
+            if not _is_from_device(session, message):
+                raise UnsafeRequestError("listed a message that no enrolled device signed")
+        set_digest = session.set_digest(included)
+        signature = self.identity.sign(session.set_statement(self.member, set_digest))
+        places = np.array([message.place for message in chosen], np.intp)
+        shares = [of_lane[places] for of_lane in self._shares]
+        self._shares.clear()
+        return Agreed(session, self.member, self.identity, set_digest, shares), signature
+
+
+@dataclass(slots=True)
+class Agreed(_SingleStepState):
+    """A member that has signed one set, and waits for the signatures of the others."""
+
+    session: OneShotSession
+    member: int
+    identity: Identity
+    set_digest: bytes
+    _shares: list[Elements] = field(repr=False)
+
+    def release(self, signatures: Mapping[int, bytes]) -> MemberSum:
+        """Return the signed sum of this member's shares over the set, and erase the shares.
+
+        `signatures` are those of members, 1 to m, over the set that this member signed.
+
+        Raises:
+            UnsafeRequestError: if (m + A) / 2 or fewer are valid. The member may be asked again.
+            OutOfPhaseError: if the sum was released.
+        """
+        session, needed = self.session, self.session.parameters.needed_signatures
+        if self._is_done:
+            raise OutOfPhaseError("the sum was released already")
+        valid = sum(
+            is_set_signed(session, member, self.set_digest, signature)
+            for member, signature in signatures.items()
+        )
+        if valid < needed:
+            raise UnsafeRequestError(
+                f"showed {valid} signatures of my set, and {needed} are needed"
+            )
+        self._mark_done()
+        packed = session.sharing.add_columns(self._shares)
+        self._shares.clear()
+        signed = session.sum_statement(self.member, self.set_digest, packed)
+        return MemberSum(packed, self.identity.sign(signed))
+
+
+def is_set_signed(
+    session: OneShotSession, member: int, set_digest: bytes, signature: bytes
+) -> bool:
+    """Return whether `signature` is that of a listed `member` under a set."""
+    if not 1 <= member <= session.parameters.members:
+        return False
+    identity = session.committee.entries[member - 1].identity
+    return is_signed(identity, session.set_statement(member, set_digest), signature)

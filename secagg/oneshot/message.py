@@ -1,0 +1,263 @@
+"""The one message of a device, and the part of it that each member receives.
+
+    message  identity (32), enrolment (64, if devices are enrolled), X25519 key E (32), encrypted
+             shares of members 1 to m, degree proof, signature (64)
+    column   of one member: identity, enrolment, E, its encrypted share, the path of the share to
+             the Merkle root (32 for each level), degree proof, signature
+
+The device makes a fresh key pair (e, E). The share of member j is encrypted with XOR under a pad of
+the agreement of e with the member's key. The leaves of a Merkle tree are hashes of the encrypted
+shares, padded with zeros to a power of two. The coins of the degree proof depend on the label, E
+and the root, so that a device cannot choose its shares by its coins. The device signs label, E,
+root and the hash of the proof. The hash of this statement, the message's *digest*, names the
+message in a set. It covers the identity, so that two messages of one device have two digests.
+
+A member needs the path. The pads have no authentication tag, and a server could flip bits of a
+share. It would learn from the complaint, or from its absence, what the bits were. With the path, an
+altered share has another root and other coins, and the signature does not verify: then the message
+is the server's, and the member does not complain.
+
+Randomness comes from the generator of the caller: 32 bytes for e, and 32 for the AES-256 stream
+from which all random elements are drawn. A device that did not receive an answer sends the same
+bytes again, from its journal: two messages under one key would have the same pads.
+
+Source: an addition of blindtally; the Merkle tree is that of Fiat-Shamir proofs [Ligero].
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+
+from secagg.errors import ProtocolError
+from secagg.keys import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    Identity,
+    KeyPair,
+    Keystream,
+    check_identity,
+    check_public_key,
+    is_signed,
+    statement,
+)
+from secagg.oneshot.committee import OneShotSession
+from secagg.oneshot.field import Bytes
+from secagg.ring import Vector
+from secagg.roster import DIGEST_BYTES
+
+_SEED_BYTES = 32
+_PADDING_LEAF = bytes(DIGEST_BYTES)
+
+
+class FaultyMessageError(ProtocolError):
+    """A message that the server refuses: no device with its identity sent it for this sum."""
+
+
+def _leaf(encrypted_share: bytes) -> bytes:
+    return sha256(b"\0" + encrypted_share).digest()
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    return sha256(b"\1" + left + right).digest()
+
+
+def tree_depth(leaves: int) -> int:
+    """Return the number of levels above `leaves` leaves, the digests in a path."""
+    return (leaves - 1).bit_length()
+
+
+def merkle_levels(encrypted_shares: Sequence[bytes]) -> list[list[bytes]]:
+    """Return the digests of each level of the tree: the leaves first, the root last."""
+    depth = tree_depth(len(encrypted_shares))
+    level = [_leaf(share) for share in encrypted_shares]
+    level += [_PADDING_LEAF] * (2**depth - len(level))
+    levels = [level]
+    for _ in range(depth):
+        pairs = iter(levels[-1])
+        levels.append([_node(left, right) for left, right in zip(pairs, pairs, strict=True)])
+    return levels
+
+
+def merkle_path(levels: Sequence[Sequence[bytes]], index: int) -> bytes:
+    """Return the digests next to the path from leaf `index` to the root, the lowest first."""
+    return b"".join(level[index >> depth ^ 1] for depth, level in enumerate(levels[:-1]))
+
+
+def root_of_path(encrypted_share: bytes, index: int, path: bytes) -> bytes:
+    """Return the root of the tree that has this share at leaf `index`."""
+    digest = _leaf(encrypted_share)
+    for start in range(0, len(path), DIGEST_BYTES):
+        other = path[start : start + DIGEST_BYTES]
+        digest = _node(other, digest) if index & 1 else _node(digest, other)
+        index >>= 1
+    return digest
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The public facts of a message that its coins and its signature depend on."""
+
+    label: bytes
+    key: bytes
+    root: bytes
+
+    @property
+    def coin_key(self) -> bytes:
+        """Return the key of the coins of the degree proof."""
+        content = b"blindtally one-shot coins v1\0" + self.label + self.key + self.root
+        return sha256(content).digest()
+
+    def statement(self, proof: bytes) -> bytes:
+        """Return the statement that the device signs."""
+        parts = self.key, self.root, sha256(proof).digest()
+        return statement("one-shot message", self.label, 0, *parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Sizes of messages and columns in one session, known before any byte is read."""
+
+    enrolment: int
+    members: int
+    share: int
+    proof: int
+
+    @classmethod
+    def of(cls, session: OneShotSession) -> "Layout":
+        """Return the sizes in `session`."""
+        sharing, members = session.sharing, session.parameters.members
+        return cls(session.enrolment_bytes, members, sharing.share_bytes, sharing.proof_bytes)
+
+    @property
+    def message_sizes(self) -> tuple[int, ...]:
+        """Return the sizes of the parts of a message, in their order."""
+        shares = self.members * self.share
+        return KEY_BYTES, self.enrolment, KEY_BYTES, shares, self.proof, SIGNATURE_BYTES
+
+    @property
+    def column_sizes(self) -> tuple[int, ...]:
+        """Return the sizes of the parts of a column, in their order."""
+        path = DIGEST_BYTES * tree_depth(self.members)
+        head = KEY_BYTES, self.enrolment, KEY_BYTES
+        return *head, self.share, path, self.proof, SIGNATURE_BYTES
+
+    @property
+    def message_bytes(self) -> int:
+        return sum(self.message_sizes)
+
+    @property
+    def column_bytes(self) -> int:
+        return sum(self.column_sizes)
+
+    @staticmethod
+    def split(body: bytes, sizes: Sequence[int]) -> list[bytes]:
+        """Return the parts of `body`, which has the bytes of all `sizes`."""
+        ends = np.cumsum([0, *sizes]).tolist()
+        return [body[start:end] for start, end in pairwise(ends)]
+
+
+@dataclass(frozen=True)
+class DeviceMessage:
+    """The message of a device."""
+
+    identity: bytes
+    enrolment: bytes
+    key: bytes
+    shares: bytes = field(repr=False)  # encrypted, of all members
+    proof: bytes = field(repr=False)
+    signature: bytes
+
+    def pack(self) -> bytes:
+        head = self.identity + self.enrolment + self.key
+        return b"".join((head, self.shares, self.proof, self.signature))
+
+    @classmethod
+    def unpack(cls, body: bytes, session: OneShotSession) -> "DeviceMessage":
+        """Return the message in `body`.
+
+        Raises:
+            ValueError: if the size is not that of the session, or the identity or the key is not
+                valid, or the proof is not a packing of field elements.
+        """
+        layout = Layout.of(session)
+        if len(body) != layout.message_bytes:
+            raise ValueError(f"a message has {layout.message_bytes} bytes, got {len(body)}")
+        message = cls(*layout.split(body, layout.message_sizes))
+        check_identity(message.identity)
+        check_public_key(message.key)
+        if not session.sharing.are_packed_proofs(message.proof):
+            raise ValueError("a degree proof has an element outside its lane")
+        return message
+
+    def encrypted_shares(self, session: OneShotSession) -> list[bytes]:
+        """Return the encrypted shares of members 1 to m."""
+        size = session.sharing.share_bytes
+        return [self.shares[start : start + size] for start in range(0, len(self.shares), size)]
+
+    def opening(self, session: OneShotSession) -> Opening:
+        """Return the facts that the coins and the signature depend on."""
+        root = merkle_levels(self.encrypted_shares(session))[-1][0]
+        return Opening(session.label(self.identity), self.key, root)
+
+    def digest(self, session: OneShotSession) -> bytes:
+        """Return the digest that names the message in a set."""
+        return sha256(self.opening(session).statement(self.proof)).digest()
+
+    def columns(self, session: OneShotSession) -> list[bytes]:
+        """Return the column of each member, in their order."""
+        shares = self.encrypted_shares(session)
+        levels = merkle_levels(shares)
+        head, tail = self.identity + self.enrolment + self.key, self.proof + self.signature
+        return [
+            b"".join((head, share, merkle_path(levels, index), tail))
+            for index, share in enumerate(shares)
+        ]
+
+
+def check_message(session: OneShotSession, message: DeviceMessage) -> None:
+    """Check on the server that an enrolled device signed `message` for this sum.
+
+    Raises:
+        FaultyMessageError: if a signature is not valid.
+    """
+    if not session.admits(message.identity, message.enrolment):
+        raise FaultyMessageError("a message has an identity that is not enrolled")
+    signed = message.opening(session).statement(message.proof)
+    if not is_signed(message.identity, signed, message.signature):
+        raise FaultyMessageError("a message was not signed by its device for this sum")
+
+
+def make_message(
+    session: OneShotSession, identity: Identity, enrolment: bytes, vector: Vector, rng: Random
+) -> DeviceMessage:
+    """Return the message with `vector`, of the session's ring; pass the system's randomness.
+
+    Raises:
+        ValueError: if `vector` is not one of the ring's, or the enrolment has a wrong size.
+        UnsafeRequestError: if the session's authority did not make the committee.
+    """
+    session.check_authority()
+    if len(enrolment) != session.enrolment_bytes:
+        raise ValueError(f"an enrolment has {session.enrolment_bytes} bytes, got {len(enrolment)}")
+    pair, stream = KeyPair.generate(rng), Keystream(rng.randbytes(_SEED_BYTES))
+    shared, label = session.sharing.share(vector, stream), session.label(identity.public)
+    shares = encrypt_shares(session, label, pair, shared.shares)
+    rows = [row.tobytes() for row in shares]
+    opening = Opening(label, pair.public, merkle_levels(rows)[-1][0])
+    proof = session.sharing.prove(shared, opening.coin_key)
+    signature = identity.sign(opening.statement(proof))
+    return DeviceMessage(identity.public, enrolment, pair.public, b"".join(rows), proof, signature)
+
+
+def encrypt_shares(session: OneShotSession, label: bytes, pair: KeyPair, shares: Bytes) -> Bytes:
+    """Return `shares`, one row per member, each under the pad for its member."""
+    size, entries = shares.shape[1], session.committee.entries
+    pads = [
+        session.share_purpose(label, member).pad(pair.agree(entry.key), size)
+        for member, entry in enumerate(entries, 1)
+    ]
+    return shares ^ np.frombuffer(b"".join(pads), np.uint8).reshape(shares.shape)

@@ -1,0 +1,216 @@
+"""Opening of a one-shot sum on the server: the set of messages, and the total of their vectors.
+
+*The set.* Members complain about messages that they cannot use, and a member without a valid share
+of a message cannot sum a set with it. A message with more than A complaints is excluded: an honest
+member complained. The other complaints are settled between members and messages. In the first
+design such a member counted as dropped out; then m / A malicious devices, which send A bad shares
+each, would remove all honest members. So the server excludes the messages, and drops a member only
+while complaints would exclude more than a hundredth of all messages, and more than t + A members
+remain. It drops the member with the largest weight, where a message with c complaints weighs 1 / c
+for each: honest members never complain about honest devices, so that colluding members exclude
+a number of honest devices that is about that of malicious ones.
+
+*The total.* The sums of the members are values of polynomials of degree t - 1, which have the
+total at -1 .. -rho. With t + A sums or more, those of the honest members alone determine the
+polynomials. If sums disagree, false ones are located in one disagreeing column after the other,
+at most `CommitteeParameters.correctable`, and left out until all agree. With at most A lying
+members the total is right, or `OpeningError` is raised.
+
+Source: Reed-Solomon decoding [Gao03]; the settlement of complaints is an addition of blindtally.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from secagg.errors import FaultyParticipantError, ProtocolError
+from secagg.keys import is_signed
+from secagg.oneshot.committee import OneShotSession
+from secagg.oneshot.field import Elements, FieldMatrix, lagrange_matrix
+from secagg.oneshot.member import ComplaintList, MemberSum, is_set_signed
+from secagg.oneshot.parameters import CommitteeParameters
+from secagg.oneshot.sharing import secret_points
+from secagg.reed_solomon import decode
+from secagg.ring import Vector
+
+EXCLUDED_SHARE: Final = 100  # one message in this number may be excluded before a member is
+
+
+class OpeningError(ProtocolError):
+    """A sum that does not open: too few sums, or too many false ones; nothing is published.
+
+    Attributes:
+        blamed: the members whose false sums were located, by number.
+    """
+
+    def __init__(self, what: str, blamed: Collection[int] = ()) -> None:
+        super().__init__(f"the sum does not open: {what}")
+        self.blamed = frozenset(blamed)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenMessages:
+    """The messages to sum, by digest in rising order, and the members that can sum them."""
+
+    included: tuple[bytes, ...]
+    members: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSum:
+    """The total of the vectors, and the members whose sums were false."""
+
+    total: Vector
+    liars: frozenset[int]
+
+
+def check_complaints(session: OneShotSession, member: int, complaints: ComplaintList) -> None:
+    """Check the complaints of a member when they arrive.
+
+    Raises:
+        FaultyParticipantError: if the digests do not strictly rise, or the signature is not the
+            member's.
+    """
+    listed = complaints.messages
+    if any(first >= second for first, second in pairwise(listed)):
+        raise FaultyParticipantError(member, "complained twice, or not in rising order")
+    signed = session.complaints_statement(member, b"".join(listed))
+    identity = session.committee.entries[member - 1].identity
+    if not is_signed(identity, signed, complaints.signature):
+        raise FaultyParticipantError(member, "did not sign its complaints")
+
+
+def choose_messages(
+    session: OneShotSession, messages: Collection[bytes], complaints: Mapping[int, ComplaintList]
+) -> ChosenMessages:
+    """Return the messages to sum and the members to ask, from the complaints of all that checked.
+
+    `messages` are digests, each of another device.
+
+    Raises:
+        OpeningError: if fewer than t + A members checked, or fewer than `minimum` messages remain.
+    """
+    parameters, members = session.parameters, set(complaints)
+    _check_count(len(members), parameters)
+    contested: dict[bytes, set[int]] = {}
+    for member, of_member in complaints.items():
+        for digest in of_member.messages:
+            contested.setdefault(digest, set()).add(member)
+    excluded = {d for d, by in contested.items() if len(by) > parameters.corrupt}
+    contested = {d: by for d, by in contested.items() if d in messages and d not in excluded}
+    limit = len(messages) // EXCLUDED_SHARE
+    while len(contested) > limit and len(members) > parameters.needed_sums:
+        weights = Counter[int]()
+        for complaining in contested.values():
+            weights.update(dict.fromkeys(complaining, 1 / len(complaining)))
+        dropped = max(sorted(weights), key=weights.__getitem__)
+        members.discard(dropped)
+        contested = {d: by - {dropped} for d, by in contested.items() if by != {dropped}}
+    included = sorted(set(messages) - excluded - contested.keys())
+    if len(included) < session.minimum:
+        raise OpeningError(f"{len(included)} messages remain of a minimum of {session.minimum}")
+    return ChosenMessages(tuple(included), frozenset(members))
+
+
+def check_set_signature(
+    session: OneShotSession, member: int, set_digest: bytes, signature: bytes
+) -> None:
+    """Check a member's signature over the set; raises FaultyParticipantError if not valid."""
+    if not is_set_signed(session, member, set_digest, signature):
+        raise FaultyParticipantError(member, "did not sign the set of messages")
+
+
+def check_sum(
+    session: OneShotSession, member: int, set_digest: bytes, member_sum: MemberSum
+) -> None:
+    """Check the sum of a member when it arrives.
+
+    Raises:
+        FaultyParticipantError: if it is not a packed sum of the session, or the signature is not
+            the member's under this set.
+    """
+    try:
+        session.sharing.unpack_sum(member_sum.packed)
+    except ValueError as error:
+        raise FaultyParticipantError(member, f"sent no sum: {error}") from error
+    signed = session.sum_statement(member, set_digest, member_sum.packed)
+    identity = session.committee.entries[member - 1].identity
+    if not is_signed(identity, signed, member_sum.signature):
+        raise FaultyParticipantError(member, "did not sign the sum of its shares")
+
+
+def open_sum(session: OneShotSession, sums: Mapping[int, MemberSum]) -> OpenedSum:
+    """Return the total of the vectors, and the members whose sums were false.
+
+    `sums` are by member, each checked by `check_sum` under the same set.
+
+    Raises:
+        OpeningError: if there are fewer than t + A, or more are false than can be corrected.
+    """
+    parameters, sharing = session.parameters, session.sharing
+    _check_count(len(sums), parameters)
+    members = sorted(sums)
+    unpacked = [sharing.unpack_sum(sums[member].packed) for member in members]
+    lanes = [np.stack(of_lane) for of_lane in zip(*unpacked, strict=True)]
+    liars = _locate_liars(session, members, lanes)
+    honest = [row for row, member in enumerate(members) if member not in liars]
+    used = honest[: parameters.threshold]
+    nodes, points = [members[row] for row in used], secret_points(parameters)
+    secrets = [
+        FieldMatrix(lane.lane.q, lagrange_matrix(lane.lane.q, nodes, points)) @ sums_of_lane[used]
+        for lane, sums_of_lane in zip(sharing.lanes, lanes, strict=True)
+    ]
+    return OpenedSum(sharing.vector_of(secrets), liars)
+
+
+def _check_count(count: int, parameters: CommitteeParameters) -> None:
+    if count < parameters.needed_sums:
+        raise OpeningError(f"{count} members of the {parameters.needed_sums} needed")
+
+
+def _locate_liars(
+    session: OneShotSession, members: Sequence[int], lanes: Sequence[Elements]
+) -> frozenset[int]:
+    """Return the members whose sums are false; the sums of all others agree.
+
+    `lanes` have one row per member and one column per polynomial.
+    """
+    parameters, liars = session.parameters, set[int]()
+    allowed = parameters.correctable(len(members))
+    for lane, sums in zip(session.sharing.lanes, lanes, strict=True):
+        p = lane.lane.q
+        while True:
+            rows = [row for row, member in enumerate(members) if member not in liars]
+            column = _disagreeing_column(
+                p, [members[row] for row in rows], sums[rows], parameters.threshold
+            )
+            if column is None:
+                break
+            values = dict(zip(members, sums[:, column].tolist(), strict=True))
+            decoded = decode(p, values, parameters.threshold)
+            if decoded is None or len(decoded[1]) > allowed:
+                raise OpeningError(
+                    f"{len(members)} sums disagree, and at most {allowed} false ones can be "
+                    "located",
+                    liars,
+                )
+            liars |= decoded[1]
+            if len(liars) > parameters.corrupt:
+                raise OpeningError(f"more than {parameters.corrupt} members lie", liars)
+    return frozenset(liars)
+
+
+def _disagreeing_column(
+    p: int, members: Sequence[int], sums: Elements, threshold: int
+) -> int | None:
+    """Return the first column of `sums` that is of no polynomial below degree `threshold`."""
+    nodes, points = members[:threshold], members[threshold:]
+    if not points:
+        return None
+    expected = FieldMatrix(p, lagrange_matrix(p, nodes, points)) @ sums[:threshold]
+    differs = (expected != sums[threshold:]).any(axis=0)
+    return int(differs.argmax()) if differs.any() else None

@@ -1,0 +1,187 @@
+"""The work of the server: complaints are settled, and lying members are located.
+
+The committee has 9 members, of which members 1 and 2 collude (A = 2). `Guards:` names the check
+without which a test fails.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secagg.errors import FaultyParticipantError
+from secagg.oneshot.member import ComplaintList
+from secagg.oneshot.opening import (
+    OpeningError,
+    check_complaints,
+    check_sum,
+    choose_messages,
+)
+from tests.secagg.oneshot.conftest import (
+    PARAMETERS,
+    RING,
+    Round,
+    badly_shared,
+    same,
+)
+
+COLLUDING = (1, 2)
+HONEST = range(3, 10)
+VICTIM = 0
+
+
+# Messages with bad shares
+
+
+def test_a_message_with_bad_shares_is_excluded_and_the_sum_is_exact(whole: Round) -> None:
+    """Guards: the degree test in `Sharing.check`, and complaints in `choose_messages`."""
+    badly_shared(whole, 1, HONEST)
+    assert same(whole.total(), whole.plain_sum([0, 2, 3, 4, 5]))
+
+
+def test_malicious_devices_with_few_bad_shares_each_do_not_remove_the_members(
+    whole: Round,
+) -> None:
+    """Guards: messages, not members, are excluded while few are contested."""
+    for device, members in ((1, (3, 4)), (2, (5, 6)), (4, (7, 8))):
+        badly_shared(whole, device, members)
+    whole.check()
+    included, members = whole.choose()
+    assert list(included) == whole.set_of([0, 3, 5])
+    assert len(members) >= PARAMETERS.needed_sums
+    whole.agree(included, members)
+    whole.release()
+    assert same(whole.open().total, whole.plain_sum([0, 3, 5]))
+
+
+# False complaints
+
+
+def complain(whole: Round, member: int, devices: Any) -> None:
+    """Let `member` complain about the messages of `devices`, without a reason."""
+    listed = tuple(whole.set_of(devices))
+    signed = whole.session.complaints_statement(member, b"".join(listed))
+    identity = whole.states[member].identity
+    whole.complaints[member] = ComplaintList(listed, identity.sign(signed))
+    check_complaints(whole.session, member, whole.complaints[member])
+
+
+def test_colluding_members_that_complain_about_every_device_are_dropped(whole: Round) -> None:
+    """Guards: the weights in `choose_messages`: otherwise two members would exclude everything."""
+    whole.check()
+    for member in COLLUDING:
+        complain(whole, member, range(6))
+    included, members = whole.choose()
+    assert list(included) == whole.set_of()
+    assert members == set(HONEST)
+    whole.agree(included, members)
+    whole.release()
+    assert same(whole.open().total, whole.plain_sum(range(6)))
+
+
+def test_a_message_with_a_complaint_more_than_a_is_excluded(whole: Round) -> None:
+    """Guards: the limit of A complaints."""
+    whole.check()
+    for member in (1, 2, 3):
+        complain(whole, member, [VICTIM])
+    included, members = whole.choose()
+    assert list(included) == whole.set_of([1, 2, 3, 4, 5])
+    assert members == set(whole.members)
+
+
+def test_complaints_about_too_many_messages_open_no_sum(whole: Round) -> None:
+    whole.check()
+    for member in (1, 2, 3):
+        complain(whole, member, range(5))
+    with pytest.raises(OpeningError, match="1 messages remain of a minimum of 2"):
+        whole.choose()
+
+
+def test_complaints_that_another_signed_or_that_repeat_are_refused(whole: Round) -> None:
+    """Guards: `check_complaints`."""
+    whole.check()
+    session, digest = whole.session, whole.digest(VICTIM)
+    complain(whole, 1, [VICTIM])
+    with pytest.raises(FaultyParticipantError, match="participant 3 did not sign its complaints"):
+        check_complaints(session, 3, whole.complaints[1])
+    with pytest.raises(FaultyParticipantError, match="complained twice"):
+        check_complaints(session, 1, replace(whole.complaints[1], messages=(digest, digest)))
+
+
+def test_choices_ignore_complaints_about_unknown_messages(whole: Round) -> None:
+    whole.check()
+    listed = (bytes(32),)
+    signed = whole.session.complaints_statement(3, bytes(32))
+    whole.complaints[3] = ComplaintList(listed, whole.states[3].identity.sign(signed))
+    chosen = choose_messages(whole.session, whole.set_of(), whole.complaints)
+    assert list(chosen.included) == whole.set_of()
+    assert chosen.members == set(whole.members)
+
+
+# Lying members
+
+
+def test_colluding_members_cannot_make_an_honest_one_a_liar(whole: Round) -> None:
+    """Guards: `- A` in `CommitteeParameters.correctable`.
+
+    Of 8 sums, two colluding members move theirs by a polynomial that is zero at all honest members
+    but one. A decoder that corrects (received - t) / 2 would name the honest one, and return a
+    wrong sum.
+    """
+    whole.check()
+    whole.agree(whole.set_of())
+    members = range(1, 9)
+    whole.release(members)
+    sharing, session = whole.session.sharing, whole.session
+    roots = [4, 5, 6, 7]  # degree t - 1 = 4; the honest member 3 and 8 are moved alone
+    for member in COLLUDING:
+        lanes = [part.reshape(1, -1) for part in sharing.unpack_sum(whole.sums[member].packed)]
+        for lane, sums in zip(sharing.lanes, lanes, strict=True):
+            offset = int(np.prod([member - root for root in roots])) % lane.lane.q
+            sums[0] = (sums[0] + np.uint64(offset)) % np.uint64(lane.lane.q)
+        packed = sharing.add_columns(lanes)
+        state = whole.agreed[member]
+        signed = session.sum_statement(member, state.set_digest, packed)
+        whole.sums[member] = replace(
+            whole.sums[member], packed=packed, signature=state.identity.sign(signed)
+        )
+        check_sum(session, member, state.set_digest, whole.sums[member])
+    with pytest.raises(OpeningError, match="at most 1 false ones") as failure:
+        whole.open()
+    assert not failure.value.blamed
+    del whole.sums[8]  # 7 sums: 3 is the only honest one that is moved
+    with pytest.raises(OpeningError, match="at most 0 false ones"):
+        whole.open()
+
+
+def test_more_liars_than_a_are_not_corrected(whole: Round) -> None:
+    """Guards: the limit of A liars over all columns."""
+    whole.check()
+    whole.agree(whole.set_of())
+    whole.release()
+    sharing = whole.session.sharing
+    for member, lane in ((3, 0), (4, 0), (5, 1)):
+        sums = [part.reshape(1, -1) for part in sharing.unpack_sum(whole.sums[member].packed)]
+        sums[lane][0, 0] = (sums[lane][0, 0] + np.uint64(1)) % np.uint64(RING.lanes[lane].q)
+        whole.sums[member] = replace(whole.sums[member], packed=sharing.add_columns(sums))
+    with pytest.raises(OpeningError, match="more than 2 members lie"):
+        whole.open()
+
+
+def test_a_sum_that_its_member_did_not_sign_is_refused(whole: Round) -> None:
+    """Guards: `check_sum`."""
+    whole.check()
+    whole.agree(whole.set_of())
+    whole.release()
+    session, digest, sums = whole.session, whole.agreed[3].set_digest, whole.sums
+    for member, wrong, set_digest in (
+        (3, sums[4], digest),
+        (3, replace(sums[3], packed=sums[4].packed), digest),
+        (3, sums[3], bytes(32)),
+    ):
+        with pytest.raises(FaultyParticipantError, match="participant 3 did not sign the sum"):
+            check_sum(session, member, set_digest, wrong)
+    for packed in (sums[3].packed[:-1], b"\xff" * len(sums[3].packed)):
+        with pytest.raises(FaultyParticipantError, match="participant 3 sent no sum"):
+            check_sum(session, 3, digest, replace(sums[3], packed=packed))

@@ -1,0 +1,197 @@
+"""Packed shares and degree proofs, against polynomials evaluated term by term."""
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg.keys import Keystream
+from secagg.oneshot.field import lagrange_matrix
+from secagg.oneshot.parameters import CommitteeParameters
+from secagg.oneshot.sharing import Sharing, prime_ring
+from secagg.ring import Lane, Ring, Vector
+from tests.examples import fewer
+from tests.secagg.oneshot.conftest import PARAMETERS, RING
+
+COIN_KEY = bytes(range(32))
+SHARING = Sharing(RING, PARAMETERS)
+
+
+def stream(seed: int) -> Keystream:
+    return Keystream(seed.to_bytes(32, "big"))
+
+
+def vector_of(ring: Ring, seed: int) -> Vector:
+    chance = np.random.default_rng(seed)
+    return ring.vector([chance.integers(0, lane.q, lane.length, np.uint64) for lane in ring.lanes])
+
+
+def interpolate(p: int, points: dict[int, int], x: int) -> int:
+    """Return the value at `x` of the polynomial through `points`, term by term."""
+    total = 0
+    for i, y in points.items():
+        above = below = 1
+        for j in points:
+            if j != i:
+                above, below = above * (x - j) % p, below * (i - j) % p
+        total += y * above * pow(below, -1, p)
+    return total % p
+
+
+def columns_of(sharing: Sharing, shares: np.ndarray[Any, np.dtype[np.uint8]]) -> list[Any]:
+    """Return the columns and blinds of each member, by lane: m x (C + r)."""
+    ends = np.cumsum([lane.share.nbytes for lane in sharing.lanes])[:-1]
+    parts = np.split(shares, ends, axis=1)
+    return [lane.share.unpack(part)[0] for lane, part in zip(sharing.lanes, parts, strict=True)]
+
+
+def test_any_threshold_of_shares_interpolate_the_vector() -> None:
+    vector = vector_of(RING, 1)
+    shares = SHARING.share(vector, stream(1)).shares
+    t, rho = PARAMETERS.threshold, PARAMETERS.packed_secrets
+    for lane, columns, elements in zip(
+        SHARING.lanes, columns_of(SHARING, shares), vector, strict=True
+    ):
+        for members in list(combinations(range(1, 10), t))[::7]:
+            for column in range(lane.columns):
+                points = {j: int(columns[j - 1, column]) for j in members}
+                secrets = [interpolate(lane.lane.q, points, -1 - i) for i in range(rho)]
+                mine = elements[column * rho : (column + 1) * rho].tolist()
+                assert secrets == mine + [0] * (rho - len(mine))
+
+
+def test_any_a_shares_and_secrets_determine_all_other_shares() -> None:
+    """The shares of any A members are uniform: the map from random elements is a bijection.
+
+    Its matrix is square, from the A drawn elements to A shares, and has an inverse.
+    """
+    p, m, a = 257, PARAMETERS.members, PARAMETERS.corrupt
+    nodes = [*(-1 - i for i in range(PARAMETERS.packed_secrets)), *range(1, a + 1)]
+    matrix = lagrange_matrix(p, nodes, range(1, m + 1)).astype(int)[:, -a:]
+    for first, second in combinations(range(m), a):
+        determinant = (
+            matrix[first, 0] * matrix[second, 1] - matrix[first, 1] * matrix[second, 0]
+        ) % p
+        assert determinant != 0
+
+
+def test_shares_of_a_fixed_vector_are_uniform() -> None:
+    # 4,800 shares of three members in 16 bins: chi-squared with 15 degrees of freedom exceeds 50.5
+    # with probability 1e-5; the seeds are fixed. A bin of 257 values is even to within 1 in 16.
+    sharing = Sharing(Ring((Lane(65537, 400),)), PARAMETERS)
+    zero = sharing.ring.zero()
+    columns = [columns_of(sharing, sharing.share(zero, stream(i)).shares)[0] for i in range(12)]
+    for member in (0, 1, 8):
+        values = np.concatenate([of_vector[member] for of_vector in columns])
+        counts = np.bincount((values * 16 // 65537).astype(int), minlength=16)
+        expected = counts.sum() / 16
+        assert ((counts - expected) ** 2 / expected).sum() < 50.5
+
+
+@fewer(0.3)
+@given(
+    m=st.integers(1, 24),
+    a=st.integers(0, 5),
+    d=st.integers(0, 5),
+    length=st.integers(1, 40),
+    p=st.sampled_from([257, 65537, 2**31 - 1, 2**61 - 1]),
+)
+def test_an_honest_share_passes_and_a_changed_one_does_not(
+    m: int, a: int, d: int, length: int, p: int
+) -> None:
+    if m <= a + 2 * d or m - d - a <= a:
+        return
+    sharing = Sharing(Ring((Lane(p, length),)), CommitteeParameters(m, a, d, m - d - a))
+    shared = sharing.share(vector_of(sharing.ring, length), stream(m))
+    proof = np.frombuffer(sharing.prove(shared, COIN_KEY), np.uint8).reshape(1, -1)
+    for member in (1, m):
+        row = shared.shares[member - 1 : member]
+        _, is_valid = sharing.check(member, row, proof, [COIN_KEY])
+        assert is_valid.tolist() == [True]
+        for place in (0, sharing.share_bytes - 1):
+            changed = row.copy()
+            changed[0, place] ^= 1
+            _, is_valid = sharing.check(member, changed, proof, [COIN_KEY])
+            assert is_valid.tolist() == [False]
+
+
+def test_a_batch_is_checked_message_by_message() -> None:
+    shared = [SHARING.share(vector_of(RING, seed), stream(seed)) for seed in range(5)]
+    keys = [bytes([seed]) * 32 for seed in range(5)]
+    proofs = [SHARING.prove(*pair) for pair in zip(shared, keys, strict=True)]
+    rows = np.stack([of_message.shares[3] for of_message in shared])
+    packed = np.frombuffer(b"".join(proofs), np.uint8).reshape(5, -1)
+    columns, is_valid = SHARING.check(4, rows, packed, keys)
+    assert is_valid.all()
+    for place, of_message in enumerate(shared):
+        for lane, expected, checked in zip(
+            SHARING.lanes, columns_of(SHARING, of_message.shares), columns, strict=True
+        ):
+            assert (checked[place] == expected[3, : lane.columns]).all()
+    swapped = [keys[1], keys[0], *keys[2:]]
+    assert SHARING.check(4, rows, packed, swapped)[1].tolist() == [False, False, True, True, True]
+
+
+def test_shares_of_a_higher_degree_fail_the_test_of_most_members() -> None:
+    """A column of degree t passes at no more than t of m points, with probability 1 - 2^-48."""
+    shared = SHARING.share(vector_of(RING, 1), stream(1))
+    lane, columns = SHARING.lanes[1], columns_of(SHARING, shared.shares)
+    roots = [-1, -2, -3, 1, 2]  # a polynomial of degree t that is zero at all nodes
+    for member in range(1, 10):
+        bump = int(np.prod([member - root for root in roots])) % lane.lane.q
+        columns[1][member - 1, 0] = (columns[1][member - 1, 0] + bump) % lane.lane.q
+    packed = [
+        of_lane.share.pack(part) for of_lane, part in zip(SHARING.lanes, columns, strict=True)
+    ]
+    rows = np.hstack(packed)
+    proof = np.frombuffer(SHARING.prove(shared, COIN_KEY), np.uint8).reshape(1, -1)
+    passing = [
+        member
+        for member in range(1, 10)
+        if SHARING.check(member, rows[member - 1 : member], proof, [COIN_KEY])[1].all()
+    ]
+    assert passing == [1, 2]
+
+
+def test_a_proof_reveals_nothing_without_its_blinds() -> None:
+    """A value of the proof is a combination of columns plus a blind that is in no other value."""
+    lane = SHARING.lanes[0]
+    values = lane.nodes(vector_of(RING, 1)[0], stream(1))
+    blinds = values[:, lane.columns :]
+    coins = np.ones((lane.columns, lane.blinds), np.uint64)
+    (proof,) = lane.proof.unpack(lane.prove(values, coins))[0]
+    combination = values[:, : lane.columns].sum(axis=1) % 257
+    expected = (combination[:, np.newaxis] + blinds) % 257
+    assert np.array_equal(proof.reshape(-1, lane.blinds), expected)
+    assert blinds.shape == (PARAMETERS.threshold, 6)
+
+
+def test_other_lanes_become_the_smallest_primes_that_the_committee_can_share() -> None:
+    ring = Ring((Lane(2, 3), Lane(4096, 3), Lane(65537, 1), Lane(2**61, 1)))
+    lanes = prime_ring(ring, PARAMETERS).lanes
+    assert [lane.q for lane in lanes] == [257, 4099, 65537, 2**61 + 15]
+    large = CommitteeParameters(1000, 0, 0, 1000)
+    assert [lane.q for lane in prime_ring(ring, large).lanes][:1] == [2003]
+    with pytest.raises(ValueError, match="below 2\\^62"):
+        prime_ring(Ring((Lane(2**64, 1),)), PARAMETERS)
+
+
+def test_a_lane_that_is_not_prime_is_not_shared() -> None:
+    with pytest.raises(ValueError, match="lane 1: a prime"):
+        Sharing(Ring((Lane(257, 1), Lane(4096, 1))), PARAMETERS)
+
+
+def test_sums_of_columns_have_one_form() -> None:
+    columns = [np.full((3, lane.columns), lane.lane.q - 1, np.uint64) for lane in SHARING.lanes]
+    packed = SHARING.add_columns(columns)
+    assert len(packed) == SHARING.sum_bytes
+    sums = SHARING.unpack_sum(packed)
+    assert all((s == lane.lane.q - 3).all() for s, lane in zip(sums, SHARING.lanes, strict=True))
+    for wrong in (packed[:-1], packed + b"\0"):
+        with pytest.raises(ValueError, match="a sum has"):
+            SHARING.unpack_sum(wrong)
+    with pytest.raises(ValueError, match="outside its lane"):
+        SHARING.unpack_sum(b"\xff" * len(packed))
