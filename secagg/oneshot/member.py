@@ -86,8 +86,11 @@ def volunteer(identity: Identity, rng: Random) -> "Volunteered":
 
 
 @dataclass(slots=True)
-class Volunteered(_SingleStepState):
-    """A member that has a key for one sum, and waits for the end of the round."""
+class Volunteered:
+    """A member that has a key for one sum, and waits for the end of the round.
+
+    It is spent when `check` drops the key.
+    """
 
     identity: Identity
     _pair: KeyPair | None = field(repr=False)
@@ -116,11 +119,14 @@ class Volunteered(_SingleStepState):
             ValueError: if a column has a wrong size.
             UnsafeRequestError: if the authority did not make the committee, or this member's entry
                 is not in it.
+            OutOfPhaseError: if the columns were checked.
         """
+        pair = self._pair
+        if pair is None:
+            raise OutOfPhaseError("the columns were checked already")
         session.check_authority()
-        pair, member = self._pair, self._position(session)
-        self._mark_done()
-        if pair is None or member is None:
+        member = self._position(session)
+        if member is None:
             raise UnsafeRequestError("showed a committee without my entry for this sum")
         self._pair = None
         checking = _Checking(session, member, pair)

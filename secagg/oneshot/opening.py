@@ -110,10 +110,11 @@ def choose_messages(
         dropped = max(sorted(weights), key=weights.__getitem__)
         members.discard(dropped)
         contested = {d: by - {dropped} for d, by in contested.items() if by != {dropped}}
-    included = sorted(set(messages) - excluded - contested.keys())
+    included = set(messages) - excluded - contested.keys()
     if len(included) < session.minimum:
         raise OpeningError(f"{len(included)} messages remain of a minimum of {session.minimum}")
-    return ChosenMessages(tuple(included), frozenset(members))
+    able = (m for m, of_member in complaints.items() if included.isdisjoint(of_member.messages))
+    return ChosenMessages(tuple(sorted(included)), frozenset(able))
 
 
 def check_set_signature(

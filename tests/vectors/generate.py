@@ -12,6 +12,7 @@ from tests.vectors.cohorts import sums
 from tests.vectors.exact import Terms, parameters
 from tests.vectors.keys import device_identities, keys, signatures
 from tests.vectors.messages import labels, messages
+from tests.vectors.one_shot import one_shot
 from tests.vectors.plans import plans
 from tests.vectors.reference import stream
 from tests.vectors.refusals import refusals
@@ -213,6 +214,7 @@ FILES = {
     "refusals": refusals,
     "plans": plans,
     "device_identities": device_identities,
+    "one_shot": one_shot,
 }
 
 

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from secagg.keys import Identity
+from secagg.keys import Identity, KeyPair, Keystream
 from secagg.oneshot.committee import (
     Committee,
     OneShotSession,
@@ -23,7 +23,14 @@ from secagg.oneshot.member import (
     Volunteered,
     volunteer,
 )
-from secagg.oneshot.message import DeviceMessage, check_message, make_message
+from secagg.oneshot.message import (
+    DeviceMessage,
+    Opening,
+    check_message,
+    encrypt_shares,
+    make_message,
+    merkle_levels,
+)
 from secagg.oneshot.opening import (
     OpenedSum,
     check_complaints,
@@ -192,16 +199,24 @@ def with_signature(message: DeviceMessage, session: OneShotSession, by: Identity
 
 
 def badly_shared(whole: Round, device: int, members: Iterable[int]) -> DeviceMessage:
-    """Replace the message of `device` by a signed one with bad shares for `members`."""
-    session, message = whole.session, whole.messages[device]
-    size = session.sharing.share_bytes
-    shares = bytearray(message.shares)
+    """Replace the message of `device` by one whose shares for `members` alone are bad."""
+    session, identity, pair = whole.session, whole.identities[device], KeyPair.generate(whole.rng)
+    shared = session.sharing.share(whole.vector(device), Keystream(whole.rng.randbytes(32)))
+    label = session.label(identity.public)
+    rows = encrypt_shares(session, label, pair, shared.shares)
     for member in members:
-        shares[(member - 1) * size] ^= 1
-    changed = replace(message, shares=bytes(shares))
-    whole.messages[device] = with_signature(changed, session, whole.identities[device])
-    check_message(session, whole.messages[device])
-    return whole.messages[device]
+        rows[member - 1, 0] ^= 1
+    shares = [row.tobytes() for row in rows]
+    opening = Opening(label, pair.public, merkle_levels(shares)[-1][0])
+    proof = session.sharing.prove(shared, opening.coin_key)
+    signature = identity.sign(opening.statement(proof))
+    enrolment = whole.enrolment(identity.public)
+    message = DeviceMessage(
+        identity.public, enrolment, pair.public, b"".join(shares), proof, signature
+    )
+    check_message(session, message)
+    whole.messages[device] = message
+    return message
 
 
 @pytest.fixture

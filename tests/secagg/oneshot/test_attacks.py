@@ -217,7 +217,7 @@ def test_a_member_that_refused_a_set_signs_no_other(whole: Round) -> None:
 def test_a_member_checks_once_and_releases_once(whole: Round) -> None:
     """Guards: `Volunteered` and `Agreed` are spent by their steps, and secrets are dropped."""
     whole.check()
-    with pytest.raises(OutOfPhaseError):
+    with pytest.raises(OutOfPhaseError, match="checked already"):
         whole.check([3])
     assert whole.states[3]._pair is None
     whole.agree(whole.set_of())
@@ -336,8 +336,12 @@ def test_nothing_of_one_sum_counts_in_another(whole: Round, other: dict[str, Any
     later = next_round(whole, **other)
     with pytest.raises(FaultyMessageError, match="not signed"):
         check_message(later.session, whole.messages[VICTIM])
-    with pytest.raises(UnsafeRequestError, match="without my entry for this sum"):
-        whole.states[3].check(later.session, [])
+    stale = sign_committee(
+        replace(later.session.committee, entries=whole.session.committee.entries), whole.registrar
+    )
+    for session in (later.session, replace(later.session, committee=stale)):
+        with pytest.raises(UnsafeRequestError, match="without my entry for this sum"):
+            whole.states[3].check(session, [])
     registered = (later.session.committee.plan_digest, later.session.committee.number)
     state = replace(whole.states[4], _sum=registered)
     columns = whole.columns(4)

@@ -19,9 +19,9 @@ from secagg.oneshot.opening import (
     choose_messages,
 )
 from tests.secagg.oneshot.conftest import (
-    PARAMETERS,
     RING,
     Round,
+    assemble,
     badly_shared,
     same,
 )
@@ -43,16 +43,52 @@ def test_a_message_with_bad_shares_is_excluded_and_the_sum_is_exact(whole: Round
 def test_malicious_devices_with_few_bad_shares_each_do_not_remove_the_members(
     whole: Round,
 ) -> None:
-    """Guards: messages, not members, are excluded while few are contested."""
+    """Guards: messages are excluded before members, once t + A members remain."""
     for device, members in ((1, (3, 4)), (2, (5, 6)), (4, (7, 8))):
         badly_shared(whole, device, members)
     whole.check()
-    included, members = whole.choose()
-    assert list(included) == whole.set_of([0, 3, 5])
-    assert len(members) >= PARAMETERS.needed_sums
-    whole.agree(included, members)
+    assert [len(whole.complaints[member].messages) for member in range(2, 9)] == [0] + [1] * 6
+    included, able = whole.choose()
+    assert list(included) == whole.set_of([0, 1, 3, 5])
+    assert able == {1, 2, 5, 6, 7, 8, 9}
+    whole.agree(included, able)
     whole.release()
-    assert same(whole.open().total, whole.plain_sum([0, 3, 5]))
+    assert same(whole.open().total, whole.plain_sum([0, 1, 3, 5]))
+
+
+def test_a_message_with_a_bad_share_is_excluded_where_many_messages_remain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards: no member is dropped for a hundredth of the messages; here it is for a third."""
+    monkeypatch.setattr("secagg.oneshot.opening.EXCLUDED_SHARE", 3)
+    whole = assemble()
+    whole.send()
+    badly_shared(whole, 1, [3, 4])
+    badly_shared(whole, 2, [3])
+    whole.check()
+    included, able = whole.choose()
+    assert list(included) == whole.set_of([0, 3, 4, 5])
+    assert able == set(whole.members)
+
+
+def test_a_member_whose_complaints_are_all_about_excluded_messages_sums(whole: Round) -> None:
+    """Guards: members that were dropped without effect take part again."""
+    for device, members in ((1, (3, 5)), (2, (3, 6)), (4, (7,)), (5, (7,))):
+        badly_shared(whole, device, members)
+    whole.check()
+    included, able = whole.choose()  # drops 7 and then 3, and excludes the messages of 1 and 2
+    assert list(included) == whole.set_of([0, 3, 4, 5])
+    assert able == {1, 2, 3, 4, 5, 6, 8, 9}
+
+
+def test_no_more_members_are_dropped_than_those_beyond_t_plus_a(whole: Round) -> None:
+    """Guards: t + A members remain in `choose_messages`."""
+    for device, member in ((1, 3), (2, 4), (3, 5), (4, 6)):
+        badly_shared(whole, device, [member])
+    whole.check()
+    included, able = whole.choose()
+    assert list(included) == whole.set_of([0, 1, 2, 5])
+    assert able == {1, 2, 5, 6, 7, 8, 9}
 
 
 # False complaints

@@ -118,6 +118,18 @@ def test_an_honest_share_passes_and_a_changed_one_does_not(
             assert is_valid.tolist() == [False]
 
 
+def test_a_share_or_a_proof_with_a_padding_bit_is_not_valid() -> None:
+    shared = SHARING.share(vector_of(RING, 1), stream(1))
+    row = shared.shares[:1].copy()
+    proof = np.frombuffer(SHARING.prove(shared, COIN_KEY), np.uint8).reshape(1, -1).copy()
+    assert SHARING.check(1, row, proof, [COIN_KEY])[1].all()
+    for part in (row, proof):
+        assert part[0, -1] < 128  # the last lane leaves bits of its last byte unused
+        part[0, -1] |= 128
+        assert not SHARING.check(1, row, proof, [COIN_KEY])[1].any()
+        part[0, -1] &= 127
+
+
 def test_a_batch_is_checked_message_by_message() -> None:
     shared = [SHARING.share(vector_of(RING, seed), stream(seed)) for seed in range(5)]
     keys = [bytes([seed]) * 32 for seed in range(5)]
@@ -167,6 +179,20 @@ def test_a_proof_reveals_nothing_without_its_blinds() -> None:
     expected = (combination[:, np.newaxis] + blinds) % 257
     assert np.array_equal(proof.reshape(-1, lane.blinds), expected)
     assert blinds.shape == (PARAMETERS.threshold, 6)
+
+
+def test_proofs_of_a_fixed_vector_are_uniform() -> None:
+    # 1,800 values in 16 bins, as above.
+    sharing = Sharing(Ring((Lane(65537, 2),)), PARAMETERS)
+    proofs = []
+    for seed in range(120):
+        shared = sharing.share(sharing.ring.zero(), stream(seed))
+        packed = np.frombuffer(sharing.prove(shared, COIN_KEY), np.uint8).reshape(1, -1)
+        proofs.append(sharing.lanes[0].proof.unpack(packed)[0])
+    values = np.concatenate(proofs, axis=1)
+    counts = np.bincount((values[0] * 16 // 65537).astype(int), minlength=16)
+    assert counts.sum() == 1800
+    assert ((counts - 112.5) ** 2 / 112.5).sum() < 50.5
 
 
 def test_other_lanes_become_the_smallest_primes_that_the_committee_can_share() -> None:

@@ -1,0 +1,521 @@
+"""One-shot sums a second time: packings, parameters of committees, and one whole sum.
+
+Everything is in integers of Python, term by term, and follows the formulas in the docstrings of
+`secagg.oneshot`. Nothing here imports it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import comb
+from typing import Any, NamedTuple
+
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+from tests.vectors import reference as ref
+from tests.vectors.exact import tail
+from tests.vectors.reference import stream
+
+# Packing
+
+
+def packing(p: int) -> tuple[int, int]:
+    """Return g and b: g elements modulo p have b bits, at most 64, with the smallest b / g."""
+    sizes = [(g, (p**g - 1).bit_length()) for g in range(1, 64)]
+    fitting = [(Fraction(b, g), g, b) for g, b in sizes if b <= 64]
+    _, g, b = min(fitting)
+    return g, b
+
+
+def pack(p: int, elements: Sequence[int]) -> bytes:
+    """Return a packed row of elements modulo p."""
+    (g, b), number, place = packing(p), 0, 0
+    for start in range(0, len(elements), g):
+        part = elements[start : start + g]
+        number += sum(x * p**i for i, x in enumerate(part)) << place
+        place += b if len(part) == g else (p ** len(part) - 1).bit_length()
+    return number.to_bytes((place + 7) // 8, "little")
+
+
+# Parameters
+
+
+class Numbers(NamedTuple):
+    """The numbers of a committee."""
+
+    m: int
+    a: int
+    d: int
+    t: int
+
+
+def binomial(trials: int, probability: Fraction, least: int) -> Fraction:
+    """Return Pr[X >= least] of a binomial X."""
+    part, whole = probability.numerator, probability.denominator
+    xs = range(max(least, 0), trials + 1)
+    ways = sum(comb(trials, x) * part**x * (whole - part) ** (trials - x) for x in xs)
+    return Fraction(ways, whole**trials)
+
+
+def drawn(m: int, corrupt: int, dropout: int, population: int | None) -> Numbers | None:
+    """Return the numbers of a drawn committee for 2^-40 and 2^-30; rates are in thousandths."""
+
+    def largest(rate: int, exponent: int) -> int:
+        def exceeds(number: int) -> Fraction:
+            if population is None:
+                return binomial(m, Fraction(rate, 1000), number + 1)
+            return tail(population, population * rate // 1000, m, number + 1)
+
+        return next(x for x in range(m + 1) if exceeds(x) <= Fraction(1, 2**exponent))
+
+    return checked(m, largest(corrupt, 40), largest(dropout, 30))
+
+
+def checked(m: int, a: int, d: int) -> Numbers | None:
+    """Return the numbers of a committee, None if a requirement is violated."""
+    return Numbers(m, a, d, m - d - a) if m > a + 2 * d and m - d - 2 * a >= 1 else None
+
+
+def sample_size(numbers: Numbers) -> int:
+    """Return the number of signatures to check, for at most one forged device in 50."""
+    honest, needed = numbers.m - numbers.a, signatures(numbers) - numbers.a
+    s = 1
+    while binomial(honest, Fraction(49**s, 50**s), needed) > Fraction(1, 2**40):
+        s += 1
+    return s
+
+
+def signatures(numbers: Numbers) -> int:
+    """Return the smallest number of signatures above (m + A) / 2."""
+    return next(x for x in range(2000) if 2 * x > numbers.m + numbers.a)
+
+
+def tests(p: int) -> int:
+    return next(r for r in range(1, 64) if p**r >= 2**48)
+
+
+# A whole sum
+
+REGISTRAR, SCOPE = stream("one-shot registrar"), stream("one-shot scope")
+LANES: list[ref.Lane] = [(257, 5), (65537, 3), (2**61 - 1, 1)]
+DEVICES = range(4)
+
+
+def interpolate(p: int, points: dict[int, int], x: int) -> int:
+    """Return the value at `x` of the polynomial through `points`."""
+    total = 0
+    for i, y in points.items():
+        above = below = 1
+        for j in points:
+            if j != i:
+                above, below = above * (x - j) % p, below * (i - j) % p
+        total += y * above * pow(below, -1, p)
+    return total % p
+
+
+def coins(key: bytes, sizes: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Return the coins of each lane, given p and number: 8-byte words modulo p."""
+    encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
+    return [
+        [int.from_bytes(encryptor.update(bytes(8)), "little") % p for _ in range(count)]
+        for p, count in sizes
+    ]
+
+
+def root_and_paths(leaves: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
+    """Return the Merkle root of `leaves`, and the path of each."""
+    level = [ref.digest(b"\0", leaf) for leaf in leaves]
+    while len(level) & (len(level) - 1):
+        level.append(bytes(32))
+    paths = [b""] * len(leaves)
+    depth = 0
+    while len(level) > 1:
+        for place in range(len(leaves)):
+            paths[place] += level[(place >> depth) ^ 1]
+        level = [ref.digest(b"\1", level[i], level[i + 1]) for i in range(0, len(level), 2)]
+        depth += 1
+    return level[0], paths
+
+
+@dataclass(frozen=True)
+class OneShot:
+    """A committee and devices with all their secrets, from which every message follows."""
+
+    numbers: Numbers
+    number: int = 6
+
+    @property
+    def members(self) -> range:
+        return range(1, self.numbers.m + 1)
+
+    @property
+    def rho(self) -> int:
+        return self.numbers.t - self.numbers.a
+
+    @cached_property
+    def plan(self) -> bytes:
+        return stream("one-shot plan")
+
+    def secret(self, what: str, of: int, size: int = 32) -> bytes:
+        return stream(f"one-shot {what} {of}", size)
+
+    # The committee
+
+    @cached_property
+    def entries(self) -> list[bytes]:
+        rows = []
+        for member in self.members:
+            key = ref.key_public(self.secret("member key", member))
+            statement = ref.statement("one-shot member key", self.plan, self.number, key)
+            identity = self.secret("member", member)
+            rows.append(ref.identity(identity) + key + ref.sign(identity, statement))
+        return rows
+
+    @cached_property
+    def signed_committee(self) -> bytes:
+        return self.plan + ref.u32(self.number, *self.numbers) + b"".join(self.entries)
+
+    @cached_property
+    def committee(self) -> bytes:
+        signed = ref.statement("one-shot committee", self.plan, self.number, self.signed_committee)
+        return self.signed_committee + ref.sign(REGISTRAR, signed)
+
+    @cached_property
+    def digest(self) -> bytes:
+        return ref.digest(b"blindtally one-shot committee v1\0", self.signed_committee)
+
+    # The devices
+
+    def identity(self, device: int) -> bytes:
+        return ref.identity(self.secret("device", device))
+
+    def label(self, device: int) -> bytes:
+        name = b"blindtally one-shot message v1\0"
+        return ref.digest(name, self.digest, self.identity(device))
+
+    def vector(self, device: int) -> list[list[int]]:
+        return ref.mask(self.secret("vector", device, 16), LANES)
+
+    def width(self, lane: ref.Lane) -> int:
+        """Return the number of columns of a lane, without blinds."""
+        return -(-lane[1] // self.rho)
+
+    @property
+    def nodes(self) -> list[int]:
+        return [*range(-1, -self.rho - 1, -1), *range(1, self.numbers.a + 1)]
+
+    def polynomials(self, device: int) -> list[list[dict[int, int]]]:
+        """Return by lane the values at the nodes of all columns, and then of the blinds."""
+        a, t, rho = self.numbers.a, self.numbers.t, self.rho
+        sizes = [(p, a * self.width((p, n)) + t * tests(p)) for p, n in LANES]
+        draws = ref.mask(self.secret("stream", device), sizes)
+        result = []
+        for (p, n), elements, draw in zip(LANES, self.vector(device), draws, strict=True):
+            width, r = self.width((p, n)), tests(p)
+            padded = elements + [0] * (width * rho - n)
+            rows = [[padded[column * rho + i] for column in range(width)] for i in range(rho)]
+            rows += [draw[i * width : (i + 1) * width] for i in range(a)]
+            blinds = draw[a * width :]
+            rows = [row + blinds[i * r : (i + 1) * r] for i, row in enumerate(rows)]
+            columns = zip(*rows, strict=True)
+            result.append([dict(zip(self.nodes, column, strict=True)) for column in columns])
+        return result
+
+    def share(self, device: int, member: int) -> list[list[int]]:
+        """Return the elements by lane of the share of `member`."""
+        return [
+            [interpolate(p, f, member) for f in of_lane]
+            for (p, _), of_lane in zip(LANES, self.polynomials(device), strict=True)
+        ]
+
+    def encrypted_share(self, device: int, member: int) -> bytes:
+        key = ref.key_public(self.secret("member key", member))
+        secret = ref.agree(self.secret("ephemeral", device), key)
+        elements = self.share(device, member)
+        body = b"".join(pack(p, row) for (p, _), row in zip(LANES, elements, strict=True))
+        info = ref.info("one-shot share", 0, member)
+        pad = ref.derive(secret, self.label(device), info, len(body))
+        return bytes(x ^ y for x, y in zip(body, pad, strict=True))
+
+    def opening(self, device: int) -> tuple[bytes, bytes, list[bytes], list[bytes]]:
+        """Return E, the root, the encrypted shares and their paths."""
+        shares = [self.encrypted_share(device, member) for member in self.members]
+        root, paths = root_and_paths(shares)
+        return ref.key_public(self.secret("ephemeral", device)), root, shares, paths
+
+    def proof(self, device: int) -> bytes:
+        key, root, _, _ = self.opening(device)
+        seed = ref.digest(b"blindtally one-shot coins v1\0", self.label(device), key, root)
+        sizes = [(p, self.width((p, n)) * tests(p)) for p, n in LANES]
+        body = b""
+        for (p, n), beta, of_lane in zip(
+            LANES, coins(seed, sizes), self.polynomials(device), strict=True
+        ):
+            width, r = self.width((p, n)), tests(p)
+            tau = [
+                (sum(beta[k * r + b] * of_lane[k][x] for k in range(width)) + of_lane[width + b][x])
+                % p
+                for x in self.nodes
+                for b in range(r)
+            ]
+            body += pack(p, tau)
+        return body
+
+    def statement(self, device: int) -> bytes:
+        key, root, _, _ = self.opening(device)
+        payload = key + root + ref.digest(self.proof(device))
+        return ref.statement("one-shot message", self.label(device), 0, payload)
+
+    def parts(self, device: int) -> list[bytes]:
+        """Return the parts of a message."""
+        key, _, shares, _ = self.opening(device)
+        public = self.identity(device)
+        enrolment = ref.sign(REGISTRAR, ref.statement("enrolment", SCOPE, 0, public))
+        signature = ref.sign(self.secret("device", device), self.statement(device))
+        return [public, enrolment, key, b"".join(shares), self.proof(device), signature]
+
+    def column(self, device: int, member: int) -> bytes:
+        public, enrolment, key, _, proof, signature = self.parts(device)
+        _, _, shares, paths = self.opening(device)
+        share, path = shares[member - 1], paths[member - 1]
+        return public + enrolment + key + share + path + proof + signature
+
+    # The members
+
+    def member_sign(self, member: int, what: str, payload: bytes) -> bytes:
+        statement = ref.statement(what, self.digest, member, payload)
+        return ref.sign(self.secret("member", member), statement)
+
+    @cached_property
+    def included(self) -> list[bytes]:
+        return sorted(ref.digest(self.statement(device)) for device in DEVICES)
+
+    @cached_property
+    def set_digest(self) -> bytes:
+        return ref.digest(b"blindtally one-shot set v1\0", self.digest, *self.included)
+
+    def set_signature(self, member: int) -> bytes:
+        name = b"blindtally v1 one-shot set\0"
+        statement = name + self.digest + ref.u32(member) + self.set_digest
+        return ref.sign(self.secret("member", member), statement)
+
+    def sum(self, member: int) -> bytes:
+        body = b""
+        for lane, (p, n) in enumerate(LANES):
+            shares = [self.share(device, member)[lane] for device in DEVICES]
+            body += pack(
+                p, [sum(column) % p for column in zip(*shares, strict=True)][: self.width((p, n))]
+            )
+        return body + self.member_sign(member, "one-shot sum", self.set_digest + body)
+
+    @property
+    def total(self) -> list[list[int]]:
+        result = [[0] * n for _, n in LANES]
+        for device in DEVICES:
+            result = ref.combine(result, self.vector(device), LANES, 1)
+        return result
+
+
+def shown(whole: OneShot) -> dict[str, Any]:
+    """Return a whole sum, inputs first, in the order of the protocol."""
+    members, first = whole.members, whole.included[0]
+    return {
+        "plan": whole.plan.hex(),
+        "number": whole.number,
+        "parameters": whole.numbers,
+        "minimum": 3,
+        "lanes": LANES,
+        "registrar": ref.identity(REGISTRAR).hex(),
+        "scope": SCOPE.hex(),
+        "members": [
+            {
+                what: whole.secret(name, member).hex()
+                for what, name in (("identity", "member"), ("key", "member key"))
+            }
+            for member in members
+        ],
+        "committee": whole.committee.hex(),
+        "committee_digest": whole.digest.hex(),
+        "devices": [
+            {
+                "identity": whole.secret("device", device).hex(),
+                "ephemeral": whole.secret("ephemeral", device).hex(),
+                "stream": whole.secret("stream", device).hex(),
+                "vector": whole.vector(device),
+                "label": whole.label(device).hex(),
+                "root": whole.opening(device)[1].hex(),
+                "message": b"".join(whole.parts(device)).hex(),
+                "digest": ref.digest(whole.statement(device)).hex(),
+                "columns": [whole.column(device, member).hex() for member in members],
+            }
+            for device in DEVICES
+        ],
+        "complaints": [
+            whole.member_sign(member, "one-shot complaints", b"").hex() for member in members
+        ],
+        "false_complaint": whole.member_sign(1, "one-shot complaints", first).hex(),
+        "included": [digest.hex() for digest in whole.included],
+        "set_digest": whole.set_digest.hex(),
+        "set_signatures": [whole.set_signature(member).hex() for member in members],
+        "sums": [whole.sum(member).hex() for member in members],
+        "total": whole.total,
+    }
+
+
+# What must be refused
+
+
+def no_messages(whole: OneShot) -> list[tuple[str, bytes]]:
+    """Return messages in the first device's name that the server refuses."""
+    parts = whole.parts(0)
+    other = whole.parts(1)
+
+    def changed(place: int, part: bytes) -> bytes:
+        return b"".join([*parts[:place], part, *parts[place + 1 :]])
+
+    body = b"".join(parts)
+    flipped = [part[:-1] + bytes([part[-1] ^ 1]) for part in parts]
+    size = len(parts[3]) // whole.numbers.m
+    swapped = parts[3][size : 2 * size] + parts[3][:size] + parts[3][2 * size :]
+    return [
+        ("a byte short", body[:-1]),
+        ("a byte long", body + b"\0"),
+        ("nothing", b""),
+        ("the identity is another device's", changed(0, other[0])),
+        ("the identity is of low order", changed(0, bytes(32))),
+        ("the enrolment is another device's", changed(1, other[1])),
+        ("the enrolment is changed", changed(1, flipped[1])),
+        ("the key is another one", changed(2, other[2])),
+        ("the key is of low order", changed(2, bytes(32))),
+        ("the key has its unused bit set", changed(2, b"\xff" * 32)),
+        ("a share is changed", changed(3, flipped[3])),
+        ("two shares are swapped", changed(3, swapped)),
+        ("the shares are another device's", changed(3, other[3])),
+        ("the proof is another device's", changed(4, other[4])),
+        ("the proof has an element outside its lane", changed(4, b"\xff" * len(parts[4]))),
+        ("the signature is another device's", changed(5, other[5])),
+        ("the signature is changed", changed(5, flipped[5])),
+    ]
+
+
+def no_committees(whole: OneShot) -> list[tuple[str, bytes]]:
+    """Return committees that a device refuses."""
+    body, unsigned = whole.committee, whole.signed_committee
+    start = 32 + 20
+    twice = unsigned[:start] + whole.entries[0] + b"".join(whole.entries[:1] + whole.entries[2:])
+    numbers = [
+        (why, whole.plan + ref.u32(*changed) + body[start:])
+        for why, changed in (
+            ("it is of another sum", (7, 5, 1, 1, 3)),
+            ("it assumes no corrupt member", (6, 5, 0, 1, 3)),
+            ("its threshold is that of other numbers", (6, 5, 1, 1, 2)),
+            ("it has a member more than entries", (6, 6, 1, 1, 3)),
+            ("its threshold is above m - D - A", (6, 5, 1, 1, 4)),
+            ("its members cannot agree", (6, 5, 1, 2, 2)),
+        )
+    ]
+    forged = ref.sign(
+        stream("nobody"), ref.statement("one-shot committee", whole.plan, 6, unsigned)
+    )
+    return [
+        ("a byte short", body[:-1]),
+        ("a byte long", body + b"\0"),
+        ("nothing", b""),
+        ("its registrar did not sign", unsigned),
+        ("another registrar signed", unsigned + forged),
+        ("it is of another plan", stream("another plan") + body[32:]),
+        (
+            "its first two members are swapped",
+            body[:start] + whole.entries[1] + whole.entries[0] + body[start + 256 :],
+        ),
+        ("a member is in it twice", twice + body[-64:]),
+        *numbers,
+    ]
+
+
+def one_shot() -> dict[str, Any]:
+    """Return packings, parameters and a whole sum, and what must be refused."""
+    whole = OneShot(Numbers(5, 1, 1, 3))
+    rows = [(7, None, 150, 150), (5, None, 200, 200), (100, None, 100, 100), (100, None, 200, 200)]
+    committees = [
+        {
+            "members": m,
+            "corrupt": c / 1000,
+            "dropout": d / 1000,
+            "numbers": numbers,
+            "packed_secrets": numbers.t - numbers.a,
+            "signatures": signatures(numbers),
+            "sample": sample_size(numbers),
+        }
+        for m, _, c, d in rows
+        if (numbers := checked(m, m * c // 1000, m * d // 1000))
+    ]
+    draws = [
+        {
+            "members": m,
+            "corrupt": c / 1000,
+            "dropout": d / 1000,
+            "population": n,
+            "numbers": numbers,
+        }
+        for m, n, c, d in ((300, None, 100, 100), (200, None, 50, 100), (300, 1000, 100, 100))
+        if (numbers := drawn(m, c, d, n))
+    ]
+    packed = [
+        {"p": p, "elements": row, "packed": pack(p, row).hex()}
+        for p, length in (
+            (257, 1),
+            (257, 9),
+            (4099, 10),
+            (65537, 4),
+            (2**31 - 1, 3),
+            (2**61 - 1, 2),
+        )
+        for row in ref.mask(stream(f"packing {p} {length}", 16), [(p, length)])
+    ]
+    malformed = [
+        ("an element is p", 257, 1, (257).to_bytes(2, "little")),
+        ("a bit that pads the row is set", 257, 1, (512).to_bytes(2, "little")),
+        ("a group of seven is p to the seventh", 257, 7, (257**7).to_bytes(8, "little")),
+        ("the last group is too large", 257, 8, (257 << 57).to_bytes(9, "little")),
+        ("all bits are set", 65537, 3, b"\xff" * 7),
+        ("an element is above p", 2**61 - 1, 1, b"\xff" * 7 + b"\x1f"),
+    ]
+    infeasible = [
+        ("four of seven must sign two sets", 7, 430, 290),
+        ("no room for a secret", 7, 430, 145),
+        ("nobody is left", 3, 340, 340),
+    ]
+    assert all(checked(m, m * c // 1000, m * d // 1000) is None for _, m, c, d in infeasible)
+    sums = [whole.sum(member) for member in (1, 2)]
+    member_sums = [
+        ("a byte short", sums[0][:-1]),
+        ("a byte long", sums[0] + b"\0"),
+        ("another member's", sums[1]),
+        ("another member's sum under its own signature", sums[1][:-64] + sums[0][-64:]),
+        ("an element is outside its lane", b"\xff" * (len(sums[0]) - 64) + sums[0][-64:]),
+    ]
+    return {
+        "packings": packed,
+        "no_packings": [
+            {"comment": why, "p": p, "length": length, "packed": body.hex()}
+            for why, p, length, body in malformed
+        ],
+        "committees": committees,
+        "drawn_committees": draws,
+        "infeasible_committees": [
+            {"comment": why, "members": m, "corrupt": c / 1000, "dropout": d / 1000}
+            for why, m, c, d in infeasible
+        ],
+        "one_shot_sums": [shown(whole)],
+        "no_committees": [
+            {"comment": why, "committee": body.hex()} for why, body in no_committees(whole)
+        ],
+        "no_messages": [
+            {"comment": why, "message": body.hex()} for why, body in no_messages(whole)
+        ],
+        "no_member_sums": [{"comment": why, "sum": body.hex()} for why, body in member_sums],
+    }
