@@ -186,10 +186,11 @@ class Sharing:
 
     def prove(self, shared: SharedVector, coin_key: bytes) -> bytes:
         """Return the degree proofs of all lanes, for the coins of a 32-byte key."""
-        (row,) = self._coins([coin_key])
         proofs = (
-            lane.prove(nodes, coins)
-            for lane, nodes, coins in zip(self.lanes, shared.nodes, row, strict=True)
+            lane.prove(nodes, coins[0])
+            for lane, nodes, coins in zip(
+                self.lanes, shared.nodes, self.coins([coin_key]), strict=True
+            )
         )
         return b"".join(proof.tobytes() for proof in proofs)
 
@@ -202,16 +203,14 @@ class Sharing:
         message is valid if both packings are, and the share agrees with the proof.
         """
         is_valid = np.ones(len(shares), np.bool_)
-        coins = [list(of_message) for of_message in self._coins(coin_keys)]
-        columns = []
+        coins, columns = self.coins(coin_keys), []
         share_parts = self._split(shares, [lane.share.nbytes for lane in self.lanes])
         proof_parts = self._split(proofs, [lane.proof.nbytes for lane in self.lanes])
         for number, lane in enumerate(self.lanes):
             elements, is_packed = lane.share.unpack(next(share_parts))
             proof, is_proof_packed = lane.proof.unpack(next(proof_parts))
-            of_lane = np.stack([of_message[number] for of_message in coins])
             is_valid &= is_packed & is_proof_packed
-            is_valid &= lane.passes(member, elements, proof, of_lane)
+            is_valid &= lane.passes(member, elements, proof, coins[number])
             columns.append(elements[:, : lane.columns])
         return columns, is_valid
 
@@ -256,21 +255,21 @@ class Sharing:
             for lane, secrets in zip(self.lanes, columns, strict=True)
         )
 
-    def _coins(self, keys: Sequence[bytes]) -> Iterator[Iterator[Elements]]:
-        """Yield the coins of each key, C x r by lane.
+    def coins(self, keys: Sequence[bytes]) -> list[Elements]:
+        """Return the coins of each key by lane, keys x C x r.
 
-        A coin is the next eight bytes of the stream modulo p: each has a probability of at most
-        1 / p + 2^-64. Coins need not be exactly uniform, because they hide nothing.
+        A coin is the next eight bytes of the key's stream modulo p: each has a probability of at
+        most 1 / p + 2^-64. Coins need not be exactly uniform, because they hide nothing.
         """
         sizes = [lane.columns * lane.blinds for lane in self.lanes]
-        words = np.empty(sum(sizes), "<u8")
-        for key in keys:
-            Keystream(key).fill(words)
-            parts = np.split(words, np.cumsum(sizes)[:-1])
-            yield (
-                (part % np.uint64(lane.lane.q)).reshape(lane.columns, -1)
-                for lane, part in zip(self.lanes, parts, strict=True)
-            )
+        words = np.empty((len(keys), sum(sizes)), "<u8")
+        for row, key in zip(words, keys, strict=True):
+            Keystream(key).fill(row)
+        parts = np.split(words, np.cumsum(sizes)[:-1], axis=1)
+        return [
+            (part % np.uint64(lane.lane.q)).reshape(len(keys), lane.columns, -1)
+            for lane, part in zip(self.lanes, parts, strict=True)
+        ]
 
     @staticmethod
     def _split(rows: Bytes, sizes: Sequence[int]) -> Iterator[Bytes]:

@@ -106,8 +106,7 @@ def test_an_alteration_that_the_degree_test_misses_is_left_out_too(whole: Round)
     pad = session.share_purpose(opening.label, member).pad(secret, layout.share)
     share = np.frombuffer(bytes(a ^ b for a, b in zip(parts[3], pad, strict=True)), np.uint8)
     (elements,) = lane.share.unpack(share[np.newaxis, : lane.share.nbytes])[0]
-    coins = next(session.sharing._coins([opening.coin_key]))
-    weights = next(iter(coins)).astype(int)
+    weights = session.sharing.coins([opening.coin_key])[0][0].astype(int)
     changed = elements.astype(int)
     changed[0] = (changed[0] + 1) % 257
     changed[lane.columns :] = (changed[lane.columns :] - weights[0]) % 257

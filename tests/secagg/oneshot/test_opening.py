@@ -18,6 +18,7 @@ from secagg.oneshot.opening import (
     check_sum,
     choose_messages,
 )
+from secagg.oneshot.parameters import CommitteeParameters
 from tests.secagg.oneshot.conftest import (
     RING,
     Round,
@@ -124,6 +125,17 @@ def test_a_message_with_a_complaint_more_than_a_is_excluded(whole: Round) -> Non
     included, members = whole.choose()
     assert list(included) == whole.set_of([1, 2, 3, 4, 5])
     assert members == set(whole.members)
+
+
+def test_honest_members_are_not_dropped_for_a_message_that_is_proven_faulty() -> None:
+    """Guards: the limit of A complaints, where more than A members can be dropped."""
+    whole = assemble(parameters=CommitteeParameters(members=9, corrupt=1, dropouts=3, threshold=5))
+    whole.send()
+    badly_shared(whole, VICTIM, [3, 4])
+    whole.check()
+    included, able = whole.choose()
+    assert list(included) == whole.set_of([1, 2, 3, 4, 5])
+    assert able == set(whole.members)
 
 
 def test_complaints_about_too_many_messages_open_no_sum(whole: Round) -> None:

@@ -1,0 +1,231 @@
+"""One-shot sums for the committees of the design, compared with one pairwise sum of the same run.
+
+    python -m benchmarks.oneshot [--devices N] [--cohort N] [--json PATH]
+
+Each row has the figure of one-shot sums as its value, and that of a pairwise sum over the same
+vector as its reference: for a device, all bytes that it sends and all of its CPU time in a cohort
+of `--cohort` devices (active mode, rates of 0.1 and 0.2). Vectors are `tracked`, 490 elements of
+12 bits (735 bytes), and 1,000 or 5,000 elements of 16 bits. A pairwise sum adds modulo 2^b, and
+the lanes of a one-shot sum have the smallest primes above. The committee of 300 is drawn from a
+population, of which a tenth is corrupt and a tenth away.
+
+Times are process CPU milliseconds of one thread. A device's is the median over all devices. Its
+first message includes tables that are kept for the next one; a program that takes part once pays
+for them. A member's is a mean over all devices, and includes reading its columns. The sum is
+opened without the last D members, and must be exact.
+"""
+
+import gc
+import statistics
+import time
+from dataclasses import dataclass
+from random import Random, SystemRandom
+
+import numpy as np
+
+from benchmarks.harness import BenchmarkRow, argument_parser, fastest_cpu_seconds, report
+from benchmarks.secure_sums.server_work import Stopwatch
+from secagg.aggregator import route_shares
+from secagg.keys import SIGNATURE_BYTES, Identity
+from secagg.oneshot.committee import (
+    Committee,
+    OneShotSession,
+    Registrar,
+    sign_committee,
+)
+from secagg.oneshot.member import Volunteered, volunteer
+from secagg.oneshot.message import DeviceMessage, Layout, make_message
+from secagg.oneshot.opening import open_sum
+from secagg.oneshot.parameters import CommitteeParameters, drawn_committee_parameters
+from secagg.oneshot.sharing import prime_ring
+from secagg.parameters import Assumptions
+from secagg.participant import join
+from secagg.ring import Lane, Ring, Vector
+from secagg.roster import Roster, RosterEntry, ShareCommitments, roster_bytes
+from secagg.session import Registry, Session, Transcript
+from secagg.shares import ReceivedShares
+
+TRACKED, WORDS, WORDS_5000 = Lane(2**12, 490), Lane(2**16, 1000), Lane(2**16, 5000)
+MILLI = 1e3
+
+
+def committees() -> list[tuple[str, CommitteeParameters, tuple[Lane, ...]]]:
+    """Return the committees of the design: name, parameters and vectors."""
+
+    def of(m: int, a: int, d: int) -> CommitteeParameters:
+        return CommitteeParameters(m, a, d, m - a - d)
+
+    return [
+        ("m = 100, A = D = 10", of(100, 10, 10), (TRACKED, WORDS)),
+        ("m = 100, A = D = 20", of(100, 20, 20), (TRACKED, WORDS)),
+        ("m = 200, A = 20, D = 60", of(200, 20, 60), (TRACKED, WORDS)),
+        ("m = 300, drawn", drawn_committee_parameters(300, 0.1, 0.1), (TRACKED, WORDS)),
+        ("7 operators", of(7, 1, 1), (TRACKED, WORDS, WORDS_5000)),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PairwiseDevice:
+    """The bytes that a device sends in a pairwise sum, and its CPU milliseconds."""
+
+    nbytes: int
+    milliseconds: float
+
+    @classmethod
+    def measure(cls, n: int, lane: Lane, rng: Random) -> "PairwiseDevice":
+        """Run a pairwise sum of `n` devices without dropouts, and return the means."""
+        ring, watch, sent = Ring((lane,)), Stopwatch(), 0
+        vector, joined = ring.vector([np.arange(lane.length) % lane.q]), []
+        identities = [Identity.generate(rng) for _ in range(n)]
+        plan = rng.randbytes(32)
+        with watch.time("device"):
+            joined = [join(identity, rng) for identity in identities]
+            signed = [state.advertise(plan) for state in joined]
+        rows = zip(joined, signed, strict=True)
+        roster = Roster.of([RosterEntry(s.identity.public, s.public_keys, sig) for s, sig in rows])
+        session, body = Session(plan, 0, roster, Assumptions(0.1, 0.2)), roster_bytes(roster)
+        shared, shares, checked, masked, inputs = {}, {}, {}, {}, {}
+        for slot, state in enumerate(joined):
+            with watch.time("device"):
+                own = Session(
+                    plan, 0, Roster.unpack(body, has_registrar=False), session.assumptions
+                )
+                shared[slot], shares[slot] = state.share(slot, own, rng)
+                sent += len(shares[slot].pack())
+            shared[slot].session = session  # the same facts, held once
+        received = {slot: of.pack() for slot, of in route_shares(session, shares).items()}
+        for slot, shared_state in shared.items():
+            with watch.time("device"):
+                rows_of_slot = ReceivedShares.unpack(received[slot])
+                checked[slot], complaints = shared_state.check(rows_of_slot)
+                sent += len(complaints.pack())
+        commitments = {slot: message.share_commitment for slot, message in shares.items()}
+        transcript = Transcript(session, ShareCommitments.of(commitments))
+        for slot, checked_state in checked.items():
+            with watch.time("device"):
+                masked[slot], inputs[slot] = checked_state.mask(transcript, ring, vector)
+                sent += len(inputs[slot].pack())
+        survivors, signed_inputs = frozenset(masked), {s: m.signed_input for s, m in inputs.items()}
+        confirmed, confirmations = {}, {}
+        for slot, masked_state in masked.items():
+            with watch.time("device"):
+                confirmed[slot], confirmations[slot] = masked_state.confirm(survivors)
+        for confirmed_state in confirmed.values():
+            with watch.time("device"):
+                unmasking = confirmed_state.unmask(confirmations, signed_inputs, rng)
+                sent += len(unmasking.pack())
+        keys = 3 * 32 + SIGNATURE_BYTES + SIGNATURE_BYTES  # keys, their signature, confirmation
+        return cls(sent // n + keys, watch.seconds["device"] / n * MILLI)
+
+
+@dataclass(slots=True)
+class OneShotRound:
+    """A committee, and a number of devices that send the same vector."""
+
+    session: OneShotSession
+    states: list[Volunteered]
+    registrar: Identity
+    rng: Random
+
+    @classmethod
+    def of(cls, parameters: CommitteeParameters, lane: Lane, rng: Random) -> "OneShotRound":
+        plan, registrar = rng.randbytes(32), Identity.generate(rng)
+        states = [volunteer(Identity.generate(rng), rng) for _ in range(parameters.members)]
+        entries = tuple(state.register(plan, 0) for state in states)
+        committee = sign_committee(Committee(plan, 0, parameters, entries), registrar)
+        ring, registry = prime_ring(Ring((lane,)), parameters), Registry(registrar.public, plan)
+        session = OneShotSession(committee, ring, Registrar(registrar.public), 2, registry)
+        return cls(session, states, registrar, rng)
+
+    def rows(self, name: str, devices: int, pairwise: PairwiseDevice) -> list[BenchmarkRow]:
+        """Return the figures of a round of `devices`."""
+        session, layout = self.session, Layout.of(self.session)
+        vector = session.ring.vector([np.arange(session.ring.lanes[0].length)])
+        bodies, times = self._send(vector, devices)
+        messages = [DeviceMessage.unpack(body, session) for body in bodies]
+        member_seconds, opening, sums = self._sum(messages, vector)
+        return [
+            BenchmarkRow(f"device: message, {name}", layout.message_bytes, "B", pairwise.nbytes),
+            BenchmarkRow(
+                f"device: CPU, {name}",
+                statistics.median(times[1:]) * MILLI,
+                "ms",
+                pairwise.milliseconds,
+            ),
+            BenchmarkRow(
+                f"device: first CPU, {name}",
+                times[0] * MILLI,
+                "ms",
+                pairwise.milliseconds,
+            ),
+            BenchmarkRow(f"member: CPU per device, {name}", member_seconds * MILLI, "ms"),
+            BenchmarkRow(f"member: received per device, {name}", layout.column_bytes, "B"),
+            BenchmarkRow(f"member: sum sent, {name}", sums + SIGNATURE_BYTES, "B"),
+            BenchmarkRow(f"server: open, {name}", opening * MILLI, "ms"),
+        ]
+
+    def _send(self, vector: Vector, devices: int) -> tuple[list[bytes], list[float]]:
+        session, bodies, times = self.session, [], []
+        assert session.registry is not None
+        for _ in range(devices):
+            identity = Identity.generate(self.rng)
+            statement = session.registry.enrolment_statement(identity.public)
+            enrolment = self.registrar.sign(statement)
+            start = time.process_time()
+            bodies.append(make_message(session, identity, enrolment, vector, self.rng).pack())
+            times.append(time.process_time() - start)
+        return bodies, times
+
+    def _sum(self, messages: list[DeviceMessage], vector: Vector) -> tuple[float, float, int]:
+        """Return a member's seconds per device, those of opening, and the bytes of a sum."""
+        session, parameters = self.session, self.session.parameters
+        present = range(1, parameters.members - parameters.dropouts + 1)
+        columns = [message.columns(session) for message in messages]
+        included = sorted(message.digest(session) for message in messages)
+        watch, agreed, signatures = Stopwatch(), {}, {}
+        for member in present:
+            own = [of_message[member - 1] for of_message in columns]
+            with watch.time("member"):
+                checked, complaints = self.states[member - 1].check(session, own)
+            if complaints.messages:
+                raise SystemExit("a member complains about an honest device")
+            agreed[member], signatures[member] = checked.agree(included, self.rng)
+        sums = {}
+        for member, state in agreed.items():
+            with watch.time("verification"):  # of the others' signatures, once per sum
+                sums[member] = state.release(signatures)
+        opened = open_sum(session, sums)
+        lane, expected = session.ring.lanes[0], vector[0].astype(np.uint64) * len(messages)
+        if not np.array_equal(opened.total[0], expected % lane.q):
+            raise SystemExit("the sum is wrong")
+        seconds = watch.seconds["member"] / len(present) / len(messages)
+        return (
+            seconds,
+            fastest_cpu_seconds(lambda: open_sum(session, sums), 0.2),
+            session.sharing.sum_bytes,
+        )
+
+
+def main() -> None:
+    """Measure, print a table, and write JSON rows if asked."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--devices", type=int, default=30, help="Devices of a one-shot sum.")
+    parser.add_argument("--cohort", type=int, default=100, help="Devices of a pairwise sum.")
+    options = parser.parse_args()
+    rng, rows = SystemRandom(), list[BenchmarkRow]()
+    gc.disable()
+    PairwiseDevice.measure(30, TRACKED, rng)  # imports, tables, caches
+    pairwise = {
+        lane: PairwiseDevice.measure(options.cohort, lane, rng)
+        for lane in (TRACKED, WORDS, WORDS_5000)
+    }
+    for name, parameters, lanes in committees():
+        for lane in lanes:
+            of_lane = f"{name}, {lane.length:,} elements"
+            round_of_lane = OneShotRound.of(parameters, lane, rng)
+            rows += round_of_lane.rows(of_lane, options.devices, pairwise[lane])
+    report(rows, "pairwise", options.json)
+
+
+if __name__ == "__main__":
+    main()
