@@ -15,7 +15,7 @@ from blindtally.datasets.item_counts import ItemCounts
 from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.quantiles import parse_number, read_item_counts
 from blindtally.simulate.result import SimulationResult
-from blindtally.simulate.rounds import terms_for
+from blindtally.simulate.rounds import committee_for, terms_for
 from protocol.domains.base import SEGMENT_SEPARATOR
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
@@ -61,6 +61,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         planned=request.rounds,
         dropout=request.dropout,
         secure=request.secagg,
+        committee=committee_for(request),
     )
     plan, state, devices = None, EMPTY_STATE, 0
     for outcome in with_progress(outcomes, "rounds", request.rounds):

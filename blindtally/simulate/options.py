@@ -24,6 +24,7 @@ from blindtally.console.options import (
 DomainChoice = Literal["auto", "alphabet", "utf8", "hashed"]
 DriftKind = Literal["none", "gradual", "sudden", "late", "crowds", "weekly", "bursts"]
 ReleaseChoice = Literal["sample-threshold", "noise", "both"]
+SumChoice = Literal["pairwise", "one-shot"]
 # Mechanisms that release counts with central privacy, with the default of --levels and --release.
 RELEASE_DEFAULTS: Final[dict[str, tuple[int, ReleaseChoice]]] = {
     "triehh": (10, "sample-threshold"),
@@ -37,9 +38,21 @@ _COMMON_REPORT_OPTIONS: Final = {
 }
 _REPORT_ONLY_OPTIONS: Final = {"goal", "most"}
 # Options of studies of several rounds that sum tables of items.
-_TABLE_ONLY_OPTIONS: Final = {"domain", "drift", "devices_by_round", "lost_rounds", "stop_at"}
+_TABLE_ONLY_OPTIONS: Final = {
+    *("domain", "drift", "devices_by_round", "lost_rounds", "stop_at", "sum_kind"),
+}
 _NUMBER_SUMS_OPTIONS: Final = {
-    *("mechanism", "data", "column", "rounds", "clients", "threshold", "words", "secagg"),
+    *(
+        "mechanism",
+        "data",
+        "column",
+        "rounds",
+        "clients",
+        "threshold",
+        "words",
+        "secagg",
+        "sum_kind",
+    ),
     *("corrupt", "dropout", "mode", "levels", "low", "high", "sets", "seed", "json_path"),
 }
 _RELEASE_ONLY_OPTIONS: Final = {"epsilon", "delta", "levels", "low", "high", "release", "invited"}
@@ -146,6 +159,14 @@ class SimulationRequest:
     secagg: Annotated[
         bool, Option("--secagg", help="Run secure sums with every message of the protocol.")
     ] = False
+    sum_kind: Annotated[
+        SumChoice,
+        Option(
+            "--sum",
+            help="Protocol of --secagg: pairwise masks among the devices of a cohort, or one "
+            "message per device to a committee of seven operators, which opens the sum.",
+        ),
+    ] = "pairwise"
     corrupt: Annotated[float, Option(help="Fraction of corrupt devices.")] = 0.1
     dropout: Annotated[float, Option(help="Fraction of devices that drop out.")] = 0.0
     mode: ModeOption = "active"

@@ -6,12 +6,15 @@ from random import Random
 from typing import Any
 
 from blindtally.console.progress import progress_steps
+from blindtally.simulate.options import SimulationRequest
 from protocol.mechanism import SumMechanism
 from protocol.question_and_plan import P, Terms
 from protocol.study_state import EMPTY_STATE, StudyState
+from secagg.oneshot.parameters import CommitteeParameters
 from secagg.ring import Vector
 
 _SEAT_SDS, _EXTRA_SEATS = 10, 16  # seats above the mean of those that join
+_OPERATORS = CommitteeParameters(members=7, corrupt=1, dropouts=1, threshold=5)
 
 
 def run_rounds(
@@ -48,6 +51,19 @@ def terms_for(
         cohorts = min(max_cohorts, cohorts)
     size = -(-devices // cohorts)
     return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=cohorts, **assumptions)
+
+
+def committee_for(request: SimulationRequest) -> CommitteeParameters | None:
+    """Return the committee that opens one-shot sums, None for other sums.
+
+    Raises:
+        ValueError: if one-shot sums are asked for without secure sums.
+    """
+    if request.sum_kind == "pairwise":
+        return None
+    if not request.secagg:
+        raise ValueError("--sum one-shot is a kind of secure sum: add --secagg")
+    return _OPERATORS
 
 
 def seats_for(devices: int, join_probability: float) -> int:

@@ -11,7 +11,7 @@ from blindtally.simulate.domain_choice import choose_domain
 from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import SimulationResult, heavy_hitter_table, shown_share
 from blindtally.simulate.round_schedule import RoundSchedule
-from blindtally.simulate.rounds import terms_for
+from blindtally.simulate.rounds import committee_for, terms_for
 from blindtally.simulate.scores import StudyScore, score_study
 from blindtally.workers import open_round_executor
 from protocol.domains import Domain
@@ -28,7 +28,7 @@ _DEFAULT_WORDS = 2000
 _PARAMETERS = (  # fields of the request in the JSON document
     *("mechanism", "column", "rounds", "threshold", "words", "contribution", "alphabet", "length"),
     *("confidence", "drift", "devices_by_round", "stop_at"),
-    *("secagg", "corrupt", "dropout", "mode", "settings", "seed"),
+    *("secagg", "sum_kind", "corrupt", "dropout", "mode", "settings", "seed"),
 )
 
 
@@ -81,6 +81,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
             stop_at=stop_at,
             dropout=request.dropout,
             secure=request.secagg,
+            committee=committee_for(request),
             executor=executor,
         )
         shown = with_progress(outcomes, "rounds", request.rounds)

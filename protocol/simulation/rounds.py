@@ -26,6 +26,9 @@ from protocol.numerics.arrays import Flags
 from protocol.question_and_plan import P, Plan
 from protocol.randomness import RandomWords, seeded_words
 from secagg.errors import RecoveryError
+from secagg.oneshot.lifted_ring import LiftedRing
+from secagg.oneshot.parameters import CommitteeParameters
+from secagg.oneshot.run import run_one_shot_sum
 from secagg.parameters import Mode
 from secagg.ring import Ring, Vector
 from secagg.run import Attendance, run_secure_sum
@@ -273,10 +276,13 @@ class SecureCohort:
     vectors: Sequence[Vector] = field(repr=False)
     dropouts: DropoutPhases  # by slot
     seed: int = field(repr=False)
+    committee: CommitteeParameters | None = None  # of a one-shot sum
 
 
 def sum_cohort(cohort: SecureCohort) -> CohortSum | None:
     """Return the sum of a cohort and the devices in it, or None if the cohort fails."""
+    if cohort.committee is not None:
+        return _sum_in_one_shot(cohort, cohort.committee)
     terms, n = cohort.plan.terms, len(cohort.vectors)
     attendance = _attendance_of(n, terms.mode, cohort.dropouts)
     if len(attendance.unmasking) < terms.assumptions.quorum(n):
@@ -294,6 +300,28 @@ def sum_cohort(cohort: SecureCohort) -> CohortSum | None:
     except RecoveryError:
         return None
     return result.total, [cohort.members[slot] for slot in sorted(result.survivors)]
+
+
+def _sum_in_one_shot(cohort: SecureCohort, committee: CommitteeParameters) -> CohortSum | None:
+    """Return the one-shot sum of a cohort, or None if fewer than `minimum` devices send.
+
+    The committee is simulated too, and none of its members drops out.
+    """
+    slots = range(len(cohort.vectors))
+    sending = [slot for slot in slots if cohort.dropouts.get(slot) not in PHASES_BEFORE_INPUT]
+    if len(sending) < cohort.plan.terms.minimum:
+        return None
+    ring = LiftedRing.of(cohort.ring, len(slots), committee)
+    result = run_one_shot_sum(
+        ring.lifted,
+        [ring.lift(vector) for vector in cohort.vectors],
+        committee,
+        Random(cohort.seed),
+        sending,
+        plan_digest=cohort.plan.digest(),
+        number=cohort.number,
+    )
+    return ring.lower(result.total), [cohort.members[slot] for slot in sorted(result.devices)]
 
 
 def _attendance_of(n: int, mode: Mode, dropouts: DropoutPhases) -> Attendance:

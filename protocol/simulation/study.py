@@ -41,6 +41,7 @@ from protocol.simulation.rounds import (
     SumAccumulator,
 )
 from protocol.study_state import EMPTY_STATE, StudyState
+from secagg.oneshot.parameters import CommitteeParameters
 from secagg.ring import Vector
 
 
@@ -73,6 +74,7 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
     stop_at: QualityGoal | None = None,
     dropout: float = 0.0,
     secure: bool = False,
+    committee: CommitteeParameters | None = None,
     executor: RoundExecutor = LOCAL_EXECUTOR,
 ) -> Iterator[RoundOutcome[P]]:
     """Yield the outcome of each of `rounds`, the batches of its devices, out of `planned` rounds.
@@ -95,6 +97,7 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
             dropouts=RandomDropout(dropout, terms.mode, rng.getrandbits(128)),
             clipping_seed=clipping_seed,
             secure=secure,
+            committee=committee,
             executor=executor,
         )
         yield outcome
@@ -118,16 +121,20 @@ def run_round(  # noqa: PLR0913 - the parameters of a round
     dropouts: DropoutModel = NO_DROPOUTS,
     clipping_seed: int | None = None,
     secure: bool = False,
+    committee: CommitteeParameters | None = None,
     executor: RoundExecutor = LOCAL_EXECUTOR,
 ) -> RoundOutcome[P]:
-    """Return the outcome of one round over `devices`; see `RoundSpec` for `clipping_seed`."""
+    """Return the outcome of one round over `devices`; see `RoundSpec` for `clipping_seed`.
+
+    `secure` sums are one-shot sums if there is a `committee`, which sums each cohort.
+    """
     if not isinstance(devices, RoundDevices):
         devices = RoundDevices(devices)
     sampling_seed, secrets = rng.getrandbits(128), Random(rng.getrandbits(128))
     join_seed = rng.getrandbits(128) if plan.join_probability < 1 else 0
     spec = RoundSpec(mechanism, plan, dropouts, sampling_seed, join_seed, clipping_seed)
     total, survivors, truth = (
-        _sum_securely(spec, devices, secrets, executor)
+        _sum_securely(spec, devices, secrets, executor, committee)
         if secure
         else _plain_sum(spec, devices, executor)
     )
@@ -153,13 +160,17 @@ def _plain_sum(
 
 
 def _sum_securely(
-    spec: RoundSpec[P], devices: RoundDevices[Batch], secrets: Random, executor: RoundExecutor
+    spec: RoundSpec[P],
+    devices: RoundDevices[Batch],
+    secrets: Random,
+    executor: RoundExecutor,
+    committee: CommitteeParameters | None,
 ) -> tuple[Vector, int, dict[str, int]]:
     """Return the sum of the cohorts' sums, the number of survivors, and the true totals."""
     plan, in_memory = spec.plan, _RoundInMemory(spec, devices)
     ring, truth = spec.mechanism.ring(plan), ItemTotals()
     total, survivors = ring.zero(), list[int]()
-    for cohort_sum in executor.sum_cohorts(_form_cohorts(in_memory, secrets)):
+    for cohort_sum in executor.sum_cohorts(_form_cohorts(in_memory, secrets, committee)):
         if cohort_sum is not None:
             ring.add(total, cohort_sum[0])
             survivors += cohort_sum[1]
@@ -202,7 +213,9 @@ class _RoundInMemory(Generic[P]):
         return vectors
 
 
-def _form_cohorts(in_memory: _RoundInMemory[P], secrets: Random) -> Iterator[SecureCohort]:
+def _form_cohorts(
+    in_memory: _RoundInMemory[P], secrets: Random, committee: CommitteeParameters | None
+) -> Iterator[SecureCohort]:
     """Yield the cohorts of `minimum` or more; vectors are made when their cohort is next."""
     plan, dropouts = in_memory.spec.plan, in_memory.dropouts
     ring = in_memory.spec.mechanism.ring(plan)
@@ -214,4 +227,4 @@ def _form_cohorts(in_memory: _RoundInMemory[P], secrets: Random) -> Iterator[Sec
             return
         by_slot = {slot: dropouts[d] for slot, d in enumerate(members) if d in dropouts}
         vectors, seed = in_memory.vectors(members), secrets.getrandbits(128)
-        yield SecureCohort(plan, number, ring, members, vectors, by_slot, seed)
+        yield SecureCohort(plan, number, ring, members, vectors, by_slot, seed, committee)

@@ -122,6 +122,23 @@ def test_devices_may_drop_out(words: Path) -> None:
     assert 0 < document["devices"] < 80
 
 
+def test_one_shot_sums_give_the_result_of_pairwise_sums(words: Path) -> None:
+    args = ("--data", words, "--rounds", 1, "--clients", 40, "--words", 600, "--json", "-")
+    pairwise, one_shot = (
+        documented(simulate(*args, "--secagg", "--sum", kind)) for kind in ("pairwise", "one-shot")
+    )
+    assert one_shot["heavy_hitters"] == pairwise["heavy_hitters"]
+    assert one_shot["parameters"].pop("sum_kind") == "one-shot"
+    assert pairwise["parameters"].pop("sum_kind") == "pairwise"
+    assert one_shot == pairwise
+
+
+def test_one_shot_sums_are_secure_sums(words: Path) -> None:
+    result = simulate("--data", words, "--rounds", 1, "--sum", "one-shot")
+    assert result.exit_code == 2
+    assert "--sum one-shot is a kind of secure sum: add --secagg" in result.output
+
+
 def test_devices_are_taken_as_they_are(tmp_path: Path) -> None:
     baskets = tmp_path / "baskets.txt"
     baskets.write_text("1 2\n2 3\n" * 60)

@@ -27,6 +27,7 @@ from protocol.simulation.rounds import (
     sum_cohort,
 )
 from protocol.simulation.study import run_round, run_study
+from secagg.oneshot.parameters import CommitteeParameters
 from secagg.parameters import Mode
 from secagg.ring import Lane, Ring
 from tests.examples import fewer
@@ -90,6 +91,40 @@ def test_a_device_that_drops_out_before_its_vector_arrives_is_not_counted(*, sec
 def test_a_cohort_that_loses_too_many_is_left_out_and_the_others_count() -> None:
     losing, held = dropouts_by_number(dict.fromkeys(range(6), Phase.MASKING)), devices(24)
     outcome = run_round(MECHANISM, plan(), [held], random.Random(1), dropouts=losing, secure=True)
+    assert (outcome.devices, outcome.truth) == (12, together(held[12:]))
+
+
+def test_a_one_shot_sum_finds_the_same_as_a_pairwise_sum() -> None:
+    phases = dict(zip((0, 1, 2, 3, 20), PHASES, strict=True))
+    outcomes = [
+        run_round(
+            MECHANISM,
+            plan(),
+            [devices(24)],
+            random.Random(1),
+            dropouts=dropouts_by_number(phases),
+            secure=True,
+            committee=committee,
+        )
+        for committee in (None, CommitteeParameters(5, 1, 1, 3))
+    ]
+    pairwise, one_shot = outcomes
+    assert (one_shot.devices, one_shot.truth) == (pairwise.devices, pairwise.truth)
+    assert one_shot.answer == pairwise.answer
+
+
+def test_a_one_shot_sum_of_too_few_devices_is_left_out() -> None:
+    losing = dropouts_by_number(dict.fromkeys(range(12), Phase.MASKING))
+    committee, held = CommitteeParameters(5, 1, 1, 3), devices(24)
+    outcome = run_round(
+        MECHANISM,
+        plan(),
+        [held],
+        random.Random(1),
+        dropouts=losing,
+        secure=True,
+        committee=committee,
+    )
     assert (outcome.devices, outcome.truth) == (12, together(held[12:]))
 
 
