@@ -43,6 +43,11 @@ from secagg.messages import (
     unpack_signatures,
     unpack_signed_inputs,
 )
+from secagg.oneshot.committee import Committee, MemberEntry, OneShotSession, Operators
+from secagg.oneshot.field import PackedRows
+from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
+from secagg.oneshot.message import DeviceMessage, Layout
+from secagg.oneshot.parameters import CommitteeParameters
 from secagg.ring import Lane, Ring
 from secagg.roster import (
     Roster,
@@ -80,6 +85,15 @@ RING = Ring((Lane(2**7, 9), Lane(251, 5), Lane(2**32, 3)))
 FIELDS = BitFields((5, 7, 2), 3)
 ENTRY = b"".join([KEY[:5] + bytes([n]) + KEY[6:] for n in range(3)]) + bytes(64)
 URL = "postgresql://user:word@host:5432/name?option=1"
+MEMBERS = tuple(
+    MemberEntry(KEY[:5] + bytes([n]) + KEY[6:], KEY[:6] + bytes([n]) + KEY[7:], bytes(64))
+    for n in range(3)
+)
+COMMITTEE = Committee(bytes(32), 1, CommitteeParameters(3, 0, 1, 2), MEMBERS)
+PRIME_RING = Ring((Lane(257, 5), Lane(65537, 3)))
+ONE_SHOT = OneShotSession(COMMITTEE, PRIME_RING, Operators(frozenset(), 0), 1)
+ONE_SHOT_SUM_BYTES = ONE_SHOT.sharing.sum_bytes
+PACKED_ROWS = PackedRows.of(65537, 7)
 brief = fewer(0.4)
 
 
@@ -96,7 +110,47 @@ def _rows(body: bytes) -> np.ndarray[Any, Any]:
     return np.frombuffer(body, np.uint8).reshape(1, -1)
 
 
+def _packed_row(body: bytes) -> Any:
+    """Return the elements of one packed row; its size is checked before by each caller."""
+    if len(body) != PACKED_ROWS.nbytes:
+        raise ValueError("another size")
+    elements, is_valid = PACKED_ROWS.unpack(_rows(body))
+    if not is_valid.all():
+        raise ValueError("not a packing")
+    return elements
+
+
 DECODERS = {
+    "secagg.oneshot.committee.MemberEntry.unpack": Decoder(
+        MEMBERS[0].pack(), MemberEntry.unpack, MemberEntry.pack
+    ),
+    "secagg.oneshot.committee.Committee.unpack": Decoder(
+        COMMITTEE.pack(), Committee.unpack, Committee.pack
+    ),
+    "secagg.oneshot.message.DeviceMessage.unpack": Decoder(
+        KEY + KEY + bytes(Layout.of(ONE_SHOT).message_bytes - 64),
+        lambda body: DeviceMessage.unpack(body, ONE_SHOT),
+        DeviceMessage.pack,
+    ),
+    "secagg.oneshot.member_messages.unpack_digests": Decoder(
+        bytes(32) + KEY, unpack_digests, b"".join
+    ),
+    "secagg.oneshot.member_messages.ComplaintList.unpack": Decoder(
+        bytes(32) + KEY + bytes(64), ComplaintList.unpack, ComplaintList.pack
+    ),
+    "secagg.oneshot.member_messages.MemberSum.unpack": Decoder(
+        bytes(ONE_SHOT_SUM_BYTES + 64),
+        lambda body: MemberSum.unpack(body, ONE_SHOT),
+        MemberSum.pack,
+    ),
+    "secagg.oneshot.sharing.Sharing.unpack_sum": Decoder(
+        bytes(ONE_SHOT_SUM_BYTES),
+        ONE_SHOT.sharing.unpack_sum,
+        lambda sums: ONE_SHOT.sharing.add_columns([row.reshape(1, -1) for row in sums]),
+    ),
+    "secagg.oneshot.field.PackedRows.unpack": Decoder(
+        bytes(PACKED_ROWS.nbytes), _packed_row, lambda row: PACKED_ROWS.pack(row).tobytes()
+    ),
     "secagg.shares.EncryptedShare.unpack": Decoder(
         ENCRYPTED_SHARE.pack(), EncryptedShare.unpack, EncryptedShare.pack
     ),

@@ -27,7 +27,6 @@ Source: signatures under one set [Bonawitz17, section 6.1]; an addition of blind
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -36,6 +35,7 @@ from secagg.errors import OutOfPhaseError, UnsafeRequestError
 from secagg.keys import Identity, KeyPair, is_signed
 from secagg.oneshot.committee import MemberEntry, OneShotSession, key_statement
 from secagg.oneshot.field import Elements
+from secagg.oneshot.member_messages import ComplaintList, MemberSum, are_rising
 from secagg.oneshot.message import Layout, Opening, root_of_path
 
 _BATCH_ROWS = 256  # messages that are unpacked and compared together
@@ -51,22 +51,6 @@ class _SingleStepState:
         if self._is_done:
             raise OutOfPhaseError(f"{type(self).__name__} has taken its step already")
         self._is_done = True
-
-
-@dataclass(frozen=True, slots=True)
-class ComplaintList:
-    """The digests of the messages that a member cannot use, rising, and its signature."""
-
-    messages: tuple[bytes, ...]
-    signature: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSum:
-    """The packed sum of a member's shares over a set, and its signature."""
-
-    packed: bytes = field(repr=False)
-    signature: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +234,7 @@ class Checked(_SingleStepState):
         """
         self._mark_done()
         session, messages = self.session, self.messages
-        if any(first >= second for first, second in pairwise(included)):
+        if not are_rising(included):
             raise UnsafeRequestError("listed messages that do not strictly rise")
         if len(included) < session.minimum:
             raise UnsafeRequestError(

@@ -22,7 +22,6 @@ Source: Reed-Solomon decoding [Gao03]; the settlement of complaints is an additi
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -31,7 +30,8 @@ from secagg.errors import FaultyParticipantError, ProtocolError
 from secagg.keys import is_signed
 from secagg.oneshot.committee import OneShotSession
 from secagg.oneshot.field import Elements, FieldMatrix, lagrange_matrix
-from secagg.oneshot.member import ComplaintList, MemberSum, is_set_signed
+from secagg.oneshot.member import is_set_signed
+from secagg.oneshot.member_messages import ComplaintList, MemberSum, are_rising
 from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.sharing import secret_points
 from secagg.reed_solomon import decode
@@ -76,7 +76,7 @@ def check_complaints(session: OneShotSession, member: int, complaints: Complaint
             member's.
     """
     listed = complaints.messages
-    if any(first >= second for first, second in pairwise(listed)):
+    if not are_rising(listed):
         raise FaultyParticipantError(member, "complained twice, or not in rising order")
     signed = session.complaints_statement(member, b"".join(listed))
     identity = session.committee.entries[member - 1].identity

@@ -15,14 +15,8 @@ from secagg.oneshot.committee import (
     Registrar,
     sign_committee,
 )
-from secagg.oneshot.member import (
-    Agreed,
-    Checked,
-    ComplaintList,
-    MemberSum,
-    Volunteered,
-    volunteer,
-)
+from secagg.oneshot.member import Agreed, Checked, Volunteered, volunteer
+from secagg.oneshot.member_messages import ComplaintList, MemberSum
 from secagg.oneshot.message import (
     DeviceMessage,
     Opening,

@@ -19,7 +19,7 @@ from secagg.oneshot.committee import (
     sign_committee,
 )
 from secagg.oneshot.field import FieldMatrix, lagrange_matrix
-from secagg.oneshot.member import ComplaintList
+from secagg.oneshot.member_messages import ComplaintList
 from secagg.oneshot.message import (
     DeviceMessage,
     FaultyMessageError,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from secagg.errors import FaultyParticipantError
-from secagg.oneshot.member import ComplaintList
+from secagg.oneshot.member_messages import ComplaintList
 from secagg.oneshot.opening import (
     OpeningError,
     check_complaints,

@@ -12,7 +12,8 @@ from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee, OneShotSession, Registrar
 from secagg.oneshot.field import PackedRows
-from secagg.oneshot.member import ComplaintList, MemberSum, volunteer
+from secagg.oneshot.member import volunteer
+from secagg.oneshot.member_messages import ComplaintList, MemberSum
 from secagg.oneshot.message import (
     DeviceMessage,
     FaultyMessageError,
