@@ -28,7 +28,7 @@ from hashlib import sha256
 from random import Random
 from typing import Final, TypeAlias
 
-from secagg.errors import UnsafeRequestError
+from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.keys import (
     KEY_BYTES,
     SIGNATURE_BYTES,
@@ -256,6 +256,16 @@ class OneShotSession:
         fault = self.authority.fault(self.committee)
         if fault is not None:
             raise UnsafeRequestError(fault)
+
+    def member_identity(self, member: int) -> bytes:
+        """Return the identity of `member`, 1 to m.
+
+        Raises:
+            FaultyParticipantError: if the committee has no such member.
+        """
+        if not 1 <= member <= self.parameters.members:
+            raise FaultyParticipantError(member, "is not in the committee")
+        return self.committee.entries[member - 1].identity
 
     def label(self, identity: bytes) -> bytes:
         """Return the label of the message of `identity` (L)."""

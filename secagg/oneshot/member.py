@@ -299,5 +299,6 @@ def is_set_signed(
     """Return whether `signature` is that of a listed `member` under a set."""
     if not 1 <= member <= session.parameters.members:
         return False
-    identity = session.committee.entries[member - 1].identity
-    return is_signed(identity, session.set_statement(member, set_digest), signature)
+    return is_signed(
+        session.member_identity(member), session.set_statement(member, set_digest), signature
+    )

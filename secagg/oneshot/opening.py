@@ -73,14 +73,13 @@ def check_complaints(session: OneShotSession, member: int, complaints: Complaint
 
     Raises:
         FaultyParticipantError: if the digests do not strictly rise, or the signature is not the
-            member's.
+            member's, or the committee has no such member.
     """
     listed = complaints.messages
     if not are_rising(listed):
         raise FaultyParticipantError(member, "complained twice, or not in rising order")
     signed = session.complaints_statement(member, b"".join(listed))
-    identity = session.committee.entries[member - 1].identity
-    if not is_signed(identity, signed, complaints.signature):
+    if not is_signed(session.member_identity(member), signed, complaints.signature):
         raise FaultyParticipantError(member, "did not sign its complaints")
 
 
@@ -94,15 +93,15 @@ def choose_messages(
     Raises:
         OpeningError: if fewer than t + A members checked, or fewer than `minimum` messages remain.
     """
-    parameters, members = session.parameters, set(complaints)
+    parameters, members, sent = session.parameters, set(complaints), set(messages)
     _check_count(len(members), parameters)
     contested: dict[bytes, set[int]] = {}
     for member, of_member in complaints.items():
         for digest in of_member.messages:
             contested.setdefault(digest, set()).add(member)
     excluded = {d for d, by in contested.items() if len(by) > parameters.corrupt}
-    contested = {d: by for d, by in contested.items() if d in messages and d not in excluded}
-    limit = len(messages) // EXCLUDED_SHARE
+    contested = {d: by for d, by in contested.items() if d in sent and d not in excluded}
+    limit = len(sent) // EXCLUDED_SHARE
     while len(contested) > limit and len(members) > parameters.needed_sums:
         weights = Counter[int]()
         for complaining in contested.values():
@@ -110,7 +109,7 @@ def choose_messages(
         dropped = max(sorted(weights), key=weights.__getitem__)
         members.discard(dropped)
         contested = {d: by - {dropped} for d, by in contested.items() if by != {dropped}}
-    included = set(messages) - excluded - contested.keys()
+    included = sent - excluded - contested.keys()
     if len(included) < session.minimum:
         raise OpeningError(f"{len(included)} messages remain of a minimum of {session.minimum}")
     able = (m for m, of_member in complaints.items() if included.isdisjoint(of_member.messages))
@@ -132,15 +131,14 @@ def check_sum(
 
     Raises:
         FaultyParticipantError: if it is not a packed sum of the session, or the signature is not
-            the member's under this set.
+            the member's under this set, or the committee has no such member.
     """
     try:
         session.sharing.unpack_sum(member_sum.packed)
     except ValueError as error:
         raise FaultyParticipantError(member, f"sent no sum: {error}") from error
     signed = session.sum_statement(member, set_digest, member_sum.packed)
-    identity = session.committee.entries[member - 1].identity
-    if not is_signed(identity, signed, member_sum.signature):
+    if not is_signed(session.member_identity(member), signed, member_sum.signature):
         raise FaultyParticipantError(member, "did not sign the sum of its shares")
 
 

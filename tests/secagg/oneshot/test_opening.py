@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from secagg.errors import FaultyParticipantError
-from secagg.oneshot.member_messages import ComplaintList
+from secagg.oneshot.member_messages import ComplaintList, MemberSum
 from secagg.oneshot.opening import (
     OpeningError,
     check_complaints,
+    check_set_signature,
     check_sum,
     choose_messages,
 )
@@ -201,6 +202,25 @@ def test_colluding_members_cannot_make_an_honest_one_a_liar(whole: Round) -> Non
     del whole.sums[8]  # 7 sums: 3 is the only honest one that is moved
     with pytest.raises(OpeningError, match="at most 0 false ones"):
         whole.open()
+
+
+@pytest.mark.parametrize("member", [0, 10])
+def test_a_member_does_not_count_twice_under_another_number(whole: Round, member: int) -> None:
+    """Guards: `OneShotSession.member_identity`."""
+    whole.check()
+    whole.agree(whole.set_of())
+    whole.release()
+    session, digest, last = whole.session, whole.agreed[9].set_digest, whole.states[9].identity
+    packed = whole.sums[9].packed
+    signature = last.sign(session.sum_statement(member, digest, packed))
+    with pytest.raises(FaultyParticipantError, match="is not in the committee"):
+        check_sum(session, member, digest, MemberSum(packed, signature))
+    complaint = last.sign(session.complaints_statement(member, b""))
+    with pytest.raises(FaultyParticipantError, match="is not in the committee"):
+        check_complaints(session, member, ComplaintList((), complaint))
+    signed = last.sign(session.set_statement(member, digest))
+    with pytest.raises(FaultyParticipantError, match="did not sign the set"):
+        check_set_signature(session, member, digest, signed)
 
 
 def test_more_liars_than_a_are_not_corrected(whole: Round) -> None:
