@@ -132,6 +132,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_twins_are_as_frequent_as_stated",
     ),
     "tests/protocol/test_mechanism_laws.py": (
+        "test_a_one_shot_sum_is_the_plain_sum",
         "[hierarchical-histogram, both",
         "[triehh, both",
         "test_a_vector_is_one_of_the_plans_ring[hierarchical-histogram, in noise",

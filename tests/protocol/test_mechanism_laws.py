@@ -37,6 +37,7 @@ from protocol.question_and_plan import WORD_BITS, Plan
 from protocol.randomness import seeded_words
 from protocol.simulation.rounds import SecureCohort, sum_cohort
 from protocol.simulation.study import run_round
+from secagg.oneshot.parameters import CommitteeParameters
 from tests.examples import fewer
 from tests.protocol.chance import seeded
 from tests.protocol.mechanism_examples import EXAMPLES, TERMS, Example
@@ -147,6 +148,20 @@ def test_the_secure_sum_decodes_as_the_plain_sum(name: str, data: st.DataObject)
     assert mechanism.decode(plan, total, len(survivors), example.state) == mechanism.decode(
         plan, plain, len(survivors), example.state
     )
+
+
+@every
+def test_a_one_shot_sum_is_the_plain_sum(example: Example) -> None:
+    """Lanes that are not prime are lifted: the sum is exact in any ring of a mechanism."""
+    plan, ring = example.plan(), example.mechanism.ring(example.plan())
+    committee, slots = CommitteeParameters(5, 1, 1, 3), range(plan.terms.minimum)
+    vectors = [encode(example, plan, {"ab": 1}, seed) for seed in slots]
+    result = sum_cohort(SecureCohort(plan, 0, ring, slots, vectors, {}, 1, committee))
+    assert result is not None
+    plain = ring.zero()
+    for vector in vectors:
+        ring.add(plain, vector)
+    assert same(result[0], plain)
 
 
 @every
