@@ -68,10 +68,11 @@ async def test_nobody_reads_the_sums_of_a_round_after_it_is_decoded(served: Serv
 
 async def test_the_page_of_a_study_shows_its_means(served: Served) -> None:
     study = await served.create(question=ASKED, terms=TERMS, rounds=1)
-    assert "Means" not in await page_of(served, f"/studies/{study}")
+    assert "No answer yet." in await page_of(served, f"/studies/{study}")
     await add_round(served, study, 1, ROUNDS[0])
     page = await page_of(served, f"/studies/{study}")
     assert "Means" in page
+    assert "No answer yet." not in page
     assert "alone in a segment" in page
     for number in ("192", "48", "92", "99.5"):
         assert f">{number}" in page or f"– {number}<" in page
