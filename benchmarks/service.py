@@ -56,7 +56,7 @@ _MAX_CLOSING_SECONDS = 600.0  # seconds that a round may take to close
 _DAY_SECONDS = 24 * 3600
 _SMALL_COHORT_SIZE = 20  # devices
 _IDLE_SECONDS = 10.0
-_CLOSING_LABEL = "from the last message to the answer"
+_CLOSING_ROW = "from the last message to the answer"
 
 
 def study_request(
@@ -146,7 +146,7 @@ class RoundCosts:
             for figure, scale, unit, value, compared in (
                 ("server CPU per device, all phases", 1e3, "ms", self.requests, reference.requests),
                 ("the same, and between phases", 1e3, "ms", self.whole, reference.whole),
-                (_CLOSING_LABEL, 1.0, "s", self.closing, reference.closing),
+                (_CLOSING_ROW, 1.0, "s", self.closing, reference.closing),
             )
         ]
 
@@ -216,7 +216,7 @@ def round_rows(
     if floor.database:
         spent = 1e3 * sum(meter.spent_by_database.values()) / devices
         add(f"PostgreSQL {all_phases}", spent, "ms")
-    add(_CLOSING_LABEL, closing, "s")
+    add(_CLOSING_ROW, closing, "s")
     return rows
 
 

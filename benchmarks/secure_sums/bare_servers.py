@@ -1,4 +1,4 @@
-"""Bare servers with which the service is compared: which accept uploads only.
+"""Bare servers with which the service is compared; they accept uploads only.
 
     raw ASGI                 a function of ASGI; uploads that arrive together share a commit
     FastAPI and SQLAlchemy   a route of FastAPI; each upload has its own session and commit
