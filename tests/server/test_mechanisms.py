@@ -50,7 +50,7 @@ async def test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key(served
     page = answer.json()
     assert (page["summed_rounds"], page["decoded_rounds"]) == (2, 1)
     # Both rounds have six devices; the prior moves an uncertain estimate a little.
-    assert counts[1] == pytest.approx(2 * counts[0], rel=0.05)
+    assert counts[1] == pytest.approx(2 * counts[0], rel=0.1)
     shown = await served.client.get(f"/studies/{study}")
     assert "The estimates rest on the 1 of 2 rounds" in shown.text
     assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"

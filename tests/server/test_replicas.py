@@ -116,7 +116,7 @@ async def test_a_long_poll_gets_changes_of_another_server(serve: Serve, postgres
         study = await closed.create(rounds=2)
         (first,) = await other.join(study, 1)
         waiting = asyncio.create_task(first.get("roster", wait=25))
-        await until(lambda: other.service.notifier._channels)
+        await until(lambda: other.service.notifier._waiters)
         rest = await closed.join(study, 5, first=1)
         assert (await waiting).status_code == 200
         waiting = asyncio.create_task(other.open_round(study, after=1))
@@ -141,7 +141,7 @@ async def test_a_disconnected_listener_listens_again(serve: Serve, postgres_url:
             study = await closed.create()
             (device,) = await other.join(study, 1)
             waiting = asyncio.create_task(device.get("roster", wait=25))
-            await until(lambda: other.service.notifier._channels)
+            await until(lambda: other.service.notifier._waiters)
             await closed.join(study, 5, first=1)
             assert (await waiting).status_code == 200
 

@@ -27,7 +27,7 @@ def question(domain: Domain) -> TrackedQuestion:
 def test_the_choice_is_that_of_the_question_and_has_its_reason() -> None:
     words, reason = choose_words(question(Hashed(max_bytes=64)), 200, 5)
     assert words == recommend_words(20, 200, 5, contribution=3)
-    assert reason.startswith(f"{words} 16-bit words per round ({2 * words:,} bytes)")
+    assert reason.startswith(f"{words:,} 16-bit words per round ({2 * words:,} bytes)")
     assert "5 rounds of 200 devices with the threshold 20 reach an F1 of 0.95" in reason
 
 

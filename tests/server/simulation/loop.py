@@ -29,7 +29,7 @@ from filelock import BaseFileLock, FileLock
 from sqlalchemy import event, inspect
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import ORMExecuteState, Session
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
 from server.db.schema import CohortRow, LeaseRow, MessageRow
@@ -72,6 +72,9 @@ class Strike:
     seconds: float | None
 
 
+_KIND_PLACE = MessageRow.__table__.columns.keys().index("kind")  # in a row of parameters
+
+
 @dataclass(eq=False)
 class Process:
     """Resources of one server process; `doom` counts down its remaining jobs."""
@@ -86,6 +89,7 @@ class Process:
     frozen: float = 0.0  # until then
     doom: tuple[int, Moment] | None = None
     is_committing_last: bool = False
+    uncommitted: list[str] = field(default_factory=list)  # kinds of inserted messages
 
     def __post_init__(self) -> None:
         self.context = copy_context()
@@ -306,12 +310,27 @@ def _note(session: Session, _context: object) -> None:
             session.info.setdefault("sums", []).append(summed)
 
 
-@event.listens_for(Session, "do_orm_execute")
-def _note_messages(state: ORMExecuteState) -> None:
-    mapper = state.bind_mapper
-    if state.is_insert and mapper is not None and mapper.class_ is MessageRow:
-        rows = state.parameters if isinstance(state.parameters, list) else [state.parameters]
-        state.session.info.setdefault("messages", []).extend(row["kind"] for row in rows)
+@event.listens_for(Engine, "after_cursor_execute")
+def _note_messages(
+    _connection: Connection,
+    _cursor: object,
+    statement: str,
+    parameters: Any,
+    _context: object,
+    is_many: bool,
+) -> None:
+    running = _RUNNING_PROCESS.get()
+    if running is not None and statement.startswith(f"INSERT INTO {MessageRow.__tablename__} "):
+        for row in parameters if is_many else [parameters]:
+            kind = row["kind"] if isinstance(row, dict) else row[_KIND_PLACE]
+            running.uncommitted.append(kind)
+
+
+@event.listens_for(Session, "after_rollback")
+def _forget(_session: Session) -> None:
+    running = _RUNNING_PROCESS.get()
+    if running is not None:
+        running.uncommitted.clear()
 
 
 @event.listens_for(Session, "after_commit")
@@ -319,5 +338,6 @@ def _keep(session: Session) -> None:
     running = _RUNNING_PROCESS.get()
     if running is not None:
         running.book.claims += [(work, running) for work in session.info.pop("claims", ())]
-        running.book.messages += [(kind, running) for kind in session.info.pop("messages", ())]
+        running.book.messages += [(kind, running) for kind in running.uncommitted]
+        running.uncommitted.clear()
         running.book.sums += [(summed, running) for summed in session.info.pop("sums", ())]
