@@ -38,7 +38,7 @@ from secagg.messages import (
 )
 from secagg.ring import MaskApplier, Ring, Vector
 from secagg.roster import GRAPH_NONCE_BYTES, RosterEntry
-from secagg.session import Session, Transcript, advertisement_statement
+from secagg.session import Session, SingleStepState, Transcript, advertisement_statement
 from secagg.shamir import split
 from secagg.shares import (
     ReceivedShares,
@@ -50,18 +50,6 @@ from secagg.shares import (
     received_shares_bytes,
     unpack_share_pairs,
 )
-
-
-@dataclass(slots=True)
-class _SingleStepState:
-    """A state of the chain, valid for one step."""
-
-    _is_done: bool = field(default=False, init=False, repr=False)
-
-    def _mark_done(self) -> None:
-        if self._is_done:
-            raise OutOfPhaseError(f"{type(self).__name__} has taken its step already")
-        self._is_done = True
 
 
 def _check_quorum(session: Session, count: int, smallest: int) -> None:
@@ -78,7 +66,7 @@ def join(identity: Identity, rng: Random) -> "Joined":
 
 
 @dataclass(slots=True)
-class Joined(_SingleStepState):
+class Joined(SingleStepState):
     """A participant that has made its keys and waits for the roster."""
 
     identity: Identity
@@ -169,7 +157,7 @@ class DealtShares:
 
 
 @dataclass(slots=True)
-class Shared(_SingleStepState):
+class Shared(SingleStepState):
     """A participant that has shared its secrets and waits for the shares of others."""
 
     slot: int
@@ -225,7 +213,7 @@ class Shared(_SingleStepState):
 
 
 @dataclass(slots=True)
-class Checked(_SingleStepState):
+class Checked(SingleStepState):
     """A participant that has checked its shares and waits for the share commitments."""
 
     shared: Shared
@@ -303,7 +291,7 @@ class Checked(_SingleStepState):
 
 
 @dataclass(slots=True)
-class Masked(_SingleStepState):
+class Masked(SingleStepState):
     """A participant that has sent its masked input and waits for the survivors."""
 
     checked: Checked
@@ -339,7 +327,7 @@ class Masked(_SingleStepState):
 
 
 @dataclass(slots=True)
-class Confirmed(_SingleStepState):
+class Confirmed(SingleStepState):
     """A participant that has signed one set of survivors and waits for the others' signatures."""
 
     masked: Masked

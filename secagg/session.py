@@ -23,7 +23,7 @@ blindtally.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from math import log
@@ -31,6 +31,7 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
+from secagg.errors import OutOfPhaseError
 from secagg.keys import (
     PublicKeys,
     Purpose,
@@ -181,6 +182,18 @@ def _draws_needed(others: int, count: int) -> int:
         if a > p and draws * (a * log(a / p) + (1 - a) * log((1 - a) / (1 - p))) > 80 * log(2):
             return draws
         draws += 1
+
+
+@dataclass(slots=True)
+class SingleStepState:
+    """A state of a device or member in a sum, valid for one step."""
+
+    _is_done: bool = field(default=False, init=False, repr=False)
+
+    def _mark_done(self) -> None:
+        if self._is_done:
+            raise OutOfPhaseError(f"{type(self).__name__} has taken its step already")
+        self._is_done = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,20 +37,9 @@ from secagg.oneshot.committee import MemberEntry, OneShotSession, key_statement
 from secagg.oneshot.field import Elements
 from secagg.oneshot.member_messages import ComplaintList, MemberSum, are_rising
 from secagg.oneshot.message import Layout, Opening, root_of_path
+from secagg.session import SingleStepState
 
 _BATCH_ROWS = 256  # messages that are unpacked and compared together
-
-
-@dataclass(slots=True)
-class _SingleStepState:
-    """A state of the chain, valid for one step."""
-
-    _is_done: bool = field(default=False, init=False, repr=False)
-
-    def _mark_done(self) -> None:
-        if self._is_done:
-            raise OutOfPhaseError(f"{type(self).__name__} has taken its step already")
-        self._is_done = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +202,7 @@ def _is_from_device(session: OneShotSession, message: CheckedMessage) -> bool:
 
 
 @dataclass(slots=True)
-class Checked(_SingleStepState):
+class Checked(SingleStepState):
     """A member that has checked all messages, and waits for the set to sum."""
 
     session: OneShotSession
@@ -257,7 +246,7 @@ class Checked(_SingleStepState):
 
 
 @dataclass(slots=True)
-class Agreed(_SingleStepState):
+class Agreed(SingleStepState):
     """A member that has signed one set, and waits for the signatures of the others."""
 
     session: OneShotSession

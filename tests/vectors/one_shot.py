@@ -104,18 +104,6 @@ LANES: list[ref.Lane] = [(257, 5), (65537, 3), (2**61 - 1, 1)]
 DEVICES = range(4)
 
 
-def interpolate(p: int, points: dict[int, int], x: int) -> int:
-    """Return the value at `x` of the polynomial through `points`."""
-    total = 0
-    for i, y in points.items():
-        above = below = 1
-        for j in points:
-            if j != i:
-                above, below = above * (x - j) % p, below * (i - j) % p
-        total += y * above * pow(below, -1, p)
-    return total % p
-
-
 def coins(key: bytes, sizes: Sequence[tuple[int, int]]) -> list[list[int]]:
     """Return the coins of each lane, given p and number: 8-byte words modulo p."""
     encryptor = Cipher(AES(key), CTR(bytes(16))).encryptor()
@@ -227,7 +215,7 @@ class OneShot:
     def share(self, device: int, member: int) -> list[list[int]]:
         """Return the elements by lane of the share of `member`."""
         return [
-            [interpolate(p, f, member) for f in of_lane]
+            [ref.interpolate(f, member, p) for f in of_lane]
             for (p, _), of_lane in zip(LANES, self.polynomials(device), strict=True)
         ]
 

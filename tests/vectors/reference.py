@@ -96,16 +96,16 @@ def cover(secret: bytes, label: bytes, purpose: bytes, share: bytes) -> bytes:
 # Sharing
 
 
-def interpolate(points: Mapping[int, int], x: int) -> int:
-    """Return the value at `x` of the polynomial through `points` (Lagrange)."""
+def interpolate(points: Mapping[int, int], x: int, p: int = P) -> int:
+    """Return the value at `x` of the polynomial modulo `p` through `points` (Lagrange)."""
     total = 0
     for i, y in points.items():
         above = below = 1
         for j in points:
             if j != i:
-                above, below = above * (x - j) % P, below * (i - j) % P
-        total += y * above * pow(below, -1, P)
-    return total % P
+                above, below = above * (x - j) % p, below * (i - j) % p
+        total += y * above * pow(below, -1, p)
+    return total % p
 
 
 def split(secret: bytes, count: int, threshold: int, drawn: bytes) -> list[bytes]:

@@ -15,6 +15,7 @@ from secagg.oneshot.sharing import Sharing, prime_ring
 from secagg.ring import Lane, Ring, Vector
 from tests.examples import fewer
 from tests.secagg.oneshot.conftest import PARAMETERS, RING
+from tests.vectors.reference import interpolate
 
 COIN_KEY = bytes(range(32))
 SHARING = Sharing(RING, PARAMETERS)
@@ -27,18 +28,6 @@ def stream(seed: int) -> Keystream:
 def vector_of(ring: Ring, seed: int) -> Vector:
     chance = np.random.default_rng(seed)
     return ring.vector([chance.integers(0, lane.q, lane.length, np.uint64) for lane in ring.lanes])
-
-
-def interpolate(p: int, points: dict[int, int], x: int) -> int:
-    """Return the value at `x` of the polynomial through `points`, term by term."""
-    total = 0
-    for i, y in points.items():
-        above = below = 1
-        for j in points:
-            if j != i:
-                above, below = above * (x - j) % p, below * (i - j) % p
-        total += y * above * pow(below, -1, p)
-    return total % p
 
 
 def columns_of(sharing: Sharing, shares: np.ndarray[Any, np.dtype[np.uint8]]) -> list[Any]:
@@ -58,7 +47,7 @@ def test_any_threshold_of_shares_interpolate_the_vector() -> None:
         for members in list(combinations(range(1, 10), t))[::7]:
             for column in range(lane.columns):
                 points = {j: int(columns[j - 1, column]) for j in members}
-                secrets = [interpolate(lane.lane.q, points, -1 - i) for i in range(rho)]
+                secrets = [interpolate(points, -1 - i, lane.lane.q) for i in range(rho)]
                 mine = elements[column * rho : (column + 1) * rho].tolist()
                 assert secrets == mine + [0] * (rho - len(mine))
 
