@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats, Integers
+from protocol.numerics.arrays import Flags, Floats, Integers
 
 _CELL_WIDTH = 0.05  # of the grid, in the logarithm of the count
 _MIN_RELATIVE_ERROR = 0.1  # of an estimate that the prior changes
@@ -99,15 +99,13 @@ def posterior(counts: Floats, variances: Floats, threshold: float, known_share: 
     samples = np.maximum(counts * shares, _MIN_SAMPLES)
     columns = np.stack([samples, shares]).round(4)
     distinct, rows, sizes = np.unique(columns, axis=1, return_inverse=True, return_counts=True)
-    largest = 4 * max(float(counts.max()), threshold)
-    grid, likelihoods = _likelihoods(distinct[0], distinct[1], largest)
+    edges = _grid_edges(counts, threshold)
+    grid, likelihoods = _grid_middles(edges), _likelihoods(distinct[0], distinct[1], edges)
     known = -np.expm1(grid * np.log1p(-min(max(known_share, _MIN_SHARE), 1 - 1e-12)))
     width = _smoothing_width(counts, np.sqrt(variances / counts / threshold), threshold)
     weights = _fit(likelihoods / known, sizes, width)
     is_heavy = grid >= threshold
-    means = (weights * grid).sum(axis=1)[rows.reshape(-1)]
-    spread = (weights * grid**2).sum(axis=1)[rows.reshape(-1)] - means**2
-    heavy = (weights * is_heavy).sum(axis=1)[rows.reshape(-1)]
+    means, spread, heavy = _moments(weights, grid, is_heavy)[:, rows.reshape(-1)]
     is_precise = variances < (_MIN_RELATIVE_ERROR * counts) ** 2
     unknown = sizes[:, np.newaxis] * weights * (1 - known) / known
     return Posterior(
@@ -136,42 +134,54 @@ def normal_posterior(
     columns = np.stack([levels, np.maximum(bins, _LOWEST_BIN).astype(np.int64)])
     distinct, rows, sizes = np.unique(columns, axis=1, return_inverse=True, return_counts=True)
     spread = np.exp(distinct[0] / _LEVELS_PER_E)
-    largest = 4 * max(float(counts.max()), threshold)
-    edges = _grid_edges(largest)
-    grid = np.append(0.0, np.sqrt(edges[1:] * edges[:-1]))
+    grid = np.append(0.0, _grid_middles(_grid_edges(counts, threshold)))
     z_scores = (distinct[1] / _BINS_PER_DEVIATION)[:, np.newaxis] - grid / spread[:, np.newaxis]
     squares = np.minimum(z_scores**2, _MAX_SQUARED_Z_SCORE)
     tail = heavy_tail / 2 * np.exp(-squares / 8)
     likelihoods = (1 - heavy_tail) * np.exp(-squares / 2) + tail
     width = _smoothing_width(counts, deviations / threshold, threshold, _NORMAL_SMOOTHING)
-    weights = _fit(likelihoods, sizes, width, zero_cells=1)[:, :, np.newaxis]
-    columns = np.stack([grid, grid**2, grid >= threshold], axis=1)
-    means, squares, heavy = np.einsum("kcx,cy->yk", weights, columns)[:, rows.reshape(-1)]
+    weights = _fit(likelihoods, sizes, width, zero_cells=1)
+    means, posterior_variances, heavy = _moments(weights, grid, grid >= threshold)[
+        :, rows.reshape(-1)
+    ]
     errors = np.maximum(deviations, 1e-9)
     return Posterior(
         np.where(is_precise, counts, means),
-        np.where(is_precise, variances, squares - means**2),
+        np.where(is_precise, variances, posterior_variances),
         np.where(is_precise, special.ndtr((counts - threshold) / errors), heavy),
     )
 
 
-def _grid_edges(largest: float) -> Floats:
-    """Return the edges of cells of counts up to `largest`, uniform in their logarithm."""
+def _grid_edges(counts: Floats, threshold: float) -> Floats:
+    """Return the edges of the cells of true counts, which are uniform in their logarithm."""
+    largest = 4 * max(float(counts.max()), threshold)
     cells = math.ceil(math.log(largest / _MIN_COUNT) / _CELL_WIDTH)
     edges: Floats = _MIN_COUNT * np.exp(_CELL_WIDTH * np.arange(cells + 1))
     return edges
 
 
-def _likelihoods(samples: Floats, shares: Floats, largest: float) -> tuple[Floats, Floats]:
-    """Return the grid of counts (c,), and the likelihood of each item in each cell (k, c)."""
-    edges = _grid_edges(largest)
+def _grid_middles(edges: Floats) -> Floats:
+    middles: Floats = np.sqrt(edges[1:] * edges[:-1])
+    return middles
+
+
+def _moments(weights: Floats, grid: Floats, is_heavy: Flags) -> Floats:
+    """Return means, variances and probabilities of being heavy, (3, k), of the posterior."""
+    means = (weights * grid).sum(axis=1)
+    spread = (weights * grid**2).sum(axis=1) - means**2
+    return np.stack([means, spread, (weights * is_heavy).sum(axis=1)])
+
+
+def _likelihoods(samples: Floats, shares: Floats, edges: Floats) -> Floats:
+    """Return the likelihood of each item in each cell (k, c)."""
     shapes = np.maximum(samples * (1 - shares), _MIN_SHAPE)[:, np.newaxis]
     unseen = np.maximum(edges - samples[:, np.newaxis], 0)
     below = special.gammainc(shapes, unseen * shares[:, np.newaxis])
     # Counts below the grid are impossible. They decide only for estimates with no count above.
     below[:, 0] -= _OUTSIDE_SHARE * below[:, 0]
     below[:, -1] = 1
-    return np.sqrt(edges[1:] * edges[:-1]), np.diff(below, axis=1)
+    likelihoods: Floats = np.diff(below, axis=1)
+    return likelihoods
 
 
 def _smoothing_width(
