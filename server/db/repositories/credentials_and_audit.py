@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 
-from sqlalchemy import delete, exists, select, update
+from sqlalchemy import ColumnElement, delete, exists, not_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -162,9 +162,10 @@ class AccessRepository(Repository):
 
     @read_transaction
     def _find_session(self, session: Session, digest: bytes) -> tuple[Principal | None, bool]:
-        row, now = session.get(LoginSessionRow, digest), self.database.now(session)
-        idle, age = timedelta(hours=SESSION_IDLE_HOURS), timedelta(days=SESSION_DAYS)
-        if row is None or now >= min(row.last_used + idle, row.created + age):
+        now = self.database.now(session)
+        lasts = LoginSessionRow.digest == digest, not_(has_ended(now))
+        row = session.scalar(select(LoginSessionRow).where(*lasts))
+        if row is None:
             return None, False
         key = session.get_one(ApiKeyRow, row.key)
         if not key.is_valid(now):
@@ -258,6 +259,14 @@ class AccessRepository(Repository):
             query = query.where(AuditEntryRow.id < before)
         rows = session.scalars(query)
         return tuple(AuditRecord.model_validate(row, from_attributes=True) for row in rows)
+
+
+def has_ended(now: datetime) -> ColumnElement[bool]:
+    """Return the condition of the sessions that have ended by themselves."""
+    return or_(
+        LoginSessionRow.last_used <= now - timedelta(hours=SESSION_IDLE_HOURS),
+        LoginSessionRow.created <= now - timedelta(days=SESSION_DAYS),
+    )
 
 
 def _new_key(scopes: Collection[Permission]) -> ApiKeyRow:

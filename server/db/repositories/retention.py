@@ -6,7 +6,7 @@ population: what it has spent of the privacy budget, since devices have revealed
 """
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import (
     ColumnElement,
@@ -26,7 +26,7 @@ from protocol.api.messages import ProblemType
 from server.db.channels import notify_on_commit, study_channel
 from server.db.columns import Base
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.repositories.credentials_and_audit import SESSION_DAYS, SESSION_IDLE_HOURS
+from server.db.repositories.credentials_and_audit import has_ended
 from server.db.repositories.leases import delete_bodies_job, sum_job
 from server.db.repositories.populations import charged_event, find_population, last_sum
 from server.db.repositories.studies import find_study
@@ -163,11 +163,7 @@ class RetentionRepository(Repository):
     @write_transaction
     def delete_login_sessions(self, session: Session, now: datetime) -> None:
         """Delete the sessions of browsers that have ended by themselves."""
-        ended = or_(
-            LoginSessionRow.last_used <= now - timedelta(hours=SESSION_IDLE_HOURS),
-            LoginSessionRow.created <= now - timedelta(days=SESSION_DAYS),
-        )
-        _delete(session, LoginSessionRow, ended)
+        _delete(session, LoginSessionRow, has_ended(now))
 
 
 def _check_not_running(row: StudyRow) -> None:
