@@ -24,7 +24,7 @@ from server.api.openapi import openapi_document
 from server.http.request_layer import RequestLayer
 from server.pages import changes as change_pages
 from server.pages import help as help_page
-from server.pages import login, operations, static_files
+from server.pages import login, operations, rendering
 from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
 from server.pages.estimate_histories import EstimateHistories
@@ -96,7 +96,7 @@ def create_app(
         enrolments,
         audit,
         health,
-        static_files,
+        rendering,
         login,
         form_routes,
         preview,

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from client.analyst.result_table import one_line
 from client.extras_installation import install_command
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MAX_NAME_CHARS: Final = 32
 _BAR_INCHES, _MARGIN_INCHES, _WIDTH_INCHES = 0.28, 1.1, 7.0
 _BAR_COLOUR, _WHISKER_COLOUR, _THRESHOLD_COLOUR = "#7fb5ae", "#1b1f1e", "#a12622"
 
@@ -97,17 +97,11 @@ def _draw(axes: "Axes", rows: Sequence[dict[str, Any]], kind: BarColumns) -> Non
                 elinewidth=1,
                 capsize=3,
             )
-    axes.set_yticks(places, [_printable(row[kind.name]) for row in rows])
+    names = ["all" if row[kind.name] is None else one_line(row[kind.name]) for row in rows]
+    axes.set_yticks(places, names)
     for label in axes.get_yticklabels():
         label.set(usetex=False, parse_math=False)
     axes.invert_yaxis()
     axes.set_xlabel(kind.title)
     axes.set_ylabel(kind.name)
     axes.spines[["right", "top"]].set_visible(False)
-
-
-def _printable(name: object) -> str:
-    """Return the name of a bar as one short line; None is the row of all segments."""
-    text = "all" if name is None else f"{name:,.6g}" if isinstance(name, float) else str(name)
-    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-    return text if len(text) <= _MAX_NAME_CHARS else text[: _MAX_NAME_CHARS - 1] + "…"

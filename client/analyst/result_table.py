@@ -1,4 +1,4 @@
-"""Table of result rows, which is also a data frame, an Arrow stream, HTML and a bar chart."""
+"""Table of result rows, which is also text, a data frame, an Arrow stream, HTML and a bar chart."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from pyarrow import Table
 
-_MAX_HTML_ROWS: Final = 100
+_MAX_SHOWN_ROWS: Final = 100  # as text and in HTML
+_MAX_TEXT_CHARS: Final = 32  # of a cell
 _DEFAULT_BARS: Final = 20
 
 T = TypeVar("T")
@@ -51,16 +52,31 @@ class ResultTable(Sequence[T]):
         return hash(self._rows)
 
     def __repr__(self) -> str:
-        return "\n".join(map(repr, self._rows)) or "no rows"
+        """Return the first rows as aligned text, with numbers to the right."""
+        if not self._rows:
+            return "no rows"
+        records = self[:_MAX_SHOWN_ROWS]._records
+        is_number = [isinstance(cell, int | float) for cell in records[0]]
+        texts = [self.columns, *([one_line(cell) for cell in record] for record in records)]
+        widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+        lines = (
+            "  ".join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(line, widths, is_number, strict=True)
+            ).rstrip()
+            for line in texts
+        )
+        hidden = len(self) - len(records)
+        return "\n".join([*lines, f"{hidden:,} more rows"] if hidden > 0 else lines)
 
     def _repr_html_(self) -> str:
         """Return the first rows as HTML, for notebooks."""
         head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
         rows = "".join(
             "<tr>" + "".join(f"<td>{_html_cell(cell)}</td>" for cell in record) + "</tr>"
-            for record in self[:_MAX_HTML_ROWS]._records
+            for record in self[:_MAX_SHOWN_ROWS]._records
         )
-        hidden = len(self) - _MAX_HTML_ROWS
+        hidden = len(self) - _MAX_SHOWN_ROWS
         more = f"<p>{hidden:,} more rows</p>" if hidden > 0 else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
 
@@ -109,9 +125,21 @@ class ResultTable(Sequence[T]):
         return draw_bars(self[:top]._records, self.columns, self.threshold, axes)
 
 
+def _text(cell: object) -> str:
+    return f"{cell:,.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
+
+
+def one_line(cell: object) -> str:
+    """Return a cell, which may come from a device, as one short line without control characters."""
+    text = "".join(
+        each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in _text(cell)
+    )
+    return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
+
+
 def _html_cell(cell: object) -> str:
     """Return the text of a cell, which may come from a device, as HTML."""
-    return escape(f"{cell:,.6g}" if isinstance(cell, float) else "" if cell is None else str(cell))
+    return escape(_text(cell))
 
 
 def _plain(cell: object) -> object:

@@ -22,7 +22,7 @@ from protocol.quantiles.distribution import Distribution
 from protocol.study_state import StudyState
 from server.api.answers.distributions import query_results
 from server.db.store import Store
-from server.pages.charts import (
+from server.pages.drawing import (
     Bar,
     Bars,
     Chart,

@@ -13,7 +13,7 @@ from protocol.rate_changes import RateHistory
 from server.api.answers.changes import compared_studies, item_changes, rate_history, round_rates
 from server.api.common import StudyId
 from server.errors import ProblemError
-from server.pages.charts import Sparkline, rate_sparkline
+from server.pages.drawing import Sparkline, rate_sparkline
 from server.pages.page_requests import page_router
 from server.pages.rendering import render
 from server.principals import Permission

@@ -1,5 +1,5 @@
 /* Pages with scripts: an event notifies a page that something changed, the page fetches its live
-   part again, and it draws charts and countdowns. Without this script pages are complete but static.
+   part again, and it updates countdowns. Without this script pages are complete but static.
 
    One event stream notifies the page *that* a study changed; htmx fetches the live part, at most
    once a second. If either fails, the page shows this and retries until the server is back. */
@@ -64,7 +64,6 @@
   function onSwap() {
     connectionStatus.textContent = "";
     restoreDetails();
-    drawCharts();
     startCountdowns();
     follow();
     const { every } = liveSource();
@@ -100,7 +99,6 @@
   }
   document.addEventListener("toggle", ({ target }) => {
     if (target.id) isOpen.set(target.id, target.open);
-    if (target.open) drawCharts(); // a chart that is folded away has no width
   }, true);
 
   function restoreDetails() {
@@ -161,96 +159,34 @@
     }
   }, 500);
 
-  // -- charts -------------------------------------------------------------------------------
-  const drawnPlots = new WeakMap();
-  const darkScheme = matchMedia("(prefers-color-scheme: dark)");
-  const HEIGHT = 218;
+  // -- charts: all with the same axis show their values at the pointer --------------------------
+  const charts = (axis) => [...document.querySelectorAll("[data-cursor]")]
+    .map((figure) => ({ figure, data: JSON.parse(figure.dataset.cursor) }))
+    .filter(({ data }) => axis === undefined || data.axis === axis);
 
-  function formatNumber(value) {
-    const size = Math.abs(value);
-    if (size >= 1e6) return `${+(value / 1e6).toPrecision(3)}M`;
-    if (size >= 1e4) return `${+(value / 1e3).toPrecision(3)}k`;
-    return `${+value.toPrecision(4)}`;
-  }
-
-  function options(data, width) {
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
-    const lines = ["--accent", "--line-2", "--line-3", "--line-4", "--line-5"].map(colour);
-    const axis = {
-      stroke: colour("--soft"),
-      grid: { stroke: colour("--rule"), width: 1 },
-      ticks: { show: false },
-      font: "12px system-ui, sans-serif",
-    };
-    const title = (label) => ({ label, labelSize: 18, labelFont: "12px system-ui, sans-serif", labelGap: 0 });
-    const isRounds = data.xLabel === "round";
-    const largest = Math.max(...data.series.flatMap((line) => line.values.map((value) => value ?? 0)));
-    const isLog = data.scale === "log" && largest > 30;
-    const showLatest = (plot) => { // without a cursor, the legend shows the last values
-      if (plot.cursor.idx == null) plot.setLegend({ idx: data.x.length - 1 });
-    };
-    let nextLine = 0;
-    const series = data.series.map((line) => {
-      const isPlain = line.style === "line";
-      const stroke = isPlain ? lines[nextLine++ % lines.length] : colour("--soft");
-      return {
-        label: line.label,
-        stroke,
-        width: line.style === "band" ? 0.5 : isPlain ? 2 : 1.25,
-        dash: line.style === "bound" ? [5, 4] : undefined,
-        points: { show: isPlain && isRounds && data.x.length < 40, size: 5, fill: stroke },
-        value: (_, value) => (value == null ? "–" : formatNumber(value)),
-      };
+  function showValues({ figure, data }, x) {
+    const index = x === undefined ? data.x.length - 1 : data.x.indexOf(x);
+    const isShown = x !== undefined && index >= 0;
+    figure.querySelector(".cursor").setAttribute("d", `M${isShown ? data.at[index] : -9} 0V100`);
+    figure.querySelector("output").textContent = isShown ? data.x[index].toLocaleString("en") : "";
+    figure.querySelectorAll(".legend strong").forEach((value, line) => {
+      value.textContent = data.texts[line][index] ?? "–";
     });
-    const edges = data.series.flatMap((line, index) => (line.style === "band" ? [index + 1] : []));
-    const integers = (_, splits) => splits.map((at) => (Number.isInteger(at) ? at : ""));
-    return {
-      width,
-      height: HEIGHT,
-      scales: {
-        x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) },
-        y: {
-          distr: isLog ? 3 : 1,
-          range: data.scale === "share" ? [0, 1]
-            : isLog ? (_, low, high) => [Math.min(1, low), Math.max(10, high * 1.5)]
-            : (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.08],
-        },
-      },
-      axes: [
-        { ...axis, ...title(data.xLabel), size: 30, ...(isRounds ? { values: integers } : {}) },
-        { ...axis, ...title(data.yLabel), size: 52, values: (_, splits) => splits.map((at) => (at == null ? "" : formatNumber(at))) },
-      ],
-      bands: edges.length === 2
-        ? [{ series: [edges[1], edges[0]], fill: `color-mix(in srgb, ${colour("--accent")} 18%, transparent)` }]
-        : [],
-      series: [{ label: data.xLabel, value: (_, value) => (value == null ? "–" : formatNumber(value)) }, ...series],
-      legend: { show: true, live: true },
-      hooks: { ready: [showLatest], setCursor: [showLatest] },
-      cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-    };
   }
 
-  function drawCharts() {
-    for (const figure of document.querySelectorAll("[data-chart]")) {
-      const plot = figure.querySelector(".plot");
-      const width = Math.floor(plot.clientWidth);
-      const key = `${figure.dataset.chart} ${darkScheme.matches} ${width}`;
-      const drawn = drawnPlots.get(plot);
-      if (drawn?.key === key || !width) continue;
-      drawn?.plot.destroy();
-      const data = JSON.parse(figure.dataset.chart);
-      const rows = [data.x, ...data.series.map((line) => line.values)];
-      drawnPlots.set(plot, { key, plot: new uPlot(options(data, width), rows, plot) });
-    }
-  }
-
-  let resizeTimer = null;
-  addEventListener("resize", () => {
-    clearTimeout(resizeTimer);
-    resizeTimer = setTimeout(drawCharts, 150);
+  document.addEventListener("pointermove", ({ target, clientX }) => {
+    const lines = target.closest?.(".lines");
+    if (!lines) return;
+    const { left, width } = lines.getBoundingClientRect();
+    const { axis, x, at } = JSON.parse(lines.closest("[data-cursor]").dataset.cursor);
+    const distances = at.map((place) => Math.abs(place - 100 * (clientX - left) / width));
+    const nearest = x[distances.indexOf(Math.min(...distances))];
+    for (const chart of charts(axis)) showValues(chart, nearest);
   });
-  darkScheme.addEventListener("change", drawCharts);
+  document.addEventListener("pointerout", ({ target, relatedTarget }) => {
+    if (!target.closest?.(".lines") || relatedTarget?.closest?.(".lines")) return;
+    for (const chart of charts()) showValues(chart);
+  });
 
   if (main.hasAttribute("hx-get")) onSwap();
 })();

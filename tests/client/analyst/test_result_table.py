@@ -44,8 +44,19 @@ def test_a_table_is_a_sequence_of_its_rows() -> None:
     assert (len(TABLE), TABLE[-1], list(TABLE[1:])) == (3, ROWS[2], ROWS[1:])
     assert TABLE == ResultTable(ROWS, COLUMNS) != TABLE[1:]
     assert len({TABLE, ResultTable(ROWS, COLUMNS)}) == 1
-    assert repr(TABLE).splitlines() == [repr(row) for row in ROWS]
     assert repr(TABLE[:0]) == "no rows"
+
+
+def test_a_table_prints_as_aligned_text_without_control_characters() -> None:
+    lines = str(items("a\x1b[2J\n", "b" * 60)).splitlines()
+    assert lines == [
+        f"item{' ' * 28}  estimate  low  high",
+        f"a\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}{' ' * 26}        30   28    33",
+        f"{'b' * 31}…        29   27    32",
+    ]
+    many = ResultTable(ROWS * 50, COLUMNS)
+    assert str(many).splitlines()[-1] == "50 more rows"
+    assert len(str(many).splitlines()) == 102
 
 
 def test_a_table_becomes_a_data_frame_with_a_row_each() -> None:

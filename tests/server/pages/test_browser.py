@@ -101,7 +101,7 @@ def photograph(browser: Browser, url: str, paths: dict[str, str]) -> list[str]:
         for name, path in paths.items():
             page.goto(url + path)
             if name == "study":
-                page.locator(".plot canvas").first.wait_for()
+                page.locator(".plot .lines").first.wait_for()
             problems += [f"{name} {width} {scheme}: {fault}" for fault in faults(page)]
             page.screenshot(path=SHOTS / f"{name}-{width}-{scheme}.png", full_page=True)
         context.close()
@@ -214,6 +214,21 @@ def check_answer(page: Page, url: str, study: str) -> None:
         assert [row["item"] for row in csv.DictReader(file)] == [item for item, _ in items]
 
 
+def check_cursor(page: Page) -> None:
+    """Check that the pointer over one chart shows the values of its round in the others, too."""
+    page.locator("#size-charts summary").click()
+    lines = page.locator(".chart .lines").first
+    lines.scroll_into_view_if_needed()
+    lines.hover(position={"x": 2, "y": 20})
+    outputs = page.locator(".chart output")
+    assert outputs.count() > 1
+    for output in outputs.all():
+        expect(output).to_have_text("1")
+    page.locator("h1").hover()
+    expect(outputs.first).to_be_empty()
+    page.locator("#size-charts summary").click()
+
+
 def test_a_study_is_created_watched_live_and_read(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +273,7 @@ def test_a_study_is_created_watched_live_and_read(
         play(server.url, view, fleet, 1)
         expect(page.locator(".head .state").first).to_have_text("finished", timeout=PATIENCE)
         expect(page.locator("svg.spark").first).to_be_visible(timeout=PATIENCE)
+        check_cursor(page)
         assert page.evaluate("window.sameAsBefore")
 
         check_answer(page, server.url, study)

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from server.pages.static_files import assets, url_of
+from server.pages.rendering import assets, url_of
 from tests.server.harness import Served
 
 VENDORED = files("server.pages") / "static" / "vendored"
@@ -29,7 +29,7 @@ def test_every_vendored_file_has_an_entry() -> None:
 
 
 def test_all_that_pages_load_is_small() -> None:
-    assert sum(len(asset.body) for asset in assets().values()) < 125_000
+    assert sum(len(asset.body) for asset in assets().values()) < 75_000
 
 
 async def test_browsers_cache_an_asset_forever_under_its_address(served: Served) -> None:
@@ -45,7 +45,7 @@ async def test_browsers_cache_an_asset_forever_under_its_address(served: Served)
 async def test_no_other_file_is_served(served: Served) -> None:
     for name in (
         "vendored.toml",
-        "LICENSE.uplot.txt",
+        "LICENSE.htmx.txt",
         "..%2Frendering.py",
         "%2Fetc%2Fpasswd",
         "none.js",

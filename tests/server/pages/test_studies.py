@@ -22,7 +22,7 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 )
 from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
-from server.pages.charts import Bar, Bars, estimate_bars
+from server.pages.drawing import Bar, Bars, estimate_bars
 from server.pages.estimate_histories import EstimateHistory
 from server.pages.rounds import round_progress
 from tests.server.harness import Served, histogram_request, play, study_request, together
