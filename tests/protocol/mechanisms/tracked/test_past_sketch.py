@@ -164,3 +164,23 @@ def test_after_a_round_without_a_sum_the_sketch_is_as_before() -> None:
     following = MECHANISM.next_plan(plan, None, state, random.Random(1))
     assert following.past_sketch == plan.past_sketch
     TrackedPlan.model_validate(following.model_dump())
+
+
+def test_falling_rates_have_the_errors_of_their_early_rounds() -> None:
+    """Their mean rate has half the variance of their first round, in which they are sampled.
+
+    Over seeds, the rms error has mean 1.03 and deviation 0.03; five deviations are allowed.
+    """
+    blocks, exposure = 30, 0.07
+    rng = np.random.default_rng(1)
+    devices = np.full(blocks, 10_000.0)
+    fall = 2 * (1 - (np.arange(blocks) + 0.5) / blocks)
+    counts = rng.poisson(10 ** rng.uniform(0.4, 1.5, (600, 1)) * fall)
+    seen = counts.astype(np.float64)
+    seen[:, 0] = rng.binomial(counts[:, 0], exposure)
+    exposed = np.broadcast_to(devices, counts.shape).copy()
+    exposed[:, 0] *= exposure
+    history = History(seen, exposed, devices)
+    levels = estimate_levels(DOMAIN, StudyState(), history, Drift(0.0, 1.0, {}, 1 / 15))
+    errors = (levels.totals - counts.sum(axis=1)) / np.sqrt(levels.variances)
+    assert np.sqrt((errors**2).mean()) == pytest.approx(1.03, abs=0.15)
