@@ -9,6 +9,8 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
+import blindtally
+from tools import docs_reference
 from tools.docs_hooks import ADDED_PAGES, notebook_markdown
 
 ROOT = Path(__file__).parents[1]
@@ -43,10 +45,19 @@ def test_the_site_has_each_page_and_loads_nothing_from_elsewhere(tmp_path: Path)
     assert 'src="dashboard.png"' in start
     assert 'href="sdk.html#take-part"' in start
     assert 'href="first-study.html"' in start
+    assert "--threshold" in (site / "reference-commands.html").read_text()
+    assert "heavy-hitters" in (site / "reference-http.html").read_text()
+    python = (site / "reference-python.html").read_text()
+    headings = set(re.findall(r"<h2[^>]*>(?:<[^>]*>|\s)*(\w+)", python))
+    assert headings >= set(blindtally.__all__)
     assert "keyboard_words.py" in (site / "examples.html").read_text()
 
 
-def test_broken_links_and_anchors_stop_the_build(tmp_path: Path) -> None:
+def test_broken_links_and_anchors_stop_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = dict.fromkeys(docs_reference.reference_pages(), "# Short\n")
+    monkeypatch.setattr(docs_reference, "reference_pages", lambda: pages)
     docs = tmp_path / "docs"
     shutil.copytree(ROOT / "docs", docs)
     with (docs / "access.md").open("a") as page:

@@ -3,6 +3,7 @@
 The Markdown files are written for a reader of the repository. The site has the same pages: the
 README, the page of examples and the notebook become pages too, and links to any of them
 are rewritten. A link to a file that the site does not have, such as a program, becomes its text.
+Reference pages are made from the program.
 """
 
 import json
@@ -14,6 +15,8 @@ from typing import Any, Final
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from tools.docs_reference import reference_pages
 
 ROOT: Final = Path(__file__).parents[1]
 ADDED_PAGES: Final = {  # source in the repository, and its page
@@ -35,6 +38,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in ADDED_PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         content = notebook_markdown(json.loads(text)) if source.endswith(".ipynb") else text
+        files.append(File.generated(config, page, content=content))
+    for page, content in reference_pages().items():
         files.append(File.generated(config, page, content=content))
     if notebook := files.get_file_from_path("first-study.ipynb"):
         files.remove(notebook)

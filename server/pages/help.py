@@ -31,10 +31,10 @@ async def show_api(request: Request) -> Response:
     """Show the operations by subject, and the documents that they take and return."""
     document = request.app.openapi()
     subjects: dict[str, list[Operation]] = {}
-    for subject, operation in _operations(document["paths"]):
+    for subject, operation in operations_of(document["paths"]):
         subjects.setdefault(subject, []).append(operation)
     schemas = {
-        name: (schema.get("description", ""), _fields(schema))
+        name: (schema.get("description", ""), fields_of(schema))
         for name, schema in sorted(document["components"]["schemas"].items())
     }
     return render(
@@ -46,7 +46,7 @@ async def show_api(request: Request) -> Response:
     )
 
 
-def _operations(paths: Schema) -> Iterator[tuple[str, Operation]]:
+def operations_of(paths: Schema) -> Iterator[tuple[str, Operation]]:
     """Yield each operation with its subject."""
     for path, methods in paths.items():
         for method, operation in methods.items():
@@ -77,7 +77,7 @@ def _content_name(body: Schema) -> str:
     return ""
 
 
-def _fields(schema: Schema) -> list[tuple[str, str, str]]:
+def fields_of(schema: Schema) -> list[tuple[str, str, str]]:
     """Return name, type and description of each field of a document."""
     required = schema.get("required", ())
     return [
