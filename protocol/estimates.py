@@ -57,6 +57,7 @@ class ListQuality(PublicModel):
     estimated number of tokens of all items, of which `unlisted_share` belong to items that are not
     listed.
     `distinct_items` is a lower bound: there may be more items that are too rare for an estimate.
+    `tokens` and `distinct_items` leave out what few devices hold (`Question.least_total`).
     """
 
     expected_precision: float

@@ -177,6 +177,11 @@ class Question(PublicModel):
         copies = min(self.contribution, max(1.0, self.threshold // DEFAULT_MIN_THRESHOLD))
         return min(self.threshold, DEFAULT_MIN_THRESHOLD * copies)
 
+    @property
+    def least_total(self) -> float:
+        """Return a total of several items that four devices do not reach with all of theirs."""
+        return min(self.threshold, DEFAULT_MIN_THRESHOLD) * self.contribution
+
     def canonical(self, item: str) -> str | None:
         """Return the form of `item` that a device counts; None if it is outside the domain."""
         return self.domain.canonical(item)

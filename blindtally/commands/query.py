@@ -80,7 +80,7 @@ def query(
     """
     from blindtally.console.service_connection import open_analyst
     from protocol.mechanisms.number_sums import NumberSums
-    from protocol.mechanisms.segment_estimates import segments_of
+    from protocol.mechanisms.sampled_counts import segments_of
 
     is_default = not (quantile or rank or within or prefix or cdf)
     options: dict[str, Any] = {"estimator": estimator, "beta": beta}

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from protocol.api.messages import HeavyHitter
 from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain
-from protocol.mechanisms.segment_estimates import SegmentTotal, segments_of
+from protocol.mechanisms.sampled_counts import segments_of
+from protocol.mechanisms.segment_estimates import SegmentTotal
 from protocol.public_model import PublicModel
 
 

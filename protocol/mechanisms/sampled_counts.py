@@ -16,6 +16,12 @@ the tokens that a sampled one stands for, the error of the total has the varianc
     x  sum of (a^2 e - 2 a e + n)
 
 **Heavy hitters** are chosen by their posterior probability (`SampledCounts`).
+
+**Totals** of items that are not listed are shown only if four devices with all of their items do
+not reach them (`Question.least_total`), in the rounds that were read. This holds for a segment, and
+for all items that are neither listed nor in a shown segment: otherwise the difference between the
+total of all items and those that are shown would be the count of a few devices. The same is true of
+the numbers of different items.
 """
 
 import math
@@ -25,6 +31,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.domains.base import BaseDomain
 from protocol.empirical_bayes import decision_threshold, posterior
 from protocol.estimates import (
     COUNT_COLUMN,
@@ -34,9 +41,9 @@ from protocol.estimates import (
     estimates_of_rows,
     flags,
 )
-from protocol.mechanism import SumMechanism
-from protocol.numerics.arrays import Floats
-from protocol.question_and_plan import P, Plan, SumQuestion
+from protocol.mechanism import Answer, SumMechanism
+from protocol.numerics.arrays import Flags, Floats, Indices
+from protocol.question_and_plan import P, Plan, Question, SumQuestion
 from protocol.rate_changes import RateHistory
 from protocol.study_state import StudyState, all_devices, block_ends, block_of
 
@@ -130,6 +137,37 @@ def round_count_history(plan: Plan, state: StudyState, items: Sequence[str]) -> 
     return RateHistory(tokens, shared, devices[:last], block_ends(plan.rounds)[:last])
 
 
+def segments_of(domain: BaseDomain) -> tuple[str, ...]:
+    """Return the segments of `domain` in the order of its list; empty if it has none."""
+    segments: tuple[str, ...] = getattr(domain, "segments", ())
+    return segments
+
+
+def shown_segments(question: Question, state: StudyState) -> tuple[Indices, Flags]:
+    """Return the segment of each item of `state`, and for each segment whether its total is shown.
+
+    The rounds that were read must have counted it among five devices or more: in those that were
+    not read, it is only assumed to be as frequent.
+    """
+    rows = {segment: row for row, segment in enumerate(segments_of(question.domain))}
+    names = [question.domain.segment_of(item) or "" for item in state.items]
+    places: Indices = np.array([rows[name] for name in names], np.int64)
+    counts = np.bincount(places, state.column(COUNT_COLUMN), len(rows))
+    is_shown: Flags = counts >= max(question.threshold, question.least_total)
+    return places, is_shown
+
+
+def shown_distinct(question: Question, answer: Answer) -> float:
+    """Return the number of different items of a round that was read, as far as it is shown.
+
+    Items that are rare in the round count only if together they are of five devices or more.
+    """
+    rare = [each.count for each in answer.estimates if 0 < each.count < question.least_counted]
+    if not answer.decoded or sum(rare) >= question.least_total:
+        return answer.distinct
+    return max(0.0, answer.distinct - len(rare))
+
+
 class SampledCounts(SumMechanism[SumQ, P]):
     """Base of mechanisms whose totals are sampled counts.
 
@@ -155,7 +193,10 @@ class SampledCounts(SumMechanism[SumQ, P]):
         rows = np.flatnonzero(is_listed)
         means = np.minimum(result.means, question.largest_count(all_devices(state)))
         listed = estimates_of_rows(state, rows, means, result.variances, result.heavy)
-        tokens, token_variances = self.totals(state)
+        is_summed = self._is_summed(question, state, is_listed)
+        if not is_summed.any():  # as without any item
+            return FinalAnswer(())
+        tokens, token_variances = (column[is_summed] for column in self.totals(state))
         total = max(1.0, float(tokens.sum()))
         correct = float(result.heavy[rows].sum())
         missed = float(result.heavy[~is_listed].sum()) + result.unknown_heavy
@@ -166,9 +207,18 @@ class SampledCounts(SumMechanism[SumQ, P]):
             tokens=total,
             tokens_standard_error=math.sqrt(float(token_variances.sum())),
             unlisted_share=min(1.0, max(0.0, 1 - float(means[rows].sum()) / total)),
-            distinct_items=len(counts) + result.unknown_items,
+            distinct_items=int(is_summed.sum()) + result.unknown_items,
         )
         return FinalAnswer(tuple(listed), quality)
+
+    def _is_summed(self, question: SumQ, state: StudyState, is_listed: Flags) -> Flags:
+        """Return the items that count for the totals of all items, without those of few devices."""
+        is_shown = is_listed.copy()
+        if segments_of(question.domain) and self.remembers_all(state):
+            places, segments = shown_segments(question, state)
+            is_shown |= segments[places]
+        rest = float(state.column(COUNT_COLUMN)[~is_shown].sum())
+        return is_shown if rest < question.least_total else np.ones_like(is_shown)
 
     def estimates_quality(self, question: SumQ) -> bool:
         del question

@@ -8,20 +8,19 @@ segments, with the total U of the others, varies by
     var p  ~  (U^2 var T + T^2 var U) / (T + U)^4
 
 A total below the threshold is not shown, as the count of an item is not, nor one that four devices
-with all of their items could have. Shares are those among the shown segments: otherwise the
-difference from all would show the others.
+with all of their items could have (`sampled_counts.py`). Shares are those among the shown segments:
+otherwise the difference from all would show the others.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.domains.base import BaseDomain
 from protocol.estimates import CONFIDENCE_LEVEL, totals_of_all_rounds
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion
+from protocol.mechanisms.sampled_counts import segments_of, shown_segments
 from protocol.numerics import special
-from protocol.numerics.arrays import Floats, Indices
-from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
+from protocol.numerics.arrays import Floats
 from protocol.study_state import StudyState
 
 
@@ -42,12 +41,6 @@ class SegmentTotal:
     share: BoundedNumber
 
 
-def segments_of(domain: BaseDomain) -> tuple[str, ...]:
-    """Return the segments of `domain` in the order of its list; empty if it has none."""
-    segments: tuple[str, ...] = getattr(domain, "segments", ())
-    return segments
-
-
 def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, SegmentTotal]:
     """Return the total of each segment that reaches the threshold of `question`, of many devices.
 
@@ -56,15 +49,13 @@ def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, Segmen
     mechanism, segments = MECHANISMS[question.mechanism], segments_of(question.domain)
     if not segments or not mechanism.remembers_all(state):
         return {}
-    rows = {segment: row for row, segment in enumerate(segments)}
-    places = [rows[question.domain.segment_of(item) or ""] for item in state.items]
-    groups = np.array(places, np.int64)
+    places, is_shown = shown_segments(question, state)
     # The variances of the samples themselves: rates over all rounds are for the items one by one.
-    state_totals = totals_of_all_rounds(state)
-    counts, variances = (_sums(groups, column, len(segments)) for column in state_totals)
-    devices = min(question.threshold, DEFAULT_MIN_THRESHOLD)
-    least = max(question.threshold, devices * question.contribution)
-    shown = np.flatnonzero(counts >= least)
+    counts, variances = (
+        np.bincount(places, column, len(segments)).astype(np.float64)
+        for column in totals_of_all_rounds(state)
+    )
+    shown = np.flatnonzero(is_shown)
     counts, variances = counts[shown], variances[shown]
     low, high = mechanism.confidence_interval(counts, variances)
     shares, errors = _shares(counts, variances)
@@ -75,12 +66,6 @@ def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, Segmen
         segments[row]: SegmentTotal(BoundedNumber(*numbers[:3]), BoundedNumber(*numbers[3:]))
         for row, *numbers in zip(*columns, strict=True)
     }
-
-
-def _sums(groups: Indices, numbers: Floats, count: int) -> Floats:
-    sums = np.zeros(count)
-    np.add.at(sums, groups, numbers)
-    return sums
 
 
 def _shares(counts: Floats, variances: Floats) -> tuple[Floats, Floats]:

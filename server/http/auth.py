@@ -7,6 +7,7 @@ browser carry no credential.
 """
 
 import re
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
 from typing import Final
@@ -23,6 +24,7 @@ from protocol.api.credentials import SESSION_PREFIX, bearer_secret, secret_diges
 from protocol.api.messages import ProblemType
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.errors import ProblemError
+from server.http.request_bodies import header
 from server.principals import ANONYMOUS, Principal
 from server.settings import Settings
 
@@ -45,6 +47,7 @@ _MAX_AUDITED_REFUSALS = 600  # per minute and process: about 100 MB a day
 _FAILURE_BITS, _JOIN_BITS = 48, 64
 _MISSING: Final = "an API key or a device's credential is required in Authorization: Bearer"
 _INVALID: Final = "the API key or the credential is unknown, expired or revoked"
+_OTHER_NAME: Final = "an open service is for this machine: use http://localhost or its address"
 _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
 
 
@@ -125,9 +128,12 @@ class Authenticator:
         Routes that check credentials and tokens themselves get the anonymous principal.
 
         Raises:
-            ProblemError: if it has no valid credential, or too many requests came from it.
+            ProblemError: if it has no valid credential, or too many requests came from it; if the
+                service is open, a request to a name that another site may have.
         """
         if self.is_open:
+            if _may_name_a_site(header(scope, b"host") or ""):
+                raise ProblemError(ProblemType.FORBIDDEN, _OTHER_NAME)
             return ANONYMOUS
         secret = _bearer_secret(scope)
         self.check_address(client_address(scope), secret)
@@ -195,6 +201,22 @@ def is_public(path: str) -> bool:
 def is_page(path: str) -> bool:
     """Return whether the path is a page for people, and not the API."""
     return _PAGE_PATHS.fullmatch(path) is not None
+
+
+@lru_cache(64)
+def _may_name_a_site(host: str) -> bool:
+    """Return whether a site on the internet can have this host name.
+
+    A site can let its own name lead to this machine, and so read an open service through the
+    browser of a visitor ("DNS rebinding"). It cannot do so by an address or a name without a dot.
+    """
+    name, _, port = host.rpartition(":")
+    name = name if port.isdecimal() else host
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return "." in name and not name.endswith(".localhost")
+    return False
 
 
 def _bearer_secret(scope: Scope) -> str | None:

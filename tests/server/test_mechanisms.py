@@ -54,3 +54,18 @@ async def test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key(served
     shown = await served.client.get(f"/studies/{study}")
     assert "The estimates rest on the 1 of 2 rounds" in shown.text
     assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
+
+
+async def test_a_round_does_not_show_that_one_device_holds_an_item(served: Served) -> None:
+    domain = {"kind": "listed", "items": ["rare", "nobody has it"]}
+    asked = {"mechanism": "adaptive-iblt", "threshold": 5, "contribution": 1, "words": 600}
+    study = await served.create(question=asked | {"domain": domain}, rounds=2)
+    for number, holders, distinct in ((1, 1, 0.0), (2, 5, 1.0)):
+        devices = await served.join(study, 6, number - 1)
+        for place, device in enumerate(devices):
+            device.histogram = {"rare": 1} if place < holders else {}
+        await together(devices, *STEPS)
+        view = await served.until_closed(study, number)
+        assert (view.state, view.distinct) == ("decoded", distinct)
+        page = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
+        assert (page["quality"] is None) == (number == 1)

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Query
 
 from protocol.api.messages import StudyView
 from protocol.api.segments import SegmentSummaries, SegmentSummary, summarise_segments
-from protocol.mechanisms.segment_estimates import segment_totals, segments_of
+from protocol.mechanisms.sampled_counts import segments_of
+from protocol.mechanisms.segment_estimates import segment_totals
 from server.api.common import StudyId, problem_responses
 from server.api.dependencies import require
 from server.errors import malformed

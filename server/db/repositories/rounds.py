@@ -12,7 +12,8 @@ from protocol.api.messages import CohortView, ProblemType, RoundState, RoundView
 from protocol.api.phases import MessageKind, Phase
 from protocol.estimates import Estimate, ListQuality
 from protocol.mechanism import Answer
-from protocol.mechanisms.registry import AnyPlan, parse_plan
+from protocol.mechanisms.registry import QUALITY_MECHANISMS, AnyPlan, parse_plan
+from protocol.mechanisms.sampled_counts import shown_distinct
 from protocol.question_and_plan import Plan, Terms
 from server.db.channels import notify_on_commit, study_channel
 from server.db.database import Repository, read_transaction, write_transaction
@@ -167,10 +168,11 @@ class RoundRepository(Repository):
 
     def _close(self, session: Session, study: str, number: int, outcome: ClosedRound) -> bool:
         answer = outcome.answer
+        plan = parse_plan(session.get_one(RoundRow, (study, number)).plan)
         values = {
             "state": outcome.state,
             "participants": outcome.participants,
-            "distinct": None if answer is None else answer.distinct,
+            "distinct": None if answer is None else _shown_distinct(plan, answer),
             "closed": self.database.now(session),
         }
         running = (RoundRow.study == study, RoundRow.number == number, RoundRow.state == "running")
@@ -184,7 +186,6 @@ class RoundRepository(Repository):
             .where(*of_round, excluded)
             .values(failure=_EXCLUDED_REASON, poisoned=True)
         )
-        plan = parse_plan(session.get_one(RoundRow, (study, number)).plan)
         if plan.question.discards_sums:
             session.execute(update(CohortRow).where(*of_round).values(sum=None))
         if answer is not None:
@@ -205,6 +206,12 @@ class RoundRepository(Repository):
             "heavy_hitters": None if outcome.answer is None else len(outcome.heavy_hitters),
         }
         record_event(session, plan.study, EventKind.ROUND_CLOSED, now, **facts)
+
+
+def _shown_distinct(plan: AnyPlan, answer: Answer) -> float:
+    """Return the number of different items in a round, without those of a few devices."""
+    is_sampled = plan.mechanism in QUALITY_MECHANISMS
+    return shown_distinct(plan.question, answer) if is_sampled else answer.distinct
 
 
 def _round_views(session: Session, rows: Sequence[RoundRow]) -> tuple[RoundView, ...]:

@@ -7,11 +7,17 @@ import pytest
 
 from protocol.domains.strings import Listed
 from protocol.estimates import Estimate, add_estimates, totals_of_all_rounds
+from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan, AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS
-from protocol.mechanisms.sampled_counts import capped_totals, record_round_counts
+from protocol.mechanisms.sampled_counts import (
+    capped_totals,
+    record_round_counts,
+    shown_distinct,
+)
 from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE, StudyState, add_devices
+from tests.protocol.chance import seeded
 
 _DEVICES, _ITEMS = 10_000, tuple(f"item{number}" for number in range(400))
 
@@ -76,3 +82,33 @@ def test_a_study_without_all_rounds_has_no_capped_totals() -> None:
     state, _ = _study([10, 10], seed=3)
     assert capped_totals(add_devices(state, 10, is_read=True)) is None
     assert capped_totals(EMPTY_STATE) is None
+
+
+@pytest.mark.parametrize("holders", [0, 1, 4, 5, 6])
+def test_totals_of_a_small_domain_do_not_show_one_device(holders: int) -> None:
+    """Nothing is listed, so an analyst learns nothing of the items of fewer than five devices."""
+    domain = Listed(items=("rare", "rarer"))
+    question = AdaptiveIbltQuestion(threshold=6, contribution=1, words=600, domain=domain)
+    mechanism, terms = SUM_MECHANISMS["adaptive-iblt"], Terms(cohort_size=100, minimum=3)
+    plan = mechanism.first_plan(question, terms, "study", 1, Random(1))
+    held = [{"rare": 1} for _ in range(holders)]
+    answer = mechanism.decode(plan, mechanism.encode_sum(plan, held, seeded(1)), 100, EMPTY_STATE)
+    quality = mechanism.final_answer(question, answer.state).quality
+    assert shown_distinct(question, answer) == (holders >= 5)
+    if holders < 5:
+        assert quality is None
+    else:
+        assert quality is not None
+        assert (quality.tokens, round(quality.distinct_items)) == (holders, 1)
+
+
+def test_a_rare_item_is_not_counted_next_to_common_ones() -> None:
+    question = AdaptiveIbltQuestion(
+        threshold=50, contribution=2, words=600, domain=Listed(items=_ITEMS)
+    )
+    common = [Estimate("item1", 60, 0), Estimate("item2", 20, 0)]
+    rare = [Estimate(f"item{number}", 3, 0) for number in range(3, 7)]  # 10 make five devices
+    assert shown_distinct(question, Answer(True, 2, tuple(common))) == 2
+    assert shown_distinct(question, Answer(True, 5, (*common, *rare[:3]))) == 2
+    assert shown_distinct(question, Answer(True, 6, (*common, *rare))) == 6
+    assert shown_distinct(question, Answer(False, 70)) == 70

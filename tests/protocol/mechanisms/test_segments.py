@@ -127,3 +127,40 @@ def test_no_total_is_of_fewer_devices_than_reach_a_threshold(mechanism: str) -> 
     assert set(segment_totals(question, run(question, [*crowd, alone], 1, 1))) == {"north", "south"}
     five = [{f"west:{n}{number}": 1 for number in range(13)} for n in range(5)]
     assert "west" in segment_totals(question, run(question, [*crowd, *five], 1, 1))
+
+
+def test_rounds_that_were_not_read_do_not_show_the_total_of_one_device() -> None:
+    """Five of six rounds could not be read, so one device is estimated as six."""
+    domain = Product(segments=SEGMENTS, inner=Alphabet(characters="abcdefgh", length=4))
+    question = asked("subsampled-iblt", domain, threshold=5, words=150, t=1)
+    rng = Random(1)
+    full = [f"north:{''.join(rng.choices('abcdefgh', k=4))}" for _ in range(500)]
+    first = ["north:aaaa"] * 98 + ["west:aaaa", "south:aaaa"]
+    held = [first, *(full[start::5] for start in range(5))]
+    mechanism, state = SUM_MECHANISMS[question.mechanism], EMPTY_STATE
+    parts = [[[{item: 1} for item in items]] for items in held]
+    terms, decoded = Terms(cohort_size=100, minimum=3), 0
+    for outcome in run_study(mechanism, question, terms, parts, rng, planned=6):
+        assert outcome.answer is not None
+        state, decoded = outcome.study_state, decoded + outcome.answer.decoded
+    assert decoded == 1
+    totals = segment_totals(question, state)
+    assert set(totals) == {"north"}
+    quality = mechanism.final_answer(question, state).quality
+    assert quality is not None
+    assert quality.tokens == totals["north"].total.value  # so that no difference shows the others
+
+
+@pytest.mark.parametrize("mechanism", ["adaptive-iblt", "subsampled-iblt", "tracked"])
+def test_the_total_of_all_items_does_not_show_a_segment_of_few_devices(mechanism: str) -> None:
+    question = asked(mechanism, DOMAINS["text"], threshold=5, contribution=2, words=6000)
+    crowd = [{f"{SEGMENTS[n % 2]}:{WORDS[n % 6]}": 1} for n in range(160)]
+    for devices, shown in ((1, 160), (4, 160), (10, 170)):
+        few = [{f"west:{number}": 1} for number in range(devices)]
+        state = run(question, [*crowd, *few], 1, 1)
+        quality = SUM_MECHANISMS[mechanism].final_answer(question, state).quality
+        assert quality is not None
+        assert quality.tokens == shown
+        assert round(quality.distinct_items) == 6 + shown - 160
+        listed = sum(each.total.value for each in segment_totals(question, state).values())
+        assert listed == shown

@@ -310,3 +310,33 @@ async def test_a_given_key_and_token_are_stored_once(closed: Served) -> None:
     answer = await closed.client.get("/v1/audit", headers=showing(key))
     assert {entry["action"] for entry in answer.json()["entries"]} == {"create key", "create token"}
     await enrolled(closed, token, Identity.generate(Random(1)))
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8000", 200),
+        ("demo.localhost:8000", 200),
+        ("test", 200),
+        ("evil.example", 403),
+        ("evil.example:8000", 403),
+        ("127.0.0.1.evil.example:8000", 403),
+        ("localhost.evil.example", 403),
+    ],
+)
+async def test_a_site_whose_name_leads_to_this_machine_reads_no_open_service(
+    serve: Serve, sqlite_url: str, host: str, status: int
+) -> None:
+    """A browser sends the name of the site in Host and Origin, also after "DNS rebinding"."""
+    head = {"host": host, "origin": f"http://{host}"}
+    async with serve(sqlite_url, open=True) as served:
+        for path in ("/v1/studies", "/"):
+            answer = await served.client.get(path, headers=head)
+            assert answer.status_code == status
+    if status == 403:
+        async with serve(sqlite_url, open=False) as closed:  # its names are its operator's
+            key = await keyed(closed)
+            answer = await closed.client.get("/v1/studies", headers=head | key)
+            assert answer.status_code == 200
