@@ -1,6 +1,6 @@
 """Principals, the authenticated senders of requests, and their permissions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -21,11 +21,15 @@ SCOPES: Final = (Permission.READ, Permission.WRITE, Permission.OPERATE, Permissi
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Owner of a valid credential: `name` is the id of an API key or the identity of a device."""
+    """Owner of a valid credential: `name` is the id of an API key or the identity of a device.
+
+    `session` is the digest of the login session in whose cookie the credential is, if any.
+    """
 
     name: str
     permissions: frozenset[Permission]
     identity: str | None = None
+    session: bytes | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         if self.identity:

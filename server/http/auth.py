@@ -189,8 +189,8 @@ class Authenticator:
             raise ProblemError(ProblemType.TOO_MANY, detail)
 
     async def is_still_valid(self, principal: Principal) -> bool:
-        """Return whether the key of a long response is still valid."""
-        return self.is_open or await self._access.is_valid_key(principal.name)
+        """Return whether the key or the session of a long response is still valid."""
+        return self.is_open or await self._access.is_still_valid(principal)
 
 
 def is_public(path: str) -> bool:

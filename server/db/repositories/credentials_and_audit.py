@@ -170,7 +170,8 @@ class AccessRepository(Repository):
         key = session.get_one(ApiKeyRow, row.key)
         if not key.is_valid(now):
             return None, False
-        principal = Principal(key.id, frozenset(map(Permission, key.scopes)))
+        scopes = frozenset(map(Permission, key.scopes))
+        principal = Principal(key.id, scopes, session=digest)
         return principal, now - row.last_used < _USE_INTERVAL
 
     @write_transaction
@@ -179,8 +180,14 @@ class AccessRepository(Repository):
         of_session = LoginSessionRow.digest == digest
         session.execute(update(LoginSessionRow).where(of_session).values(last_used=now))
 
+    async def is_still_valid(self, principal: Principal) -> bool:
+        """Return whether the API key of `principal` is valid, and its login session, if any."""
+        if principal.session is None:
+            return await self._is_valid_key(principal.name)
+        return (await self._find_session(principal.session))[0] is not None
+
     @read_transaction
-    def is_valid_key(self, session: Session, name: str) -> bool:
+    def _is_valid_key(self, session: Session, name: str) -> bool:
         key = session.get(ApiKeyRow, name)
         return key is not None and key.is_valid(self.database.now(session))
 

@@ -18,6 +18,7 @@ from protocol.api.credentials import (
 from protocol.api.messages import RoundView
 from secagg.keys import Identity
 from server.db.repositories.credentials_and_audit import AccessRepository
+from server.http.auth import COOKIE_NAME
 from server.principals import Permission
 from tests.server.conftest import Serve
 from tests.server.credentials import (
@@ -256,6 +257,25 @@ async def test_an_event_stream_ends_once_its_key_is_revoked(serve: Serve, sqlite
         async with listening(served, study, 1, mine) as listener:
             await listener.until_over()
             assert listener.status == 401
+
+
+async def test_an_event_stream_ends_with_the_session_of_its_page(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """The key stays valid, so only the session can end the stream of a copied cookie."""
+    async with serve(sqlite_url, open=False, credential_cache_seconds=1e-6) as served:
+        key = await keyed(served)
+        study = await study_of(served, key)
+        secret = key["Authorization"].removeprefix("Bearer ")
+        owner = await book(served).find_principal(secret_digest(secret))
+        assert owner is not None
+        session = await book(served).start_session(owner.name)
+        cookie = {"Cookie": f"{COOKIE_NAME}={session}"}
+        async with listening(served, study, 0, cookie) as page:
+            known = len(await page.until(3))  # created, started, opened
+            await served.service.authenticator.end_session(session)
+            await served.client.post(f"/v1/studies/{study}/stop", headers=key)
+            assert len(await page.until_over()) == known
 
 
 async def test_no_secret_is_kept_or_shown(
