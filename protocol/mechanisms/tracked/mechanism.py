@@ -70,7 +70,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
     def _first_fields(self, question: TrackedQuestion, terms: Terms, rounds: int) -> dict[str, Any]:
         fetching = FetchSchedule(question, terms, rounds)
         check_words(question, terms, min_words=fetching.min_words)
-        fetching.check_words()
+        fetching.check()
         tokens = float(terms.max_devices * question.contribution)
         sampling = partial(ResidualSampling.first, question, terms)
         nbytes, past = question.nbytes, None

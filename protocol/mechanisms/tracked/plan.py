@@ -193,7 +193,7 @@ class TrackedPlan(Plan):
             yield f"fetches piece {last} of a string in round {self.round}"
         if last * NUMBER_BYTES * self.pieces.numbers >= domain.max_bytes:
             yield f"fetches piece {last} of strings of {domain.max_bytes} bytes"
-        if question.threshold <= question.contribution:
+        if self.fetch_schedule.may_show_one_device:
             yield "fetches strings that one device alone may make heavy"
         tokens = self.rounds * self.terms.max_devices * question.contribution
         heavy = math.floor(tokens / question.threshold)

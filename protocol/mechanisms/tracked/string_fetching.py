@@ -185,12 +185,23 @@ class FetchSchedule:
         piece = StringPieces((StringPiece(name="", piece=0),), self._max_count, numbers)
         return math.ceil(8 * piece.lane.nbytes / tuning.GUARANTEED_STRING_BYTES_SHARE / WORD_BITS)
 
-    def check_words(self) -> None:
-        """Raise ValueError if the question has fewer words; the text has the number needed."""
+    def check(self) -> None:
+        """Raise ValueError if devices refuse to give strings, or the question has too few words."""
         domain, needed = self.question.domain, self.min_words
+        if isinstance(domain, Hashed) and self.may_show_one_device:
+            raise ValueError(
+                f"devices give no strings that one of them alone may make heavy: a threshold of "
+                f"{self.question.threshold:g} must be above the contribution, "
+                f"{self.question.contribution}"
+            )
         if isinstance(domain, Hashed) and self.question.words < needed:
             purpose = f"to fetch strings of {domain.max_bytes} bytes in {self.rounds} rounds"
             raise ValueError(f"{too_few_words(self.question, purpose, needed)}, or fewer max_bytes")
+
+    @property
+    def may_show_one_device(self) -> bool:
+        """Return whether one device alone may make an item heavy, so that its string is fetched."""
+        return self.question.threshold <= self.question.contribution
 
     def pieces_of(self, wanted: tuple[StringPiece, ...]) -> StringPieces:
         """Return the pieces of a round that fetches `wanted`."""

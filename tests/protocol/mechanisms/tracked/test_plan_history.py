@@ -28,13 +28,15 @@ def question(**changes: Any) -> TrackedQuestion:
 
 def plan(number: int, pieces: int = 0, last: int = 0, **changes: Any) -> TrackedPlan:
     """Return a plan of round `number` that fetches `pieces` strings, one of them piece `last`."""
-    first = MECHANISM.first_plan(question(**changes), TERMS, "study", ROUNDS, random.Random(1))
+    asked = question(**changes | {"threshold": 30})
+    first = MECHANISM.first_plan(asked, TERMS, "study", ROUNDS, random.Random(1))
     names = NAMES if isinstance(first.question.domain, Hashed) else tuple("abc")
     wanted = [StringPiece(name=name, piece=0) for name in names[: pieces - 1]]
     wanted += [StringPiece(name=names[pieces - 1], piece=last)] * (pieces > 0)
     fields = {name: getattr(first, name) for name in TrackedPlan.model_fields}
     groups = (CounterGroup(bits=8, items=names),)
     lists = {"counter_groups": groups, "string_pieces": tuple(wanted), "past_sketch": None}
+    lists["question"] = question(**changes)
     return TrackedPlan.model_validate(fields | lists | {"round": number, "cells": 60})
 
 
@@ -77,3 +79,13 @@ def test_a_plan_without_a_history_is_recognised(refused: TrackedPlan, why: str) 
 )
 def test_a_plan_that_an_honest_study_could_have_is_accepted(possible: TrackedPlan) -> None:
     assert list(possible.history_faults()) == []
+
+
+def test_no_study_is_created_whose_strings_devices_refuse_to_give() -> None:
+    """All of its rounds after the first would fail."""
+    rng = random.Random(1)
+    with pytest.raises(ValueError, match="threshold of 5 must be above the contribution, 5"):
+        MECHANISM.first_plan(question(threshold=5, contribution=5), TERMS, "study", ROUNDS, rng)
+    MECHANISM.first_plan(question(threshold=6, contribution=5), TERMS, "study", ROUNDS, rng)
+    text = question(threshold=5, contribution=5, domain=Utf8(max_bytes=4))
+    MECHANISM.first_plan(text, TERMS, "study", ROUNDS, rng)
