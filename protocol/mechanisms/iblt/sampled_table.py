@@ -175,7 +175,8 @@ class SampledTable:
 
         The devices hold at most `total` items together. `Iblt.fault` has the linear laws. If the
         table can be read, its values must be what such devices may sample: an honest sum breaks
-        this law with probability 2^-64. Other false items within these bounds are not detected.
+        this law with probability 2^-64. Other false items within these bounds are not detected. The
+        text has no counts, since it is published: a liar would learn those of others.
         """
         allowed = self.sampler.max_units(total)
         fault = self.iblt.fault(table, allowed)
@@ -186,10 +187,10 @@ class SampledTable:
             return None
         units = int(listing.values.sum())
         if units > allowed:
-            return f"the sampled items add up to {units:,}, which is more than {allowed:,}"
+            return "the sampled items are more than the devices may sample"
         largest, limit = listing.values.max(initial=0), devices * self.sampler.max_item_units
         if largest > limit:
-            return f"an item was sampled {largest:,} times, which is more than {limit:,}"
+            return "an item was sampled more often than the devices may sample it"
         return None
 
     def read(

@@ -97,7 +97,7 @@ class Counters:
                 return f"counters of {group.bits} bits do not add up to their total"
         whole = self.total(vector)
         if whole > most:
-            return f"the counters add up to {whole:,}, which is more than {most:,}"
+            return "the counters are more than the devices may hold"
         return None
 
     def total(self, vector: Vector) -> int:

@@ -81,7 +81,7 @@ def test_an_item_that_nobody_holds_is_lifted_by_no_more_than_honest_devices_coul
 def test_false_items_beyond_what_devices_may_add_break_a_law() -> None:
     attacked = attacked_round(adaptive(), 3)
     fault = attacked.fault(attacked.with_keys({NOBODYS_ITEM: 1}))
-    assert fault == "the sampled items add up to 1,001, which is more than 1,000"
+    assert fault == "the sampled items are more than the devices may sample"
 
 
 def test_what_counters_hold_is_not_left_for_the_table() -> None:
@@ -89,8 +89,7 @@ def test_what_counters_hold_is_not_left_for_the_table() -> None:
     fault = attacked.fault(attacked.with_keys({NOBODYS_ITEM: 1}))
     held = attacked.plan.counters.total(attacked.plan.split(attacked.sums[0])[0])
     assert held > DEVICES // 2
-    assert fault is not None
-    assert f"more than {DEVICES - held}" in fault
+    assert fault == "the sampled items are more than the devices may sample"
 
 
 def test_a_device_adds_to_an_item_once_if_items_are_sampled_in_units() -> None:
@@ -102,7 +101,7 @@ def test_a_device_adds_to_an_item_once_if_items_are_sampled_in_units() -> None:
     table = sampled_table(question, terms, plan.t, plan.cells, bytes.fromhex(plan.seed))
     for units, fault in (
         (6, None),
-        (7, "an item was sampled 7 times, which is more than 6"),
+        (7, "an item was sampled more often than the devices may sample it"),
     ):
         total = table.iblt.insert(DIGITS.keys_of(["1"]), np.array([units]))
         assert mechanism.fault(plan, total, 6) == fault

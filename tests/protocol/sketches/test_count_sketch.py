@@ -69,7 +69,7 @@ def test_unsigned_sums_that_break_a_law_are_faults() -> None:
     table = sketch()
     total = table.insert(keys(30), np.full(30, 3))
     assert table.fault(total, 90) is None
-    assert table.fault(total, 89) == "the counts add up to 90, which is more than 89"
+    assert table.fault(total, 89) == "the counts are more than the devices may hold"
     total[0][7] += 1
     assert table.fault(total, 90) == "the rows add up differently"
 
@@ -80,7 +80,7 @@ def test_signed_sums_that_break_a_law_are_faults() -> None:
     counts = np.abs(table.counts(total)).sum(axis=1).max()
     assert table.fault(total, counts) is None
     fault = table.fault(total, counts - 1)
-    assert fault == f"the counts of a row amount to {counts}, which is more than {counts - 1}"
+    assert fault == "the counts of a row are more than the devices may hold"
     total[0][7] ^= 1
     assert table.fault(total, 90) == "some rows add up to an odd number, some to an even one"
     total[0][7] ^= 1

@@ -212,7 +212,7 @@ def test_a_device_may_insert_what_sampling_makes_of_m_items_and_no_more(
     plan = plan.model_copy(update={"t": t, "cells": 60})
     assert MECHANISM.fault(plan, inserted(plan, most), 1) is None
     fault = MECHANISM.fault(plan, inserted(plan, [*most, 1]), 1)
-    assert fault == f"the counts add up to {sum(most) + 1}, which is more than {sum(most)}"
+    assert fault == "the counts are more than the devices may insert"
     assert MECHANISM.fault(plan, inserted(plan, [*most, 1]), 2) is None
 
 

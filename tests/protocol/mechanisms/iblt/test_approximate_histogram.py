@@ -178,4 +178,4 @@ def test_faults_of_the_sketch_are_reported() -> None:
     total = MECHANISM.encode_sum(plan, [{"abc": 1}] * 50, seeded(1))
     assert MECHANISM.fault(plan, total, 50) is None
     fault = MECHANISM.fault(plan, total, 49)
-    assert fault == "sketch: the counts of a row amount to 50, which is more than 49"
+    assert fault == "sketch: the counts of a row are more than the devices may hold"

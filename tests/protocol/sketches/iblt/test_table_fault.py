@@ -90,7 +90,7 @@ def test_a_count_that_moves_between_sub_tables_is_a_fault(start: int, end: int) 
 
 def test_more_counts_than_the_devices_may_insert_are_a_fault() -> None:
     assert TABLE.fault(honest(), 30) is None
-    assert TABLE.fault(honest(), 29) == "the counts add up to 30, which is more than 29"
+    assert TABLE.fault(honest(), 29) == "the counts are more than the devices may insert"
 
 
 def test_a_cell_below_zero_is_a_fault_where_no_sum_can_fill_it() -> None:
@@ -98,7 +98,7 @@ def test_a_cell_below_zero_is_a_fault_where_no_sum_can_fill_it() -> None:
     total = TABLE.ring.zero()
     for element in (0, 15, 30, 45):
         change(total, 0, element, -1)
-    assert TABLE.fault(total, 30) == "the counts add up to 1,048,575, which is more than 30"
+    assert TABLE.fault(total, 30) == "the counts are more than the devices may insert"
 
 
 def test_garbage_keeps_all_laws_with_the_stated_probability() -> None:
