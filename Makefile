@@ -75,7 +75,6 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --python-versi
 LOCKS := deploy/requirements
 
 lock: $(VENV)/dev ## write the versions and hashes of what the images install
-	$(PIP) --group lock
 	$(LOCK) pyproject.toml --extra server --extra postgres --output-file $(LOCKS)/server.txt
 	$(LOCK) pyproject.toml --extra simulate --extra dask --output-file $(LOCKS)/dask.txt
 	$(LOCK) --group image --output-file $(LOCKS)/build.txt

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -119,6 +120,26 @@ def wheel_environment(folder: Path) -> Path:
     (dependencies,) = {path for path in sys.path if path.endswith("site-packages")}
     (site / "dependencies.pth").write_text(dependencies)
     return folder / "env" / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_a_study_runs_with_the_lowest_versions_of_all_dependencies(tmp_path: Path) -> None:
+    # The environment of the tests has the newest ones.
+    root, python = Path(__file__).parents[2], tmp_path / "env" / "bin" / "python"
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run(
+        [*uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "env"], check=True
+    )
+    lowest = ["--resolution", "lowest-direct", f"{root}[demo]"]
+    subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, *lowest], check=True)
+    versions = "import numpy, fastapi; print(numpy.__version__, fastapi.__version__)"
+    printed = subprocess.run([python, "-c", versions], check=True, capture_output=True, text=True)
+    bounds = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    declared = [*bounds["dependencies"], *bounds["optional-dependencies"]["server"]]
+    for name, version in zip(("numpy", "fastapi"), printed.stdout.split(), strict=True):
+        assert any(version.startswith(each.removeprefix(f"{name}>=")) for each in declared)
+    demo = [python, "-m", "blindtally", "demo", "--devices", "30", "--rounds", "1"]
+    subprocess.run([*demo, "--out", tmp_path / "demo"], check=True, cwd=tmp_path)
 
 
 USER_PROGRAM = """

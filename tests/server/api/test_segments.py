@@ -18,11 +18,15 @@ DEVICES = (  # by device
 )  # fmt: skip
 
 
-async def counted(served: Served, mechanism: str, domain: dict[str, Any], rounds: int) -> str:
+async def counted(
+    served: Served, mechanism: str, domain: dict[str, Any], rounds: int, threshold: int = 2
+) -> str:
     """Return a study of which every round has the same devices' items."""
-    asked = {"mechanism": mechanism, "threshold": 2, "contribution": 2, "domain": domain}
+    asked = {"mechanism": mechanism, "threshold": threshold, "contribution": 2}
     terms = study_request()["terms"]
-    study = await served.create(question=asked | {"words": 4000}, terms=terms, rounds=rounds)
+    study = await served.create(
+        question=asked | {"domain": domain, "words": 4000}, terms=terms, rounds=rounds
+    )
     for number in range(1, rounds + 1):
         devices = await served.join(study, len(DEVICES), number - 1)
         for device, histogram in zip(devices, DEVICES, strict=True):
@@ -53,7 +57,7 @@ async def test_segments_have_totals_shares_and_their_first_items(served: Served)
 
 
 async def test_texts_of_hashed_pairs_are_fetched(served: Served) -> None:
-    study = await counted(served, "tracked", HASHED, 3)
+    study = await counted(served, "tracked", HASHED, 3, threshold=3)
     answer = await read(served, study)
     north, south, west = answer.segments
     assert [north.total, south.total] == pytest.approx([21, 12], rel=0.1)
