@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Python compiles what it imports; pip would compile the 11,000 modules of all packages, one by one.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 EXTRAS := arrow,dask,demo,pandas,postgres,traces
 PYTEST := $(BIN)/pytest --dist worksteal
 # Only slow tests use the fuzzer, whose import takes seconds in each worker.
@@ -31,9 +32,11 @@ quick: $(VENV)/dev ## check style, imports, types and run the fast tests, in a m
 fast-tests: $(VENV)/kernels
 	$(PYTEST) --numprocesses 2 $(NO_FUZZER) -m "not slow and not medium" --hypothesis-profile quick $(ARGS)
 
+# CI runs `make test SLOW=1`: workers import all tests once, and wait for the last test once.
+SELECTION := $(if $(SLOW),--hypothesis-profile slow,$(NO_FUZZER) -m "not slow")
 test: $(VENV)/dev ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")
 	@$(CHECKS) lint imports types $(VENV)/kernels
-	$(PYTEST) --numprocesses auto $(NO_FUZZER) -m "not slow" $(ARGS)
+	$(PYTEST) --numprocesses auto $(SELECTION) $(ARGS)
 
 test-slow: $(VENV)/kernels ## run what `make test` leaves out, and properties with more examples (ARGS="-k upgrade")
 	$(PYTEST) --numprocesses $$(($$(nproc) + 1)) -m "slow or hypothesis" --hypothesis-profile slow $(ARGS)
@@ -109,9 +112,10 @@ $(VENV)/mutants: pyproject.toml | $(VENV)/kernels
 	$(PIP) --group mutants
 	@touch $@
 
-# Each worker would compile all kernels otherwise.
+# Each worker would compile all kernels otherwise, and all modules that tests import.
 $(VENV)/kernels: $(wildcard protocol/*/*/*kernel.py) | $(VENV)/dev
 	$(BIN)/python -m tests.compile_kernels
+	-@$(BIN)/pytest --collect-only --quiet --quiet >/dev/null
 	@touch $@
 
 $(VENV)/demo: pyproject.toml | $(BIN)/python

@@ -15,6 +15,8 @@ A shell that starts its tests in the background lets them and their processes ig
 some tests use to stop a process.
 """
 
+import functools
+import gc
 import os
 import signal
 from pathlib import Path
@@ -419,19 +421,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path, _, test = item.nodeid.partition("::")
         name, _, case = test.partition("[")
         mechanism = case.partition(",")[0]
-        if _needs_postgres(item) or _is_in(SLOW_TESTS, path, test):
+        if _needs_postgres(item) or _is("slow", path, test):
             item.add_marker("slow")
-        elif _is_in(MEDIUM_TESTS, path, test) or (path in LAW_FILES and (name, mechanism) in tried):
+        elif _is("medium", path, test) or (path in LAW_FILES and (name, mechanism) in tried):
             item.add_marker("medium")
         else:
             tried.add((name, mechanism))
 
 
-def _is_in(table: dict[str, tuple[str, ...]], path: str, test: str) -> bool:
-    """Return whether a row names `test`, or a folder or file that it is in."""
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which stay until the end, out of every search for garbage."""
+    gc.freeze()
+
+
+def _is(speed: str, path: str, test: str) -> bool:
+    """Return whether the table of `speed` names `test`, or a folder or file that it is in."""
+    begins = _begins(speed, path)
     case = test[test.find("[") :] if "[" in test else ""
-    rows = [begins for part, begins in table.items() if f"{path}/".startswith(f"{part}/")]
-    return any(test.startswith(begin) or case.startswith(begin) for row in rows for begin in row)
+    return test.startswith(begins) or case.startswith(begins)
+
+
+@functools.cache
+def _begins(speed: str, path: str) -> tuple[str, ...]:
+    """Return the beginnings of the tests of `speed` in a file."""
+    rows = {"slow": SLOW_TESTS, "medium": MEDIUM_TESTS}[speed].items()
+    return tuple(b for part, begins in rows if f"{path}/".startswith(f"{part}/") for b in begins)
 
 
 def _needs_postgres(item: pytest.Item) -> bool:
