@@ -33,9 +33,8 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands/test_studies.py": ("test_an_answer_is_shown_and_exported",),
     "tests/blindtally/test_public_names.py": ("test_types_and_names_of_an_installed_wheel",),
     "tests/blindtally/planning/test_recommended_words.py": (
-        "test_more_devices",
+        "test_a_higher_goal",
         "test_short_strings",
-        "test_the_choice",
     ),
     "tests/blindtally/planning/test_study_form_predictions.py": (
         "test_a_prediction_ends_with_the_service",

@@ -49,6 +49,14 @@ def words(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the search for words, which takes most of the time of a plan."""
+    curve = F1Curve("tracked", (F1Point(60, (1.0,)),))
+    monkeypatch.setattr(forecast, "f1_over_sizes", lambda *_: curve)
+
+
+@pytest.mark.usefixtures("no_search")
 def test_predictions_agree_with_simulated_studies(words: Path) -> None:
     """Compare two studies each; their F1 has a standard deviation of some 0.03."""
     document = as_json(data=words)
@@ -78,17 +86,11 @@ def test_the_question_is_the_one_that_finds_most(words: Path) -> None:
     assert liars == [(1, 600, 1), (10, 600, 1)]
 
 
+@pytest.mark.usefixtures("no_search")
 def test_strings_are_hashed_and_only_tracked_fetches_them() -> None:
     document = as_json(domain="strings", items=500, **{"max-bytes": 200})
     assert [row["mechanism"] for row in document["predictions"]] == ["tracked"]
     assert document["question"]["domain"] == Hashed(max_bytes=200).model_dump()
-
-
-@pytest.fixture
-def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the search for words, which takes most of the time of a plan."""
-    curve = F1Curve("tracked", (F1Point(60, (1.0,)),))
-    monkeypatch.setattr(forecast, "f1_over_sizes", lambda *_: curve)
 
 
 @pytest.mark.usefixtures("no_search")
@@ -146,6 +148,7 @@ def test_a_first_answer_is_printed_before_the_rest_is_simulated() -> None:
     assert any("in other data" in line for line in others)
 
 
+@pytest.mark.usefixtures("no_search")
 def test_the_table_names_the_words_for_each_goal_and_the_question() -> None:
     result = plan(domain="alphabet", items=400)
     assert result.exit_code == 0, result.stderr
@@ -305,11 +308,17 @@ def test_options_that_do_not_go_together_are_reported(options: list[object], why
     assert why in result.stderr
 
 
-def test_ways_to_release_counts_are_compared() -> None:
-    asked = ["--mechanism", "triehh", "--users", "1000000", "--epsilon", "1", "--levels", "10"]
-    result = CliRunner().invoke(app, ["plan", *asked, "--json", "-"])
+def plan_and_table(folder: Path, *args: str) -> tuple[dict[str, Any], str]:
+    """Return the document and the output of one command."""
+    path = folder / "plan.json"
+    result = CliRunner().invoke(app, ["plan", *args, "--json", str(path)])
     assert result.exit_code == 0, result.output
-    document = json.loads(result.output)
+    return json.loads(path.read_text()), result.output
+
+
+def test_ways_to_release_counts_are_compared(tmp_path: Path) -> None:
+    asked = ["--mechanism", "triehh", "--users", "1000000", "--epsilon", "1", "--levels", "10"]
+    document, shown = plan_and_table(tmp_path, *asked)
     assert document["theta"] / document["m"] <= 8.3e-5
     assert document["invited"] == math.ceil(document["m"] + 10 * document["m"] ** 0.5) / 10**6
     joined = document["expected_participants"]
@@ -320,9 +329,8 @@ def test_ways_to_release_counts_are_compared() -> None:
     assert noisy["epsilon_server"] == pytest.approx(1, abs=1e-3)
     assert sampled["epsilon_kl"] > sampled["epsilon_replace_one"] > sampled["epsilon"]
     assert both["sigma"] < noisy["sigma"]
-    shown = CliRunner().invoke(app, ["plan", *asked])
-    assert "shows the rarest prefixes" in shown.output
-    text = " ".join(shown.output.split())
+    assert "shows the rarest prefixes" in shown
+    text = " ".join(shown.split())
     assert "sample-threshold with invited 0.1499: each user joins a level by its own coin" in text
     assert "This saves 87% of all bytes, 5.84 GB" in text
     invited, none, invited_both = (design["invitation"] for design in document["designs"])
@@ -334,18 +342,16 @@ def test_ways_to_release_counts_are_compared() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["count-sketch", "count-median"])
-def test_the_cost_of_noise_in_a_sketch_is_stated(mechanism: str) -> None:
+def test_the_cost_of_noise_in_a_sketch_is_stated(mechanism: str, tmp_path: Path) -> None:
     asked = ["--mechanism", mechanism, "--devices", "4000", "--rounds", "3", "--words", "20000"]
     asked += ["--epsilon", "2"]
-    result = CliRunner().invoke(app, ["plan", *asked, "--json", "-"])
-    assert result.exit_code == 0, result.output
-    costs = json.loads(result.output)["costs"]
+    document, shown = plan_and_table(tmp_path, *asked)
+    costs = document["costs"]
     assert [cost["rows"] for cost in costs] == [1, 3, 5, 7, 9]
     assert all(0 < cost["width"] <= cost["exact_width"] for cost in costs)
     errors = [cost["error"] for cost in costs[1:]]  # of medians, which do not depend on the rows
     assert errors == pytest.approx([errors[0]] * 4, rel=0.05)
-    shown = CliRunner().invoke(app, ["plan", *asked])
-    assert "smallest threshold" in shown.output
+    assert "smallest threshold" in shown
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,11 @@
 """Words that a study of `tracked` needs, found by simulation."""
 
+from typing import Any
+
 import pytest
 
+from blindtally.planning import recommended_words
+from blindtally.planning.f1_by_words import F1Curve, F1Point, f1_over_sizes
 from blindtally.planning.recommended_words import choose_words, recommend_words
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed, HashedProduct
@@ -9,10 +13,19 @@ from protocol.domains.strings import Alphabet, Listed, Utf8
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 
 
-def test_more_devices_to_hide_among_need_more_words_and_a_higher_goal_too() -> None:
+def test_a_higher_goal_needs_more_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated: list[F1Curve] = []
+
+    def once(*args: Any, **options: Any) -> F1Curve:
+        """Simulate the first time only: both goals are on one curve."""
+        if not simulated:
+            simulated.append(f1_over_sizes(*args, **options))
+        return simulated[0]
+
+    monkeypatch.setattr(recommended_words, "f1_over_sizes", once)
     words = recommend_words(20, 200, 5, contribution=3)
     assert 500 < words < 2000  # a table of all 600 tokens would take 200 kB
-    assert recommend_words(20, 200, 5, contribution=3, f1=0.8) <= words
+    assert recommend_words(20, 200, 5, contribution=3, f1=0.8) < words
 
 
 def test_a_study_without_heavy_items_is_refused() -> None:
@@ -24,9 +37,19 @@ def question(domain: Domain) -> TrackedQuestion:
     return TrackedQuestion(threshold=20, contribution=3, domain=domain, words="auto")
 
 
-def test_the_choice_is_that_of_the_question_and_has_its_reason() -> None:
+def test_the_choice_is_that_of_the_question_and_has_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulations: list[str] = []
+
+    def recorded(*args: Any, **options: Any) -> F1Curve:
+        simulations.append(repr((args, options)))  # arrays have no truth value
+        return F1Curve("tracked", (F1Point(60, (0.0,)), F1Point(800, (1.0,))))
+
+    monkeypatch.setattr(recommended_words, "f1_over_sizes", recorded)
     words, reason = choose_words(question(Hashed(max_bytes=64)), 200, 5)
-    assert words == recommend_words(20, 200, 5, contribution=3)
+    assert words == recommend_words(20.0, 200, 5, contribution=3)
+    assert simulations[0] == simulations[1]
     assert reason.startswith(f"{words:,} 16-bit words per round ({2 * words:,} bytes)")
     assert "5 rounds of 200 devices with the threshold 20 reach an F1 of 0.95" in reason
 
