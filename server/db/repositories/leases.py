@@ -13,8 +13,9 @@ SQLite's BEGIN IMMEDIATE excludes other writers, so there the same statements ne
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import cast
 
-from sqlalchemy import ColumnElement, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Table, bindparam, delete, exists, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -24,6 +25,12 @@ from server.db.schema import CohortRow, LeaseRow, MessageRow, ProcessRow, RoundR
 
 ALIVE_WITHIN = timedelta(seconds=3)  # a process with an older heartbeat is not alive
 _DELETE_AFTER = timedelta(days=1)
+# Built once, because each poll reads them.
+_LEASES, _PROCESSES = (cast("Table", row.__table__) for row in (LeaseRow, ProcessRow))
+_CLAIMED_JOBS = select(_LEASES.c.job, _LEASES.c.expires).where(_LEASES.c.expires > bindparam("now"))
+_RECEIVING_SINCE = select(
+    func.min(_PROCESSES.c.receiving_since, type_=_PROCESSES.c.receiving_since.type)
+).where(_PROCESSES.c.last_seen > bindparam("last"))
 
 
 class StaleLeaseError(Exception):
@@ -87,15 +94,16 @@ def check_lease(session: Session, lease: Lease) -> None:
 
 def claimed_jobs(session: Session, now: datetime) -> Mapping[str, datetime]:
     """Return the names of the claimed jobs, and when each lease expires."""
-    query = select(LeaseRow.job, LeaseRow.expires).where(LeaseRow.expires > now)
-    return {row.job: row.expires for row in session.execute(query)}
+    claimed = session.connection().execute(_CLAIMED_JOBS, {"now": now})
+    return {row.job: row.expires for row in claimed}
 
 
 def receiving_since(session: Session, now: datetime) -> datetime | None:
     """Return since when a living process has received without interruption, None if none lives."""
-    since = ProcessRow.receiving_since
-    earliest = func.min(since, type_=since.type)
-    return session.scalar(select(earliest).where(ProcessRow.last_seen > now - ALIVE_WITHIN))
+    since: datetime | None = session.connection().scalar(
+        _RECEIVING_SINCE, {"last": now - ALIVE_WITHIN}
+    )
+    return since
 
 
 class LeaseRepository(Repository):

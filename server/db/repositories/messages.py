@@ -27,6 +27,16 @@ _BODIES_OF = select(_MESSAGES.c.slot, _MESSAGES.c.body).where(
     _MESSAGES.c.kind == bindparam("kind"),
     _MESSAGES.c.slot.in_(bindparam("slots", expanding=True)),
 )
+_NEXT_BODIES = (
+    select(_MESSAGES.c.slot, _MESSAGES.c.body)
+    .where(
+        _MESSAGES.c.cohort == bindparam("cohort"),
+        _MESSAGES.c.kind == bindparam("kind"),
+        _MESSAGES.c.slot > bindparam("last"),
+    )
+    .order_by(_MESSAGES.c.slot)
+    .limit(bindparam("size"))
+)
 _SHORT_KINDS = (MessageKind.COMPLAINTS, MessageKind.CONFIRMATION, MessageKind.INPUT_SIGNATURE)
 
 
@@ -85,10 +95,9 @@ class MessageRepository(Repository):
     def _batch(
         self, session: Session, cohort: int, kind: MessageKind, last: int
     ) -> list[tuple[int, bytes]]:
-        next_ones = (MessageRow.cohort == cohort, MessageRow.kind == kind, MessageRow.slot > last)
-        query = select(MessageRow.slot, MessageRow.body).where(*next_ones)
         size = _SHORT_PER_BATCH if kind in _SHORT_KINDS else _VECTORS_PER_BATCH
-        rows = session.execute(query.order_by(MessageRow.slot).limit(size))
+        parameters = {"cohort": cohort, "kind": kind, "last": last, "size": size}
+        rows = session.connection().execute(_NEXT_BODIES, parameters)
         return _undeleted(session, cohort, rows)
 
     @read_transaction

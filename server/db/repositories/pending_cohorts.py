@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Row, Table, or_, select
+from sqlalchemy import Row, Table, bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import Timeouts
@@ -21,12 +21,22 @@ from server.db.repositories.cohort_phases import count_received, expected_messag
 from server.db.schema import PENDING_PHASES, CohortRow, StudyRow
 
 _COHORTS = cast("Table", CohortRow.__table__)
-_PENDING = (  # columns, because to load whole rows takes longer than the query
+_STUDIES = cast("Table", StudyRow.__table__)
+# Columns of tables, because to load rows takes longer than the query.
+_PENDING = (
     select(*(column for column in _COHORTS.c if column.key != "sum"))
-    .add_columns(StudyRow.terms, StudyRow.timeouts)
-    .join(StudyRow, StudyRow.id == CohortRow.study)
-    .where(CohortRow.phase.in_(PENDING_PHASES))  # unlike "not in", this uses the index
+    .add_columns(_STUDIES.c.terms, _STUDIES.c.timeouts)
+    .join(_STUDIES, _STUDIES.c.id == _COHORTS.c.study)
+    .where(_COHORTS.c.phase.in_(PENDING_PHASES))  # unlike "not in", this uses the index
 )
+_CHOSEN_COHORT = _COHORTS.c.id.in_(bindparam("cohorts"))
+_CHOSEN_STUDY = _COHORTS.c.study.in_(bindparam("studies"))
+# By whether cohorts and studies are chosen: an empty choice in the condition prevents an index.
+_PENDING_OF_CHOICE = {
+    (True, False): _PENDING.where(_CHOSEN_COHORT),
+    (False, True): _PENDING.where(_CHOSEN_STUDY),
+    (True, True): _PENDING.where(or_(_CHOSEN_COHORT, _CHOSEN_STUDY)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +66,6 @@ class CohortSelection:
     cohorts: frozenset[int]
     studies: frozenset[str]
 
-    @property
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """Conditions on a row, of which a selected cohort meets one."""
-        return [
-            column.in_(chosen)
-            for column, chosen in ((CohortRow.id, self.cohorts), (CohortRow.study, self.studies))
-            if chosen
-        ]
-
 
 @dataclass(frozen=True, slots=True)
 class PendingSnapshot:
@@ -85,11 +86,14 @@ def read_pending(
     session: Session, selection: CohortSelection | None = None
 ) -> tuple[PendingCohort, ...]:
     """Return the pending cohorts of `selection`, or all."""
-    chosen = None if selection is None else selection.conditions
-    if chosen == []:
+    if selection is None:
+        return tuple(map(_pending_cohort, session.connection().execute(_PENDING)))
+    chosen = {"cohorts": selection.cohorts, "studies": selection.studies}
+    parameters = {name: [*values] for name, values in chosen.items() if values}
+    if not parameters:
         return ()
-    query = _PENDING if chosen is None else _PENDING.where(or_(*chosen))
-    return tuple(map(_pending_cohort, session.execute(query)))
+    query = _PENDING_OF_CHOICE["cohorts" in parameters, "studies" in parameters]
+    return tuple(map(_pending_cohort, session.connection().execute(query, parameters)))
 
 
 def _pending_cohort(row: Row[Any]) -> PendingCohort:

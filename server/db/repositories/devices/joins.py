@@ -85,6 +85,7 @@ _FIRST_OPEN_COHORT = (
         CohortRow.round == bindparam("in_round"),
         CohortRow.phase == Phase.ENROLLING,
         CohortRow.enrolled < bindparam("size"),
+        CohortRow.deadline > bindparam("now"),
     )
     .order_by(CohortRow.number)
     .limit(1)
@@ -93,6 +94,12 @@ _FIRST_OPEN_COHORT = (
 _EMPTIEST_OPEN_COHORT = _FIRST_OPEN_COHORT.order_by(None).order_by(
     CohortRow.enrolled, CohortRow.number
 )
+# By whether devices join by coins.
+_LOCK = {
+    False: _FIRST_OPEN_COHORT.with_for_update(),
+    True: _EMPTIEST_OPEN_COHORT.with_for_update(),
+}
+_ANY_OPEN_COHORT = _FIRST_OPEN_COHORT.with_only_columns(CohortRow.id)
 _TAKEN_KEYS = select(ParticipantRow.mask_key, ParticipantRow.encryption_key).where(
     ParticipantRow.cohort == bindparam("in_cohort"),
     or_(  # each column has its own index, and there is none for both
@@ -278,17 +285,19 @@ class _OpenCohorts:
 
     def _lock(self) -> _OpenCohort | None:
         join = self.joins[0]
-        parameters = {"of_study": join.study, "in_round": join.number, "size": self._size}
-        query = _EMPTIEST_OPEN_COHORT if join.by_coin else _FIRST_OPEN_COHORT
-        open_cohorts = query.where(CohortRow.deadline > self.now)
-        any_open = open_cohorts.with_only_columns(CohortRow.id)
+        parameters = {
+            "of_study": join.study,
+            "in_round": join.number,
+            "size": self._size,
+            "now": self.now,
+        }
         # If a cohort fills while PostgreSQL waits for its lock, PostgreSQL returns no row although
         # the next cohort is open: then try again.
         for _ in range(self._terms.cohorts):
-            row = self.session.execute(open_cohorts.with_for_update(), parameters).one_or_none()
+            row = self.session.execute(_LOCK[join.by_coin], parameters).one_or_none()
             if row is not None:
                 return _OpenCohort(*row)
-            if self.session.scalar(any_open, parameters) is None:
+            if self.session.scalar(_ANY_OPEN_COHORT, parameters) is None:
                 break
         return None
 
