@@ -59,6 +59,7 @@ _DRIVERS = {
 _CREATE_TIMEOUT_SECONDS = 5.0  # to wait for another process that creates the same file
 _BEGIN_IMMEDIATE = {"begin": "BEGIN IMMEDIATE"}
 _EVENTS_KEY = "events"  # in the `info` of a session
+_MAX_IDLE_WAL_BYTES = 1000 * 32 * 2**10  # what SQLite collects before it moves pages back
 _READER_THREADS = 6  # they wait for the database, not for the processor
 _WRITER_THREADS = 10  # for PostgreSQL, whose writers wait for the commits of others
 _MAX_ATTEMPTS = 5  # of a transaction that PostgreSQL rolls back because of others
@@ -122,7 +123,8 @@ class Database:
     `before_announcement` is called in the thread of a transaction, before its commit, with the
     channels that it announces, and `on_announcement` in the event loop afterwards.
     `refuses_writes`: the database has refused a write, and no probe has succeeded since
-    (`server/db/write_probe.py`). Tests replace the clock by `clock`.
+    (`server/db/write_probe.py`). `has_lost_time`: devices may have been refused since deadlines
+    were last extended (`server/rounds/heartbeat.py`). Tests replace the clock by `clock`.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class Database:
         self.metrics = metrics or Metrics()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.refuses_writes = False
+        self.has_lost_time = True
         self.metrics.refuses_writes.set_function(lambda: self.refuses_writes)
         self._outages = OutageLog()
         self.before_announcement: Callable[[Collection[str]], None] = lambda _channels: None
@@ -253,7 +256,7 @@ class Database:
                 if isinstance(error, UNAVAILABLE_ERRORS) and not is_retryable(error):
                     self._outages.on_failure(error)
                 if mode == "write" and is_write_refusal(error):
-                    self.refuses_writes = True
+                    self.refuses_writes = self.has_lost_time = True
                 self.metrics.database_errors.labels(type(error).__name__).inc()
                 raise
             self._outages.on_success()
@@ -323,6 +326,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
         "page_size = 32768",  # only effective before the first table
         "journal_mode = WAL",
         "synchronous = FULL",
+        f"journal_size_limit = {_MAX_IDLE_WAL_BYTES}",
         "foreign_keys = ON",
     ):
         # If two processes create one file, SQLite's timeout does not apply here.

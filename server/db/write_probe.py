@@ -30,12 +30,13 @@ class WriteProbe(Repository):
     async def accepts_writes(self) -> bool:
         """Return whether the database accepts writes, as far as this process knows.
 
-        Any client may call this, so one call at a time probes; the others return False.
+        Any client may call this, so one call at a time probes; the others wait for its result.
         """
         if not self.database.refuses_writes:
             return True
         if self._lock.locked():
-            return False
+            async with self._lock:
+                return not self.database.refuses_writes
         async with self._lock:
             key = token_hex(16)
             try:

@@ -1,9 +1,9 @@
 """Heartbeat of a server process: deadlines and patience only count while a server can receive.
 
-A process that starts, or that reaches its database again, first checks whether another process is
-alive. If so, phases continue as they are. Otherwise pending cohorts get the time back in which no
-server could receive. A process that was killed a moment ago leaves the same row as a living one, so
-the check waits until the row is written again or is too old. SQLite has one process.
+A process that starts, or whose database accepts writes again, first checks whether another process
+is alive. If so, phases continue as they are. Otherwise pending cohorts get the time back in which
+no server could receive. A process that was killed a moment ago leaves the same row as a living one,
+so the check waits until the row is written again or is too old. SQLite has one process.
 """
 
 import asyncio
@@ -29,13 +29,16 @@ class Heartbeat:
 
     Attributes:
         receiving_since: the time from which patience counts, as far as this process knows.
-        is_disconnected: whether the database was unavailable, so that `start` must run again.
     """
 
     store: Store
     name: str
     receiving_since: datetime | None = field(default=None, init=False)
-    is_disconnected: bool = field(default=True, init=False)
+
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether the database was unavailable or refused a write: `start` must run again."""
+        return self.store.database.has_lost_time
 
     async def start(self) -> None:
         """Extend deadlines if no server could receive for a time; then write a heartbeat."""
@@ -52,7 +55,7 @@ class Heartbeat:
             now += timedelta(seconds=MAX_RETRY_SECONDS)
         self.receiving_since = now
         await self._beat()
-        self.is_disconnected = False
+        self.store.database.has_lost_time = False
 
     async def run(self) -> None:
         """Write heartbeats until cancelled; become disconnected if that fails."""
@@ -63,7 +66,7 @@ class Heartbeat:
             try:
                 await self._beat()
             except UNAVAILABLE_ERRORS:
-                self.is_disconnected = True
+                self.store.database.has_lost_time = True
 
     async def stop(self) -> None:
         """Remove this process, so that others see at once that it has stopped."""

@@ -29,7 +29,7 @@ from secagg.aggregator import complaints_by_dealer
 from secagg.errors import InfeasibleError
 from secagg.parameters import choose_parameters
 from server.db.channels import cohort_channel, study_channel
-from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
+from server.db.database_errors import UNAVAILABLE_ERRORS, BusyError, loggable_reason
 from server.db.repositories.leases import (
     Job,
     close_round_job,
@@ -135,16 +135,22 @@ class Orchestrator:
     async def _try_poll(self) -> float | None:
         try:
             if self.heartbeat.is_disconnected:
+                await self._require_writes()
                 await self.resume()
             with self.tracer.start_as_current_span("poll", record_exception=False):
                 return await self.poll()
         except UNAVAILABLE_ERRORS as error:
-            self.heartbeat.is_disconnected = True
+            self.store.database.has_lost_time = True
             _log.debug("database unavailable", error=loggable_reason(error))
         except Exception:
             _log.exception("poll failed")
         self._pending.report(None)  # the news of this poll may not have been acted on
         return None
+
+    async def _require_writes(self) -> None:
+        """Raise BusyError while the database refuses writes: no phase ends while devices wait."""
+        if not await self.store.write_probe.accepts_writes():
+            raise BusyError("the database refuses writes")
 
     async def _sleep(self, seconds: float | None) -> None:
         """Sleep until woken, at most `seconds`, within the limits of the settings."""

@@ -235,3 +235,18 @@ def test_a_jump_of_the_system_clock_is_logged_and_not_followed(hours: int) -> No
     assert [line["seconds"] for line in lines] == [hours * 3600 - 1]
     clock.resync()
     assert clock() == system
+
+
+async def test_the_file_of_sqlites_latest_changes_shrinks_after_a_long_read(
+    sqlite: Database, tmp_path: Path
+) -> None:
+    await sqlite.write(run("CREATE TABLE bodies (body BLOB)"))
+    file = tmp_path / "test.db-wal"
+    with sqlite.engine.connect() as reader:
+        reader.execute(text("SELECT count(*) FROM bodies"))
+        await sqlite.write(run("INSERT INTO bodies VALUES (zeroblob(40 * 1000000))"))
+        await sqlite.write(run("INSERT INTO bodies VALUES (NULL)"))
+        assert file.stat().st_size > 40e6
+    for _ in range(2):  # the first moves the pages back
+        await sqlite.write(run("INSERT INTO bodies VALUES (NULL)"))
+    assert file.stat().st_size <= 33e6

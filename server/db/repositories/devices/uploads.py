@@ -122,7 +122,8 @@ class UploadRepository(Repository):
                 results.append(None)
                 continue
             at = now - timedelta(seconds=waited - arrival.seconds)
-            refusal = _refusal(statuses.get(arrival.slot.cohort), arrival.upload, at, digest)
+            status = statuses.get(arrival.slot.cohort)
+            refusal = _refusal(status, arrival.upload, digest) or self._lateness(status, at)
             results.append(refusal)
             if refusal is None:
                 stored[arrival.key] = arrival.upload.digest
@@ -133,6 +134,18 @@ class UploadRepository(Repository):
             new = [{"cohort": cohort, "new": n, "now": now} for cohort, n in counts.items()]
             connection.execute(_COUNT, new)
         return results
+
+    def _lateness(
+        self, status: Row[int, Phase, datetime, str | None] | None, arrived: datetime
+    ) -> ProblemError | None:
+        """Return the refusal of an upload after the deadline, None if it is in time."""
+        if status is None or arrived < status.deadline:
+            return None
+        if self.database.has_lost_time:
+            detail = "the deadline has passed, but will be extended: try again"
+            return ProblemError(ProblemType.UNAVAILABLE, detail, phase=status.phase)
+        detail = f"the deadline of {status.phase} has passed: {status.deadline.isoformat()}"
+        return ProblemError(ProblemType.WRONG_PHASE, detail, phase=status.phase)
 
 
 def _stored_digests(
@@ -153,10 +166,9 @@ def _stored_digests(
 def _refusal(
     status: Row[int, Phase, datetime, str | None] | None,
     upload: DeviceUpload,
-    arrived: datetime,
     stored_digest: bytes | None,
 ) -> ProblemError | None:
-    """Return the refusal of an upload that is not stored yet, None if it can be stored."""
+    """Return the refusal of an upload that is not stored yet, None if it can be, if in time."""
     if status is None:  # the study was deleted
         return not_found("participant")
     kind, phase = upload.kind, status.phase
@@ -167,9 +179,6 @@ def _refusal(
         return cohort_failed(status.failure)
     if phase is not upload.phase:
         return out_of_phase(kind, upload.phase, phase)
-    if arrived >= status.deadline:
-        detail = f"the deadline of {phase} has passed: {status.deadline.isoformat()}"
-        return ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
     return None
 
 
