@@ -37,7 +37,7 @@ class Heartbeat:
 
     @property
     def is_disconnected(self) -> bool:
-        """Whether the database was unavailable or refused a write: `start` must run again."""
+        """True if the database was unavailable or refused a write: `start` must run again."""
         return self.store.database.has_lost_time
 
     async def start(self) -> None:
