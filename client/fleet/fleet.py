@@ -5,6 +5,10 @@ contribute, of which a fixed fraction drops out, each after any of its steps exc
 fleet remembers the vector that each device encoded, which no service ever sees, so a demo or a test
 can check that a sum is exact.
 
+If the database of the service is restored, rounds that the fleet has seen may run again, or not
+exist yet. The fleet then goes on with the round that is open, with the devices that have not sent a
+vector.
+
 `seed` determines selection, dropouts and clipping. Secrets, sampling and noise always use the
 system's randomness.
 """
@@ -19,7 +23,7 @@ from typing import Final, TypeAlias
 from client.device.device import STEP_OF_PHASE, DeviceStep
 from client.device.driver import PARTICIPATION_ERRORS, EndState, wait_for_open_round
 from client.device.policy import PolicyError
-from client.errors import WrongStateError
+from client.errors import NoRoundError, NotFoundError, WrongStateError
 from client.fleet.behaviour import DeviceBehaviour, draw_behaviours
 from client.fleet.config_and_results import (
     DeviceResult,
@@ -35,6 +39,7 @@ from protocol.api.messages import RoundView, StudyView
 
 _MAX_ROUND_BYTES: Final = 2**24  # of a view: the survivors of a round of a million devices
 _CLOSING_POLL_SECONDS: Final = 0.1  # between two requests for a round that will end soon
+_RESTORED_CHECK_SECONDS: Final = 5.0  # between two checks that an earlier round still exists
 _PROGRESS_POLL_SECONDS: Final = 1.0  # between two requests for a round that shards run
 
 ProgressReporter: TypeAlias = Callable[[FleetProgress], None]
@@ -65,6 +70,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self._devices = FleetDevices(self.connect, self.study, self.holdings, self.config)
+        self._closed_rounds = set[int]()
 
     async def run(self) -> AsyncIterator[FleetRound]:
         """Take part in round after round; yield each round when it has ended.
@@ -88,19 +94,27 @@ class Fleet:
         return seating_rounds(self.connect, registrar, config.api_key)
 
     async def _rounds(self) -> AsyncIterator[FleetRound]:
-        after = 0
-        while self._devices.eligible(after + 1):
+        after = latest = 0
+        while self._devices.eligible(latest + 1):
             view = await self.next_round(after)
             if view is None:
                 return
             results = await self.run_round(view)
-            after = view.number
+            after, latest = view.number, max(latest, view.number)
+            if await self._is_undone(after):  # the service was restored meanwhile
+                after = 0
+                continue
             if all(result.last_step is None for result in results):
                 invited = [each for each in results if each.state is not EndState.NOT_INVITED]
                 if not invited or any(result.state is EndState.LATE for result in invited):
                     continue  # no coin invited a device, or the round was full: try the next one
                 raise NobodyEnteredError(view.number, *self._why_nobody_entered(view, invited[0]))
-            yield FleetRound(await self._wait_until_closed(view.number), results)
+            try:
+                closed = await self._wait_until_closed(view.number)
+            except NotFoundError:  # `next_round` finds out why
+                continue
+            self._closed_rounds.add(view.number)
+            yield FleetRound(closed, results)
 
     def _why_nobody_entered(
         self, view: RoundView, result: DeviceResult
@@ -113,13 +127,39 @@ class Fleet:
         return "; ".join(map(str, by_limit.values())), list(by_limit.values())
 
     async def next_round(self, after: int) -> RoundView | None:
-        async with self._devices.transport() as transport:
-            try:
-                return await wait_for_open_round(
-                    transport, self.study.id, after, ticket=self.config.api_key
-                )
-            except WrongStateError:
-                return None
+        """Return the first open round after number `after`, None if the study has ended.
+
+        If the service was restored to an earlier state, it is the first round that is open.
+        """
+        while True:
+            async with self._devices.transport() as transport:
+                try:
+                    return await wait_for_open_round(
+                        transport,
+                        self.study.id,
+                        after,
+                        ticket=self.config.api_key,
+                        patience=_RESTORED_CHECK_SECONDS,
+                    )
+                except WrongStateError:
+                    return None
+                except NoRoundError:
+                    if after and await self._is_undone(after):
+                        after = 0
+
+    async def _is_undone(self, number: int) -> bool:
+        """Return whether a round is as before the fleet saw it: the service was restored.
+
+        What the fleet saw later is undone as well, so it forgets that.
+        """
+        try:
+            view = await self._fetch_round(number)
+            is_undone = view.state == "running" and number in self._closed_rounds
+        except NotFoundError:
+            is_undone = True
+        if is_undone:
+            self._closed_rounds.clear()
+        return is_undone
 
     async def run_round(self, view: RoundView) -> tuple[DeviceResult, ...]:
         selected, last_steps = select_devices(

@@ -39,7 +39,7 @@ async def _stream(
 ) -> AsyncIterator[AsyncIterator[Event]]:
     """Yield a stream, which counts as open until the response ends."""
     last = after if last_event_id is None else last_event_id
-    await service.store.events.check_can_follow(study, last)
+    await service.event_streams.check_can_follow(study, last)
     with service.event_streams.open(study):
         is_still_valid = partial(service.authenticator.is_still_valid, caller)
         yield service.event_streams.follow(study, last, is_still_valid)

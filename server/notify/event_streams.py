@@ -24,6 +24,7 @@ from server.notify.notifier import Notifier
 from server.telemetry.metrics import Metrics
 
 _MAX_WAIT_SECONDS = 60.0  # until a stream reads events without a notification
+_MAX_READS = 2  # at a time, of the database: requests must not wait for hundreds of streams
 _log = structlog.get_logger(__name__)
 
 
@@ -39,6 +40,9 @@ class EventStreams:
     metrics: Metrics
     max_streams: int
     recheck_seconds: float = 5.0
+    _reads: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(_MAX_READS), init=False
+    )
     _followers: Counter[str] = field(default_factory=Counter, init=False)
     _last_events: dict[str, int] = field(default_factory=dict, init=False)
 
@@ -60,6 +64,11 @@ class EventStreams:
             self._followers[study] -= 1
             self._followers += Counter()  # removes studies without followers
 
+    async def check_can_follow(self, study: str, last: int) -> None:
+        """Raise ProblemError if `study` is unknown, or has ended without events after `last`."""
+        async with self._reads:
+            await self.events.check_can_follow(study, last)
+
     async def follow(
         self, study: str, last: int, is_authorized: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[Event]:
@@ -71,7 +80,8 @@ class EventStreams:
         checked = monotonic()
 
         async def new_events() -> tuple[Event, ...] | None:
-            return await self.events.after(study, last) or None
+            async with self._reads:
+                return await self.events.after(study, last) or None
 
         while not self.notifier.is_shutting_down:
             try:

@@ -1,6 +1,7 @@
 """A real service in this process, reached through ASGI."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import SystemRandom
 
@@ -33,18 +34,28 @@ REQUEST = StudyRequest(
 )
 
 
-@pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
-    settings = Settings(
-        database_url=f"sqlite:///{tmp_path / 'service.db'}", min_poll_seconds=0.01, open=True
-    )
+@asynccontextmanager
+async def serving(file: Path) -> AsyncIterator[FastAPI]:
+    """Run a service on the SQLite database in `file`."""
+    settings = Settings(database_url=f"sqlite:///{file}", min_poll_seconds=0.01, open=True)
     made = application.create(settings, None, SystemRandom())
     async with made.router.lifespan_context(made):
         yield made
 
 
 @pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
+    async with serving(tmp_path / "service.db") as made:
+        yield made
+
+
+@pytest.fixture
 def connect(app: FastAPI) -> ClientFactory:
+    return connect_to(app)
+
+
+def connect_to(app: FastAPI) -> ClientFactory:
+    """Return a function that makes clients of `app`."""
     return lambda: httpx.AsyncClient(
         transport=StreamingAsgiTransport(app), base_url="http://service/v1", timeout=30
     )
@@ -66,10 +77,13 @@ async def enrolled(connect: ClientFactory, registrar: Identity) -> StudyView:
     return await create(connect, registrar=registrar.public.hex())
 
 
-async def create(connect: ClientFactory, *, enrolling: float = 10.0, **terms: object) -> StudyView:
+async def create(
+    connect: ClientFactory, *, enrolling: float = 10.0, rounds: int = 2, **terms: object
+) -> StudyView:
     changed = Terms.model_validate(REQUEST.terms.model_dump() | terms)
     timeouts = REQUEST.timeouts.model_copy(update={"enrolling": enrolling})
-    asked = REQUEST.model_copy(update={"terms": changed, "timeouts": timeouts})
+    changes = {"terms": changed, "timeouts": timeouts, "rounds": rounds}
+    asked = REQUEST.model_copy(update=changes)
     async with connect() as http:
         answer = await http.post("/studies", json=asked.model_dump(mode="json"))
     return StudyView.model_validate_json(answer.content)

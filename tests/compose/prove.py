@@ -2,13 +2,13 @@
 
     python -m tests.compose.prove
 
-Builds the images, starts all services, and freezes one replica for some seconds, in which the proxy
-must use the other one. It waits until a cohort of a later round has received some masked inputs but
-not all, kills the replica with SIGKILL and leaves it dead. The fleet must then reach the end of its
-study with the other replica alone. Each round's sum must equal the sum of its vectors, which the
-fleet knows and the server does not. All services must stop on request, before the engine kills
-them, and are removed. Then two workers of Dask share a simulation and one of them is killed during
-its work: the result must be that of one process.
+Builds the images, starts all services, and plays a fault in the middle of each of five rounds
+(`tests/compose/faults.py`). It waits until a cohort of a later round has received some masked
+inputs but not all, kills one replica with SIGKILL and leaves it dead. The fleet must then reach the
+end of its study with the other replica alone. Each round's sum must equal the sum of its vectors,
+which the fleet knows and the server does not. All services must stop on request, before the engine
+kills them, and are removed. Then two workers of Dask share a simulation and one of them is killed
+during its work: the result must be that of one process.
 
 If no engine runs, root starts one (`tests/compose/engine.py`) and builds stand-ins for the images
 that cannot be pulled (`tests/compose/stand_ins.py`). Only the images remain, 3 GB in the cache
@@ -19,7 +19,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -27,97 +26,23 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from tests.compose import stand_ins
-from tests.compose.engine import Engine, EngineError, engine
+from tests.compose.engine import EngineError, engine
+from tests.compose.faults import await_mid_round, latest_phase, play_faults
+from tests.compose.project import ROOT, ROUNDS, Compose, Unproved, say
 
-ROOT = Path(__file__).parents[2]
-PROJECT = "blindtally-proof"
 SERVICES = ("database", "server", "proxy", "fleet")
 DASK = ("scheduler", "worker", "simulation")
-DEVICES, ROUNDS = 60, 4
 PATIENCE_SECONDS = 900  # for the study to reach its end
-SIMULATED_DEVICES = 1002  # per round: two cohorts
 BUSY_PROGRAM = (
     "from distributed import Client;"
     "print(any(Client('tcp://127.0.0.1:8786').processing().values()))"
 )
 SIGKILL_EXIT_CODE = 137
-# From the database and not through the API, which needs a key.
-MID_ROUND = (
-    "FROM cohorts c WHERE c.phase = 'masking' AND c.round >= 2 AND c.enrolled > (SELECT count(*)"
-    " FROM messages m WHERE m.cohort = c.id AND m.kind = 'masked-input') AND EXISTS"
-    " (SELECT 1 FROM messages m WHERE m.cohort = c.id AND m.kind = 'masked-input')"
-)
-PHASES = "SELECT round || ' ' || phase FROM cohorts ORDER BY id DESC LIMIT 1"
-
-
-class Unproved(AssertionError):  # noqa: N818 - a result, not a defect of the proof
-    """A promise of docker-compose.yml that does not hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compose:
-    """One project of docker-compose.yml in `engine`, with secrets in `env_file`."""
-
-    engine: Engine
-    env_file: Path
-    port: int
-
-    @property
-    def _environment(self) -> dict[str, str]:
-        return self.engine.environment | {
-            "BLINDTALLY_PORT": str(self.port),
-            "FLEET_DEVICES": str(DEVICES),
-            "FLEET_ROUNDS": str(ROUNDS),
-            "SIMULATION_CLIENTS": str(SIMULATED_DEVICES),
-        }
-
-    def __call__(self, *words: str, quiet: bool = False) -> None:
-        """Run one command of compose; print its output unless `quiet`."""
-        program = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
-        command = [*program, f"--project-name={PROJECT}", f"--env-file={self.env_file}", *words]
-        output = subprocess.DEVNULL if quiet else None
-        subprocess.run(
-            command, cwd=ROOT, env=self._environment, stdout=output, stderr=output, check=True
-        )
-
-    def docker(self, *words: str) -> str:
-        """Return the output of one command of docker."""
-        done = subprocess.run(
-            ["docker", *words],
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise Unproved(f"docker {' '.join(words)}: {done.stdout.strip()}")
-        return done.stdout
-
-    def containers(self, service: str) -> list[str]:
-        """Return the names of a service's containers, running or stopped."""
-        labels = [f"com.docker.compose.project={PROJECT}", f"com.docker.compose.service={service}"]
-        filters = [word for label in labels for word in ("--filter", f"label={label}")]
-        return sorted(self.docker("ps", "--all", "--format={{.Names}}", *filters).split())
-
-    def state(self, container: str) -> dict[str, object]:
-        """Return the state of a container."""
-        state: dict[str, object] = json.loads(
-            self.docker("inspect", "--format={{json .State}}", container)
-        )
-        return state
-
-    def query(self, statement: str) -> str:
-        """Return the answer of the database to a query."""
-        (database,) = self.containers("database")
-        client = ("psql", "--username=blindtally", "--tuples-only", "--no-align", "--quiet")
-        return self.docker("exec", database, *client, f"--command={statement}").strip()
 
 
 def main() -> None:
@@ -136,11 +61,6 @@ def main() -> None:
     except (EngineError, Unproved, subprocess.CalledProcessError, RuntimeError) as error:
         typer.echo(f"not proved: {error}", err=True)
         raise SystemExit(1) from None
-
-
-def say(line: str) -> None:
-    """Print a step of the proof with the time."""
-    typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
 
 
 def secrets_in(folder: Path) -> Path:
@@ -174,8 +94,8 @@ def prove(compose: Compose) -> None:
         compose("up", "--build", "--detach")
         check_users(compose)
         killed, survivor = compose.containers("server")
-        freeze(compose, killed)
-        number = kill_in_mid_round(compose, killed)
+        number = play_faults(compose, killed)
+        number = kill_in_mid_round(compose, killed, number)
         await_the_end(compose)
         check_sums(compose)
         check_events(compose)
@@ -266,30 +186,15 @@ def check_users(compose: Compose) -> None:
     say("no container runs as root or has a capability")
 
 
-def freeze(compose: Compose, replica: str) -> None:
-    """Freeze `replica` for a time: the proxy must send it no requests after four seconds."""
-    compose.docker("pause", replica)
-    time.sleep(5)
-    for _ in range(20):
-        with urllib.request.urlopen(f"http://127.0.0.1:{compose.port}/readyz", timeout=1.5):
-            pass
-    compose.docker("unpause", replica)
-    say(f"froze {replica} for five seconds, after which the proxy did not use it")
-
-
-def kill_in_mid_round(compose: Compose, replica: str) -> int:
-    """Kill `replica` while a cohort's vectors come in; return the number of the round."""
-    waiting = "PERFORM pg_sleep(0.01)"
-    compose.query(
-        "SET statement_timeout = '300s';"
-        f" DO $$ BEGIN WHILE NOT EXISTS (SELECT 1 {MID_ROUND}) LOOP {waiting}; END LOOP; END $$"
-    )
+def kill_in_mid_round(compose: Compose, replica: str, after: int) -> int:
+    """Kill `replica` while vectors arrive in a round after `after`; return the round's number."""
+    await_mid_round(compose, after + 1)
     compose.docker("kill", replica)
-    number, phase = compose.query(PHASES).split()
+    number, phase = latest_phase(compose)
     if phase in {"summed", "failed"}:
         raise Unproved(f"{replica} was killed too late, in a round that is {phase}")
     say(f"killed {replica} in round {number}, {phase}")
-    return int(number)
+    return number
 
 
 def await_the_end(compose: Compose, service: str = "fleet") -> None:
@@ -321,11 +226,9 @@ def check_sums(compose: Compose) -> None:
 def check_events(compose: Compose) -> None:
     """Check the events of the study through the proxy, from its creation to its end."""
     study = compose.query("SELECT id FROM studies")
-    key = re.search(r"^BLINDTALLY_API_KEY=(.+)$", compose.env_file.read_text(), re.MULTILINE)
-    assert key is not None  # secrets_in wrote it
     request = urllib.request.Request(
         f"http://127.0.0.1:{compose.port}/v1/studies/{study}/events",
-        headers={"Authorization": f"Bearer {key[1]}"},
+        headers={"Authorization": f"Bearer {compose.api_key}"},
     )
     with urllib.request.urlopen(request, timeout=30) as stream:  # noqa: S310 - a fixed URL
         kinds = re.findall(r"^event: (\S+)$", stream.read().decode(), re.MULTILINE)

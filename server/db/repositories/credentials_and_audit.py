@@ -1,6 +1,7 @@
 """Repository of API keys, enrolment tokens, devices and the audit trail."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
@@ -18,6 +19,7 @@ from protocol.api.credentials import (
 )
 from protocol.api.messages import AuditRecord, ProblemType
 from server.db.database import Repository, read_transaction, write_transaction
+from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.schema import (
     ApiKeyRow,
     AuditEntryRow,
@@ -153,11 +155,13 @@ class AccessRepository(Repository):
         """Return the owner of the session with this digest, and record its use.
 
         None if it has ended: by a logout, `SESSION_IDLE_HOURS` after its last use, `SESSION_DAYS`
-        after its start, or with its key.
+        after its start, or with its key. While the database refuses writes, a use is not recorded:
+        readers need no writes.
         """
         principal, is_recorded = await self._find_session(digest)
-        if principal is not None and not is_recorded:
-            await self._record_use(digest)
+        if principal is not None and not is_recorded and not self.database.refuses_writes:
+            with suppress(*UNAVAILABLE_ERRORS):
+                await self._record_use(digest)
         return principal
 
     @read_transaction

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import cast
 
 from sqlalchemy import ColumnElement, Table, bindparam, delete, exists, func, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from protocol.api.phases import Phase
@@ -109,15 +109,9 @@ def receiving_since(session: Session, now: datetime) -> datetime | None:
 class LeaseRepository(Repository):
     """Repository of leases."""
 
-    async def claim(self, job: Job, holder: str, seconds: float) -> Lease | None:
-        """Return a lease of `job`, or None if the job is done or another process has its lease."""
-        try:
-            return await self._claim(job, holder, seconds)
-        except IntegrityError:  # another process claimed the job for the first time, concurrently
-            return None
-
     @write_transaction
-    def _claim(self, session: Session, job: Job, holder: str, seconds: float) -> Lease | None:
+    def claim(self, session: Session, job: Job, holder: str, seconds: float) -> Lease | None:
+        """Return a lease of `job`, or None if the job is done or another process has its lease."""
         is_job = LeaseRow.job == job.name
         row = session.scalar(select(LeaseRow).where(is_job).with_for_update(skip_locked=True))
         is_locked = row is None and session.scalar(select(exists().where(is_job)))
@@ -125,15 +119,24 @@ class LeaseRepository(Repository):
         if is_locked or not session.scalar(select(job.is_due)):
             return None
         now = self.database.now(session)
+        claimed = {"holder": holder, "expires": now + timedelta(seconds=seconds)}
+        version = 1 if row is None else row.version + 1
         if row is None:
-            row = LeaseRow(job=job.name, version=0)
-            session.add(row)
+            # Another process may claim the job for the first time, too: PostgreSQL would log an
+            # error for a plain insert.
+            insert = (
+                postgresql.insert
+                if session.get_bind().dialect.name == "postgresql"
+                else sqlite.insert
+            )
+            new = insert(LeaseRow).values(job=job.name, version=version, **claimed)
+            if session.scalar(new.on_conflict_do_nothing().returning(LeaseRow.version)) is None:
+                return None
         elif row.expires > now:
             return None
-        row.holder, row.version = holder, row.version + 1
-        row.expires = now + timedelta(seconds=seconds)
-        session.flush()
-        return Lease(job.name, holder, row.version)
+        else:
+            session.execute(update(LeaseRow).where(is_job).values(version=version, **claimed))
+        return Lease(job.name, holder, version)
 
     @write_transaction
     def renew(self, session: Session, lease: Lease, seconds: float) -> bool:

@@ -1,14 +1,20 @@
 """Fleets in whole studies through ASGI; the seed determines the dropouts."""
 
+import sqlite3
 from collections import Counter
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
 from unittest.mock import AsyncMock, call
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
 from client.device.device import DeviceStep
 from client.device.driver import EndState
 from client.device.policy import Policy
 from client.fleet.config_and_results import (
+    DeviceResult,
     FleetConfig,
     FleetProgress,
     FleetRound,
@@ -18,11 +24,11 @@ from client.fleet.config_and_results import (
 )
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
-from protocol.api.messages import StudyView
+from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import Phase
 from secagg.keys import Identity
 from secagg.parameters import Mode
-from tests.client.conftest import create
+from tests.client.conftest import connect_to, create, serving
 from tests.support.policies import trusting_policy
 
 HOLDINGS = [{"common": 1, f"rare {index % 3}": 2} for index in range(30)]
@@ -91,6 +97,55 @@ async def test_a_fleet_waits_for_the_next_round(connect: ClientFactory, study: S
     late.next_round = AsyncMock(side_effect=[view, None])  # type: ignore[method-assign]
     assert [each async for each in late.run()] == []
     assert late.next_round.await_args_list == [call(0), call(1)]
+
+
+@pytest.mark.parametrize("restored_while", ["waiting", "in a round"])
+async def test_a_fleet_goes_on_after_the_service_was_restored_to_an_earlier_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_while: str
+) -> None:
+    """The copy is made in round 2, and restored when the fleet has seen its end."""
+    monkeypatch.setattr("client.fleet.fleet._RESTORED_CHECK_SECONDS", 0.3)
+    apps = list[FastAPI]()
+
+    def current() -> httpx.AsyncClient:
+        return connect_to(apps[-1])()
+
+    async with AsyncExitStack() as stack:
+        apps.append(await stack.enter_async_context(serving(tmp_path / "service.db")))
+        study = await create(current, rounds=3)
+        fleet = Fleet(current, study, HOLDINGS * 2, config())
+
+        async def restore() -> None:
+            await stack.aclose()
+            apps.append(await stack.enter_async_context(serving(tmp_path / "copy.db")))
+
+        run_round, played = fleet.run_round, list[FleetRound]()
+
+        async def run_and_restore(view: RoundView) -> tuple[DeviceResult, ...]:
+            results = await run_round(view)
+            if view.number == 3 and len(apps) == 1:
+                await restore()
+            return results
+
+        if restored_while == "in a round":
+            monkeypatch.setattr(fleet, "run_round", run_and_restore)
+        async for each in fleet.run():
+            played.append(each)
+            if len(played) == 1:
+                copy_database(tmp_path / "service.db", tmp_path / "copy.db")
+            if len(played) == 2 and restored_while == "waiting":
+                await restore()
+        assert [each.view.number for each in played] == [1, 2, 2, 3]
+        assert all(each.view.cohorts[0].phase is Phase.SUMMED for each in played)
+        sent = [
+            entry.device for each in played for entry in each.results if entry.vector is not None
+        ]
+        assert len(sent) == len(set(sent))
+
+
+def copy_database(file: Path, copy: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("VACUUM INTO ?", [str(copy)])
 
 
 async def test_a_fleet_with_the_key_of_its_registrar_seats_its_rounds(

@@ -9,6 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from protocol.api.events import Event, EventKind, FailureCause
 from protocol.api.phases import Phase
+from server.db.repositories.events import EventRepository
 from tests.server.conftest import Serve
 from tests.server.harness import Served, play
 from tests.server.listener import listening
@@ -184,3 +185,28 @@ async def test_a_study_that_is_stopped_twice_is_reported_once(each_served: Serve
             ROUND_CLOSED,
             STUDY_ENDED,
         ]
+
+
+async def test_the_reads_of_many_streams_leave_the_database_to_other_requests(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """560 streams at once delayed /readyz by seconds: their reads filled the readers' queue."""
+    events = served.store.events
+    running, most = 0, 0
+
+    async def after(_events: EventRepository, study: str, last: int) -> tuple[Event, ...]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            return await read(events, study, last)
+        finally:
+            running -= 1
+
+    read = EventRepository.after
+    monkeypatch.setattr(EventRepository, "after", after)
+    study = await served.create()
+    async with AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(listening(served, study)) for _ in range(40)]
+        await asyncio.gather(*(stream.until(3) for stream in streams))
+    assert 1 <= most <= 2

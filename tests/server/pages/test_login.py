@@ -4,7 +4,8 @@ from random import SystemRandom
 
 import httpx
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
 
 from protocol.api.credentials import new_secret
 from server.db.repositories.credentials_and_audit import SESSION_IDLE_HOURS
@@ -92,6 +93,23 @@ async def test_a_session_ends_without_use_and_after_days(
         await served.store.retention.delete_login_sessions(served.clock())
         with served.store.database.engine.connect() as connection:
             assert connection.scalar(text("SELECT count(*) FROM login_sessions")) == 0
+
+
+async def test_a_session_opens_pages_while_the_database_refuses_writes(closed: Served) -> None:
+    """The use of a session is recorded every five minutes, which readers need not wait for."""
+    await log_in(closed, await key_of(closed))
+    away = OperationalError("", None, Exception("disk full"))
+
+    def refuse(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        if not statement.startswith(("SELECT", "BEGIN")):
+            raise away
+
+    event.listen(closed.store.database.engine, "before_cursor_execute", refuse)
+    closed.clock.advance(600)
+    for _ in range(2):
+        closed.service.authenticator._principals.clear()
+        assert (await closed.client.get("/")).status_code == 200
+    assert closed.store.database.refuses_writes
 
 
 async def test_a_session_ends_with_its_key(serve: Serve, sqlite_url: str) -> None:

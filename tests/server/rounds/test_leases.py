@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from sqlalchemy import true, update
+from sqlalchemy import event, true, update
 
 from server.db import migrations
 from server.db.database import Database
@@ -47,7 +47,10 @@ async def is_taken(leases: LeaseRepository) -> bool:
 
 
 async def test_of_many_who_claim_at_once_one_has_the_work(leases: LeaseRepository) -> None:
+    errors = list[object]()  # PostgreSQL would log them
+    event.listen(leases.database.engine, "handle_error", errors.append)
     claimed = await asyncio.gather(*(leases.claim(WORK, f"{n}", 15) for n in range(8)))
+    assert errors == []
     (lease,) = (lease for lease in claimed if lease is not None)
     assert lease.version == 1
     assert await leases.claim(WORK, "late", 15) is None
