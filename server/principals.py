@@ -24,12 +24,14 @@ class Principal:
     """Owner of a valid credential: `name` is the id of an API key or the identity of a device.
 
     `session` is the digest of the login session in whose cookie the credential is, if any.
+    `study` is the only study for which the permissions are valid, None for the whole service.
     """
 
     name: str
     permissions: frozenset[Permission]
     identity: str | None = None
     session: bytes | None = field(default=None, repr=False)
+    study: str | None = None
 
     def __str__(self) -> str:
         if self.identity:

@@ -34,7 +34,14 @@ SERVICE_URL = "http://127.0.0.1:8000"
 RUN = CliRunner()
 SERVICE_COMMANDS = ("serve", "studies", "fleet", "demo", "privacy", "query", "changes", "seat")
 # The figures are drawn in tests/paper.
-LONG_COMMANDS = ["keys", "revoke"], ["tokens", "revoke"], ["grid"], ["fig3"], ["cdf"]
+LONG_COMMANDS = (
+    ["keys", "revoke"],
+    ["keys", "create", "guest"],
+    ["tokens", "revoke"],
+    ["grid"],
+    ["fig3"],
+    ["cdf"],
+)
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:

@@ -57,7 +57,14 @@ def create_key(
     name: Annotated[str, Argument(help="Name of the key's user or purpose.")],
     scope: Annotated[
         list[str] | None,
-        Option(help="Scope: read, write, operate or seat; repeatable.", show_default="all"),
+        Option(
+            help="Scope: read, write, operate or seat; repeatable.",
+            show_default="all, or read with --study",
+        ),
+    ] = None,
+    study: Annotated[
+        str | None,
+        Option(help="Id of the only study that the key opens.", show_default="all studies"),
     ] = None,
     days: DaysOption = None,
     database: DatabaseOption = DEFAULT_DATABASE,
@@ -67,11 +74,16 @@ def create_key(
 
     Example:
       blindtally keys create dashboard --scope read --days 90
+      blindtally keys create guest --study 3f2a0c55d1e9b7a4
     """
     if unknown := [text for text in scope or [] if text not in SCOPES]:
         raise exit_with_error(f"--scope must be one of {', '.join(SCOPES)}, not {unknown[0]}")
-    scopes = {Permission(text) for text in scope or SCOPES}
-    issued = _with_access(database, lambda access: access.create_key(name, scopes, _duration(days)))
+    scopes = {Permission(text) for text in scope or (SCOPES if study is None else ("read",))}
+    issued = _with_access(
+        database,
+        lambda access: access.create_key(name, scopes, _duration(days), study),
+        must_exist=study is not None,
+    )
     _print_secret("key", issued, json_path)
 
 
@@ -83,7 +95,8 @@ def list_keys(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOption
       blindtally keys list
     """
     rows = [
-        {"id": row.id, "name": row.name, "scopes": " ".join(row.scopes), **_format_times(row)}
+        {"id": row.id, "name": row.name, "scopes": " ".join(row.scopes)}
+        | {"study": row.study or "all", **_format_times(row)}
         for row in _with_access(database, lambda access: access.keys(), must_exist=True)
     ]
     _show_list(rows, json_path)
@@ -233,6 +246,7 @@ def _with_access(
     from server.db import migrations
     from server.db.database import Database, parse_url
     from server.db.repositories.credentials_and_audit import AccessRepository
+    from server.errors import ProblemError
 
     async def run() -> T:
         if must_exist:
@@ -246,6 +260,8 @@ def _with_access(
 
     try:
         return asyncio.run(run())
+    except ProblemError as error:
+        raise exit_with_error(error.detail, code=1) from None
     except (ValueError, migrations.UnknownSchemaError, SQLAlchemyError) as error:
         reason = getattr(error, "orig", None) or error
         raise exit_with_error(f"the database cannot be used: {reason}", code=1) from None

@@ -36,32 +36,45 @@ async def _caller(request: Request) -> Principal:
 Caller = Annotated[Principal, Depends(_caller)]
 
 
-def require(*permissions: Permission) -> params.Depends:
-    """Return the dependency that refuses callers without any of `permissions`."""
+def require(*permissions: Permission, is_filtered: bool = False) -> params.Depends:
+    """Return the dependency that refuses callers without any of `permissions`.
+
+    A key of one study is accepted at paths of that study, and where a route lists only what
+    `Principal.study` allows (`is_filtered`).
+    """
 
     async def check(caller: Caller, request: Request, service: ServiceDep) -> None:
-        await check_permission(caller, request, service, *permissions)
+        await check_permission(caller, request, service, *permissions, is_filtered=is_filtered)
 
     return cast("params.Depends", Depends(check))
 
 
 async def check_permission(
-    caller: Principal, request: Request, service: Service, *permissions: Permission
+    caller: Principal,
+    request: Request,
+    service: Service,
+    *permissions: Permission,
+    is_filtered: bool = False,
 ) -> None:
-    """Raise ProblemError if the caller has none of `permissions`."""
+    """Raise ProblemError if the caller has none of `permissions`, or not for this path."""
+    refusal = None
     if caller.permissions.isdisjoint(permissions):
+        refusal = f"this requires the permission {' or '.join(permissions)}"
+    elif not is_filtered and caller.study not in (None, request.path_params.get("study")):
+        refusal = "this key is limited to one study"  # whether another one exists or not
+    if refusal is not None:
         subject = f"{caller}: {request.url.path}"
         await service.authenticator.record_failure(
             client_address(request.scope), "forbidden", subject, str(caller)
         )
-        required = " or ".join(permissions)
-        raise ProblemError(ProblemType.FORBIDDEN, f"this requires the permission {required}")
+        raise ProblemError(ProblemType.FORBIDDEN, refusal)
 
 
-def reading(*statuses: int) -> dict[str, Any]:
+def reading(*statuses: int, is_filtered: bool = False) -> dict[str, Any]:
     """Return the options of a route with tags that needs READ and may refuse with `statuses`."""
     responses = etag_responses(problem_responses(*statuses))
-    return {"dependencies": [require(Permission.READ)], "responses": responses}
+    needed = require(Permission.READ, is_filtered=is_filtered)
+    return {"dependencies": [needed], "responses": responses}
 
 
 def require_own_identity(caller: Principal, identity: str) -> None:

@@ -139,14 +139,16 @@ async def create(
     return study
 
 
-@router.get("", **reading(422))
+@router.get("", **reading(422, is_filtered=True))
 async def page(
     service: ServiceDep,
+    caller: Caller,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern="^[0-9A-Za-z]{1,64}$")] = None,
 ) -> StudyPage:
-    """List studies, newest first."""
-    studies, last = paginate(await service.store.studies.page(limit + 1, after), limit)
+    """List the studies that the caller may read, newest first."""
+    rows = await service.store.studies.page(limit + 1, after, caller.study)
+    studies, last = paginate(rows, limit)
     return StudyPage(studies=studies, next=last and last.id)
 
 

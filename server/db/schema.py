@@ -227,11 +227,15 @@ class IssuedCredential:
 
 
 class ApiKeyRow(IssuedCredential, Base):
-    """API key of an operator or analyst."""
+    """API key of an operator or analyst, limited to one `study` if there is one.
+
+    The study may be deleted, so the column is not a foreign key.
+    """
 
     __tablename__ = "api_keys"
 
     scopes: Mapped[list[str]]
+    study: Mapped[str | None] = mapped_column(String(64))
 
 
 class LoginSessionRow(Base):

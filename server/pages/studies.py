@@ -44,14 +44,16 @@ MAX_ROUNDS_SHOWN: Final = 100  # of a study on its page, the last ones
 Search = Annotated[str, Query(alias="q", max_length=200)]
 
 
-@router.get("/", dependencies=[require(Permission.READ)])
+@router.get("/", dependencies=[require(Permission.READ, is_filtered=True)])
 async def list_studies(
     request: Request,
     service: ServiceDep,
+    caller: Caller,
     after: Annotated[str | None, Query(pattern="^[0-9A-Za-z]{1,64}$")] = None,
 ) -> Response:
-    """List studies, newest first."""
-    studies, last = paginate(await service.store.studies.page(_PAGE_SIZE + 1, after), _PAGE_SIZE)
+    """List the studies that the caller may read, newest first."""
+    views = await service.store.studies.page(_PAGE_SIZE + 1, after, caller.study)
+    studies, last = paginate(views, _PAGE_SIZE)
     progress = await service.store.progress.of_studies([study.id for study in studies])
     rows = [(study, progress[study.id], privacy_cost(study)) for study in studies]
     now = await service.store.database.read_now()

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -20,6 +20,7 @@ from protocol.api.credentials import (
 from protocol.api.messages import AuditRecord, ProblemType
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.db.repositories.studies import find_study
 from server.db.schema import (
     ApiKeyRow,
     AuditEntryRow,
@@ -51,10 +52,19 @@ class AccessRepository(Repository):
         name: str,
         scopes: Collection[Permission],
         lifetime: timedelta | None,
+        study: str | None = None,
     ) -> tuple[str, str]:
-        """Store a new key; return its id and its text, which is not stored."""
+        """Store a new key, of one `study` if given; return its id and its text.
+
+        The text is not stored.
+
+        Raises:
+            ProblemError: if there is no such study.
+        """
+        if study is not None:
+            find_study(session, study)
         secret = new_secret(self.rng, API_KEY_PREFIX)
-        return self._issue(session, _new_key(scopes), secret, name, lifetime)
+        return self._issue(session, _new_key(scopes, study), secret, name, lifetime)
 
     @write_transaction
     def create_token(
@@ -131,8 +141,7 @@ class AccessRepository(Repository):
         """Return the owner of the valid key or credential with this digest, if there is one."""
         key = session.scalar(select(ApiKeyRow).where(ApiKeyRow.digest == digest))
         if key is not None:
-            is_valid = key.is_valid(self.database.now(session))
-            return Principal(key.id, frozenset(map(Permission, key.scopes))) if is_valid else None
+            return _principal(key) if key.is_valid(self.database.now(session)) else None
         device = session.scalar(select(DeviceRow).where(DeviceRow.digest == digest))
         if device is None or device.revoked:
             return None
@@ -174,8 +183,7 @@ class AccessRepository(Repository):
         key = session.get_one(ApiKeyRow, row.key)
         if not key.is_valid(now):
             return None, False
-        scopes = frozenset(map(Permission, key.scopes))
-        principal = Principal(key.id, scopes, session=digest)
+        principal = replace(_principal(key), session=digest)
         return principal, now - row.last_used < _USE_INTERVAL
 
     @write_transaction
@@ -280,8 +288,12 @@ def has_ended(now: datetime) -> ColumnElement[bool]:
     )
 
 
-def _new_key(scopes: Collection[Permission]) -> ApiKeyRow:
-    return ApiKeyRow(scopes=sorted(scope.value for scope in scopes))
+def _principal(key: ApiKeyRow) -> Principal:
+    return Principal(key.id, frozenset(map(Permission, key.scopes)), study=key.study)
+
+
+def _new_key(scopes: Collection[Permission], study: str | None = None) -> ApiKeyRow:
+    return ApiKeyRow(scopes=sorted(scope.value for scope in scopes), study=study)
 
 
 def _new_token(uses: int) -> EnrolmentTokenRow:

@@ -172,9 +172,16 @@ class StudyRepository(Repository):
         return study_view(find_study(session, study))
 
     @read_transaction
-    def page(self, session: Session, limit: int, after: str | None) -> tuple[StudyView, ...]:
-        """Return up to `limit` studies that are older than `after`, newest first."""
+    def page(
+        self, session: Session, limit: int, after: str | None, only: str | None = None
+    ) -> tuple[StudyView, ...]:
+        """Return up to `limit` studies that are older than `after`, newest first.
+
+        `only` is the one study that may be among them, None for all.
+        """
         query = select(StudyRow).order_by(StudyRow.created.desc(), StudyRow.id.desc()).limit(limit)
+        if only is not None:
+            query = query.where(StudyRow.id == only)
         if after is not None:
             last = session.get(StudyRow, after)
             if last is None:

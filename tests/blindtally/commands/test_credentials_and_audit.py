@@ -35,3 +35,12 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path, monkeypatch: pytest.Mo
     assert name in run("keys", "list")[1]
     assert run("keys", "revoke", name) == (0, f"key {name} is revoked\n")
     assert run("keys", "revoke", "3f2a") == (1, "error: there is no key, token or device 3f2a\n")
+
+
+def test_a_key_of_a_study_that_does_not_exist_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("keys", "create", "guest", "--scope", "read")[0] == 0
+    code, output = run("keys", "create", "guest", "--study", "3f2a")
+    assert (code, output) == (1, "error: there is no such study\n")

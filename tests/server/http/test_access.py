@@ -1,11 +1,13 @@
 """A closed service: strangers learn nothing, and each credential is valid for its purpose only."""
 
 import asyncio
+import re
 from base64 import urlsafe_b64decode
 from random import Random, SystemRandom
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
@@ -19,6 +21,10 @@ from protocol.api.messages import RoundView
 from secagg.keys import Identity
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.http.auth import COOKIE_NAME
+from server.errors import ProblemError
+from server.pages import changes, operations, rounds, studies
+from server.pages.forms import preview
+from server.pages.forms import routes as form_routes
 from server.principals import Permission
 from tests.server.conftest import Serve
 from tests.server.credentials import (
@@ -33,6 +39,7 @@ from tests.server.credentials import (
 from tests.server.device import Device
 from tests.server.harness import Served, study_request
 from tests.server.listener import listening
+from tests.server.pages.browsing import SAME_ORIGIN
 from tests.server.party import refused
 
 PATH_PARAMETERS = {"study": "0123456789abcdef", "number": "1", "cohort": "0", "name": "phones"}
@@ -360,3 +367,56 @@ async def test_a_site_whose_name_leads_to_this_machine_reads_no_open_service(
             key = await keyed(closed)
             answer = await closed.client.get("/v1/studies", headers=head | key)
             assert answer.status_code == 200
+
+
+async def test_a_key_of_one_study_opens_this_study_and_lists_no_other(each_closed: Served) -> None:
+    everything = await keyed(each_closed)
+    own, other = [await study_of(each_closed, everything) for _ in range(2)]
+    key, client = await key_of_study(each_closed, own), each_closed.client
+    for path in ("", "/rounds", "/rounds/1", "/heavy-hitters"):
+        assert (await client.get(f"/v1/studies/{own}{path}", headers=key)).status_code == 200
+    assert (await client.get(f"/studies/{own}", headers=key)).status_code == 200
+    (listed,) = (await client.get("/v1/studies", headers=key)).json()["studies"]
+    assert listed["id"] == own
+    page = (await client.get("/", headers=key)).text
+    assert own in page
+    assert other not in page
+    assert (await client.post(f"/v1/studies/{own}/stop", headers=key)).status_code == 200
+
+
+async def test_a_key_of_one_study_opens_no_other_path(serve: Serve, sqlite_url: str) -> None:
+    """The key has all scopes, and the other study exists."""
+    async with serve(sqlite_url, open=False, max_auth_failures=10_000) as served:
+        own, other = [await study_of(served, await keyed(served)) for _ in range(2)]
+        headers = await key_of_study(served, own) | SAME_ORIGIN
+        for method, path in [*await paths(served), *page_paths()]:
+            target = path.replace(PATH_PARAMETERS["study"], other)
+            is_list = (method, path) in {("GET", "/"), ("GET", "/v1/studies")}
+            if not is_list and not path.startswith(("/v1/participants/", "/v1/devices")):
+                answer = await served.client.request(method, target, headers=headers, json={})
+                assert answer.status_code == 403, (method, target)
+
+
+async def test_a_key_of_an_unknown_study_is_not_made(closed: Served) -> None:
+    with pytest.raises(ProblemError, match="no such study"):
+        await closed.store.access.create_key("guest", ALL_SCOPES, None, "0123456789abcdef")
+
+
+def page_paths() -> list[tuple[str, str]]:
+    """Return the method and path of each page that needs a permission."""
+    modules = (form_routes, preview, studies, changes, rounds, operations)
+    routes = [route for module in modules for route in module.router.routes]
+    pages = [
+        (method, re.sub("{.*?}", "1", re.sub("{study}", PATH_PARAMETERS["study"], route.path)))
+        for route in routes
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    ]
+    assert len(pages) > 10
+    return pages
+
+
+async def key_of_study(served: Served, study: str) -> dict[str, str]:
+    """Return the header that shows a new key of one study, with all scopes."""
+    _, secret = await served.store.access.create_key("guest", ALL_SCOPES, None, study)
+    return showing(secret)
