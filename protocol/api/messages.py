@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Literal
+from unicodedata import category, normalize
 
 from pydantic import Field
 
@@ -23,7 +24,8 @@ from protocol.public_model import PublicModel
 from protocol.question_and_plan import MAX_ROUNDS, Hex32, Terms
 from secagg.session import Registry
 
-_FORMULA_PREFIXES: Final = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets run cells that start so
+_FORMULA_PREFIXES: Final = ("=", "+", "-", "@")  # spreadsheets run cells that start so
+_CONTROL_PREFIXES: Final = ("\t", "\r", "\n")
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 StudyName = Annotated[str, Field(min_length=1, max_length=200)]
 RoundCount = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
@@ -224,7 +226,16 @@ class HeavyHitter(PublicModel):
     @property
     def csv_item(self) -> str:
         """Return the item for a CSV file; one that would run as a formula gets an apostrophe."""
-        return f"'{self.item}" if self.item.startswith(_FORMULA_PREFIXES) else self.item
+        return f"'{self.item}" if _is_formula(self.item) else self.item
+
+
+def _is_formula(item: str) -> bool:
+    """Return whether a spreadsheet may run `item`.
+
+    Spreadsheets skip blanks and invisible characters, and read full-width signs as plain ones.
+    """
+    visible = (char for char in normalize("NFKC", item) if category(char)[0] not in "CZ")
+    return item.startswith(_CONTROL_PREFIXES) or next(visible, "") in _FORMULA_PREFIXES
 
 
 class QueryResult(PublicModel):

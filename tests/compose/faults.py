@@ -94,6 +94,8 @@ def refuse_writes(compose: Compose) -> str:
     compose.query("SELECT pg_reload_conf()")
     unready = _await_ready(compose, 503)
     time.sleep(_REFUSED_SECONDS)
+    if (status := _get(compose.port, "/v1/studies", compose.api_key)) != 200:
+        raise Unproved(f"a reader got {status} while the database refuses writes")
     compose.query("ALTER SYSTEM RESET default_transaction_read_only")
     compose.query("SELECT pg_reload_conf()")
     ready = _await_ready(compose, 200)

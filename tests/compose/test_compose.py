@@ -103,6 +103,14 @@ def test_a_frozen_replica_leaves_the_proxy_within_four_seconds() -> None:
     assert "option redispatch 1" in text
 
 
+def test_readers_reach_living_replicas_while_none_is_ready() -> None:
+    """A replica whose database refuses writes is not ready, but shows pages."""
+    text = (ROOT / "deploy" / "haproxy.cfg").read_text()
+    assert "use_backend readers if METH_GET !{ path /readyz } { nbsrv(replicas) lt 1 }" in text
+    _, readers = text.split("\nbackend readers\n")
+    assert "option httpchk GET /healthz\n" in readers
+
+
 def test_only_the_proxy_is_reached_from_outside_and_only_from_this_machine() -> None:
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
     assert all(port.startswith("127.0.0.1:") for port in SERVICES["proxy"]["ports"])

@@ -50,8 +50,12 @@ def test_problem_types_are_stable() -> None:
     assert Problem(type="t", title="t", status=400, detail="d").errors is None
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\tx", "\rx"])
+@pytest.mark.parametrize(
+    "text",
+    ["=1+1", "+1", "-1", "@x", "\tx", "\rx", " =1", "\xa0=1", "\u200b@x", "\uff1d1", " \uff0b1"],
+)
 def test_a_spreadsheet_executes_no_item(text: str) -> None:
     numbers = {"estimate": 5.0, "standard_error": 0, "low": 5, "high": 5}
     assert HeavyHitter(item=text, **numbers).csv_item == f"'{text}"
-    assert HeavyHitter(item="plain", **numbers).csv_item == "plain"
+    for plain in ("plain", " a=1", "", " "):
+        assert HeavyHitter(item=plain, **numbers).csv_item == plain
