@@ -119,24 +119,21 @@ class LeaseRepository(Repository):
         if is_locked or not session.scalar(select(job.is_due)):
             return None
         now = self.database.now(session)
-        claimed = {"holder": holder, "expires": now + timedelta(seconds=seconds)}
-        version = 1 if row is None else row.version + 1
         if row is None:
             # Another process may claim the job for the first time, too: PostgreSQL would log an
             # error for a plain insert.
-            insert = (
-                postgresql.insert
-                if session.get_bind().dialect.name == "postgresql"
-                else sqlite.insert
-            )
-            new = insert(LeaseRow).values(job=job.name, version=version, **claimed)
+            is_postgresql = session.get_bind().dialect.name == "postgresql"
+            insert = postgresql.insert if is_postgresql else sqlite.insert
+            new = insert(LeaseRow).values(job=job.name, holder=holder, version=0, expires=now)
             if session.scalar(new.on_conflict_do_nothing().returning(LeaseRow.version)) is None:
                 return None
+            row = session.get_one(LeaseRow, job.name)
         elif row.expires > now:
             return None
-        else:
-            session.execute(update(LeaseRow).where(is_job).values(version=version, **claimed))
-        return Lease(job.name, holder, version)
+        row.holder, row.version = holder, row.version + 1
+        row.expires = now + timedelta(seconds=seconds)
+        session.flush()
+        return Lease(job.name, holder, row.version)
 
     @write_transaction
     def renew(self, session: Session, lease: Lease, seconds: float) -> bool:
