@@ -13,7 +13,7 @@ its limits (`client.http_exchange`) ends the device's part in the study.
 import asyncio
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from http.cookiejar import CookieJar
 from typing import Final
@@ -88,7 +88,7 @@ class Transport:
         content: bytes | None = None,
         ticket: str | None = None,
         wait: float = 0.0,
-        params: dict[str, int] | None = None,
+        params: Mapping[str, int | str] | None = None,
         max_bytes: int = MAX_DOCUMENT_BYTES,
     ) -> httpx.Response:
         """Return the response to one request; `content` is JSON in a POST, otherwise raw bytes.
@@ -138,7 +138,7 @@ class Transport:
         content: bytes | None,
         ticket: str | None,
         wait: float,
-        params: dict[str, int] | None = None,
+        params: Mapping[str, int | str] | None = None,
     ) -> httpx.Request:
         kind = "application/json" if method == "POST" else "application/octet-stream"
         headers = {"content-type": kind} if content is not None else {}
@@ -151,7 +151,7 @@ class Transport:
                 path,
                 content=content,
                 headers=headers,
-                params=(params or {}) | ({"wait": wait} if wait else {}),
+                params={**(params or {}), **({"wait": wait} if wait else {})},
                 timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS + silence, connect=10.0, pool=None),
             )
         except httpx.InvalidURL as error:

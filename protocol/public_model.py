@@ -3,12 +3,14 @@
 from collections.abc import Iterable
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 # JSON may escape half a character ("\ud800"), which UTF-8 cannot hold. pydantic checks this only
 # for strings with a constraint.
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=0)]
+Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 class PublicModel(BaseModel):

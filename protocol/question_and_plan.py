@@ -11,15 +11,16 @@ Source: the setting of linear sketches over R rounds of [Gascon23, section 2].
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
-from typing import Annotated, Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from protocol.committee_terms import CommitteeTerms
 from protocol.domains import Domain
 from protocol.numerics.arrays import Flags
-from protocol.public_model import PublicModel, invalid
+from protocol.public_model import Hex32, PublicModel, Rate, invalid
 from protocol.randomness import RandomWords, bernoulli
 from secagg.errors import InfeasibleError
 from secagg.keys import check_identity
@@ -32,8 +33,8 @@ MAX_WORDS = 2**26  # that a device sends in a round
 AUTO_WORDS = 0  # of a question whose words are chosen when its study is created
 MAX_ROUNDS = 10_000
 DEFAULT_MIN_THRESHOLD = 5.0  # of exact sums, for devices with default settings
-Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Rate = Annotated[float, Field(ge=0, lt=1)]
+_ONE_SHOT_FIELDS = {"sum", "committee"}  # of terms
+SumKind: TypeAlias = Literal["pairwise", "one-shot"]
 
 
 class Terms(PublicModel):
@@ -45,6 +46,10 @@ class Terms(PublicModel):
     Ed25519 public key: only devices whose identity it has signed may take part. Without a
     registrar, devices must trust that the server does not invent other devices, so devices with
     default settings refuse the study unless it asks for reports.
+
+    In a `pairwise` sum devices mask their vectors for one another. In a `one-shot` sum each device
+    sends one message to a `committee`, which opens the sum of `minimum` messages or more. It has
+    one cohort, and `dropout` is not used.
     """
 
     cohort_size: int = Field(ge=3, le=100_000)
@@ -56,6 +61,8 @@ class Terms(PublicModel):
     eta: int = Field(default=30, ge=1, le=MAX_EXPONENT)
     mode: Mode = "active"
     registrar: Hex32 | None = None
+    sum: SumKind = "pairwise"
+    committee: CommitteeTerms | None = None
 
     @field_validator("minimum")
     @classmethod
@@ -74,11 +81,23 @@ class Terms(PublicModel):
 
     @model_validator(mode="after")
     def _is_feasible(self) -> Self:
+        if self.is_one_shot or self.committee is not None:
+            _raise_if_any(_one_shot_faults(self))
+            return self
         sizes = dict.fromkeys((self.minimum, self.cohort_size))
         faults = dict.fromkeys(_infeasibility(n, self.assumptions) for n in sizes)
-        if any(faults):
-            raise invalid(fault for fault in faults if fault)
+        _raise_if_any(fault for fault in faults if fault)
         return self
+
+    @property
+    def is_one_shot(self) -> bool:
+        """Return whether devices send one message to a committee."""
+        return self.sum == "one-shot"
+
+    @property
+    def min_summed(self) -> int:
+        """Return the smallest number of devices in a sum."""
+        return self.minimum if self.is_one_shot else self.assumptions.quorum(self.minimum)
 
     @property
     def assumptions(self) -> Assumptions:
@@ -107,6 +126,21 @@ class Terms(PublicModel):
         return self.cohorts * self.cohort_size
 
 
+def _raise_if_any(faults: Iterable[str]) -> None:
+    listed = [*faults]
+    if listed:
+        raise invalid(listed)
+
+
+def _one_shot_faults(terms: Terms) -> Iterator[str]:
+    if terms.sum != "one-shot":
+        yield "a committee is for one-shot sums: set sum to one-shot, or leave out the committee"
+    elif terms.committee is None:
+        yield "a one-shot sum needs a committee: the public keys of its operators"
+    elif terms.cohorts != 1 or terms.mode != "active":
+        yield "a one-shot sum has one cohort, in the active mode: make cohort_size larger"
+
+
 def _infeasibility(n: int, assumptions: Assumptions) -> str | None:
     try:
         choose_parameters(n, assumptions)
@@ -117,6 +151,11 @@ def _infeasibility(n: int, assumptions: Assumptions) -> str | None:
 
 def _plain(document: PublicModel) -> dict[str, Any]:
     return document.model_dump(mode="json")
+
+
+def _signed_terms(terms: Terms) -> dict[str, Any]:
+    """Return the terms as digests cover them: those of pairwise sums name no kind of sum."""
+    return terms.model_dump(mode="json", exclude=None if terms.is_one_shot else _ONE_SHOT_FIELDS)
 
 
 def _canonical_json(plain: Mapping[str, object]) -> bytes:
@@ -193,7 +232,7 @@ class Question(PublicModel):
         enrolled for another question, smaller cohorts, or more rounds under the same id. A goal is
         not among them, because a study may always end early.
         """
-        facts = {"question": _plain(self), "terms": _plain(terms), "rounds": rounds}
+        facts = {"question": _plain(self), "terms": _signed_terms(terms), "rounds": rounds}
         digest = hashlib.sha256(_canonical_json(facts)).digest()
         return hashlib.sha256(b"blindtally study v2\0" + digest + study.encode()).digest()
 
@@ -249,7 +288,8 @@ class Plan(PublicModel):
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the plan's canonical JSON (sorted keys, no spaces, ASCII)."""
-        return hashlib.sha256(b"blindtally plan v1\0" + _canonical_json(_plain(self))).digest()
+        plain = _plain(self) | {"terms": _signed_terms(self.terms)}
+        return hashlib.sha256(b"blindtally plan v1\0" + _canonical_json(plain)).digest()
 
     def next_round(self, rng: Random, **changes: object) -> Self:
         """Return the plan of the next round, with a fresh seed and the given `changes`."""

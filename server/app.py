@@ -18,7 +18,16 @@ from server.api import (
     studies,
 )
 from server.api.answers import changes, distributions, heavy_hitters, segments
-from server.api.devices import documents, enrolments, joining, reports, seatings, uploads
+from server.api.devices import (
+    committees,
+    documents,
+    enrolments,
+    joining,
+    one_shot_messages,
+    reports,
+    seatings,
+    uploads,
+)
 from server.api.devices.device_route import DeviceRoutes
 from server.api.openapi import openapi_document
 from server.http.request_layer import RequestLayer
@@ -92,7 +101,9 @@ def create_app(
         segments,
         populations,
         reports,
+        one_shot_messages,
         seatings,
+        committees,
         enrolments,
         audit,
         health,

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from protocol.api.device_messages import packed_report_bytes
 from protocol.api.messages import PopulationName, ProblemType, RoundCount
+from protocol.api.one_shot import message_bytes
 from protocol.api.validation_errors import validation_faults
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault
@@ -41,6 +42,8 @@ _TABLES_NEED_OWN_BUDGET = (
     "vote tables spend their own epsilon on what they may fail to decode, which a population's "
     "ledger cannot charge: create the study without vote tables"
 )
+
+_REPORTS_HAVE_NO_SUM = "reports are private by themselves and have no sum: leave out sum, committee"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,14 @@ def first_plan(request: PlanRequest, study: str, limits: DeviceLimits, rng: Rand
         errors = [{"location": "body.question.vote_tables", "detail": _TABLES_NEED_OWN_BUDGET}]
     if request.stop_at is not None and (fault := goal_fault(request.question)):
         errors.append({"location": "body.stop_at", "detail": fault})
+    if request.terms.is_one_shot and request.question.mechanism in REPORT_MECHANISMS:
+        errors.append({"location": "body.terms.sum", "detail": _REPORTS_HAVE_NO_SUM})
     try:
         plan = unchecked_first_plan(request, study, rng)
+        nbytes = _largest_upload(plan)
     except ValueError as error:
         raise malformed_fields([*errors, *_plan_errors(error)]) from None
-    errors += _limit_errors(plan, limits)
+    errors += _limit_errors(plan, nbytes, limits)
     if errors:
         raise malformed_fields(errors)
     return plan
@@ -112,8 +118,7 @@ def _plan_errors(error: ValueError) -> Iterator[FieldError]:
         yield {"location": "body.question", "detail": ": ".join((*map(str, path), fault))}
 
 
-def _limit_errors(plan: AnyPlan, limits: DeviceLimits) -> Iterator[FieldError]:
-    nbytes = _largest_upload(plan)
+def _limit_errors(plan: AnyPlan, nbytes: int, limits: DeviceLimits) -> Iterator[FieldError]:
     if nbytes > limits.upload_bytes:
         fault = f"uploads of {nbytes} bytes: this service accepts {limits.upload_bytes}"
         yield {"location": "body.question", "detail": fault}
@@ -133,10 +138,16 @@ def _limit_errors(plan: AnyPlan, limits: DeviceLimits) -> Iterator[FieldError]:
 
 
 def _largest_upload(plan: AnyPlan) -> int:
-    """Return the size of the largest upload: masked input, shares, or report."""
+    """Return the size of the largest upload: masked input, shares, one-shot message, or report.
+
+    Raises:
+        ValueError: if the plan's vectors do not fit a one-shot sum.
+    """
     if plan.mechanism in REPORT_MECHANISMS:
         nbytes: int = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
         return packed_report_bytes(nbytes, plan.registry is not None)
+    if plan.terms.is_one_shot:
+        return message_bytes(plan)
     size = plan.terms.cohort_size
     key_shares = KeyShares.nbytes(min(size - 1, MAX_HOLDERS))
     vector: int = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes

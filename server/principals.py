@@ -12,11 +12,18 @@ class Permission(StrEnum):
     WRITE = "write"  # create, start and stop studies; create populations
     OPERATE = "operate"  # read the audit trail, the metrics and the sums of cohorts
     SEAT = "seat"  # read the joiners of rounds and seat them, as a registrar
+    COMMITTEE = "committee"  # take part in one-shot sums, as a member of their committees
     TAKE_PART = "take-part"  # as a device
 
 
 # Of an API key.
-SCOPES: Final = (Permission.READ, Permission.WRITE, Permission.OPERATE, Permission.SEAT)
+SCOPES: Final = (
+    Permission.READ,
+    Permission.WRITE,
+    Permission.OPERATE,
+    Permission.SEAT,
+    Permission.COMMITTEE,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from random import Random
 from time import time
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -40,6 +40,7 @@ class DeviceStep(StrEnum):
     CONFIRMED = "confirmed"
     UNMASKED = "unmasked"
     REPORTED = "reported"
+    SENT = "sent"
 
 
 STEP_OF_PHASE: Final = {  # the step that a phase waits for
@@ -50,6 +51,7 @@ STEP_OF_PHASE: Final = {  # the step that a phase waits for
     Phase.CONFIRMING: DeviceStep.CONFIRMED,
     Phase.UNMASKING: DeviceStep.UNMASKED,
     Phase.REPORTING: DeviceStep.REPORTED,
+    Phase.COLLECTING: DeviceStep.SENT,
 }
 
 
@@ -98,6 +100,7 @@ class RoundParticipation(ABC):
     secrets: Random
     chance: RandomWords
     clock: Callable[[], float] = time
+    has_one_step: ClassVar[bool] = False  # no step comes before its only message
     assignment: SlotAssignment | None = field(default=None, init=False)
     vector: Vector | None = field(default=None, init=False)
 

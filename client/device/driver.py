@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from client.device.device import DeviceStep, RoundParticipation, parse_document
 from client.device.journal import JournalError
+from client.device.one_shot import OneShotParticipation
 from client.device.participation import ReportParticipation, SumParticipation
 from client.device.policy import PolicyError
 from client.errors import (
@@ -84,7 +85,9 @@ class RoundEnd:
 
 def participation_type(plan: AnyPlan) -> type[RoundParticipation]:
     """Return the class of a device's participation in the round of `plan`."""
-    return ReportParticipation if plan.mechanism in REPORT_MECHANISMS else SumParticipation
+    if plan.mechanism in REPORT_MECHANISMS:
+        return ReportParticipation
+    return OneShotParticipation if plan.terms.is_one_shot else SumParticipation
 
 
 async def enrol_device(
@@ -162,8 +165,8 @@ async def run_participation(
     Raises:
         JournalError: if a message cannot be recorded.
     """
-    if last_step is not None and isinstance(participation, ReportParticipation):
-        on_progress(EndState.DROPPED_OUT)  # a report has only one step: no step comes before it
+    if last_step is not None and participation.has_one_step:
+        on_progress(EndState.DROPPED_OUT)  # no step comes before it
         return RoundEnd(EndState.DROPPED_OUT)
     step: DeviceStep | None = None
     steps, pauses = participation.steps(study), iter(pause_seconds)

@@ -12,9 +12,9 @@ device checks each answer of the service against its policy before the step that
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -25,9 +25,9 @@ from client.device.device import (
     refusing_malformed,
 )
 from client.device.encoding import encode
-from client.device.exact_sum_limit import spends_exact_study
 from client.device.journal import JournalEntry
-from client.device.policy import PolicyError, noise_events, rho_of
+from client.device.policy import PolicyError, noise_events
+from client.device.vector_participation import VectorParticipation
 from client.http_exchange import DocumentStream
 from protocol.api.credentials import new_secret
 from protocol.api.device_messages import (
@@ -39,7 +39,7 @@ from protocol.api.device_messages import (
 )
 from protocol.api.messages import SlotAssignment
 from protocol.api.phases import MessageKind
-from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
+from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import (
     Answers,
@@ -52,7 +52,6 @@ from secagg.messages import (
 )
 from secagg.parameters import choose_parameters
 from secagg.participant import Checked, Confirmed, Joined, Masked, Shared, join
-from secagg.ring import Ring
 from secagg.roster import DIGEST_BYTES, GRAPH_NONCE_BYTES, Roster, ShareCommitments
 from secagg.seating import CohortSeating
 from secagg.session import Session, Transcript
@@ -77,20 +76,11 @@ T = TypeVar("T")
 
 
 @dataclass
-class SumParticipation(RoundParticipation):
-    """The participation of a device by a vector in a secure sum."""
+class SumParticipation(VectorParticipation):
+    """The participation of a device by a vector in a pairwise sum."""
 
     _ticket: str = field(default="", init=False)
     _following: DocumentStream | None = field(default=None, init=False)
-
-    @cached_property
-    def _ring(self) -> Ring:
-        ring: Ring = SUM_MECHANISMS[self._plan.mechanism].ring(self._plan)
-        return ring
-
-    @property
-    def _plan(self) -> AnyPlan:
-        return self.view.plan
 
     async def steps(self, study: str) -> AsyncGenerator[DeviceStep]:
         """Take part in a round of `study`; yield each step. Without an invitation, yield nothing.
@@ -123,34 +113,8 @@ class SumParticipation(RoundParticipation):
         finally:
             await self._stop_reading()
 
-    async def _may_join(self, study: str) -> bool:
-        """Return whether the device is invited to the round, whose plan its policy accepts."""
-        rounds_by_study = await asyncio.to_thread(self.device.journal.rounds_by_study)
-        self.policy.check_plan(self._plan, study, self.view.number, rounds_by_study)
-        spent = await asyncio.to_thread(self.device.journal.rho_spent, study)
-        self.policy.check_rho(self._plan, spent)
-        await asyncio.to_thread(self._check_exact_sums)
-        max_sharings = self.policy.sharings(self._plan)
-        await asyncio.to_thread(self.device.journal.check_sharings, study, max_sharings)
-        self.policy.check_enrolment(self._plan, self.device.identity, self.device.enrolment)
-        return await asyncio.to_thread(self._is_invited, study)
-
-    def _check_exact_sums(self) -> None:
-        """Check before joining that an exact study is left; a late refusal costs the others."""
-        vectors = self.device.journal.vectors(self.device.collection)
-        self._spends_exact_study(vectors, self.clock())
-
-    def _spends_exact_study(self, vectors: Sequence[JournalEntry], now: float) -> bool:
-        service = self.device.journal.service
-        return spends_exact_study(self.policy, self._plan, service, vectors, now)
-
-    def _is_invited(self, study: str) -> bool:
-        """Return whether the device's coin lets it join; the journal records the result."""
-        plan, journal = self._plan, self.device.journal
-        if plan.join_probability == 1:  # no coin, but a coin flipped for another plan decides
-            return not journal.has_join_decision(study, self.view.number)
-        flip = partial(plan.flip_join_coin, self.chance)
-        return journal.decide_to_join(study, self.view.number, plan.digest().hex(), flip)
+    def _check_sharings(self, study: str) -> None:
+        self.device.journal.check_sharings(study, self.policy.sharings(self._plan))
 
     @property
     def _is_active(self) -> bool:
@@ -185,7 +149,8 @@ class SumParticipation(RoundParticipation):
         # Holders are drawn now. The draw counts even if the device then refuses the roster,
         # because the service can ask it to join again.
         keys = joined.public_keys.mask + joined.public_keys.encryption
-        await self._record(MessageKind.KEY_SHARES, keys, self.policy.sharings(self._plan))
+        max_sharings = self.policy.sharings(self._plan)
+        await self._record(self._cohort, MessageKind.KEY_SHARES, keys, max_sharings)
         shared, key_shares = await self._run_step(self._share_keys, joined, assignment, roster)
         await self._send(MessageKind.KEY_SHARES, key_shares.pack())
         return shared
@@ -317,32 +282,13 @@ class SumParticipation(RoundParticipation):
 
     async def _send_once(self, kind: MessageKind, body: bytes) -> None:
         """Record and send a message that may be sent in one version only."""
-        max_per_study = self.policy.max_rounds if self._plan.question.asks_every_round else 1
-        await self._record(kind, body, max_per_study, max_per_round=1)
+        await self._record(self._cohort, kind, body, self._max_per_study, max_per_round=1)
         await self._send(kind, body)
 
-    async def _record(
-        self, kind: MessageKind, body: bytes, max_per_study: int, max_per_round: int | None = None
-    ) -> None:
+    @property
+    def _cohort(self) -> int:
         assert self.assignment is not None  # `steps` joins first
-        entry = JournalEntry.of(
-            self._plan.study, self.view.number, self.assignment.seat[0], kind, body
-        )
-        check_rho = check_exact = None
-        if kind is MessageKind.MASKED_INPUT:
-            now, collection = self.clock(), self.device.collection
-            rho = rho_of(self._plan)
-            entry = replace(entry, rho=rho, collection=collection, time=int(now))
-            check_rho = partial(self.policy.check_rho, self._plan)
-            check_exact = partial(self._spends_exact_study, now=now)
-        await asyncio.to_thread(
-            self.device.journal.record,
-            entry,
-            max_per_study,
-            max_per_round=max_per_round,
-            check_rho=check_rho,
-            check_exact=check_exact,
-        )
+        return self.assignment.seat[0]
 
     def _path(self, resource: str) -> str:
         assert self.assignment is not None  # `steps` joins first
@@ -356,6 +302,8 @@ class ReportParticipation(RoundParticipation):
     reports of the same item would average out. A crash between record and send costs the device its
     part in the study, and its epsilon.
     """
+
+    has_one_step = True
 
     async def steps(self, study: str) -> AsyncGenerator[DeviceStep]:
         """Report to `study`; yield the only step.

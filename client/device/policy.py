@@ -19,6 +19,7 @@ from typing import Final, Self
 
 from protocol.api.device_messages import packed_report_bytes
 from protocol.api.messages import SlotAssignment
+from protocol.api.one_shot import committee_terms, message_bytes
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
@@ -41,6 +42,7 @@ _UNVERIFIED_IDENTITIES_REASON: Final = (
 
 # An element takes 20 bytes of memory, and each mask its time, even if it is uploaded as one bit.
 UPLOAD_BYTES_PER_ELEMENT: Final = 2
+_RATE_TOLERANCE: Final = 1e-9  # 0.2 of 35 counts as 7
 MAX_NOISE_EVENTS: Final = 2**22  # of one vector; drawing them takes up to a second
 MIN_CONFIDENCE: Final = 0.5  # below it, an item is reported whose estimate is under the threshold
 
@@ -87,6 +89,12 @@ class Policy:
             noise. An item that all devices together hold fewer times is not common: offices of
             statistics hide counts below 3 to 10. The device counts an item at most threshold /
             min_threshold times, so that fewer devices than that reach no threshold.
+        committee: the public keys of the operators that may open one-shot sums; each member of a
+            plan's committee must be one of them. They must come to the device by another way than
+            the server. Without any, the device refuses one-shot sums.
+        min_committee: members of a committee.
+        min_committee_corrupt: the fraction of a committee, rounded down, that may work for the
+            server. A committee must tolerate this number of members, and one at least.
         trust_server_identities: accepts secure sums without `registrar`. A dishonest server can
             then invent all other devices of a sum, and read what this one holds.
         max_epsilon: epsilon of the locally private reports in all studies together.
@@ -117,6 +125,9 @@ class Policy:
     max_upload_bytes: int = 4 * 2**20
     max_sharings: int = MAX_DRAWS
     registrar: bytes | None = None
+    committee: frozenset[bytes] = frozenset()
+    min_committee: int = 5
+    min_committee_corrupt: float = 0.2
     trust_server_identities: bool = False
     max_epsilon: float = 4.0
     max_delta: float = 1e-5
@@ -162,6 +173,7 @@ class Policy:
         yield from self._registrar_violations(plan)
         if plan.mechanism in SUM_MECHANISMS:
             yield from self._terms_violations(plan)
+            yield from self._committee_violations(plan)
             yield from self._threshold_violations(plan)
         else:
             yield from self._delta_violations(REPORT_MECHANISMS[plan.mechanism].delta(plan))
@@ -288,7 +300,7 @@ class Policy:
 
     def _terms_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
         terms = plan.terms
-        yield from self._quorum_violations(terms.assumptions.quorum(terms.minimum))
+        yield from self._quorum_violations(terms.min_summed)
         if terms.mode not in self.modes:
             modes = " or ".join(sorted(self.modes))
             reason = f"asks for the {terms.mode} mode instead of {modes}"
@@ -296,12 +308,30 @@ class Policy:
         if terms.corrupt < self.min_corrupt:
             reason = f"assumes a corrupt fraction of {terms.corrupt}, below {self.min_corrupt}"
             yield PolicyError("min_corrupt", reason, terms.corrupt)
-        if terms.dropout > self.max_dropout:
+        if terms.dropout > self.max_dropout and not terms.is_one_shot:
             reason = f"allows a dropout fraction of {terms.dropout}, above {self.max_dropout}"
             yield PolicyError("max_dropout", reason, terms.dropout)
         if terms.sigma < self.min_sigma:
             reason = f"allows failures with probability 2^-{terms.sigma}, above 2^-{self.min_sigma}"
             yield PolicyError("min_sigma", reason, terms.sigma)
+
+    def _committee_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
+        """Yield the limits on the committee that could read the device if it colluded."""
+        if not plan.terms.is_one_shot:
+            return
+        members = committee_terms(plan)
+        unknown = len(set(members.identities) - self.committee)
+        if unknown:
+            reason = f"asks for a committee with {unknown} members that are not in Policy.committee"
+            yield PolicyError("committee", reason)
+        size, corrupt = len(members.members), members.parameters.corrupt
+        if size < self.min_committee:
+            reason = f"asks for a committee of {size} members, below {self.min_committee}"
+            yield PolicyError("min_committee", reason, size)
+        least = max(1, math.floor(self.min_committee_corrupt * size + _RATE_TOLERANCE))
+        if corrupt < least:
+            reason = f"assumes {corrupt} of {size} members that collude, below {least}"
+            yield PolicyError("min_committee_corrupt", reason, members.corrupt)
 
     def _threshold_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
         """Yield the limits that keep items of few devices from the analyst of an honest server."""
@@ -396,10 +426,12 @@ def noise_events(plan: AnyPlan) -> float:
 
 
 def upload_bytes(plan: AnyPlan) -> int:
-    """Return the bytes of a report, or of a device's shares and vector in a full cohort."""
+    """Return the bytes of a report or a one-shot message, or of shares and vector of a cohort."""
     if plan.mechanism in REPORT_MECHANISMS:
         nbytes: int = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
         return packed_report_bytes(nbytes, plan.registry is not None)
+    if plan.terms.is_one_shot:
+        return message_bytes(plan)
     holders = choose_parameters(plan.terms.cohort_size, plan.terms.assumptions).holders
     vector: int = SUM_MECHANISMS[plan.question.mechanism].ring(plan).nbytes
     return KeyShares.nbytes(holders) + vector + SIGNATURE_BYTES

@@ -21,8 +21,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from protocol.api.phases import MessageKind
-from protocol.public_model import PublicModel
-from protocol.question_and_plan import Hex32
+from protocol.public_model import Hex32, PublicModel
 from secagg.keys import SIGNATURE_BYTES, Identity, is_signed, statement
 from secagg.roster import DIGEST_BYTES
 

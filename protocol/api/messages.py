@@ -20,8 +20,8 @@ from protocol.estimates import ListQuality
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 from protocol.privacy.ledger import Budget
-from protocol.public_model import PublicModel
-from protocol.question_and_plan import MAX_ROUNDS, Hex32, Terms
+from protocol.public_model import Hex32, PublicModel
+from protocol.question_and_plan import MAX_ROUNDS, Terms
 from secagg.session import Registry
 
 _FORMULA_PREFIXES: Final = ("=", "+", "-", "@")  # spreadsheets run cells that start so
@@ -85,6 +85,8 @@ class Problem(PublicModel):
 class Timeouts(PublicModel):
     """Maximum seconds of each phase; after a quorum, `idle` seconds without a message end it."""
 
+    convening: Seconds = 300
+    collecting: Seconds = 600
     enrolling: Seconds = 600
     seating: Seconds = 300
     sharing: Seconds = 60
@@ -93,6 +95,8 @@ class Timeouts(PublicModel):
     masking: Seconds = 60
     confirming: Seconds = 60
     unmasking: Seconds = 60
+    agreeing: Seconds = 60
+    releasing: Seconds = 60
     reporting: Seconds = 3600
     idle: Seconds = 5
 
@@ -173,6 +177,7 @@ class CohortView(PublicModel):
     vectors are in the sum, empty until the cohort is summed. `blamed` are the slots that
     departed from the protocol, each with what it did. If the number of devices is secret
     (`Question.hides_device_counts`), all of these are 0 or empty, as is `received` in `history`.
+    `committee` is that of a one-shot sum, packed in hexadecimal, once its keys are registered.
     """
 
     number: int
@@ -185,6 +190,7 @@ class CohortView(PublicModel):
     survivors: tuple[int, ...]
     failure: str | None
     blamed: Mapping[int, str] = {}
+    committee: str | None = None
 
 
 class RoundView(PublicModel):
@@ -363,6 +369,33 @@ class SeatingView(PublicModel):
 
     plan: AnyPlan
     joiners: int
+
+
+class CommitteeRound(PublicModel):
+    """A round that waits until `deadline` for the message of a member in `phase`."""
+
+    study: str = Field(min_length=1, max_length=64)
+    round: int
+    phase: Phase
+    deadline: datetime
+
+
+class CommitteeRoundPage(PublicModel):
+    """The rounds that wait for one member of committees."""
+
+    rounds: tuple[CommitteeRound, ...]
+
+
+class CommitteeView(PublicModel):
+    """A one-shot round for the members of its committee.
+
+    `committee` is packed in hexadecimal, None while its members register their keys.
+    """
+
+    plan: AnyPlan
+    phase: Phase
+    deadline: datetime
+    committee: str | None
 
 
 class Pending(PublicModel):

@@ -2,12 +2,17 @@
 
     enrolling [-> seating] -> sharing -> checking -> masking -> confirming -> unmasking -> summed
     reporting -> summed
+    convening -> collecting -> checking -> agreeing -> releasing -> summed
 
 Each phase may also end in failed. In a round that a registrar seats, one cohort collects the
 joiners of all cohorts; seating waits for the registrar, which divides them (`secagg.seating`). If a
 device complains about its shares while checking, the dealers of these have an answering phase
 before masking. Only a sum that must be safe from an active server has a confirming phase. A round
 of reports, which are private by themselves, has one phase.
+
+The last line is a one-shot sum (`secagg.oneshot`). Members of its committee register their keys
+while it convenes, devices send their messages while it collects, and the members alone take part in
+the other phases. If all expected members but a few have answered, the phase ends after `idle` too.
 
 A phase ends when all expected messages have arrived, or at its deadline. Then the cohort
 continues if a quorum arrived, and fails otherwise. After a quorum the phase also ends when no
@@ -27,6 +32,8 @@ from secagg.parameters import Mode
 class Phase(StrEnum):
     """A phase of a cohort, defined in the order of time."""
 
+    CONVENING = "convening"
+    COLLECTING = "collecting"
     ENROLLING = "enrolling"
     SEATING = "seating"
     SHARING = "sharing"
@@ -35,6 +42,8 @@ class Phase(StrEnum):
     MASKING = "masking"
     CONFIRMING = "confirming"
     UNMASKING = "unmasking"
+    AGREEING = "agreeing"
+    RELEASING = "releasing"
     REPORTING = "reporting"
     SUMMED = "summed"
     FAILED = "failed"
@@ -58,7 +67,17 @@ class MessageKind(StrEnum):
     INVITATION = "invitation"  # never sent: the result of the coin that decides to join a round
 
 
-JOINING_PHASES: Final = (Phase.ENROLLING, Phase.SEATING, Phase.REPORTING)  # nobody can drop out
+class MemberMessageKind(StrEnum):
+    """Kinds of messages of a committee's member, as in paths and database rows."""
+
+    KEY = "key"
+    COMPLAINTS = "complaints"
+    SET_SIGNATURE = "set-signature"
+    SUM = "sum"
+
+
+# Nobody can drop out.
+JOINING_PHASES: Final = (Phase.COLLECTING, Phase.ENROLLING, Phase.SEATING, Phase.REPORTING)
 MESSAGE_KIND: Final = {  # the message of each phase; enrolling has the participants
     Phase.SHARING: MessageKind.KEY_SHARES,
     Phase.CHECKING: MessageKind.COMPLAINTS,
@@ -67,10 +86,27 @@ MESSAGE_KIND: Final = {  # the message of each phase; enrolling has the particip
     Phase.CONFIRMING: MessageKind.CONFIRMATION,
     Phase.UNMASKING: MessageKind.UNMASKING_SHARES,
 }
+MEMBER_MESSAGE_KIND: Final = {  # the message of each phase of a one-shot sum in which members act
+    Phase.CONVENING: MemberMessageKind.KEY,
+    Phase.CHECKING: MemberMessageKind.COMPLAINTS,
+    Phase.AGREEING: MemberMessageKind.SET_SIGNATURE,
+    Phase.RELEASING: MemberMessageKind.SUM,
+}
+ONE_SHOT_PHASES: Final = (  # in order
+    Phase.CONVENING,
+    Phase.COLLECTING,
+    Phase.CHECKING,
+    Phase.AGREEING,
+    Phase.RELEASING,
+)
 
-
-_ACTIVE_PHASES = tuple(
-    p for p in Phase if not p.is_over and p not in (Phase.SEATING, Phase.ANSWERING, Phase.REPORTING)
+_ACTIVE_PHASES = (
+    Phase.ENROLLING,
+    Phase.SHARING,
+    Phase.CHECKING,
+    Phase.MASKING,
+    Phase.CONFIRMING,
+    Phase.UNMASKING,
 )
 # In order, by mode of the cohort, of one without complaints that no registrar seats.
 PARTICIPANT_PHASES: Final[Mapping[Mode, tuple[Phase, ...]]] = {
@@ -79,8 +115,12 @@ PARTICIPANT_PHASES: Final[Mapping[Mode, tuple[Phase, ...]]] = {
 }
 
 
-def next_phase(phase: Phase, mode: Mode, *, is_seated: bool = False) -> Phase:
+def next_phase(
+    phase: Phase, mode: Mode, *, is_seated: bool = False, is_one_shot: bool = False
+) -> Phase:
     """Return the phase that follows `phase`, which is not over; of checking without complaints."""
+    if is_one_shot:
+        return (*ONE_SHOT_PHASES, Phase.SUMMED)[ONE_SHOT_PHASES.index(phase) + 1]
     if phase is Phase.REPORTING:
         return Phase.SUMMED
     if phase is Phase.ENROLLING and is_seated:
@@ -106,11 +146,14 @@ class PhaseStatus:
     deadline: datetime
     idle: timedelta
     is_seated: bool = False  # by a registrar, after enrolling
+    is_one_shot: bool = False
 
     @property
     def next_phase(self) -> Phase:
         """Return the phase that follows the present one."""
-        return next_phase(self.phase, self.mode, is_seated=self.is_seated)
+        return next_phase(
+            self.phase, self.mode, is_seated=self.is_seated, is_one_shot=self.is_one_shot
+        )
 
     @property
     def closes_at(self) -> datetime:

@@ -15,7 +15,8 @@ authority that its policy names:
 
     `Registrar`  signed the list. It draws the members at random from the volunteers, after it has
                  checked that they are enrolled, and signs one list per plan and number
-    `Operators`  are pinned in the policy, with the smallest A that the device accepts
+    `Operators`  are pinned in the policy, with the smallest A that the device accepts, and the
+                 number of them that may be absent
 
 Source: an addition of blindtally, as `secagg.seating`.
 """
@@ -173,14 +174,19 @@ class Registrar:
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """The authority of a committee of pinned operators, of which `corrupt` or more may collude."""
+    """The authority of a committee of pinned operators, of which `corrupt` or more may collude.
+
+    Up to `absent` of them may have registered no key, and are not in the committee.
+    """
 
     identities: frozenset[bytes]
     corrupt: int
+    absent: int = 0
 
     def fault(self, committee: Committee) -> str | None:
         """Return the fault of `committee`, None if these operators alone signed its keys."""
-        if {entry.identity for entry in committee.entries} != self.identities:
+        present = {entry.identity for entry in committee.entries}
+        if not present <= self.identities or len(self.identities - present) > self.absent:
             return "showed a committee of other operators than those pinned"
         if committee.parameters.corrupt < self.corrupt:
             return f"assumes fewer than {self.corrupt} colluding operators"

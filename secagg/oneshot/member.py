@@ -58,6 +58,13 @@ def volunteer(identity: Identity, rng: Random) -> "Volunteered":
     return Volunteered(identity, KeyPair.generate(rng))
 
 
+def volunteer_again(
+    identity: Identity, secret: bytes, plan_digest: bytes, number: int
+) -> "Volunteered":
+    """Return the member whose journal has the `secret` half of its key for one sum."""
+    return Volunteered(identity, KeyPair.of(secret), (plan_digest, number))
+
+
 @dataclass(slots=True)
 class Volunteered:
     """A member that has a key for one sum, and waits for the end of the round.
@@ -237,12 +244,32 @@ class Checked(SingleStepState):
         for message in rng.sample(chosen, min(session.sample_size, len(chosen))):
             if not _is_from_device(session, message):
                 raise UnsafeRequestError("listed a message that no enrolled device signed")
-        set_digest = session.set_digest(included)
-        signature = self.identity.sign(session.set_statement(self.member, set_digest))
-        places = np.array([message.place for message in chosen], np.intp)
+        agreed = self._agreed(included)
+        signature = self.identity.sign(session.set_statement(self.member, agreed.set_digest))
+        return agreed, signature
+
+    def agree_again(self, included: Sequence[bytes], set_digest: bytes) -> "Agreed":
+        """Return the state after `agree`, for a member that has signed `set_digest` before.
+
+        It has started again, and checked the columns again. A digest names the share of a message,
+        so that the shares are those of the set that it signed.
+
+        Raises:
+            UnsafeRequestError: if `included` is another set, or has a message without valid share.
+        """
+        self._mark_done()
+        if self.session.set_digest(included) != set_digest:
+            raise UnsafeRequestError("listed other messages than those that I signed")
+        if any(digest not in self.messages for digest in included):
+            raise UnsafeRequestError("listed a message that I have no valid share of")
+        return self._agreed(included)
+
+    def _agreed(self, included: Sequence[bytes]) -> "Agreed":
+        places = np.array([self.messages[digest].place for digest in included], np.intp)
         shares = [of_lane[places] for of_lane in self._shares]
         self._shares.clear()
-        return Agreed(session, self.member, self.identity, set_digest, shares), signature
+        set_digest = self.session.set_digest(included)
+        return Agreed(self.session, self.member, self.identity, set_digest, shares)
 
 
 @dataclass(slots=True)

@@ -46,7 +46,9 @@ from secagg.keys import (
 )
 from secagg.oneshot.committee import OneShotSession
 from secagg.oneshot.field import Bytes
-from secagg.ring import Vector
+from secagg.oneshot.parameters import CommitteeParameters
+from secagg.oneshot.sharing import Sharing
+from secagg.ring import Ring, Vector
 from secagg.roster import DIGEST_BYTES
 
 _SEED_BYTES = 32
@@ -131,6 +133,12 @@ class Layout:
         """Return the sizes in `session`."""
         sharing, members = session.sharing, session.parameters.members
         return cls(session.enrolment_bytes, members, sharing.share_bytes, sharing.proof_bytes)
+
+    @classmethod
+    def of_ring(cls, ring: Ring, parameters: CommitteeParameters, has_enrolments: bool) -> "Layout":
+        """Return the sizes of messages with vectors of `ring`, before there is a committee."""
+        sharing, enrolment = Sharing(ring, parameters), SIGNATURE_BYTES if has_enrolments else 0
+        return cls(enrolment, parameters.members, sharing.share_bytes, sharing.proof_bytes)
 
     @property
     def message_sizes(self) -> tuple[int, ...]:
@@ -217,9 +225,16 @@ class DeviceMessage:
             for index, share in enumerate(shares)
         ]
 
+    def column(self, session: OneShotSession, member: int) -> bytes:
+        """Return the column of `member`, 1 to m."""
+        shares = self.encrypted_shares(session)
+        path = merkle_path(merkle_levels(shares), member - 1)
+        head, tail = self.identity + self.enrolment + self.key, self.proof + self.signature
+        return b"".join((head, shares[member - 1], path, tail))
 
-def check_message(session: OneShotSession, message: DeviceMessage) -> None:
-    """Check on the server that an enrolled device signed `message` for this sum.
+
+def check_message(session: OneShotSession, message: DeviceMessage) -> bytes:
+    """Return the digest of `message`, which an enrolled device signed for this sum.
 
     Raises:
         FaultyMessageError: if a signature is not valid.
@@ -229,6 +244,7 @@ def check_message(session: OneShotSession, message: DeviceMessage) -> None:
     signed = message.opening(session).statement(message.proof)
     if not is_signed(message.identity, signed, message.signature):
         raise FaultyMessageError("a message was not signed by its device for this sum")
+    return sha256(signed).digest()
 
 
 def make_message(

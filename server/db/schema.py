@@ -4,6 +4,7 @@
     studies 1---1 study_states, 1---* heavy_hitters (the answer so far)
     populations 1---* studies (which share a privacy budget)
     studies 1---1 event_counters, 1---* events
+    cohorts 1---* one_shot_messages, member_messages; 1---1 message_sets (of one-shot sums)
     enrolment_tokens 1---* devices; api_keys; audit_entries (access, and its history)
 
 Message bodies are deleted when their cohort is closed; the row and its SHA-256 stay.
@@ -29,6 +30,7 @@ from server.db.columns import Base, Utf8Bytes
 
 FINAL_PHASES = tuple(phase for phase in Phase if phase.is_over)
 PENDING_PHASES = tuple(phase for phase in Phase if not phase.is_over)
+SUMMING_PHASES = (Phase.UNMASKING, Phase.RELEASING)  # that a job ends, with a sum
 
 
 class PopulationRow(Base):
@@ -199,6 +201,47 @@ class ReportRow(Base):
     received_at: Mapped[datetime]
     digest: Mapped[bytes]
     body: Mapped[bytes]
+
+
+class OneShotMessageRow(Base):
+    """Message of a device to a one-shot sum, which never changes; `digest` names it in sets.
+
+    Its body is deleted when the sum is over. A device sends one per study, or one per round if the
+    study asks it in every round.
+    """
+
+    __tablename__ = "one_shot_messages"
+    __table_args__ = (UniqueConstraint("study", "identity", "round"),)
+
+    cohort: Mapped[int] = mapped_column(ForeignKey("cohorts.id"), primary_key=True)
+    identity: Mapped[str] = mapped_column(String(64), primary_key=True)
+    study: Mapped[str] = mapped_column(String(64))
+    round: Mapped[int]
+    received_at: Mapped[datetime]
+    digest: Mapped[bytes]
+    body: Mapped[bytes | None] = mapped_column(deferred=True)
+
+
+class MemberMessageRow(Base):
+    """Message of a committee's member in a phase of a one-shot sum, which never changes."""
+
+    __tablename__ = "member_messages"
+
+    cohort: Mapped[int] = mapped_column(ForeignKey("cohorts.id"), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    identity: Mapped[str] = mapped_column(String(64), primary_key=True)
+    received_at: Mapped[datetime]
+    digest: Mapped[bytes]
+    body: Mapped[bytes | None]
+
+
+class MessageSetRow(Base):
+    """The one set of messages of a one-shot sum: their digests of 32 bytes, in rising order."""
+
+    __tablename__ = "message_sets"
+
+    cohort: Mapped[int] = mapped_column(ForeignKey("cohorts.id"), primary_key=True)
+    digests: Mapped[bytes]
 
 
 class DeviceSpendingRow(Base):

@@ -11,8 +11,10 @@ from random import Random
 from server.db.database import Database
 from server.db.repositories.answers import AnswerRepository
 from server.db.repositories.cohorts import CohortRepository
+from server.db.repositories.committees import CommitteeRepository
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.db.repositories.devices.joins import JoinRepository
+from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
 from server.db.repositories.devices.participants import ParticipantRepository
 from server.db.repositories.devices.reports import ReportRepository
 from server.db.repositories.devices.seatings import SeatingRepository
@@ -41,6 +43,8 @@ class Store:
         self.messages = MessageRepository(database)
         self.uploads = UploadRepository(database)
         self.reports = ReportRepository(database)
+        self.one_shot_messages = OneShotMessageRepository(database)
+        self.committees = CommitteeRepository(database)
         self.answers = AnswerRepository(database)
         self.populations = PopulationRepository(database)
         self.access = AccessRepository(database, rng)

@@ -36,6 +36,7 @@ from server.rounds.cohort_messages import (
     read_transcript,
     read_unmasking_request,
 )
+from server.rounds.one_shot_sums import ServedSum, read_one_shot_sum
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -104,6 +105,9 @@ class CohortCache:
             lambda study_round: store.rounds.plan(*study_round), 64
         )
         self.plan_digest = AsyncCache(self._plan_digest, 1_000)
+        self.one_shot_sum: AsyncCache[tuple[str, int], ServedSum] = AsyncCache(
+            lambda study_round: read_one_shot_sum(store, *study_round), 64
+        )
         self._slot = AsyncCache(store.participants.slot, 20_000)
         self._statuses = AsyncCache(store.participants.status, _MAX_CACHED_STATUSES)
         self._read_status = store.participants.status

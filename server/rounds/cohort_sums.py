@@ -12,7 +12,7 @@ from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from secagg.messages import Answers, KeyShares, UnmaskingShares
 from secagg.ring import Ring, Vector
-from secagg.unmasking import SumMessages, UnmaskedSum, unmask
+from secagg.unmasking import SumMessages, unmask
 from server.db.repositories.messages import MessageRepository
 from server.rounds.cohort_messages import (
     Batch,
@@ -72,14 +72,17 @@ async def unmask_cohort(messages: MessageRepository, cohort: int) -> UnmaskedCoh
     )
     masked = await sum_masked_inputs(messages, cohort, enrolled.ring)
     unmasked = await asyncio.to_thread(unmask, request, enrolled.ring, read, masked)
-    packed = await asyncio.to_thread(_check_sum, enrolled.plan, unmasked, len(request.survivors))
+    packed = await asyncio.to_thread(
+        check_sum, enrolled.plan, unmasked.total, len(request.survivors), unmasked.blamed
+    )
     return UnmaskedCohort(packed, unmasked.blamed)
 
 
-def _check_sum(plan: AnyPlan, unmasked: UnmaskedSum, participants: int) -> bytes:
-    """Return the packed sum, if honest vectors can have it."""
+def check_sum(plan: AnyPlan, total: Vector, participants: int, blamed: Mapping[int, str]) -> bytes:
+    """Return the packed sum; raises PoisonedSumError if honest vectors cannot have it."""
     mechanism = SUM_MECHANISMS[plan.mechanism]
-    fault = mechanism.fault(plan, unmasked.total, participants)
+    fault = mechanism.fault(plan, total, participants)
     if fault is not None:
-        raise PoisonedSumError(fault, unmasked.blamed)
-    return mechanism.ring(plan).pack(unmasked.total)
+        raise PoisonedSumError(fault, blamed)
+    packed: bytes = mechanism.ring(plan).pack(total)
+    return packed

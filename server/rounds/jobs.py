@@ -22,6 +22,7 @@ from protocol.api.messages import StudyView
 from protocol.mechanisms.registry import AnyPlan
 from protocol.study_state import StudyState
 from secagg.errors import RecoveryError
+from secagg.oneshot.opening import OpeningError
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.repositories.leases import (
     Job,
@@ -39,6 +40,7 @@ from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
 from server.rounds.cohort_sums import PoisonedSumError, unmask_cohort
 from server.rounds.decoding import decode_round, plan_next
+from server.rounds.one_shot_sums import open_one_shot_sum
 from server.telemetry.logs import start_log_fields
 from server.telemetry.metrics import Metrics
 
@@ -181,6 +183,9 @@ class JobRunner:
                 _log.info("round seated", study=study, round=number, cohorts=len(cohorts))
 
     async def _sum(self, cohort: PendingCohort, lease: Lease) -> None:
+        if cohort.phase_status.is_one_shot:
+            await self._open_one_shot(cohort, lease)
+            return
         try:
             unmasked = await unmask_cohort(self.store.messages, cohort.id)
         except _TRANSIENT_ERRORS:
@@ -200,6 +205,28 @@ class JobRunner:
         else:
             await self._blame(cohort, unmasked.blamed, lease)
             if await self.store.cohorts.save_sum(cohort.id, unmasked.total, lease):
+                _log.info("cohort phase changed", phase="summed", **log_fields(cohort))
+
+    async def _open_one_shot(self, cohort: PendingCohort, lease: Lease) -> None:
+        """Open the sum of a one-shot cohort from the sums of its members, and store it."""
+        try:
+            opened = await open_one_shot_sum(self.store, cohort)
+        except _TRANSIENT_ERRORS:
+            raise
+        except OpeningError as error:
+            await self._fail_sum(cohort, FailureCause.UNRECOVERABLE, str(error), lease)
+        except PoisonedSumError as error:
+            reason = f"the sum is not a sum of honest vectors: {error}"
+            await self._fail_sum(cohort, FailureCause.POISONED, reason, lease)
+        except ProblemError:  # meanwhile stopped
+            _log.info("cohort closed before its sum was complete", **log_fields(cohort))
+        except Exception:
+            _log.exception("cohort not summed", **log_fields(cohort))
+            await self._fail_sum(cohort, FailureCause.INTERNAL, INTERNAL_FAULT, lease)
+        else:
+            if opened.liars:
+                _log.warning("false sums of members", members=opened.liars, **log_fields(cohort))
+            if await self.store.cohorts.save_sum(cohort.id, opened.total, lease):
                 _log.info("cohort phase changed", phase="summed", **log_fields(cohort))
 
     async def _blame(

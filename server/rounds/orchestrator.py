@@ -27,6 +27,7 @@ from protocol.api.events import FailureCause
 from protocol.api.phases import JOINING_PHASES, Phase, PhaseStatus, settle
 from secagg.aggregator import complaints_by_dealer
 from secagg.errors import InfeasibleError
+from secagg.oneshot.opening import OpeningError
 from secagg.parameters import choose_parameters
 from server.db.channels import cohort_channel, study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS, BusyError, loggable_reason
@@ -45,6 +46,7 @@ from server.rounds.cohort_messages import read_complaints
 from server.rounds.cohorts_to_poll import CohortChange, PendingCohorts, Round
 from server.rounds.heartbeat import Heartbeat
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
+from server.rounds.one_shot_sums import choose_set
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
@@ -58,6 +60,10 @@ _ACTION_OF_PHASE = {
     Phase.CONFIRMING: "confirmed the survivors",
     Phase.UNMASKING: "gave their shares",
     Phase.REPORTING: "reported",
+    Phase.CONVENING: "members of the committee registered their keys",
+    Phase.COLLECTING: "sent their messages",
+    Phase.AGREEING: "members signed the set of messages",
+    Phase.RELEASING: "members sent the sums of their shares",
 }
 _NOT_SEATED_REASON = (
     "the study's registrar did not divide the joiners into cohorts in time: it must run "
@@ -308,9 +314,13 @@ class Orchestrator:
             self._start_job(_job_of(cohort), seat, cohort_channel(cohort.id))
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(cohort)
+        elif phase is Phase.COLLECTING:
+            moved = await self.store.cohorts.close_collecting(cohort)
+            self._after_move(cohort, next_phase, moved)
         elif phase is Phase.CHECKING:
-            await self._close_checking(cohort)
-        elif phase is Phase.UNMASKING:
+            close = self._choose_set if status.is_one_shot else self._close_checking
+            await close(cohort)
+        elif phase in (Phase.UNMASKING, Phase.RELEASING):
             unmask = partial(self._jobs.sum_cohort, cohort)
             self._start_job(_job_of(cohort), unmask, cohort_channel(cohort.id))
         else:
@@ -333,6 +343,19 @@ class Orchestrator:
             return
         moved = await self.store.cohorts.close_enrolling(cohort)
         self._after_move(cohort, cohort.phase_status.next_phase, moved)
+
+    async def _choose_set(self, cohort: PendingCohort) -> None:
+        """Fix the messages that the members of a committee sum, from their complaints."""
+        try:
+            digests = await choose_set(self.store, cohort)
+        except OpeningError as error:
+            received = cohort.phase_status.received
+            await self._fail(cohort, FailureCause.TOO_FEW, str(error), received)
+        except ProblemError:  # meanwhile deleted
+            return
+        else:
+            moved = await self.store.cohorts.agree(cohort, digests)
+            self._after_move(cohort, Phase.AGREEING, moved)
 
     async def _close_checking(self, cohort: PendingCohort) -> None:
         """Let the accused dealers answer; if a message arrives meanwhile, the next poll repeats."""

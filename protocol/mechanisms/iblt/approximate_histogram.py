@@ -69,7 +69,8 @@ from protocol.mechanisms.iblt.subsampled import (
 )
 from protocol.mechanisms.sampled_counts import round_count_history
 from protocol.numerics.arrays import Floats, Keys
-from protocol.question_and_plan import WORD_BITS, Hex32, Plan, SumQuestion, Terms
+from protocol.public_model import Hex32
+from protocol.question_and_plan import WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.rate_changes import RateHistory
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits

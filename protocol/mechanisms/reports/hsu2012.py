@@ -45,7 +45,7 @@ from protocol.oracles.hsu2012.glps import Scrambling, SparseRecovery
 from protocol.oracles.hsu2012.johnson_lindenstrauss import JohnsonLindenstrauss
 from protocol.oracles.hsu2012.projection_oracle import NoiseKind, Projection, value_bits
 from protocol.privacy.loss_distributions import NeighbourRelation
-from protocol.question_and_plan import Hex32
+from protocol.public_model import Hex32
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study_state import StudyState

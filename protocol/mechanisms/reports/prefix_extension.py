@@ -36,7 +36,8 @@ from protocol.numerics.arrays import PackedReports
 from protocol.oracles.oracle import Oracle, OracleParameters
 from protocol.oracles.prefix_extension import PrefixExtension
 from protocol.oracles.registry import check_parameters, oracle_for, oracle_from_parameters
-from protocol.question_and_plan import Hex32, Terms
+from protocol.public_model import Hex32
+from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords
 from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
 from protocol.study_state import StudyState

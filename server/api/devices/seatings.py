@@ -19,7 +19,7 @@ from fastapi import Path as InPath
 from protocol.api.messages import SeatingPage, SeatingView
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import AnyPlan
-from protocol.question_and_plan import Hex32
+from protocol.public_model import Hex32
 from secagg.keys import SIGNATURE_BYTES
 from secagg.seating import CohortSeating, split_identities
 from server.api.common import (

@@ -6,7 +6,7 @@ Rounds and phases change inside the transaction that decides on it.
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, insert
+from sqlalchemy import Row, insert, update
 from sqlalchemy.orm import Session
 
 from protocol.api.events import EventKind, FailureCause
@@ -16,17 +16,20 @@ from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import Plan
 from server.db.channels import cohort_channel, notify_on_commit, study_channel
 from server.db.repositories.events import record_event
-from server.db.schema import CohortRow, RoundRow
+from server.db.schema import CohortRow, MemberMessageRow, OneShotMessageRow, RoundRow
 
 
 def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) -> None:
     """Insert the round of `plan`, with cohorts that enroll from `now`.
 
     A round of reports has one cohort, which receives all of them. A round that a registrar seats
-    has one cohort until it does, which enrols the joiners of all.
+    has one cohort until it does, which enrols the joiners of all. In a one-shot round the members
+    of its committee register their keys first.
     """
     is_sum = plan.mechanism in SUM_MECHANISMS
     phase = Phase.ENROLLING if is_sum else Phase.REPORTING
+    if is_sum and plan.terms.is_one_shot:
+        phase = Phase.CONVENING
     session.add(
         RoundRow(
             study=study.id,
@@ -80,6 +83,8 @@ def enter_phase(
     row.phase, row.received, row.last_received = phase, 0, now
     if duration is not None:
         row.deadline = now + duration
+    if phase.is_over and is_one_shot(row):
+        _delete_one_shot_bodies(session, row.id)
     notify_on_commit(session, cohort_channel(row.id), study_channel(row.study))
     record_event(
         session,
@@ -98,6 +103,18 @@ def enter_phase(
     )
 
 
+def is_one_shot(row: CohortRow | Row[Any]) -> bool:
+    """Return whether a cohort has a one-shot sum."""
+    return bool(row.history[0]["phase"] == Phase.CONVENING)
+
+
+def _delete_one_shot_bodies(session: Session, cohort: int) -> None:
+    """Delete what only a sum that is over needed: shares, and the sums that open its total."""
+    for table in (OneShotMessageRow, MemberMessageRow):
+        erase = update(table).where(table.cohort == cohort).values(body=None)
+        session.execute(erase.execution_options(synchronize_session=False))
+
+
 def expected_messages(row: CohortRow | Row[Any]) -> int:
     """Return the number of participants that the present phase of an enrolled cohort waits for.
 
@@ -106,6 +123,8 @@ def expected_messages(row: CohortRow | Row[Any]) -> int:
     """
     if row.phase is Phase.SHARING:
         return row.enrolled
+    if row.phase is Phase.CHECKING and is_one_shot(row):
+        return int(row.history[0]["received"])  # the members that registered keys
     if row.phase is Phase.ANSWERING:
         return len(row.accused)
     history: list[dict[str, Any]] = row.history
@@ -117,7 +136,7 @@ def expected_messages(row: CohortRow | Row[Any]) -> int:
 
 def count_received(row: CohortRow | Row[Any]) -> int:
     """Return the number of messages, or of joiners, in the present phase of a cohort."""
-    if row.phase in (Phase.ENROLLING, Phase.REPORTING):
+    if row.phase in (Phase.COLLECTING, Phase.ENROLLING, Phase.REPORTING):
         return row.enrolled
     if row.phase is Phase.SEATING:
         return int(row.seating is not None)

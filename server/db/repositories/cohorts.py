@@ -25,7 +25,14 @@ from server.db.repositories.pending_cohorts import (
     PendingSnapshot,
     read_pending,
 )
-from server.db.schema import FINAL_PHASES, CohortRow, MessageRow, ParticipantRow
+from server.db.schema import (
+    FINAL_PHASES,
+    SUMMING_PHASES,
+    CohortRow,
+    MessageRow,
+    MessageSetRow,
+    ParticipantRow,
+)
 
 _MAX_DECISION_SECONDS = 2.0
 
@@ -73,6 +80,18 @@ class CohortRepository(Repository):
         """
         return await self._change(due, to, self.database.monotonic_seconds())
 
+    async def close_collecting(self, due: PendingCohort) -> bool:
+        """Fix the `due.enrolled` messages; False if the cohort has changed since it was read."""
+        return await self._change(due, Phase.CHECKING, received=due.enrolled)
+
+    async def agree(self, due: PendingCohort, digests: bytes) -> bool:
+        """Fix the set of messages of a one-shot sum, by digest, for its members to sign.
+
+        False if the cohort has changed since it was read as `due`. Raises as `move`.
+        """
+        decided, received = self.database.monotonic_seconds(), due.phase_status.received
+        return await self._change(due, Phase.AGREEING, decided, received, message_set=digests)
+
     async def close_checking(self, due: PendingCohort, accused: Sequence[int]) -> bool:
         """Continue with answering by the `accused`, or with masking if there are none.
 
@@ -105,6 +124,7 @@ class CohortRepository(Repository):
         failure: tuple[str | None, FailureCause | None] = (None, None),
         *,
         accused: list[int] | None = None,
+        message_set: bytes | None = None,
     ) -> bool:
         """Move a cohort to `to`, if it and the number `received` are as when that was decided."""
         if self.database.monotonic_seconds() - decided > _MAX_DECISION_SECONDS:
@@ -118,6 +138,8 @@ class CohortRepository(Repository):
         enter_phase(session, row, to, count, self.database.now(session), duration, cause=cause)
         if accused is not None:
             row.accused = accused
+        if message_set is not None:
+            session.add(MessageSetRow(cohort=row.id, digests=message_set))
         return True
 
     @write_transaction
@@ -142,7 +164,7 @@ class CohortRepository(Repository):
 
     @write_transaction
     def save_sum(self, session: Session, cohort: int, total: bytes, lease: Lease) -> bool:
-        """Store the packed sum; False if the cohort is no longer unmasking.
+        """Store the packed sum; False if the cohort is over.
 
         Raises:
             StaleLeaseError: if the job was claimed again.
@@ -167,7 +189,7 @@ class CohortRepository(Repository):
         failure: tuple[str | None, FailureCause | None] = (None, None),
     ) -> bool:
         check_lease(session, lease)
-        query = select(CohortRow).where(CohortRow.id == cohort, CohortRow.phase == Phase.UNMASKING)
+        query = select(CohortRow).where(CohortRow.id == cohort, CohortRow.phase.in_(SUMMING_PHASES))
         row = session.scalar(query.with_for_update())
         if row is None:
             return False

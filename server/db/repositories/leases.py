@@ -21,7 +21,14 @@ from sqlalchemy.orm import Session
 
 from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.schema import CohortRow, LeaseRow, MessageRow, ProcessRow, RoundRow
+from server.db.schema import (
+    SUMMING_PHASES,
+    CohortRow,
+    LeaseRow,
+    MessageRow,
+    ProcessRow,
+    RoundRow,
+)
 
 ALIVE_WITHIN = timedelta(seconds=3)  # a process with an older heartbeat is not alive
 _DELETE_AFTER = timedelta(days=1)
@@ -68,7 +75,7 @@ def seat_job(study: str, number: int) -> Job:
 
 
 def sum_job(cohort: int) -> Job:
-    due = exists().where(CohortRow.id == cohort, CohortRow.phase == Phase.UNMASKING)
+    due = exists().where(CohortRow.id == cohort, CohortRow.phase.in_(SUMMING_PHASES))
     return Job(f"sum-cohort {cohort}", due)
 
 

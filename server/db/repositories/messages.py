@@ -14,6 +14,8 @@ from secagg.ring import Ring
 from secagg.roster import Roster
 from secagg.session import Session as SumSession
 from server.db.database import Repository, read_transaction
+from server.db.repositories.cohort_phases import is_one_shot
+from server.db.repositories.devices.one_shot_messages import set_size
 from server.db.repositories.devices.participants import roster_entry
 from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import has_enrolled
@@ -142,8 +144,13 @@ class MessageRepository(Repository):
         )
         vectors = (MessageRow.cohort == CohortRow.id, MessageRow.kind == MessageKind.MASKED_INPUT)
         count = select(func.count()).where(*vectors).scalar_subquery()
-        rows = session.execute(select(CohortRow.number, CohortRow.sum, count).where(*summed))
-        return {cohort: (packed, n) for cohort, packed, n in rows if packed is not None}
+        columns = CohortRow.id, CohortRow.number, CohortRow.history, CohortRow.sum, count
+        sums = {}
+        for row in session.execute(select(*columns).where(*summed)):
+            if row.sum is not None:
+                n = set_size(session, row.id) if is_one_shot(row) else row[-1]
+                sums[row.number] = row.sum, n
+        return sums
 
     @read_transaction
     def sum(self, session: Session, study: str, number: int, cohort: int) -> bytes:

@@ -17,7 +17,7 @@ from protocol.api.phases import Phase, PhaseStatus
 from protocol.question_and_plan import Terms
 from secagg.parameters import Assumptions
 from secagg.seating import cohort_sizes
-from server.db.repositories.cohort_phases import count_received, expected_messages
+from server.db.repositories.cohort_phases import count_received, expected_messages, is_one_shot
 from server.db.schema import PENDING_PHASES, CohortRow, StudyRow
 
 _COHORTS = cast("Table", CohortRow.__table__)
@@ -99,8 +99,13 @@ def read_pending(
 def _pending_cohort(row: Row[Any]) -> PendingCohort:
     """Return the cohort with its phase status (`protocol/api/phases.py`)."""
     rules, limits = Terms.model_validate(row.terms), Timeouts.model_validate(row.timeouts)
-    expected, quorum = row.enrolled, rules.assumptions.quorum(row.enrolled)
     patience = limits.idle
+    if is_one_shot(row):
+        expected, quorum = _one_shot_counts(row, rules)
+        if row.phase is Phase.COLLECTING:
+            patience = limits.collecting  # devices send when they can
+        return _with_status(row, rules, limits, expected, quorum, patience)
+    expected, quorum = row.enrolled, rules.assumptions.quorum(row.enrolled)
     if row.phase is Phase.ENROLLING:
         expected, quorum = rules.cohort_size, rules.minimum
         if rules.is_seated:
@@ -115,6 +120,25 @@ def _pending_cohort(row: Row[Any]) -> PendingCohort:
         expected = expected_messages(row)
     if row.phase is Phase.ANSWERING:  # the others continue without an answer
         quorum = max(quorum - (row.history[-2]["received"] - expected), 0)
+    return _with_status(row, rules, limits, expected, quorum, patience)
+
+
+def _one_shot_counts(row: Row[Any], rules: Terms) -> tuple[int, int]:
+    """Return the numbers of messages that end the phase of a one-shot sum, and that it needs.
+
+    Of members it needs those without which no sum opens.
+    """
+    if row.phase is Phase.COLLECTING:
+        return rules.cohort_size, rules.minimum
+    assert rules.committee is not None
+    parameters = rules.committee.parameters
+    is_first = row.phase is Phase.CONVENING
+    return parameters.members if is_first else expected_messages(row), parameters.needed_sums
+
+
+def _with_status(
+    row: Row[Any], rules: Terms, limits: Timeouts, expected: int, quorum: int, patience: float
+) -> PendingCohort:
     return PendingCohort(
         id=row.id,
         study=row.study,
@@ -130,6 +154,7 @@ def _pending_cohort(row: Row[Any]) -> PendingCohort:
             deadline=row.deadline,
             idle=timedelta(seconds=patience),
             is_seated=rules.is_seated,
+            is_one_shot=is_one_shot(row),
         ),
         enrolled=row.enrolled,
         assumptions=rules.assumptions,

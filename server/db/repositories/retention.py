@@ -39,7 +39,10 @@ from server.db.schema import (
     HeavyHitterRow,
     LeaseRow,
     LoginSessionRow,
+    MemberMessageRow,
     MessageRow,
+    MessageSetRow,
+    OneShotMessageRow,
     ParticipantRow,
     ReportRow,
     RoundRow,
@@ -103,8 +106,18 @@ class RetentionRepository(Repository):
             _delete(
                 session, ReportRow, ReportRow.study == study, ReportRow.identity.in_(identities)
             )
-        if slots or identities:
+        senders = session.scalars(
+            select(OneShotMessageRow.identity)
+            .where(OneShotMessageRow.cohort == cohort)
+            .limit(_ROWS_PER_TRANSACTION)
+        ).all()
+        if senders:
+            of_cohort = OneShotMessageRow.cohort == cohort
+            _delete(session, OneShotMessageRow, of_cohort, OneShotMessageRow.identity.in_(senders))
+        if slots or identities or senders:
             return True
+        for of_committee in (MemberMessageRow, MessageSetRow):
+            _delete(session, of_committee, of_committee.cohort == cohort)
         erase = update(CohortRow).where(CohortRow.id == cohort).values(seating=None, accused=[])
         session.execute(erase.execution_options(synchronize_session=False))
         _delete_leases(session, study, cohort)
@@ -139,6 +152,7 @@ class RetentionRepository(Repository):
         has_rows = or_(
             exists().where(ParticipantRow.study == StudyRow.id),
             exists().where(ReportRow.study == StudyRow.id),
+            exists().where(OneShotMessageRow.study == StudyRow.id),
         )
         return session.scalars(_ended_before(ended_before).where(has_rows)).all()
 

@@ -19,6 +19,7 @@ from server.db.channels import notify_on_commit, study_channel
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.answers import save_study_state
 from server.db.repositories.cohort_phases import count_received, insert_round
+from server.db.repositories.committees import committee_of
 from server.db.repositories.events import record_event
 from server.db.repositories.leases import Lease, check_lease
 from server.db.repositories.studies import end_study, find_study
@@ -99,7 +100,8 @@ class RoundRepository(Repository):
         terms = Terms.model_validate(row.terms)
         size = terms.max_devices if terms.is_seated else terms.cohort_size
         enrolling = and_(CohortRow.phase == Phase.ENROLLING, CohortRow.enrolled < size)
-        reporting = and_(CohortRow.phase == Phase.REPORTING, CohortRow.enrolled < terms.max_devices)
+        single_message = CohortRow.phase.in_([Phase.REPORTING, Phase.COLLECTING])
+        reporting = and_(single_message, CohortRow.enrolled < terms.max_devices)
         has_open_cohort = exists().where(
             CohortRow.study == study,
             CohortRow.round == RoundRow.number,
@@ -226,7 +228,13 @@ def _round_views(session: Session, rows: Sequence[RoundRow]) -> tuple[RoundView,
     views: dict[int, list[CohortView]] = defaultdict(list)
     for cohort in cohorts:
         facts = (count_received(cohort), survivors[cohort.id], blamed[cohort.id])
-        views[cohort.round].append(cohort_view(cohort, terms[cohort.round], *facts))
+        view = cohort_view(cohort, terms[cohort.round], *facts)
+        if terms[cohort.round].is_one_shot:
+            plan = parse_plan(next(row.plan for row in rows if row.number == cohort.round))
+            committee = committee_of(session, cohort, plan)
+            packed = None if committee is None else committee.pack().hex()
+            view = view.model_copy(update={"committee": packed})
+        views[cohort.round].append(view)
     return tuple(round_view(row, views[row.number]) for row in rows)
 
 

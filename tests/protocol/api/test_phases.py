@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.api.phases import PARTICIPANT_PHASES, Phase, PhaseStatus, next_phase, settle
+from protocol.api.phases import (
+    ONE_SHOT_PHASES,
+    PARTICIPANT_PHASES,
+    Phase,
+    PhaseStatus,
+    next_phase,
+    settle,
+)
 from secagg.parameters import Mode
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -79,6 +86,13 @@ def test_a_round_that_a_registrar_seats_waits_for_it_after_enrolling() -> None:
     assert seating.next_phase is Phase.SHARING
 
 
+def test_a_one_shot_sum_has_its_own_line_of_phases() -> None:
+    one_shot, line = replace(MASKING, is_one_shot=True, received=10), [Phase.CONVENING]
+    while not line[-1].is_over:
+        line.append(settle(replace(one_shot, phase=line[-1]), NOON - TICK))
+    assert line == [*ONE_SHOT_PHASES, Phase.SUMMED]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_masking_follows_answering(mode: Mode) -> None:
     assert next_phase(Phase.CHECKING, mode) is next_phase(Phase.ANSWERING, mode) is Phase.MASKING
@@ -90,6 +104,7 @@ def test_masking_follows_answering(mode: Mode) -> None:
 
 def test_an_active_server_alone_has_its_survivors_confirmed() -> None:
     others = (Phase.SEATING, Phase.ANSWERING, Phase.REPORTING, Phase.SUMMED, Phase.FAILED)
+    others += (Phase.CONVENING, Phase.COLLECTING, Phase.AGREEING, Phase.RELEASING)
     assert list(PARTICIPANT_PHASES["active"]) == [phase for phase in Phase if phase not in others]
     assert set(PARTICIPANT_PHASES["active"]) - set(PARTICIPANT_PHASES["semi-honest"]) == {
         Phase.CONFIRMING

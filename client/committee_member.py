@@ -1,0 +1,321 @@
+"""Member of committees: opens the one-shot sums of a service together with the other members.
+
+    async with http_client(url) as http:
+        await CommitteeMember(identity, MemberJournal(path)).serve(Transport(http), api_key)
+
+The member polls the service, so it may run behind a firewall. It takes the steps of
+`secagg.oneshot.member`, each after its result is in the journal, and sends the same bytes again if
+it is asked again. It reads the plan of each round and serves only those that its policy accepts.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
+from time import time
+from typing import Final, TypeAlias
+from urllib.parse import quote
+
+from client.device.device import parse_document, refusing_malformed
+from client.errors import (
+    ForbiddenError,
+    NotAuthorisedError,
+    ServiceError,
+    ServiceUnreachableError,
+    WrongPhaseError,
+)
+from client.member_journal import MemberEntry, MemberJournal, MemberJournalError
+from client.transport import Transport
+from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView
+from protocol.api.one_shot import SUM_NUMBER, OneShotRound, committee_terms
+from protocol.api.phases import MemberMessageKind, Phase
+from protocol.mechanisms.registry import AnyPlan
+from secagg.errors import ProtocolError, UnsafeRequestError
+from secagg.keys import KEY_BYTES, Identity
+from secagg.messages import unpack_signatures
+from secagg.oneshot.committee import Committee, OneShotSession
+from secagg.oneshot.member import Agreed, Checked, volunteer_again
+from secagg.oneshot.member_messages import unpack_digests
+from secagg.oneshot.message import Layout
+from secagg.roster import DIGEST_BYTES
+
+POLL_SECONDS: Final = 0.5
+_MAX_KEPT_SUMS: Final = 16
+_KEEP_KEYS_SECONDS: Final = 30 * 24 * 3600.0
+_MAX_PAGE_BYTES: Final = 2**25  # of columns of messages
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPolicy:
+    """Limits of a member: it serves no round that protects devices less.
+
+    Attributes:
+        min_devices: the smallest number of messages in a sum.
+        registrars: the public keys of registrars whose studies it serves; empty for any.
+        serve_unverified: serves studies without a registrar, whose server could invent devices.
+    """
+
+    min_devices: int = 50
+    registrars: frozenset[bytes] = frozenset()
+    serve_unverified: bool = False
+
+    def refusal(self, plan: AnyPlan) -> str | None:
+        """Return the reason not to serve a round of `plan`, None if the policy accepts it."""
+        terms = plan.terms
+        if terms.minimum < self.min_devices:
+            return f"it sums as few as {terms.minimum} devices, below {self.min_devices}"
+        if terms.registrar is None:
+            return None if self.serve_unverified else "no registrar vouches for its devices"
+        if self.registrars and bytes.fromhex(terms.registrar) not in self.registrars:
+            return "it names another registrar than those accepted"
+        return None
+
+
+class NotServedError(Exception):
+    """The member takes no further part in a round; the message states the reason."""
+
+
+# Receives each round in which the member acted, its phase, and "" or why it does not serve it.
+MemberReporter: TypeAlias = Callable[[CommitteeRound, str], None]
+
+
+@dataclass
+class CommitteeMember:
+    """The member with `identity`; `rng` must be the system's randomness outside of tests."""
+
+    identity: Identity
+    journal: MemberJournal
+    policy: MemberPolicy = field(default_factory=MemberPolicy)
+    rng: Random = field(default_factory=SystemRandom)
+    clock: Callable[[], float] = time  # seconds since 1970
+    _states: dict[bytes, Checked | Agreed] = field(default_factory=dict, init=False, repr=False)
+    _refused: set[tuple[str, int]] = field(default_factory=set, init=False)
+    _failures: dict[tuple[str, int], str] = field(default_factory=dict, init=False)  # reported last
+
+    async def serve(
+        self,
+        transport: Transport,
+        api_key: str | None = None,
+        report: MemberReporter = lambda _round, _refusal: None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        """Serve all rounds that name this member, until cancelled.
+
+        A service that is out of reach or refuses a request is asked again.
+
+        Raises:
+            NotAuthorisedError, ForbiddenError: if the API key does not have the scope `committee`.
+        """
+        while True:
+            self.journal.erase_keys_before(self.clock() - _KEEP_KEYS_SECONDS)
+            try:
+                await self.act(transport, api_key, report)
+            except (NotAuthorisedError, ForbiddenError):
+                raise
+            except (ServiceError, ServiceUnreachableError, UnsafeRequestError):
+                pass  # of the list of rounds
+            await asyncio.sleep(poll_seconds)
+
+    async def act(
+        self,
+        transport: Transport,
+        api_key: str | None = None,
+        report: MemberReporter = lambda _round, _refusal: None,
+    ) -> None:
+        """Take the next step in each round that waits for this member now, and report it.
+
+        A round that the member does not serve is reported once. A round whose answers are errors
+        is tried again by the next call, and reported when the reason changes.
+
+        Raises:
+            ServiceError, ServiceUnreachableError, UnsafeRequestError: if the list cannot be read.
+            NotAuthorisedError, ForbiddenError: if the API key does not have the scope `committee`.
+        """
+        path = f"/members/{self.identity.public.hex()}/rounds"
+        answer = await transport.send("GET", path, ticket=api_key)
+        for pending in parse_document(CommitteeRoundPage, answer.content).rounds:
+            key = pending.study, pending.round
+            if key in self._refused:
+                continue
+            try:
+                await _MemberStep(self, transport, api_key, pending).take()
+            except (NotServedError, MemberJournalError, ProtocolError) as refusal:
+                self._refused.add(key)
+                report(pending, str(refusal))
+            except WrongPhaseError:
+                continue  # the round went on meanwhile
+            except (NotAuthorisedError, ForbiddenError):
+                raise
+            except (ServiceError, ServiceUnreachableError) as error:
+                if self._failures.get(key) != str(error):
+                    self._failures[key] = str(error)
+                    report(pending, f"{error} (it is tried again)")
+            else:
+                self._failures.pop(key, None)
+                report(pending, "")
+
+    def keep(self, plan_digest: bytes, state: Checked | Agreed) -> None:
+        """Keep the shares of a sum until its next step; the oldest of many are made again."""
+        self._states[plan_digest] = state
+        while len(self._states) > _MAX_KEPT_SUMS:
+            del self._states[next(iter(self._states))]
+
+    def take(self, plan_digest: bytes) -> Checked | Agreed | None:
+        """Return the kept state of a sum, which is not kept any more, or None."""
+        return self._states.pop(plan_digest, None)
+
+
+@dataclass
+class _MemberStep:
+    """One step of a member in one round."""
+
+    member: CommitteeMember
+    transport: Transport
+    api_key: str | None
+    pending: CommitteeRound
+    _digest: bytes = field(default=b"", init=False)  # of the plan
+
+    async def take(self) -> None:
+        """Take the step that the round's phase waits for.
+
+        Raises:
+            NotServedError, MemberJournalError, ProtocolError: if the member must not take it.
+            ServiceError, ServiceUnreachableError: if the service refuses it.
+        """
+        view = parse_document(CommitteeView, await self._get("committee"))
+        self._check_plan(view.plan)
+        self._digest = await asyncio.to_thread(view.plan.digest)
+        entry = self.member.journal.entry(self._digest)
+        if view.phase is Phase.CONVENING:
+            await self._register()
+            return
+        session = await asyncio.to_thread(self._session, view)
+        if view.phase is Phase.CHECKING:
+            await self._complain(view.plan, session, entry)
+        elif view.phase is Phase.AGREEING:
+            await self._agree(view.plan, session, entry)
+        elif view.phase is Phase.RELEASING:
+            await self._release(view.plan, session, entry)
+
+    def _check_plan(self, plan: AnyPlan) -> None:
+        if (plan.study, plan.round) != (self.pending.study, self.pending.round):
+            raise NotServedError("the service shows the plan of another round")
+        if not plan.terms.is_one_shot or self._identity.hex() not in committee_terms(plan).members:
+            raise NotServedError("the plan does not name this member")
+        for fault in plan.history_faults():
+            raise NotServedError(f"no honest study has this plan: it {fault}")
+        refusal = self.member.policy.refusal(plan)
+        if refusal is not None:
+            raise NotServedError(refusal)
+
+    @property
+    def _identity(self) -> bytes:
+        return self.member.identity.public
+
+    async def _register(self) -> None:
+        fresh = self.member.rng.randbytes(KEY_BYTES)
+        secret = self.member.journal.key(self._digest, fresh, self.member.clock())
+        state = volunteer_again(self.member.identity, secret, self._digest, SUM_NUMBER)
+        await self._put(MemberMessageKind.KEY, state.register(self._digest, SUM_NUMBER).pack())
+
+    def _session(self, view: CommitteeView) -> OneShotSession:
+        """Return the session of the sum, whose committee the journal binds the key to."""
+        with refusing_malformed():
+            committee = Committee.unpack(bytes.fromhex(view.committee or ""))
+            session = OneShotRound.of(view.plan, self._digest, committee).session
+        self.member.journal.bind(self._digest, committee.digest)
+        return session
+
+    async def _complain(self, plan: AnyPlan, session: OneShotSession, entry: MemberEntry) -> None:
+        body = entry.complaints
+        if body is None:
+            state, body = await self._check(plan, session, entry)
+            self.member.journal.complain(self._digest, body)
+            self.member.keep(self._digest, state)
+        await self._put(MemberMessageKind.COMPLAINTS, body)
+
+    async def _check(
+        self, plan: AnyPlan, session: OneShotSession, entry: MemberEntry
+    ) -> tuple[Checked, bytes]:
+        """Return the state after checking the columns, and the complaints."""
+        if entry.secret is None:
+            raise NotServedError("this member has no key for the sum any more")
+        columns = await self._columns(plan, session)
+        state = volunteer_again(self.member.identity, entry.secret, self._digest, SUM_NUMBER)
+        with refusing_malformed():
+            checked, complaints = await asyncio.to_thread(state.check, session, columns)
+        return checked, complaints.pack()
+
+    async def _columns(self, plan: AnyPlan, session: OneShotSession) -> list[bytes]:
+        """Return this member's columns of all messages."""
+        size, columns = Layout.of(session).column_bytes, list[bytes]()
+        after = b""
+        while True:
+            path = f"members/{self._identity.hex()}/columns"
+            body = await self._get(path, {"after": after.hex()}, _MAX_PAGE_BYTES)
+            if not body:
+                return columns
+            if len(body) % size:
+                raise UnsafeRequestError(f"sent {len(body)} bytes of columns of {size} bytes")
+            columns += [body[start : start + size] for start in range(0, len(body), size)]
+            last = columns[-1][:KEY_BYTES]
+            if last <= after or len(columns) > plan.terms.cohort_size:
+                raise UnsafeRequestError("sent more columns than the sum has devices")
+            after = last
+
+    async def _agree(self, plan: AnyPlan, session: OneShotSession, entry: MemberEntry) -> None:
+        signature = entry.signature
+        if signature is None:
+            included = await self._message_set(plan)
+            checked = self.member.take(self._digest)
+            if not isinstance(checked, Checked):  # this process has started since
+                checked, _ = await self._check(plan, session, entry)
+            self.member.journal.begin_to_agree(self._digest, session.set_digest(included))
+            agreed = await asyncio.to_thread(checked.agree, included, self.member.rng)
+            state, signature = agreed
+            self.member.journal.sign(self._digest, signature)
+            self.member.keep(self._digest, state)
+        await self._put(MemberMessageKind.SET_SIGNATURE, signature)
+
+    async def _message_set(self, plan: AnyPlan) -> tuple[bytes, ...]:
+        max_bytes = plan.terms.cohort_size * DIGEST_BYTES
+        with refusing_malformed():
+            return unpack_digests(await self._get("message-set", max_bytes=max_bytes))
+
+    async def _release(self, plan: AnyPlan, session: OneShotSession, entry: MemberEntry) -> None:
+        body = entry.sum
+        if body is None:
+            if entry.signature is None or entry.attempt is None:
+                raise NotServedError("this member signed no set of messages")
+            agreed = self.member.take(self._digest)
+            if not isinstance(agreed, Agreed):  # this process has started since
+                included = await self._message_set(plan)
+                checked, _ = await self._check(plan, session, entry)
+                agreed = checked.agree_again(included, entry.attempt)
+            self.member.keep(self._digest, agreed)
+            with refusing_malformed():
+                signatures = unpack_signatures(await self._get("set-signatures"))
+            body = (await asyncio.to_thread(agreed.release, signatures)).pack()
+            self.member.journal.release(self._digest, body)
+            self.member.take(self._digest)
+        await self._put(MemberMessageKind.SUM, body)
+
+    async def _get(
+        self, resource: str, params: dict[str, int | str] | None = None, max_bytes: int = 2**22
+    ) -> bytes:
+        answer = await self.transport.send(
+            "GET",
+            f"{self._base}/{resource}",
+            params=params,
+            ticket=self.api_key,
+            max_bytes=max_bytes,
+        )
+        return answer.content
+
+    async def _put(self, kind: MemberMessageKind, body: bytes) -> None:
+        path = f"{self._base}/members/{self._identity.hex()}/{kind}"
+        await self.transport.send("PUT", path, content=body, ticket=self.api_key)
+
+    @property
+    def _base(self) -> str:
+        return f"/studies/{quote(self.pending.study, safe='')}/rounds/{self.pending.round}"

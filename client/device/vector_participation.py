@@ -1,0 +1,95 @@
+"""Checks of a device before it gives its vector to a sum, and the record of what it gives.
+
+They are the same for pairwise and for one-shot sums, and the journal counts both together: a vector
+is one, regardless of the sum that it is in.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from client.device.device import RoundParticipation
+from client.device.exact_sum_limit import spends_exact_study
+from client.device.journal import JournalEntry
+from client.device.policy import rho_of
+from protocol.api.phases import MessageKind
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from secagg.ring import Ring
+
+
+@dataclass
+class VectorParticipation(RoundParticipation):
+    """Base of the participation of a device by a vector in a sum."""
+
+    @cached_property
+    def _ring(self) -> Ring:
+        ring: Ring = SUM_MECHANISMS[self._plan.mechanism].ring(self._plan)
+        return ring
+
+    @property
+    def _plan(self) -> AnyPlan:
+        return self.view.plan
+
+    async def _may_join(self, study: str) -> bool:
+        """Return whether the device is invited to the round, whose plan its policy accepts."""
+        journal = self.device.journal
+        rounds_by_study = await asyncio.to_thread(journal.rounds_by_study)
+        self.policy.check_plan(self._plan, study, self.view.number, rounds_by_study)
+        spent = await asyncio.to_thread(journal.rho_spent, study)
+        self.policy.check_rho(self._plan, spent)
+        await asyncio.to_thread(self._check_exact_sums)
+        await asyncio.to_thread(self._check_sharings, study)
+        self.policy.check_enrolment(self._plan, self.device.identity, self.device.enrolment)
+        return await asyncio.to_thread(self._is_invited, study)
+
+    def _check_exact_sums(self) -> None:
+        """Check before joining that an exact study is left; a late refusal costs the others."""
+        vectors = self.device.journal.vectors(self.device.collection)
+        self._spends_exact_study(vectors, self.clock())
+
+    def _check_sharings(self, study: str) -> None:
+        """Check that the device may share keys again, where the sum needs it."""
+
+    def _spends_exact_study(self, vectors: Sequence[JournalEntry], now: float) -> bool:
+        service = self.device.journal.service
+        return spends_exact_study(self.policy, self._plan, service, vectors, now)
+
+    def _is_invited(self, study: str) -> bool:
+        """Return whether the device's coin lets it join; the journal records the result."""
+        plan, journal = self._plan, self.device.journal
+        if plan.join_probability == 1:  # no coin, but a coin flipped for another plan decides
+            return not journal.has_join_decision(study, self.view.number)
+        flip = partial(plan.flip_join_coin, self.chance)
+        return journal.decide_to_join(study, self.view.number, plan.digest().hex(), flip)
+
+    @property
+    def _max_per_study(self) -> int:
+        """Return the number of messages of one kind that the device sends to the study."""
+        return self.policy.max_rounds if self._plan.question.asks_every_round else 1
+
+    async def _record(
+        self,
+        cohort: int,
+        kind: MessageKind,
+        body: bytes,
+        max_per_study: int,
+        max_per_round: int | None = None,
+    ) -> None:
+        """Record a message to `cohort`; it may be sent once this has returned."""
+        entry = JournalEntry.of(self._plan.study, self.view.number, cohort, kind, body)
+        check_rho = check_exact = None
+        if kind is MessageKind.MASKED_INPUT:
+            now, collection = self.clock(), self.device.collection
+            rho = rho_of(self._plan)
+            entry = replace(entry, rho=rho, collection=collection, time=int(now))
+            check_rho = partial(self.policy.check_rho, self._plan)
+            check_exact = partial(self._spends_exact_study, now=now)
+        await asyncio.to_thread(
+            self.device.journal.record,
+            entry,
+            max_per_study,
+            max_per_round=max_per_round,
+            check_rho=check_rho,
+            check_exact=check_exact,
+        )

@@ -1,0 +1,133 @@
+"""Journal of a committee's member: its messages of each sum, on the disk before they are sent.
+
+    key -> committee -> complaints -> attempt to agree -> signature -> sum (erases the key)
+
+A member has one key for one sum, binds it to one committee, and agrees on one set of messages. A
+member that was killed after it began to agree, and before it signed, signs nothing in this sum: a
+server that could make it repeat the sample of signatures would have another chance. Each value is
+written once, so that a process that runs twice by mistake signs no second set either.
+"""
+
+import os
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+_SCHEMA: Final = """
+PRAGMA synchronous = FULL;
+PRAGMA secure_delete = ON;
+CREATE TABLE IF NOT EXISTS sums (
+    plan BLOB PRIMARY KEY, secret BLOB, committee BLOB, complaints BLOB, attempt BLOB,
+    signature BLOB, sum BLOB, made INTEGER
+) WITHOUT ROWID;
+"""
+_COLUMNS: Final = ("secret", "committee", "complaints", "attempt", "signature", "sum")
+
+
+class MemberJournalError(RuntimeError):
+    """The journal has another value, or cannot be used, so nothing may be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberEntry:
+    """Values that a member has made for a sum; None: not yet, or erased.
+
+    `attempt` is the digest of the one set that it may sign.
+    """
+
+    secret: bytes | None = field(default=None, repr=False)
+    committee: bytes | None = None
+    complaints: bytes | None = None
+    attempt: bytes | None = None
+    signature: bytes | None = None
+    sum: bytes | None = field(default=None, repr=False)
+
+
+class MemberJournal:
+    """Journal in the SQLite file at `path`, which only its owner may read.
+
+    Without a path it ends with the process.
+
+    Raises:
+        MemberJournalError: if the file cannot be used.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        try:
+            if path is not None:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._connection = sqlite3.connect(
+                path or ":memory:", isolation_level=None, check_same_thread=False
+            )
+            self._connection.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise MemberJournalError(f"cannot use the journal {path}: {error}") from None
+
+    def entry(self, plan: bytes) -> MemberEntry:
+        """Return the values that were made for the sum of the plan with this digest."""
+        query = f"SELECT {', '.join(_COLUMNS)} FROM sums WHERE plan = ?"  # noqa: S608 - constants
+        row = self._execute(query, plan).fetchone()
+        return MemberEntry() if row is None else MemberEntry(*row)
+
+    def key(self, plan: bytes, fresh: bytes, now: float) -> bytes:
+        """Return the secret half of the key for a sum: `fresh`, unless the journal has one.
+
+        `now` is in seconds since 1970.
+
+        Raises:
+            MemberJournalError: if the key was erased.
+        """
+        query = "INSERT OR IGNORE INTO sums (plan, secret, made) VALUES (?, ?, ?)"
+        self._execute(query, plan, fresh, int(now))
+        secret = self.entry(plan).secret
+        if secret is None:
+            raise MemberJournalError("the key of this sum was erased")
+        return secret
+
+    def bind(self, plan: bytes, committee: bytes) -> None:
+        """Use the key in the committee with this digest, and in no other."""
+        self._write_once("committee", plan, committee)
+
+    def complain(self, plan: bytes, body: bytes) -> None:
+        """Record the complaints, which may then be sent."""
+        self._write_once("complaints", plan, body)
+
+    def begin_to_agree(self, plan: bytes, set_digest: bytes) -> None:
+        """Record the one set that is checked; raises MemberJournalError after any other attempt."""
+        if self.entry(plan).attempt is not None:
+            raise MemberJournalError("a set of messages was checked before, and not signed")
+        self._write_once("attempt", plan, set_digest)
+
+    def sign(self, plan: bytes, signature: bytes) -> None:
+        """Record the signature over the set, which may then be sent."""
+        self._write_once("signature", plan, signature)
+
+    def release(self, plan: bytes, body: bytes) -> None:
+        """Record the sum of the shares, which may then be sent, and erase the key."""
+        self._write_once("sum", plan, body)
+        self._execute("UPDATE sums SET secret = NULL WHERE plan = ?", plan)
+
+    def erase_keys_before(self, time: float) -> None:
+        """Erase the keys of sums that were never opened, made before `time` in seconds since 1970.
+
+        Otherwise a stolen journal would open messages that a server has kept.
+        """
+        self._execute("UPDATE sums SET secret = NULL WHERE made < ?", int(time))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _write_once(self, column: str, plan: bytes, value: bytes) -> None:
+        """Write a value of a sum; raises MemberJournalError if it has another, or no key."""
+        query = f"UPDATE sums SET {column} = ? WHERE plan = ? AND {column} IS NULL"  # noqa: S608
+        is_new = self._execute(query, value, plan).rowcount > 0
+        if not is_new and getattr(self.entry(plan), column) != value:
+            raise MemberJournalError(f"the journal has another {column} for this sum, or no key")
+
+    def _execute(self, query: str, *parameters: bytes | int) -> sqlite3.Cursor:
+        try:
+            return self._connection.execute(query, parameters)
+        except sqlite3.Error as error:
+            raise MemberJournalError(f"the journal cannot be written: {error}") from None

@@ -1,0 +1,81 @@
+"""One-shot sum of a round: the facts that devices, members and the server compute from its plan.
+
+A mechanism adds modulo any q, and a committee modulo primes: vectors are lifted to the lanes of
+`secagg.oneshot.lifted_ring`, so that every mechanism has exact one-shot sums.
+"""
+
+from dataclasses import dataclass
+
+from protocol.committee_terms import CommitteeTerms
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from protocol.question_and_plan import Terms
+from secagg.errors import UnsafeRequestError
+from secagg.oneshot.committee import Committee, OneShotSession, Operators
+from secagg.oneshot.lifted_ring import LiftedRing
+from secagg.oneshot.message import Layout
+from secagg.oneshot.parameters import CommitteeParameters
+
+SUM_NUMBER = 0  # of the only sum of a round's plan
+
+
+@dataclass(frozen=True, slots=True)
+class OneShotRound:
+    """The lanes of a round's vectors, and the session of its sum."""
+
+    ring: LiftedRing
+    session: OneShotSession
+
+    @classmethod
+    def of(cls, plan: AnyPlan, plan_digest: bytes, committee: Committee) -> "OneShotRound":
+        """Return the facts of the round of `plan` with a `committee` that the server shows.
+
+        Raises:
+            UnsafeRequestError: if the committee is not one that the plan's terms allow.
+            ValueError: if the plan is not of a one-shot sum, or its lanes do not fit.
+        """
+        terms = committee_terms(plan)
+        if (committee.plan_digest, committee.number) != (plan_digest, SUM_NUMBER):
+            raise UnsafeRequestError("showed a committee of another round")
+        if committee.parameters != _expected_parameters(plan.terms, len(committee.entries)):
+            raise UnsafeRequestError("showed a committee with other parameters than the plan's")
+        whole = terms.parameters
+        authority = Operators(frozenset(terms.identities), whole.corrupt, whole.dropouts)
+        ring = lifted_ring(plan)
+        session = OneShotSession(
+            committee, ring.lifted, authority, plan.terms.minimum, plan.registry
+        )
+        session.check_authority()
+        return cls(ring, session)
+
+
+def committee_terms(plan: AnyPlan) -> CommitteeTerms:
+    """Return the terms of the committee; raises ValueError if the plan is of no one-shot sum."""
+    if plan.mechanism not in SUM_MECHANISMS or plan.terms.committee is None:
+        raise ValueError("the round has no one-shot sum")
+    return plan.terms.committee
+
+
+def _expected_parameters(terms: Terms, present: int) -> CommitteeParameters | None:
+    try:
+        return terms.committee.parameters_of(present) if terms.committee else None
+    except ValueError:
+        return None
+
+
+def lifted_ring(plan: AnyPlan) -> LiftedRing:
+    """Return the lanes in which sums of the plan's vectors are exact.
+
+    They are those of the whole committee, so that absent members do not change them.
+    """
+    parameters = committee_terms(plan).parameters
+    return LiftedRing.of(
+        SUM_MECHANISMS[plan.mechanism].ring(plan), plan.terms.cohort_size, parameters
+    )
+
+
+def message_bytes(plan: AnyPlan) -> int:
+    """Return the size of a device's message to the whole committee."""
+    parameters = committee_terms(plan).parameters
+    return Layout.of_ring(
+        lifted_ring(plan).lifted, parameters, plan.registry is not None
+    ).message_bytes

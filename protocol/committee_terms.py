@@ -1,0 +1,71 @@
+"""Committee of operators that opens the one-shot sums of a study, as its terms name it.
+
+A one-shot sum has `secagg.oneshot.parameters.CommitteeParameters`. The terms state rates, from
+which every party computes A and D. An operator that registers no key for a round counts as one of
+the D dropouts: then the committee has m - 1 members and tolerates D - 1 further dropouts. The
+threshold t and the number A of colluding members stay the same.
+"""
+
+from collections.abc import Iterator
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from protocol.public_model import Hex32, PublicModel, Rate, invalid
+from secagg.keys import check_identity
+from secagg.oneshot.parameters import CommitteeParameters, committee_parameters
+
+MAX_OPERATORS = 100
+
+
+class CommitteeTerms(PublicModel):
+    """Operators of a committee by their Ed25519 public keys, and how many of them may fail.
+
+    The fraction `corrupt` of the members may collude with the server and lie, and the fraction
+    `dropout` may be absent. Both are rounded down. At least one member may collude.
+    """
+
+    members: tuple[Hex32, ...] = Field(min_length=3, max_length=MAX_OPERATORS)
+    corrupt: Rate = 0.2
+    dropout: Rate = 0.2
+
+    @model_validator(mode="after")
+    def _is_feasible(self) -> Self:
+        faults = [*self._faults()]
+        if faults:
+            raise invalid(faults)
+        return self
+
+    def _faults(self) -> Iterator[str]:
+        if len(set(self.members)) != len(self.members):
+            yield "a committee has the same member twice"
+        try:
+            for member in self.members:
+                check_identity(bytes.fromhex(member))
+            if committee_parameters(len(self.members), self.corrupt, self.dropout).corrupt < 1:
+                yield (
+                    f"a corrupt fraction of {self.corrupt:g} lets none of {len(self.members)} "
+                    "members collude, so that each of them could read devices: raise it"
+                )
+        except ValueError as error:
+            yield str(error)
+
+    @property
+    def parameters(self) -> CommitteeParameters:
+        """Return the parameters of the committee with all its members."""
+        return committee_parameters(len(self.members), self.corrupt, self.dropout)
+
+    def parameters_of(self, present: int) -> CommitteeParameters:
+        """Return the parameters of the committee of `present` members that registered a key.
+
+        Raises:
+            ValueError: if more members are absent than may drop out.
+        """
+        whole = self.parameters
+        dropouts = whole.dropouts - (whole.members - present)
+        return CommitteeParameters(present, whole.corrupt, dropouts, whole.threshold)
+
+    @property
+    def identities(self) -> tuple[bytes, ...]:
+        """Return the public keys of the members, in their order."""
+        return tuple(map(bytes.fromhex, self.members))

@@ -1,0 +1,223 @@
+"""Routes of the members of a committee that opens one-shot sums.
+
+    GET members/{identity}/rounds             the rounds that wait for a message of this member
+    GET .../committee                         the plan of a round, its phase and its committee
+    PUT .../members/{identity}/key            its key for the sum, while the committee convenes
+    GET .../members/{identity}/columns?after  its part of each message, by rising identity
+    PUT .../members/{identity}/complaints     about messages that devices made wrong
+    GET .../message-set                       the one set of messages to sum
+    PUT .../members/{identity}/set-signature  the member's signature over this set
+    GET .../set-signatures                    all of them, after agreeing
+    PUT .../members/{identity}/sum            the sum of the member's shares over the set
+
+Each message has the member's signature, which the service checks before it stores the message.
+"""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi import Path as InPath
+
+from protocol.api.messages import CommitteeRoundPage, CommitteeView
+from protocol.api.one_shot import SUM_NUMBER, committee_terms
+from protocol.api.phases import ONE_SHOT_PHASES, MemberMessageKind, Phase
+from protocol.public_model import Hex32
+from secagg.keys import SIGNATURE_BYTES
+from secagg.messages import pack_signatures
+from secagg.oneshot.committee import ENTRY_BYTES, MemberEntry
+from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
+from secagg.oneshot.message import DeviceMessage, Layout
+from secagg.oneshot.opening import check_complaints, check_set_signature, check_sum
+from secagg.roster import DIGEST_BYTES
+from server.api.common import (
+    OCTET_STREAM_BODY,
+    OCTET_STREAM_RESPONSE,
+    RoundNumber,
+    StudyId,
+    problem_responses,
+)
+from server.api.dependencies import as_malformed, require
+from server.db.channels import cohort_channel
+from server.db.repositories.committees import MemberUpload, OneShotStatus
+from server.errors import cohort_failed, malformed, not_found, out_of_phase
+from server.http.request_bodies import OCTET_STREAM, read_body
+from server.principals import Permission
+from server.rounds.one_shot_sums import ServedSum
+from server.service import Service, ServiceDep
+
+router = APIRouter(prefix="/v1", tags=["committees"], dependencies=[require(Permission.COMMITTEE)])
+_MAX_COLUMNS_PER_PAGE = 1_000
+_PAGE_BYTES = 8 * 2**20  # of the messages that a page is made from
+Member = Annotated[Hex32, InPath(description="The member's public key.")]
+_ROUND = "/studies/{study}/rounds/{number}"
+_PUT: dict[str, Any] = {
+    "status_code": 204,
+    "responses": problem_responses(400, 404, 409, 410, 413, 415, 422),
+    "openapi_extra": OCTET_STREAM_BODY,
+}
+_GET_BYTES: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {200: OCTET_STREAM_RESPONSE, **problem_responses(404, 409, 410, 422)},
+}
+
+
+@router.get("/members/{identity}/rounds", responses=problem_responses(422))
+async def pending(identity: Member, service: ServiceDep) -> CommitteeRoundPage:
+    """List the rounds that wait for a message of a member."""
+    return CommitteeRoundPage(rounds=await service.store.committees.pending(identity))
+
+
+@router.get(f"{_ROUND}/committee", responses=problem_responses(404, 409, 422))
+async def show(study: StudyId, number: RoundNumber, service: ServiceDep) -> CommitteeView:
+    """Return the plan of a one-shot round, its phase and its committee."""
+    status = await service.store.committees.status(study, number)
+    plan = await service.cohort_cache.plan((study, number))
+    committee = None
+    if status.phase in ONE_SHOT_PHASES[1:]:
+        served = await service.cohort_cache.one_shot_sum((study, number))
+        committee = served.session.committee.pack().hex()
+    return CommitteeView(
+        plan=plan, phase=status.phase, deadline=status.deadline, committee=committee
+    )
+
+
+@router.put(f"{_ROUND}/members/{{identity}}/key", **_PUT)
+async def put_key(
+    study: StudyId, number: RoundNumber, identity: Member, request: Request, service: ServiceDep
+) -> None:
+    """Register the member's key for this sum, with its signature."""
+    plan = await service.cohort_cache.plan((study, number))
+    status = await service.store.committees.status(study, number)
+    if identity not in committee_terms(plan).members:
+        raise not_found("member of the committee")
+    body = await read_body(request, ENTRY_BYTES, ENTRY_BYTES)
+    with as_malformed():
+        entry = MemberEntry.unpack(body)
+    digest = await service.cohort_cache.plan_digest((study, number))
+    if entry.identity.hex() != identity or not entry.is_authentic(digest, SUM_NUMBER):
+        raise malformed("the key is not signed by this member for this round")
+    await _accept(service, status.cohort, MemberMessageKind.KEY, identity, body)
+
+
+@router.get(f"{_ROUND}/members/{{identity}}/columns", **_GET_BYTES)
+async def columns(
+    study: StudyId,
+    number: RoundNumber,
+    identity: Member,
+    service: ServiceDep,
+    after: Annotated[str, Query(pattern=r"^([0-9a-f]{64})?$", description="Last identity.")] = "",
+) -> Response:
+    """Return the member's part of up to 1,000 messages, by rising identity of their devices.
+
+    The messages are complete once the round no longer collects them.
+    """
+    served, member, status = await _member(service, study, number, identity)
+    _require_phase(status, "columns of messages", Phase.CHECKING)
+    size = Layout.of(served.session).message_bytes
+    limit = max(1, min(_MAX_COLUMNS_PER_PAGE, _PAGE_BYTES // size))
+    rows = await service.store.one_shot_messages.page(status.cohort, after, limit)
+    bodies = [body for _, body in rows if body is not None]
+    if len(bodies) < len(rows):
+        raise out_of_phase("columns of messages", Phase.CHECKING, status.phase)
+    content = await asyncio.to_thread(_columns_of, served, member, bodies)
+    return Response(content, media_type=OCTET_STREAM)
+
+
+def _columns_of(served: ServedSum, member: int, bodies: list[bytes]) -> bytes:
+    session = served.session
+    return b"".join(DeviceMessage.unpack(body, session).column(session, member) for body in bodies)
+
+
+@router.put(f"{_ROUND}/members/{{identity}}/complaints", **_PUT)
+async def put_complaints(
+    study: StudyId, number: RoundNumber, identity: Member, request: Request, service: ServiceDep
+) -> None:
+    """Name the messages that the member cannot use by their digests; usually none."""
+    served, member, _ = await _member(service, study, number, identity)
+    longest = served.plan.terms.cohort_size * DIGEST_BYTES + SIGNATURE_BYTES
+    body = await read_body(request, SIGNATURE_BYTES, longest)
+    with as_malformed():
+        check_complaints(served.session, member, ComplaintList.unpack(body))
+    await _accept(service, served.cohort, MemberMessageKind.COMPLAINTS, identity, body)
+
+
+@router.get(f"{_ROUND}/message-set", **_GET_BYTES)
+async def message_set(study: StudyId, number: RoundNumber, service: ServiceDep) -> Response:
+    """Return the set of messages that all members sum, by their digests in rising order."""
+    status = await service.store.committees.status(study, number)
+    _require_phase(status, "the set of messages", Phase.AGREEING)
+    digests = await service.store.one_shot_messages.message_set(status.cohort)
+    return Response(digests, media_type=OCTET_STREAM)
+
+
+@router.put(f"{_ROUND}/members/{{identity}}/set-signature", **_PUT)
+async def put_set_signature(
+    study: StudyId, number: RoundNumber, identity: Member, request: Request, service: ServiceDep
+) -> None:
+    """Sign the set of messages: a member signs one set in a round."""
+    served, member, status = await _member(service, study, number, identity)
+    _require_phase(status, "signatures of the set", Phase.AGREEING)
+    body = await read_body(request, SIGNATURE_BYTES, SIGNATURE_BYTES)
+    digest = await _set_digest(service, served)
+    with as_malformed():
+        check_set_signature(served.session, member, digest, body)
+    await _accept(service, served.cohort, MemberMessageKind.SET_SIGNATURE, identity, body)
+
+
+@router.get(f"{_ROUND}/set-signatures", **_GET_BYTES)
+async def set_signatures(study: StudyId, number: RoundNumber, service: ServiceDep) -> Response:
+    """Return the signatures of members over the set: number of the member, then signature."""
+    status = await service.store.committees.status(study, number)
+    _require_phase(status, "signatures of the set", Phase.RELEASING)
+    served = await service.cohort_cache.one_shot_sum((study, number))
+    bodies = await service.store.committees.bodies(served.cohort, MemberMessageKind.SET_SIGNATURE)
+    return Response(pack_signatures(served.by_number(bodies)), media_type=OCTET_STREAM)
+
+
+@router.put(f"{_ROUND}/members/{{identity}}/sum", **_PUT)
+async def put_sum(
+    study: StudyId, number: RoundNumber, identity: Member, request: Request, service: ServiceDep
+) -> None:
+    """Release the sum of the member's shares over the set."""
+    served, member, status = await _member(service, study, number, identity)
+    _require_phase(status, "sums of members", Phase.RELEASING)
+    size = served.session.sharing.sum_bytes + SIGNATURE_BYTES
+    body = await read_body(request, size, size)
+    digest = await _set_digest(service, served)
+    with as_malformed():
+        check_sum(served.session, member, digest, MemberSum.unpack(body, served.session))
+    await _accept(service, served.cohort, MemberMessageKind.SUM, identity, body)
+
+
+async def _member(
+    service: Service, study: str, number: int, identity: str
+) -> tuple[ServedSum, int, OneShotStatus]:
+    """Return the sum of a round, and the number of a member of its committee."""
+    status = await service.store.committees.status(study, number)
+    served = await service.cohort_cache.one_shot_sum((study, number))
+    member = served.number_of(bytes.fromhex(identity))
+    if member is None:
+        raise not_found("member of the committee")
+    return served, member, status
+
+
+def _require_phase(status: OneShotStatus, resource: str, earliest: Phase) -> None:
+    """Refuse a request before the phase `earliest`, or after a failure."""
+    if status.phase is Phase.FAILED:
+        raise cohort_failed(status.failure)
+    order = (*ONE_SHOT_PHASES, Phase.SUMMED)
+    if order.index(status.phase) < order.index(earliest):
+        raise out_of_phase(resource, earliest, status.phase)
+
+
+async def _set_digest(service: Service, served: ServedSum) -> bytes:
+    digests = await service.store.one_shot_messages.message_set(served.cohort)
+    return served.session.set_digest(unpack_digests(digests))
+
+
+async def _accept(
+    service: Service, cohort: int, kind: MemberMessageKind, identity: str, body: bytes
+) -> None:
+    await service.store.committees.accept(MemberUpload(cohort, kind, identity, body))
+    service.orchestrator.check(cohort_channel(cohort))

@@ -1,0 +1,97 @@
+"""One-shot sums on the server: the set of messages that the members sum, and the total.
+
+Both follow from rows that no longer change once their phase is over, so that a server that was
+killed makes them again. Long computations run in threads.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from protocol.api.one_shot import OneShotRound
+from protocol.api.phases import MemberMessageKind
+from protocol.mechanisms.registry import AnyPlan
+from secagg.oneshot.committee import OneShotSession
+from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
+from secagg.oneshot.opening import choose_messages, open_sum
+from server.db.repositories.pending_cohorts import PendingCohort
+from server.db.store import Store
+from server.rounds.cohort_sums import check_sum
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSum:
+    """One-shot sum of a round whose committee is fixed: its cohort, plan and session."""
+
+    cohort: int
+    plan: AnyPlan
+    facts: OneShotRound = field(repr=False)
+
+    @property
+    def session(self) -> OneShotSession:
+        return self.facts.session
+
+    def number_of(self, identity: bytes) -> int | None:
+        """Return the number of a member, 1 to m; None if it is not in the committee."""
+        entries = self.session.committee.entries
+        numbers = (n for n, entry in enumerate(entries, 1) if entry.identity == identity)
+        return next(numbers, None)
+
+    def by_number(self, bodies: Mapping[bytes, bytes]) -> dict[int, bytes]:
+        """Return messages by the number of their member."""
+        entries = enumerate(self.session.committee.entries, 1)
+        return {n: bodies[entry.identity] for n, entry in entries if entry.identity in bodies}
+
+
+async def read_one_shot_sum(store: Store, study: str, number: int) -> ServedSum:
+    """Return the sum of a one-shot round; raises ProblemError if it has no committee."""
+    plan = await store.rounds.plan(study, number)
+    cohort, committee = await store.committees.committee(study, number)
+    facts = await asyncio.to_thread(OneShotRound.of, plan, committee.plan_digest, committee)
+    return ServedSum(cohort, plan, facts)
+
+
+async def choose_set(store: Store, cohort: PendingCohort) -> bytes:
+    """Return the digests of the messages that the members are to sum, in rising order.
+
+    Raises:
+        OpeningError: if too few members checked their columns, or too few messages remain.
+        ProblemError: if the study was deleted meanwhile.
+    """
+    served = await read_one_shot_sum(store, cohort.study, cohort.round)
+    complaints = await store.committees.bodies(cohort.id, MemberMessageKind.COMPLAINTS)
+    digests = await store.one_shot_messages.digests(cohort.id)
+    lists = {n: ComplaintList.unpack(body) for n, body in served.by_number(complaints).items()}
+    chosen = await asyncio.to_thread(choose_messages, served.session, digests, lists)
+    return b"".join(chosen.included)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedCohort:
+    """Packed sum of a cohort, and the identities of members whose sums were false."""
+
+    total: bytes
+    liars: Sequence[str]
+
+
+async def open_one_shot_sum(store: Store, cohort: PendingCohort) -> OpenedCohort:
+    """Return the sum of the messages in the cohort's set.
+
+    Raises:
+        OpeningError: if the sums of the members do not determine the total.
+        PoisonedSumError: if no honest vectors have this sum.
+        ProblemError: if the study was stopped meanwhile.
+    """
+    served = await read_one_shot_sum(store, cohort.study, cohort.round)
+    bodies = await store.committees.bodies(cohort.id, MemberMessageKind.SUM)
+    included = unpack_digests(await store.one_shot_messages.message_set(cohort.id))
+    return await asyncio.to_thread(_open, served, served.by_number(bodies), len(included))
+
+
+def _open(served: ServedSum, bodies: Mapping[int, bytes], messages: int) -> OpenedCohort:
+    session = served.session
+    sums = {member: MemberSum.unpack(body, session) for member, body in bodies.items()}
+    opened = open_sum(session, sums)
+    total = check_sum(served.plan, served.facts.ring.lower(opened.total), messages, {})
+    liars = [session.member_identity(member).hex() for member in sorted(opened.liars)]
+    return OpenedCohort(total, liars)

@@ -1,0 +1,59 @@
+"""Committees in the terms of a study: who is in them, and the numbers that follow."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from protocol.committee_terms import CommitteeTerms
+from protocol.question_and_plan import Terms
+from secagg.keys import Identity
+from secagg.oneshot.parameters import CommitteeParameters
+
+MEMBERS = tuple(Identity.of(bytes([n]) * 32).public.hex() for n in range(1, 8))
+SIZES: dict[str, Any] = {"cohort_size": 100, "minimum": 60}
+
+
+def test_seven_operators_tolerate_one_that_lies_and_one_that_is_absent() -> None:
+    committee = CommitteeTerms(members=MEMBERS)
+    assert committee.parameters == CommitteeParameters(7, 1, 1, 5)
+    assert committee.parameters_of(7) == committee.parameters
+    # An operator without a key is the one that drops out: threshold and A stay the same.
+    assert committee.parameters_of(6) == CommitteeParameters(6, 1, 0, 5)
+    with pytest.raises(ValueError, match="0 or more"):
+        committee.parameters_of(5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"members": MEMBERS[:2]}, "at least 3"),
+        ({"members": (*MEMBERS, MEMBERS[0])}, "the same member twice"),
+        ({"members": (*MEMBERS[1:], "00" * 32)}, "low order"),
+        ({"corrupt": 0.1}, "lets none of 7 members collude"),
+        ({"corrupt": 0.5}, "cannot agree|no room"),
+        ({"dropout": 0.5}, "cannot agree"),
+    ],
+)
+def test_a_committee_that_protects_nobody_is_refused(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
+        CommitteeTerms(**{"members": MEMBERS} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"sum": "one-shot"}, "needs a committee"),
+        ({"committee": {"members": MEMBERS}}, "a committee is for one-shot sums"),
+        ({"sum": "one-shot", "committee": {"members": MEMBERS}, "cohorts": 2}, "has one cohort"),
+    ],
+)
+def test_terms_name_the_sum_and_its_committee_together(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValidationError, match=fault):
+        Terms.model_validate(SIZES | changes)
+
+
+def test_a_one_shot_sum_has_at_least_the_minimum_of_devices() -> None:
+    terms = Terms.model_validate(SIZES | {"sum": "one-shot", "committee": {"members": MEMBERS}})
+    assert terms.min_summed == 60
+    assert Terms.model_validate(SIZES).min_summed == 48  # a fifth of 60 may drop out

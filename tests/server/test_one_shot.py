@@ -1,0 +1,86 @@
+"""One-shot rounds of the service: the committee convenes, devices send, members open the sum."""
+
+import pytest
+
+from tests.server.conftest import Serve
+from tests.server.harness import Served
+from tests.server.one_shot_party import (
+    Operators,
+    convene,
+    create,
+    open_sum,
+    send_all,
+    sum_of_vectors,
+)
+
+
+async def test_a_one_shot_round_sums_exactly_what_its_devices_sent(each_served: Served) -> None:
+    served, operators = each_served, Operators.of()
+    study = await create(served)
+    view = await convene(served, study, operators)
+    vectors = await send_all(served, view, range(8))
+    closed = await open_sum(served, study, operators)
+    assert operators.refusals == []
+    assert (closed.state, closed.participants) == ("decoded", 8)
+    assert await served.read_sum(study) == sum_of_vectors(view, list(vectors.values()))
+    phases = [record.phase for record in closed.cohorts[0].history]
+    assert phases == ["convening", "collecting", "checking", "agreeing", "releasing", "summed"]
+    received = [record.received for record in closed.cohorts[0].history]
+    assert received[:5] == [7, 8, 7, 7, 7]
+
+
+async def test_a_study_over_two_restarts_and_with_a_member_that_drops_out(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """Sixty devices in each round, seven operators: each sum is that of the plain vectors."""
+    operators = Operators.of()
+    async with serve(sqlite_url) as served:
+        study = await create(served, rounds=2)
+        view = await convene(served, study, operators)
+        vectors = await send_all(served, view, range(30))
+    async with serve(sqlite_url) as served:  # started again while it collects
+        vectors = {**vectors, **await send_all(served, view, range(30, 60))}
+        await served.until_phase(study, "checking")
+        await operators.act(served)
+        await served.until_phase(study, "agreeing")
+        operators.away.add(2)
+        await operators.act(served)
+    async with serve(sqlite_url) as served:  # started again while the members agree
+        closed = await open_sum(served, study, operators)
+        assert (closed.state, closed.participants) == ("decoded", 60)
+        assert await served.read_sum(study) == sum_of_vectors(view, list(vectors.values()))
+        # The next round has a committee of six, because one operator is still away.
+        second = await convene(served, study, operators, 2)
+        vectors = await send_all(served, second, range(100, 160))
+        closed = await open_sum(served, study, operators, 2)
+        assert (closed.state, closed.participants) == ("decoded", 60)
+        assert await served.read_sum(study, 2) == sum_of_vectors(second, list(vectors.values()))
+        assert operators.refusals == []
+
+
+@pytest.mark.parametrize("phase", ["convening", "collecting", "checking", "agreeing", "releasing"])
+async def test_a_server_and_members_that_start_again_in_a_phase_finish_the_round(
+    serve: Serve, sqlite_url: str, phase: str
+) -> None:
+    """Members keep their journals only; the server has its rows only."""
+    operators, following = Operators.of(), {"checking": "agreeing", "agreeing": "releasing"}
+    async with serve(sqlite_url) as served:
+        study = await create(served)
+        view = None
+        if phase != "convening":
+            view = await convene(served, study, operators)
+        vectors = await send_all(served, view, range(5)) if view else {}
+        if phase in ("checking", "agreeing", "releasing"):
+            await served.pass_phase(study)
+        for earlier in ("checking", "agreeing"):
+            if phase in ("agreeing", "releasing")[earlier == "agreeing" :]:
+                await operators.act(served)
+                await served.until_phase(study, following[earlier])
+    operators = Operators.of([member.journal for member in operators.members])
+    async with serve(sqlite_url) as served:
+        if view is None:
+            view = await convene(served, study, operators)
+            vectors = await send_all(served, view, range(5))
+        closed = await open_sum(served, study, operators)
+        assert (closed.state, closed.participants) == ("decoded", 5)
+        assert await served.read_sum(study) == sum_of_vectors(view, list(vectors.values()))
