@@ -1,0 +1,433 @@
+"""Attacks on one-shot rounds over HTTP: by the server on members and devices, and by clients.
+
+`Guards:` names the check without which a test fails.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from client.committee_member import CommitteeMember
+from client.device.policy import Policy, PolicyError
+from client.errors import ServiceError
+from client.member_journal import MemberJournal
+from client.transport import Transport
+from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView, RoundView
+from protocol.api.phases import MemberMessageKind, Phase
+from secagg.errors import UnsafeRequestError
+from secagg.keys import Identity
+from secagg.oneshot.committee import Committee
+from secagg.oneshot.member import volunteer
+from server.db.repositories.committees import MemberUpload
+from tests.server.harness import Served
+from tests.server.one_shot_party import (
+    MEMBER_POLICY,
+    OPERATORS,
+    PINNED,
+    POLICY,
+    TERMS,
+    Operators,
+    convene,
+    create,
+    one_shot_device,
+    open_sum,
+    phase_of,
+    send,
+    send_all,
+    sum_of_vectors,
+)
+from tests.server.party import refused
+
+OCTETS = {"content-type": "application/octet-stream"}
+
+
+@dataclass
+class Wire(httpx.AsyncBaseTransport):
+    """Connection to a service that records what a member sends, and may change the answers."""
+
+    served: Served
+    cheats: dict[str, Callable[[bytes], bytes]] = field(default_factory=dict)
+    invented: dict[str, bytes] = field(default_factory=dict)  # answers in place of the service's
+    sent: dict[str, list[bytes]] = field(default_factory=dict)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        name = request.url.path.rsplit("/", 1)[-1]
+        if request.method == "PUT":
+            self.sent.setdefault(name, []).append(request.content)
+        if name in self.invented:
+            return httpx.Response(200, stream=httpx.ByteStream(self.invented[name]))
+        answer = await httpx.ASGITransport(self.served.app).handle_async_request(request)
+        if name not in self.cheats or answer.status_code != 200:
+            return answer
+        changed = self.cheats[name](await answer.aread())
+        return httpx.Response(200, stream=httpx.ByteStream(changed))
+
+    @asynccontextmanager
+    async def transport(self) -> AsyncIterator[Transport]:
+        async with httpx.AsyncClient(transport=self, base_url="http://test/v1") as http:
+            yield Transport(http, 1)
+
+    async def act(self, member: CommitteeMember) -> list[str]:
+        """Let a member act; return the reasons of its refusals."""
+        refusals: list[str] = []
+        async with self.transport() as transport:
+            await member.act(transport, report=lambda _round, reason: refusals.append(reason))
+        return [reason for reason in refusals if reason]
+
+
+def as_phase(phase: Phase) -> dict[str, Callable[[bytes], bytes]]:
+    """Return the cheats that show a member another phase than the true one."""
+
+    def view(body: bytes) -> bytes:
+        shown = CommitteeView.model_validate_json(body)
+        return shown.model_copy(update={"phase": phase}).model_dump_json().encode()
+
+    return {"committee": view}
+
+
+def waits_again(served: Served, study: str) -> dict[str, Callable[[bytes], bytes]]:
+    """Return the cheat that lists the round, though the member has sent its message."""
+    listed = CommitteeRound(study=study, round=1, phase=Phase.AGREEING, deadline=served.clock.time)
+    page = CommitteeRoundPage(rounds=(listed,)).model_dump_json().encode()
+    return {"rounds": lambda _body: page}
+
+
+async def agreeing(served: Served) -> tuple[str, Operators]:
+    """Bring a round of six devices to the point at which its members agree."""
+    operators = Operators.of()
+    study = await create(served)
+    view = await convene(served, study, operators)
+    await send_all(served, view, range(6))
+    await served.pass_phase(study)
+    await operators.act(served)
+    await served.until_phase(study, "agreeing")
+    return study, operators
+
+
+async def test_a_member_signs_one_set_also_if_it_is_shown_two(served: Served) -> None:
+    """Guards: the journal's `begin_to_agree` and `sign`."""
+    study, operators = await agreeing(served)
+    member = operators.members[0]
+    wire = Wire(served, {"message-set": lambda body: body[32:]})  # without the first message
+    assert "did not sign the set" in "".join(await wire.act(member))
+    (signature,) = wire.sent["set-signature"]
+    again = Wire(served, waits_again(served, study))
+    restarted = CommitteeMember(OPERATORS[0], member.journal, MEMBER_POLICY)
+    await again.act(restarted)
+    assert set(again.sent["set-signature"]) == {signature}
+    # The others go on without it, and it releases nothing for their set.
+    operators.away.add(0)
+    await operators.act(served)
+    assert await served.pass_phase(study) is Phase.RELEASING
+    cheats = waits_again(served, study) | as_phase(Phase.RELEASING)
+    last = Wire(served, cheats)
+    member = CommitteeMember(OPERATORS[0], member.journal, MEMBER_POLICY)
+    assert "listed other messages than those that I signed" in "".join(await last.act(member))
+    assert last.sent == {}
+    assert (await open_sum(served, study, operators)).state == "decoded"
+
+
+async def test_a_member_that_was_killed_while_it_checked_a_set_signs_none(served: Served) -> None:
+    """Guards: `begin_to_agree` before the sample, so that a sample is not drawn twice."""
+    study, operators = await agreeing(served)
+    member = operators.members[0]
+    plan = (await served.show_round(study)).plan.digest()
+    member.journal.begin_to_agree(plan, bytes(32))
+    restarted = CommitteeMember(OPERATORS[0], member.journal, MEMBER_POLICY)
+    wire = Wire(served)
+    assert "a set of messages was checked before" in "".join(await wire.act(restarted))
+    assert wire.sent == {}
+
+
+async def test_no_member_releases_a_sum_before_the_others_have_signed(served: Served) -> None:
+    """Guards: `Agreed.release`, and the journal without a signature."""
+    study, operators = await agreeing(served)
+    early = Wire(served, as_phase(Phase.RELEASING))
+    assert "signed no set" in "".join(await early.act(operators.members[0]))
+    assert early.sent == {}
+    # With the signatures of itself and three more: five are needed.
+    operators.away.update((0, 5, 6))
+    await operators.act(served)
+    member = operators.members[1]
+    signed = await served.store.committees.bodies(1, MemberMessageKind.SET_SIGNATURE)
+    assert len(signed) == 4
+    packed = b"".join(
+        number.to_bytes(4, "big") + signed[OPERATORS[number - 1].public] for number in (2, 3, 4, 5)
+    )
+    cheats = waits_again(served, study) | as_phase(Phase.RELEASING)
+
+    wire = Wire(served, cheats, invented={"set-signatures": packed})
+    assert "showed 4 signatures of my set, and 5 are needed" in "".join(await wire.act(member))
+    assert wire.sent == {}
+
+
+async def test_a_message_counts_in_its_round_and_under_its_identity_only(served: Served) -> None:
+    """Guards: the label of messages, and the path's identity."""
+    operators = Operators.of()
+    study = await create(served, rounds=2)
+    first = await convene(served, study, operators)
+    await send_all(served, first, range(6))
+    body = (await served.store.one_shot_messages.page(1, "", 1))[0][1] or b""
+    path = f"/v1/studies/{study}/rounds/1/messages"
+    copied = OPERATORS[0].public + body[32:]
+    for identity, content in ((PINNED[0], body), (PINNED[0], copied)):
+        answer = await served.client.put(f"{path}/{identity}", content=content, headers=OCTETS)
+        refused(answer, 422, "malformed")
+    assert (await served.show_round(study)).cohorts[0].enrolled == 6
+    await open_sum(served, study, operators)
+    await convene(served, study, operators, 2)
+    path = f"/v1/studies/{study}/rounds/2/messages/{body[:32].hex()}"
+    refused(await served.client.put(path, content=body, headers=OCTETS), 422, "malformed")
+    assert (await served.show_round(study, 2)).cohorts[0].enrolled == 0
+
+
+async def test_a_device_counts_once_in_a_study(served: Served) -> None:
+    operators = Operators.of()
+    study = await create(served, rounds=2)
+    view = await convene(served, study, operators)
+    await send_all(served, view, range(6))
+    path = f"/v1/studies/{study}/rounds/1/messages"
+    ((identity, body),) = await served.store.one_shot_messages.page(1, "", 1)
+    again = await served.client.put(f"{path}/{identity}", content=body or b"", headers=OCTETS)
+    assert again.status_code == 204
+    assert (await served.show_round(study)).cohorts[0].enrolled == 6
+    with pytest.raises(ServiceError, match="another message before") as other:
+        await send(served, view, one_shot_device(3))  # a device that lost its journal
+    assert other.value.problem.status == 409
+    await open_sum(served, study, operators)
+    answer = await served.client.put(f"{path}/{identity}", content=body or b"", headers=OCTETS)
+    assert answer.status_code == 204  # what was accepted stays accepted
+    second = await convene(served, study, operators, 2)
+    with pytest.raises(ServiceError, match="counted in round 1"):
+        await send(served, second, one_shot_device(3))
+    device = one_shot_device(77)
+    await send(served, second, device)
+    with pytest.raises(PolicyError, match="once per study"):  # by its own journal
+        await send(served, second, device)
+
+
+async def test_malformed_messages_get_a_clear_refusal_and_change_nothing(served: Served) -> None:
+    operators = Operators.of()
+    study = await create(served)
+    path = f"/v1/studies/{study}/rounds/1/messages"
+    early = await served.client.put(f"{path}/{PINNED[0]}", content=b"x", headers=OCTETS)
+    refused(early, 409, "wrong-phase")
+    view = await convene(served, study, operators)
+    await send_all(served, view, range(1))
+    ((identity, stored),) = await served.store.one_shot_messages.page(1, "", 9)
+    body = stored or b""
+    rng = Random(1)
+    for content in (b"", body[:-1], body + b"\0", rng.randbytes(len(body))):
+        answer = await served.client.put(f"{path}/{identity}", content=content, headers=OCTETS)
+        refused(answer, 422, "malformed")
+    for place in (0, 40, len(body) // 2, len(body) - 1):
+        changed = bytearray(body)
+        changed[place] ^= 1
+        name = bytes(changed[:32]).hex()
+        answer = await served.client.put(f"{path}/{name}", content=bytes(changed), headers=OCTETS)
+        refused(answer, 422, "malformed")
+    huge = await served.client.put(f"{path}/{identity}", content=bytes(2**27), headers=OCTETS)
+    refused(huge, 413, "too-large")
+    refused(await served.client.put(f"{path}/{identity}", json={}), 415, "wrong-media-type")
+    refused(await served.client.put(f"{path}/xyz", content=body, headers=OCTETS), 422, "malformed")
+    unknown = f"/v1/studies/{study}/rounds/9/messages/{identity}"
+    refused(await served.client.put(unknown, content=body, headers=OCTETS), 404, "not-found")
+    assert (await served.show_round(study)).cohorts[0].enrolled == 1
+    assert await served.store.one_shot_messages.page(1, "", 9) == [(identity, body)]
+
+
+async def put(served: Served, study: str, identity: str, kind: str, body: bytes) -> httpx.Response:
+    path = f"/v1/studies/{study}/rounds/1/members/{identity}/{kind}"
+    return await served.client.put(path, content=body, headers=OCTETS)
+
+
+async def test_messages_of_members_are_checked_before_they_count(served: Served) -> None:
+    study = await create(served)
+    plan = (await served.show_round(study)).plan.digest()
+    rng, stranger = Random(1), Identity.of(bytes(32))
+    entry = volunteer(OPERATORS[0], rng).register(plan, 0).pack()
+    other = volunteer(OPERATORS[0], rng).register(plan, 0).pack()
+    foreign = volunteer(stranger, rng).register(plan, 0).pack()
+    elsewhere = volunteer(OPERATORS[0], rng).register(bytes(32), 0).pack()
+    refused(await put(served, study, stranger.public.hex(), "key", foreign), 404, "not-found")
+    for body in (foreign, elsewhere, entry[:-1], entry[:-1] + b"\0"):
+        refused(await put(served, study, PINNED[0], "key", body), 422, "malformed")
+    assert (await put(served, study, PINNED[0], "key", entry)).status_code == 204
+    assert (await put(served, study, PINNED[0], "key", entry)).status_code == 204
+    refused(await put(served, study, PINNED[0], "key", other), 409, "conflict")
+    assert (await served.show_round(study)).cohorts[0].history[-1].received == 1
+    for kind in ("complaints", "set-signature", "sum"):
+        refused(await put(served, study, PINNED[0], kind, bytes(64)), 409, "wrong-phase")
+    for resource in (f"members/{PINNED[0]}/columns", "message-set", "set-signatures"):
+        path = f"/v1/studies/{study}/rounds/1/{resource}"
+        refused(await served.client.get(path), 409, "wrong-phase")
+
+
+async def test_steps_of_members_in_the_wrong_phase_change_nothing(served: Served) -> None:
+    study, operators = await agreeing(served)
+    for kind in ("sum", "complaints", "key"):
+        answer = await put(served, study, PINNED[0], kind, bytes(64))
+        assert answer.status_code in (409, 422)
+    forged = await put(served, study, PINNED[0], "set-signature", bytes(64))
+    refused(forged, 422, "malformed")
+    assert (await served.show_round(study)).cohorts[0].history[-1].received == 0
+    assert (await open_sum(served, study, operators)).state == "decoded"
+
+
+async def test_a_false_sum_of_a_member_is_corrected(served: Served) -> None:
+    """Guards: the decoding of `open_sum`; the liar signs its false sum."""
+    operators = Operators.of()
+    study = await create(served)
+    view = await convene(served, study, operators)
+    vectors = await send_all(served, view, range(6))
+    await served.pass_phase(study)
+    await operators.act(served)
+    await served.until_phase(study, "agreeing")
+    await operators.act(served)
+    await served.until_phase(study, "releasing")
+    sharing = (await served.service.cohort_cache.one_shot_sum((study, 1))).session
+    lie = bytes(sharing.sharing.sum_bytes)
+    digests = await served.store.one_shot_messages.message_set(1)
+    included = [digests[place : place + 32] for place in range(0, len(digests), 32)]
+    signed = sharing.sum_statement(3, sharing.set_digest(included), lie)
+    body = lie + OPERATORS[2].sign(signed)
+    assert (await put(served, study, PINNED[2], "sum", body)).status_code == 204
+    closed = await open_sum(served, study, operators)
+    assert (closed.state, closed.participants) == ("decoded", 6)
+    assert await served.read_sum(study) == sum_of_vectors(view, list(vectors.values()))
+
+
+async def test_a_sum_with_too_few_members_fails_and_the_next_round_opens(served: Served) -> None:
+    operators = Operators.of()
+    study = await create(served, rounds=2)
+    view = await convene(served, study, operators)
+    await send_all(served, view, range(6))
+    operators.away.update((1, 2))
+    closed = await open_sum(served, study, operators)
+    assert closed.state == "failed"
+    assert "where 6 are needed" in str(closed.cohorts[0].failure)
+    rows = await served.store.one_shot_messages.page(1, "", 9)
+    assert len(rows) == 6
+    assert {body for _, body in rows} == {None}
+    operators.away.clear()
+    await convene(served, study, operators, 2)
+
+
+def with_committee(view: RoundView, change: Callable[[Committee], Committee]) -> RoundView:
+    """Return the open round with another committee."""
+    (cohort,) = view.cohorts
+    changed = change(Committee.unpack(bytes.fromhex(cohort.committee or ""))).pack().hex()
+    return view.model_copy(update={"cohorts": (cohort.model_copy(update={"committee": changed}),)})
+
+
+async def test_a_device_refuses_a_committee_that_the_server_made(served: Served) -> None:
+    """Guards: `OneShotRound.of`."""
+    study = await create(served)
+    view = await convene(served, study, Operators.of())
+    plan, rng = view.plan.digest(), Random(2)
+
+    def invented(committee: Committee) -> Committee:
+        mine = volunteer(Identity.generate(rng), rng).register(plan, 0)
+        return replace(committee, entries=(mine, *committee.entries[1:]))
+
+    def unsigned(committee: Committee) -> Committee:
+        first = committee.entries[0]
+        mine = volunteer(Identity.generate(rng), rng).register(plan, 0)
+        entry = replace(mine, identity=first.identity)
+        return replace(committee, entries=(entry, *committee.entries[1:]))
+
+    def weaker(committee: Committee) -> Committee:
+        parameters = replace(committee.parameters, corrupt=0, threshold=5)
+        return replace(committee, parameters=parameters)
+
+    changes: dict[Callable[[Committee], Committee], str] = {
+        invented: "other operators",
+        unsigned: "did not sign",
+        weaker: "other parameters",
+        lambda committee: replace(committee, plan_digest=bytes(32)): "another round",
+        lambda committee: replace(committee, number=1): "another round",
+    }
+    for change, reason in changes.items():
+        with pytest.raises(UnsafeRequestError, match=reason):
+            await send(served, with_committee(view, change), one_shot_device(0))
+    without = view.model_copy(update={"cohorts": ()})
+    with pytest.raises(UnsafeRequestError, match="without a committee"):
+        await send(served, without, one_shot_device(0))
+    assert (await served.show_round(study)).cohorts[0].enrolled == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({"committee": frozenset()}, "committee"),
+        ({"committee": frozenset(operator.public for operator in OPERATORS[1:])}, "committee"),
+        ({"min_committee": 8}, "min_committee"),
+        ({"min_committee_corrupt": 0.3}, "min_committee_corrupt"),
+        ({"trust_server_identities": False}, "trust_server_identities"),
+        ({"min_cohort": 5}, "min_cohort"),
+    ],
+)
+async def test_a_device_sends_nothing_to_a_committee_beyond_its_policy(
+    served: Served, changes: dict[str, Any], limit: str
+) -> None:
+    study = await create(served)
+    view = await convene(served, study, Operators.of())
+    device = one_shot_device(0)
+    with pytest.raises(PolicyError) as refusal:
+        await send(served, view, device, replace(POLICY, **changes))
+    assert refusal.value.limit == limit
+    assert (await served.show_round(study)).cohorts[0].enrolled == 0
+
+
+def test_the_default_policy_refuses_every_committee() -> None:
+    assert Policy().committee == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"min_devices": 5}, "as few as 4 devices"),
+        ({"serve_unverified": False}, "no registrar"),
+    ],
+)
+async def test_a_member_serves_only_what_its_policy_accepts(
+    served: Served, changes: dict[str, Any], reason: str
+) -> None:
+    await create(served)
+    policy = replace(MEMBER_POLICY, **changes)
+    member = CommitteeMember(OPERATORS[0], MemberJournal(), policy)
+    wire = Wire(served)
+    assert reason in "".join(await wire.act(member))
+    assert await wire.act(member) == []  # a refusal is reported once
+    assert wire.sent == {}
+
+
+async def test_a_stopped_study_opens_no_sum(served: Served) -> None:
+    study, operators = await agreeing(served)
+    assert (await served.client.post(f"/v1/studies/{study}/stop")).status_code == 200
+    assert await phase_of(served, study) is Phase.FAILED
+    upload = MemberUpload(1, MemberMessageKind.SET_SIGNATURE, PINNED[0], bytes(64))
+    with pytest.raises(Exception, match="the study was stopped"):
+        await served.store.committees.accept(upload)
+    await operators.act(served)
+    assert {body for _, body in await served.store.one_shot_messages.page(1, "", 9)} == {None}
+    assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
+    assert await served.store.one_shot_messages.page(1, "", 9) == []
+
+
+async def test_reports_have_no_one_shot_sum(served: Served) -> None:
+    question = {
+        "mechanism": "k-randomized-response",
+        "threshold": 5,
+        "contribution": 1,
+        "domain": {"kind": "alphabet", "characters": "ab", "length": 1},
+        "epsilon": 1,
+    }
+    request = {"name": "n", "question": question, "terms": TERMS, "rounds": 1}
+    answer = await served.client.post("/v1/studies", json=request)
+    assert answer.status_code == 422
