@@ -9,12 +9,15 @@ it is asked again. It reads the plan of each round and serves only those that it
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
 from time import time
 from typing import Final, TypeAlias
 from urllib.parse import quote
+
+import httpx
 
 from client.device.device import parse_document, refusing_malformed
 from client.errors import (
@@ -39,7 +42,8 @@ from secagg.oneshot.member_messages import unpack_digests
 from secagg.oneshot.message import Layout
 from secagg.roster import DIGEST_BYTES
 
-POLL_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5  # between two requests after which there was nothing to do
+POLL_WAIT_SECONDS: Final = 20.0  # for which the service may wait for a round
 _MAX_KEPT_SUMS: Final = 16
 _KEEP_KEYS_SECONDS: Final = 30 * 24 * 3600.0
 _MAX_PAGE_BYTES: Final = 2**25  # of columns of messages
@@ -88,6 +92,7 @@ class CommitteeMember:
     policy: MemberPolicy = field(default_factory=MemberPolicy)
     rng: Random = field(default_factory=SystemRandom)
     clock: Callable[[], float] = time  # seconds since 1970
+    last_contact: float | None = field(default=None, init=False)  # when it last read the rounds
     _states: dict[bytes, Checked | Agreed] = field(default_factory=dict, init=False, repr=False)
     _refused: set[tuple[str, int]] = field(default_factory=set, init=False)
     _failures: dict[tuple[str, int], str] = field(default_factory=dict, init=False)  # reported last
@@ -108,32 +113,39 @@ class CommitteeMember:
         """
         while True:
             self.journal.erase_keys_before(self.clock() - _KEEP_KEYS_SECONDS)
+            steps = 0
             try:
-                await self.act(transport, api_key, report)
+                steps = await self.act(transport, api_key, report, POLL_WAIT_SECONDS)
             except (NotAuthorisedError, ForbiddenError):
                 raise
             except (ServiceError, ServiceUnreachableError, UnsafeRequestError):
                 pass  # of the list of rounds
-            await asyncio.sleep(poll_seconds)
+            if not steps:
+                await asyncio.sleep(poll_seconds)
 
     async def act(
         self,
         transport: Transport,
         api_key: str | None = None,
         report: MemberReporter = lambda _round, _refusal: None,
-    ) -> None:
-        """Take the next step in each round that waits for this member now, and report it.
+        wait: float = 0.0,
+    ) -> int:
+        """Take the next step in each round that waits for this member, and report it.
 
-        A round that the member does not serve is reported once. A round whose answers are errors
-        is tried again by the next call, and reported when the reason changes.
+        Returns the number of steps. If no round waits, the service may wait for one for `wait`
+        seconds. A round that the member does not serve is reported once. A round whose answers are
+        errors is tried again by the next call, and reported when the reason changes.
 
         Raises:
             ServiceError, ServiceUnreachableError, UnsafeRequestError: if the list cannot be read.
             NotAuthorisedError, ForbiddenError: if the API key does not have the scope `committee`.
         """
         path = f"/members/{self.identity.public.hex()}/rounds"
-        answer = await transport.send("GET", path, ticket=api_key)
-        for pending in parse_document(CommitteeRoundPage, answer.content).rounds:
+        answer = await transport.send("GET", path, ticket=api_key, wait=wait)
+        steps = 0
+        page = parse_document(CommitteeRoundPage, answer.content)
+        self.last_contact = self.clock()
+        for pending in page.rounds:
             key = pending.study, pending.round
             if key in self._refused:
                 continue
@@ -152,7 +164,9 @@ class CommitteeMember:
                     report(pending, f"{error} (it is tried again)")
             else:
                 self._failures.pop(key, None)
+                steps += 1
                 report(pending, "")
+        return steps
 
     def keep(self, plan_digest: bytes, state: Checked | Agreed) -> None:
         """Keep the shares of a sum until its next step; the oldest of many are made again."""
@@ -319,3 +333,34 @@ class _MemberStep:
     @property
     def _base(self) -> str:
         return f"/studies/{quote(self.pending.study, safe='')}/rounds/{self.pending.round}"
+
+
+@asynccontextmanager
+async def serving_committee(
+    connect: Callable[[], httpx.AsyncClient],
+    operators: Sequence[Identity],
+    policy: MemberPolicy,
+    api_key: str | None = None,
+) -> AsyncIterator[None]:
+    """Serve as all members of a committee in the background, for programs that simulate them.
+
+    Their journals end with the process.
+
+    Raises:
+        ServiceError: if the service refuses the first request, for example without the scope
+            `committee`.
+    """
+    async with AsyncExitStack() as stack:
+        tasks = []
+        for identity in operators:
+            transport = Transport(await stack.enter_async_context(connect()))
+            member = CommitteeMember(identity, MemberJournal(), policy)
+            await member.act(transport, api_key)
+            serving = member.serve(transport, api_key, poll_seconds=POLL_SECONDS / 5)
+            tasks.append(asyncio.create_task(serving))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -35,6 +35,7 @@ MAX_ROUNDS = 10_000
 DEFAULT_MIN_THRESHOLD = 5.0  # of exact sums, for devices with default settings
 _ONE_SHOT_FIELDS = {"sum", "committee"}  # of terms
 SumKind: TypeAlias = Literal["pairwise", "one-shot"]
+SumVariant: TypeAlias = Mode | Literal["one-shot"]
 
 
 class Terms(PublicModel):
@@ -93,6 +94,11 @@ class Terms(PublicModel):
     def is_one_shot(self) -> bool:
         """Return whether devices send one message to a committee."""
         return self.sum == "one-shot"
+
+    @property
+    def variant(self) -> SumVariant:
+        """Return the variant of the sum, which determines its phases."""
+        return "one-shot" if self.is_one_shot else self.mode
 
     @property
     def min_summed(self) -> int:

@@ -32,7 +32,9 @@ ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 SERVICE_URL = "http://127.0.0.1:8000"
 RUN = CliRunner()
-SERVICE_COMMANDS = ("serve", "studies", "fleet", "demo", "privacy", "query", "changes", "seat")
+SERVICE_COMMANDS = (
+    *("serve", "studies", "fleet", "demo", "privacy", "query", "changes", "seat", "member"),
+)
 # The figures are drawn in tests/paper.
 LONG_COMMANDS = (
     ["keys", "revoke"],

@@ -21,6 +21,7 @@ from blindtally.console.options import (
     ModeOption,
     SeedOption,
     StopAtOption,
+    SumOption,
     UrlOption,
     WorkersOption,
 )
@@ -102,6 +103,14 @@ def fleet(
         float, Option(min=1, help="Smallest threshold of exact sums that devices accept.")
     ] = 5.0,
     mode: ModeOption = "active",
+    kind: SumOption = "pairwise",
+    member: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY",
+            help="Public key of a committee's member that devices accept, for --study; repeatable.",
+        ),
+    ] = None,
     max_epsilon: Annotated[
         float, Option(min=0, help="Largest total epsilon of all reports that a device accepts.")
     ] = 4.0,
@@ -140,6 +149,7 @@ def fleet(
         DEFAULT_MIN_COHORT,
         joined_study_setup,
         min_cohort_for,
+        new_operators,
         new_study_setup,
         parse_dropout,
     )
@@ -173,6 +183,8 @@ def fleet(
         raise exit_with_error(error) from None
     default_cohort = min_cohort_for(devices or DEFAULT_DEVICES) if new else DEFAULT_MIN_COHORT
     try:
+        operators = new_operators(kind) if new else ()
+        pinned = [operator.public for operator in operators]
         policy = Policy(
             max_contribution=max_contribution,
             min_cohort=min_cohort or default_cohort,
@@ -180,6 +192,7 @@ def fleet(
             max_epsilon=max_epsilon,
             repeat_exact=repeat_exact,
             modes=frozenset[Mode]({mode, "active"}),  # a device may always trust the server less
+            committee=frozenset([*pinned, *map(bytes.fromhex, member or ())]),
             trust_server_identities=trust_server_identities,
             accept_exact_estimates=True,  # simulated devices have no secrets
         )
@@ -191,6 +204,7 @@ def fleet(
             token=token,
             api_key=key,
             behaviour=behaviour,
+            operators=operators,
         )
         key_file = None if trust_server_identities else registrar
         with open_shard_pool(workers, dask) as shards, open_analyst(url, key) as analyst:

@@ -101,6 +101,14 @@ def create_study(
         str | None,
         Option(help="Public key of the registrar; without it, most devices refuse a sum."),
     ] = None,
+    member: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY",
+            help="Public key of a committee's member, repeatable: devices then send one message "
+            "each, and the members open the sum (`blindtally member`).",
+        ),
+    ] = None,
     population: Annotated[
         str | None, Option(help="Population whose privacy budget the study uses.")
     ] = None,
@@ -141,6 +149,7 @@ def create_study(
             devices=devices,
             cohorts=cohorts,
             registrar=registrar,
+            committee=member,
             rounds=rounds,
             population=population,
             stop_at=goal,

@@ -122,6 +122,14 @@ StopAtOption = Annotated[
         "before its last round. The true values can be lower, above all if the list is short.",
     ),
 ]
+SumOption = Annotated[
+    Literal["pairwise", "one-shot"],
+    Option(
+        "--sum",
+        help="Kind of sums in a new study: devices mask for one another (pairwise), or send one "
+        "message each to a committee of seven operators, which is simulated too (one-shot).",
+    ),
+]
 UrlOption = Annotated[
     str, Option("--url", help="URL of the service.", show_default="this machine, port 8000")
 ]

@@ -18,6 +18,7 @@ from blindtally.console.options import (
     FleetDataOption,
     ModeOption,
     SeedOption,
+    SumOption,
 )
 from blindtally.console.output_files import JsonOption
 
@@ -56,6 +57,7 @@ def demo(
         ),
     ] = None,
     mode: ModeOption = "active",
+    kind: SumOption = "pairwise",
     json_path: JsonOption = None,
     out: Annotated[
         Path | None, Option(help="Folder for the results.", show_default="by the clock")
@@ -77,7 +79,7 @@ def demo(
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
 
     from blindtally.demo.run import create_folder, run_demo, write_results
-    from blindtally.fleet_run.fleet_setup import build_setup
+    from blindtally.fleet_run.fleet_setup import build_setup, new_operators
     from secagg.keys import Identity
 
     console = Console(stderr=json_path == "-")
@@ -93,6 +95,7 @@ def demo(
             words=words,
             mode=mode,
             registrar=Identity.generate(SystemRandom()),
+            operators=new_operators(kind),
         )
         folder = create_folder(out)
     except (ValueError, OSError) as error:

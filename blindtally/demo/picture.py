@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from blindtally.fleet_run.results import StudyResults
-from protocol.api.phases import PARTICIPANT_PHASES
+from protocol.api.phases import SUM_PHASES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,8 +120,9 @@ def _draw_capacity(axes: "Axes", results: StudyResults) -> None:
 def _draw_seconds(axes: "Axes", results: StudyResults) -> None:
     numbers = [result.number for result in results.rounds]
     below = [0.0] * len(numbers)
-    for phase, colour in zip(PARTICIPANT_PHASES["active"], _PHASE_COLOURS, strict=True):
-        if phase not in PARTICIPANT_PHASES[results.mode]:
+    phases = SUM_PHASES["one-shot" if results.mode == "one-shot" else "active"]
+    for phase, colour in zip(phases, _PHASE_COLOURS, strict=False):
+        if phase not in SUM_PHASES[results.mode]:
             continue
         seconds = [result.seconds.get(phase, 0.0) for result in results.rounds]
         axes.bar(numbers, seconds, 0.6, bottom=below, color=colour, label=phase)

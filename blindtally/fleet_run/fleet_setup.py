@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 from typing import Final
 
 import numpy as np
@@ -25,12 +25,13 @@ from client.fleet.behaviour import dropouts_by_step
 from client.fleet.config_and_results import FleetConfig
 from protocol.api.messages import StudyView, Timeouts
 from protocol.api.phases import Phase
+from protocol.committee_terms import CommitteeTerms
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS, AnyQuestion
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.question_and_plan import Terms
+from protocol.question_and_plan import SumKind, Terms
 from protocol.sketches.iblt.layout import cells_for
 from secagg.keys import Identity
 from secagg.parameters import Mode
@@ -45,7 +46,8 @@ HEAVY_HITTER_SHARE: Final = 0.02  # of all devices; used without --threshold
 TABLE_ITEMS_PER_DEVICE: Final = 2  # capacity of the first round's table; used without --words
 MIN_TABLE_ITEMS: Final = 12
 PROBE_WORDS: Final = 2**20  # words of a plan that is made only to measure a cell
-TIMEOUTS: Final = Timeouts(enrolling=120, idle=DEFAULT_IDLE_SECONDS)
+TIMEOUTS: Final = Timeouts(enrolling=120, collecting=120, idle=DEFAULT_IDLE_SECONDS)
+OPERATORS: Final = 7  # of a simulated committee
 DEFAULT_MIN_COHORT: Final = 20  # devices in a sum
 _SEAT_MARGIN_DEVIATIONS: Final = 4  # seats above the mean number of devices that join by coins
 DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the demo causes
@@ -76,20 +78,27 @@ def build_setup(
     words: int | None,
     mode: Mode = "active",
     registrar: Identity | None = None,
+    operators: tuple[Identity, ...] = (),
 ) -> FleetSetup:
     """Return the study that the options describe, its devices enrolled by `registrar` if given.
+
+    With `operators` its sums are one-shot sums, and the fleet also runs the operators.
 
     Raises:
         ValueError: if the data cannot be read or has too few devices, or no such study can exist.
     """
     population = read_dataset(data or Path(DEFAULT_DATASET))
     domain = DOMAIN_NAME_ALPHABET if data is None else smallest_domain(population.items)
+    # A device that drops out of a one-shot sum sends nothing, so a round does not wait for it.
+    size = devices - round(dropout * devices) if operators else devices
     terms = Terms(
-        cohort_size=devices,
+        cohort_size=size,
         minimum=max(3, devices // 2),
         dropout=max(0.2, dropout + DROPOUT_MARGIN),
         mode=mode,
         registrar=registrar.public.hex() if registrar else None,
+        sum="one-shot" if operators else "pairwise",
+        committee=_committee_of(operators) if operators else None,
     )
     question = TrackedQuestion(
         threshold=threshold or max(5.0, round(devices * rounds * HEAVY_HITTER_SHARE)),
@@ -108,13 +117,25 @@ def build_setup(
         min_threshold=min(Policy().min_threshold, question.threshold),
         modes=frozenset({mode}),
         registrar=registrar.public if registrar else None,
+        committee=frozenset(operator.public for operator in operators),
         trust_server_identities=registrar is None,
         accept_exact_estimates=True,
     )
     for refusal in policy.violations(plan, plan.study, plan.round):
         raise ValueError(f"the devices of this demo would refuse: {refusal}: use fewer --words")
-    config = FleetConfig(devices, dropout, seed, policy, registrar=registrar)
+    config = FleetConfig(devices, dropout, seed, policy, registrar=registrar, operators=operators)
     return FleetSetup(question, terms, rounds, TIMEOUTS, config, holdings)
+
+
+def _committee_of(operators: Sequence[Identity]) -> CommitteeTerms:
+    return CommitteeTerms(members=tuple(operator.public.hex() for operator in operators))
+
+
+def new_operators(kind: SumKind) -> tuple[Identity, ...]:
+    """Return fresh keys of a committee's members for one-shot sums, none for other sums."""
+    rng = SystemRandom()
+    count = OPERATORS if kind == "one-shot" else 0
+    return tuple(Identity.generate(rng) for _ in range(count))
 
 
 def min_cohort_for(devices: int) -> int:
@@ -190,9 +211,10 @@ def new_study_setup(
         words=None,
         mode=mode,
         registrar=config.registrar,
+        operators=config.operators,
     )
     enrolling = max(setup.timeouts.enrolling, 2 * config.behaviour.span_seconds)
-    changes = {"idle": idle, "enrolling": enrolling}
+    changes = {"idle": idle, "enrolling": enrolling, "collecting": enrolling}
     timeouts = Timeouts.model_validate(setup.timeouts.model_dump() | changes)
     return replace(setup, fleet_config=config, timeouts=timeouts, stop_at=stop_at)
 

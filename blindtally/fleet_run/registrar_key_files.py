@@ -1,9 +1,9 @@
-"""Key files of registrars, which only their owners may read, and which are never overwritten."""
+"""Key files of registrars and members, which only their owners may read; none is overwritten."""
 
 import os
 from pathlib import Path
 from random import SystemRandom
-from typing import Final
+from typing import Literal, TypeAlias
 
 import typer
 
@@ -11,15 +11,20 @@ from protocol.api.messages import StudyView
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import KEY_BYTES, Identity
 
-_KEY_FILE_HEADER: Final = "blindtally registrar v1 "  # so that no other file is taken as a key
+KeyOwner: TypeAlias = Literal["registrar", "member"]
+
+
+def _header(owner: KeyOwner) -> str:
+    """Return the start of the file, so that no other file is taken as a key."""
+    return f"blindtally {owner} v1"
 
 
 class KeyFileError(ValueError):
     """A key file cannot be made or used; the message names it, and never shows its content."""
 
 
-def create_key_file(path: Path) -> Identity:
-    """Return a new registrar, whose key is in a new file that only its owner may read.
+def create_key_file(path: Path, owner: KeyOwner = "registrar") -> Identity:
+    """Return a new registrar or member, whose key is in a new file that only its owner may read.
 
     Raises:
         KeyFileError: if the file exists, or cannot be made.
@@ -28,7 +33,7 @@ def create_key_file(path: Path) -> Identity:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         with open(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
-            file.write(f"{_KEY_FILE_HEADER}{secret.hex()}\n")
+            file.write(f"{_header(owner)} {secret.hex()}\n")
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
@@ -79,18 +84,18 @@ def load_registrar_of(study: StudyView, path: Path) -> Identity | None:
     return identity
 
 
-def load_key_file(path: Path) -> Identity:
-    """Return the registrar whose key is in the file at `path`.
+def load_key_file(path: Path, owner: KeyOwner = "registrar") -> Identity:
+    """Return the registrar or member whose key is in the file at `path`.
 
     Raises:
         KeyFileError: if the file cannot be read or is not such a key.
     """
     try:
         header, secret = path.read_text(encoding="ascii").strip().rsplit(" ", 1)
-        if header == _KEY_FILE_HEADER.strip():
+        if header == _header(owner):
             return Identity.of(bytes.fromhex(secret))
     except OSError as error:
         raise KeyFileError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:  # not ASCII, not two words or not 32 bytes; the message shows none of it
         pass
-    raise KeyFileError(f"{path} holds no registrar's key") from None
+    raise KeyFileError(f"{path} holds no {owner}'s key") from None

@@ -16,7 +16,7 @@ from blindtally.fleet_run.results import RoundResult, StudyResults
 from client.device.device import STEP_OF_PHASE
 from client.fleet.config_and_results import FleetProgress
 from protocol.api.messages import RoundView
-from protocol.api.phases import PARTICIPANT_PHASES, Phase
+from protocol.api.phases import DEVICE_PHASES, SUM_PHASES, Phase
 
 MAX_SHOWN_ITEMS: Final = 20  # heavy hitters
 
@@ -68,7 +68,7 @@ class Screen:
         self._bars.update(self._study, note=f"in {view.number}, t = {view.plan.t:.2f}")
         self._tasks = {
             phase: self._bars.add_task(f"  {phase}", total=devices, note="")
-            for phase in PARTICIPANT_PHASES[view.plan.terms.mode]
+            for phase in DEVICE_PHASES[view.plan.terms.variant]
         }
 
 
@@ -144,7 +144,7 @@ def _round_table(results: StudyResults) -> Group:
 
 
 def _phase_table(results: StudyResults) -> Group:
-    phases = PARTICIPANT_PHASES[results.mode]
+    phases = SUM_PHASES[results.mode]
     rows = [
         (
             str(result.number),
@@ -170,13 +170,13 @@ def _cost_table(results: StudyResults) -> Table:
 
 
 def _describe_dropouts(results: StudyResults) -> str:
-    phases = [phase for phase in PARTICIPANT_PHASES[results.mode] if phase in results.dropouts]
+    phases = [phase for phase in SUM_PHASES[results.mode] if phase in results.dropouts]
     return ", ".join(f"{results.dropouts[phase]} {phase}" for phase in phases)
 
 
 def _describe_seconds(results: StudyResults) -> str:
     totals = {
         phase: sum(result.seconds.get(phase, 0.0) for result in results.rounds)
-        for phase in PARTICIPANT_PHASES[results.mode]
+        for phase in SUM_PHASES[results.mode]
     }
     return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in totals.items())

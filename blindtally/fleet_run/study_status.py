@@ -19,7 +19,7 @@ from protocol.question_and_plan import Terms
 
 POLL_SECONDS: Final = 1.0
 MAX_SILENT_POLLS: Final = 10  # before a changing state is printed again
-_OPEN_PHASES: Final = (Phase.ENROLLING, Phase.REPORTING)
+_OPEN_PHASES: Final = (Phase.ENROLLING, Phase.COLLECTING, Phase.REPORTING)
 _UNAVAILABLE_MESSAGE: Final = "the service does not answer; trying again"
 
 
@@ -98,8 +98,11 @@ def _describe_cohorts(cohorts: list[CohortView], terms: Terms, *, hides_counts: 
         return f"{first.enrolled:,} devices wait until {end} for the seats of their registrar"
     received = sum(cohort.history[-1].received for cohort in cohorts)
     if phase not in _OPEN_PHASES:
-        expected = sum(cohort.history[-2].received for cohort in cohorts)
-        return f"{names} {phase}, messages from {received:,} of {expected:,} devices"
+        senders = f"{received:,} members of the committee"
+        if not terms.is_one_shot:
+            expected = sum(cohort.history[-2].received for cohort in cohorts)
+            senders = f"{received:,} of {expected:,} devices"
+        return f"{names} {phase}, messages from {senders}"
     size = terms.max_devices if phase is Phase.REPORTING else terms.cohort_size * len(cohorts)
     unit, minimum = "reports" if phase is Phase.REPORTING else "devices", terms.minimum
     if phase is Phase.ENROLLING and terms.is_seated:  # one cohort enrols the devices of all

@@ -318,6 +318,7 @@ class AsyncAnalyst:
         devices: int | None = None,
         cohorts: int | None = None,
         registrar: str | None = None,
+        committee: Sequence[str] | None = None,
         rounds: int = 5,
         timeouts: Timeouts | None = None,
         start: bool = True,
@@ -330,7 +331,9 @@ class AsyncAnalyst:
         Either `terms` has all sizes, or `devices` is the largest number of devices in a round; they
         form `cohorts` cohorts, by default of at most 1,000 devices each, and `registrar` is the
         public key of the registrar that enrols them; it must run `blindtally seat` if there are
-        several cohorts. Devices with default settings refuse a sum without a registrar. The study
+        several cohorts. Devices with default settings refuse a sum without a registrar. With the
+        public keys of operators as `committee`, each device sends one message, and all devices form
+        one cohort; the operators must run `blindtally member`. The study
         ends early if the expected precision and recall of its list reach `stop_at`. Calls with the
         same `key` within a day, also from other processes, create one study. Without a `key`, only
         the repetitions of this call do. If the question has the words "auto", a simulation chooses
@@ -348,7 +351,7 @@ class AsyncAnalyst:
             ServiceUnreachableError: if no answer came. The study may exist: call again with the
                 same `key`, or look for it in `studies`.
         """
-        terms = requests.study_terms(terms, devices, cohorts, registrar)
+        terms = requests.study_terms(terms, devices, cohorts, registrar, committee)
         question, reason = await asyncio.to_thread(
             word_planner.choose_words, question, terms, rounds
         )

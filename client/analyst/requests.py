@@ -32,6 +32,7 @@ from protocol.api.messages import (
 )
 from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
+from protocol.committee_terms import CommitteeTerms
 from protocol.estimates import ListQuality
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS
@@ -200,17 +201,31 @@ def create_study(
 
 
 def study_terms(
-    terms: Terms | None, devices: int | None, cohorts: int | None, registrar: str | None
+    terms: Terms | None,
+    devices: int | None,
+    cohorts: int | None,
+    registrar: str | None,
+    committee: Sequence[str] | None = None,
 ) -> Terms:
     """Return `terms`, or those of `devices`; raises ValueError unless one is given."""
     if terms is not None:
-        if (devices, cohorts, registrar) != (None, None, None):
+        if (devices, cohorts, registrar, committee) != (None, None, None, None):
             raise ValueError(
-                "leave out `devices`, `cohorts` and `registrar`, which `terms` determines"
+                "leave out `devices`, `cohorts`, `registrar` and `committee`, which `terms` "
+                "determines"
             )
         return terms
     if devices is None:
         raise ValueError("pass `devices`, the largest number of devices in a round, or `terms`")
+    if committee is not None:
+        return Terms(
+            cohort_size=devices,
+            minimum=max(3, devices // 2),
+            cohorts=1 if cohorts is None else cohorts,
+            registrar=registrar,
+            sum="one-shot",
+            committee=CommitteeTerms(members=tuple(committee)),
+        )
     count = math.ceil(devices / DEFAULT_COHORT_SIZE) if cohorts is None else cohorts
     size = math.ceil(devices / max(1, count))  # `Terms` refuses 0 devices or cohorts
     return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=count, registrar=registrar)

@@ -17,11 +17,11 @@ from client.device.policy import Policy
 from client.errors import MAX_JSON_VALUES, has_many_values
 from client.transport import Transport
 from protocol.api.messages import RoundView, SlotAssignment
-from protocol.api.phases import PARTICIPANT_PHASES, Phase
+from protocol.api.phases import DEVICE_PHASES, Phase
+from protocol.question_and_plan import SumVariant
 from protocol.randomness import RandomWords
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
-from secagg.parameters import Mode
 from secagg.ring import Vector
 
 DEFAULT_COLLECTION: Final = "default"
@@ -55,8 +55,8 @@ STEP_OF_PHASE: Final = {  # the step that a phase waits for
 }
 
 
-def steps_in_mode(mode: Mode) -> tuple[DeviceStep, ...]:
-    return tuple(STEP_OF_PHASE[phase] for phase in PARTICIPANT_PHASES[mode])
+def steps_in_mode(mode: SumVariant) -> tuple[DeviceStep, ...]:
+    return tuple(STEP_OF_PHASE[phase] for phase in DEVICE_PHASES[mode])
 
 
 @dataclass(frozen=True, slots=True)

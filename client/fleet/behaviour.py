@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from client.device.device import STEP_OF_PHASE, DeviceStep, steps_in_mode
 from protocol.api.phases import Phase
-from secagg.parameters import Mode
+from protocol.question_and_plan import SumVariant
 
 _BURST_COUNT: Final = 5
 _BURST_WIDTH: Final = 0.01  # of the span
@@ -69,7 +69,7 @@ class DeviceBehaviour:
     pause_seconds: tuple[float, ...] = ()
 
 
-def dropouts_by_step(dropouts: Mapping[Phase, float], mode: Mode) -> dict[DeviceStep, float]:
+def dropouts_by_step(dropouts: Mapping[Phase, float], mode: SumVariant) -> dict[DeviceStep, float]:
     """Return the fraction of devices whose last step is each step, for `dropouts` by phase.
 
     Raises:

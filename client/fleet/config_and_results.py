@@ -14,9 +14,9 @@ from client.device.policy import Policy, PolicyError
 from client.fleet.behaviour import FleetBehaviour, dropouts_by_step
 from client.http_exchange import Traffic
 from protocol.api.messages import CohortView, RoundView
-from protocol.api.phases import PARTICIPANT_PHASES, Phase
+from protocol.api.phases import DEVICE_PHASES, Phase
+from protocol.question_and_plan import SumVariant
 from secagg.keys import Identity
-from secagg.parameters import Mode
 from secagg.ring import Vector
 
 
@@ -29,6 +29,7 @@ class FleetConfig:
         dropout: the fraction of them that drops out, before any phase with equal probability.
             `behaviour` can set it by phase instead.
         registrar: enrols the devices for their study; None leaves them without an enrolment.
+        operators: the members of the committee of one-shot sums, if the fleet runs them itself.
         token: registers the devices at a closed service.
         api_key: lets the fleet read the rounds of a closed service.
     """
@@ -39,6 +40,7 @@ class FleetConfig:
     policy: Policy = field(default_factory=Policy)
     patience: float = 120.0
     registrar: Identity | None = None
+    operators: tuple[Identity, ...] = ()
     token: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
     behaviour: FleetBehaviour = field(default_factory=FleetBehaviour)
@@ -46,7 +48,10 @@ class FleetConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceResult:
-    """The part of one device in one round; `cohort` and `slot` are -1 without a cohort."""
+    """The part of one device in one round; `cohort` and `slot` are -1 without a cohort.
+
+    A device of a one-shot sum is in cohort 0, without a slot.
+    """
 
     device: int
     state: EndState
@@ -68,13 +73,18 @@ class FleetRound:
     results: tuple[DeviceResult, ...]
 
     def results_in_sum(self, cohort: CohortView) -> list[DeviceResult]:
-        """Return the results of the devices that the service lists as survivors of `cohort`."""
+        """Return the results of the devices that the service lists as survivors of `cohort`.
+
+        A one-shot sum lists none: those whose messages were accepted.
+        """
+        if self.view.plan.terms.is_one_shot:
+            return [result for result in self.results if result.last_step is DeviceStep.SENT]
         survivors = set(cohort.survivors)
         results = (result for result in self.results if result.cohort == cohort.number)
         return [result for result in results if result.slot in survivors]
 
     def dropouts_by_phase(self) -> Mapping[Phase, int]:
-        missed = missed_phases(self.view.plan.terms.mode)
+        missed = missed_phases(self.view.plan.terms.variant)
         present = (EndState.FINISHED, EndState.NOT_INVITED)
         last_steps = (result.last_step for result in self.results if result.state not in present)
         return Counter(missed[step] for step in last_steps if step in missed)
@@ -93,21 +103,22 @@ class FleetProgress:
     dropped_out: int
 
 
-def droppable_steps(mode: Mode) -> tuple[DeviceStep, ...]:
+def droppable_steps(mode: SumVariant) -> tuple[DeviceStep, ...]:
     """Return the steps after which a device may drop out: all except the last."""
     return steps_in_mode(mode)[:-1]
 
 
-def missed_phases(mode: Mode) -> dict[DeviceStep | None, Phase]:
+def missed_phases(mode: SumVariant) -> dict[DeviceStep | None, Phase]:
     """Return the phase in which a device is missing, by its last step."""
-    return dict(zip((None, *droppable_steps(mode)), PARTICIPANT_PHASES[mode], strict=True))
+    return dict(zip((None, *droppable_steps(mode)), DEVICE_PHASES[mode], strict=True))
 
 
 def select_devices(
-    config: FleetConfig, number: int, mode: Mode, eligible: Sequence[int]
+    config: FleetConfig, number: int, mode: SumVariant, eligible: Sequence[int]
 ) -> tuple[list[int], dict[int, DeviceStep]]:
     """Return the devices of round `number`, and the last step of each dropout among them."""
-    rng, possible = np.random.default_rng([config.seed, number]), droppable_steps(mode)
+    rng = np.random.default_rng([config.seed, number])
+    possible = droppable_steps(mode) or steps_in_mode(mode)  # one that never begins its only step
     size = min(config.devices, len(eligible))
     selected = [eligible[place] for place in rng.permutation(len(eligible))[:size]]
     order = rng.permutation(size)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import httpx
 import numpy as np
 
-from client.device.device import StudyDevice
+from client.device.device import DeviceStep, StudyDevice
 from client.device.driver import (
     PARTICIPATION_ERRORS,
     ProgressCallback,
@@ -26,6 +26,7 @@ from client.fleet.config_and_results import DeviceResult, FleetConfig
 from client.transport import Transport
 from protocol.api.credentials import new_secret
 from protocol.api.messages import RoundView, StudyView
+from protocol.api.one_shot import SUM_NUMBER
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import AnyPlan
 from protocol.randomness import system_words
@@ -127,13 +128,16 @@ class FleetDevices:
                     behaviour.last_step,
                     behaviour.pause_seconds,
                 )
-        assignment = participation.assignment
-        is_seated = assignment is not None and assignment.slot is not None
+        assignment, seat = participation.assignment, (-1, -1)
+        if assignment is not None and assignment.slot is not None:
+            seat = assignment.seat
+        elif end.last_step is DeviceStep.SENT:
+            seat = (SUM_NUMBER, -1)
         return DeviceResult(
             index,
             end.state,
             end.last_step,
-            *(assignment.seat if assignment and is_seated else (-1, -1)),
+            *seat,
             transport.traffic,
             device.contribution,
             participation.vector,

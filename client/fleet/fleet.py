@@ -20,6 +20,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from client.committee_member import MemberPolicy, serving_committee
 from client.device.device import STEP_OF_PHASE, DeviceStep
 from client.device.driver import PARTICIPATION_ERRORS, EndState, wait_for_open_round
 from client.device.policy import PolicyError
@@ -80,7 +81,7 @@ class Fleet:
         Raises:
             NobodyEnteredError: if no device took part in a round.
         """
-        async with self._seating():
+        async with self._seating(), self._serving_committee():
             async for played in self._rounds():
                 yield played
 
@@ -92,6 +93,16 @@ class Fleet:
         # Its draws are not kept: it must not seat the devices of others.
         registrar = Registrar(config.registrar, DrawRecord(), study=self.study.id)
         return seating_rounds(self.connect, registrar, config.api_key)
+
+    def _serving_committee(self) -> AbstractAsyncContextManager[None]:
+        """Serve as the members of the committee, if the fleet has their keys."""
+        config = self.config
+        if not config.operators:
+            return nullcontext()
+        policy = MemberPolicy(
+            config.policy.min_cohort, serve_unverified=config.policy.trust_server_identities
+        )
+        return serving_committee(self.connect, config.operators, policy, config.api_key)
 
     async def _rounds(self) -> AsyncIterator[FleetRound]:
         after = latest = 0
@@ -163,7 +174,7 @@ class Fleet:
 
     async def run_round(self, view: RoundView) -> tuple[DeviceResult, ...]:
         selected, last_steps = select_devices(
-            self.config, view.number, view.plan.terms.mode, self._devices.eligible(view.number)
+            self.config, view.number, view.plan.terms.variant, self._devices.eligible(view.number)
         )
         seed = [self.config.seed, view.number, 1]
         behaviours = draw_behaviours(self.config.behaviour, selected, last_steps, seed)
@@ -194,7 +205,7 @@ class Fleet:
     ) -> tuple[DeviceResult, ...]:
         """Let workers run shards of the devices; report the service's view meanwhile."""
         loop = asyncio.get_running_loop()
-        config = replace(self.config, registrar=None, api_key=None)
+        config = replace(self.config, registrar=None, operators=(), api_key=None)
         shards = []
         for part in workers.split(list(behaviours)):
             devices = [self._devices.snapshot(index, behaviours[index]) for index in part]

@@ -26,6 +26,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from protocol.question_and_plan import SumVariant
 from secagg.parameters import Mode
 
 
@@ -112,6 +113,19 @@ _ACTIVE_PHASES = (
 PARTICIPANT_PHASES: Final[Mapping[Mode, tuple[Phase, ...]]] = {
     "active": _ACTIVE_PHASES,
     "semi-honest": tuple(phase for phase in _ACTIVE_PHASES if phase is not Phase.CONFIRMING),
+}
+
+
+# Phases in which devices act.
+DEVICE_PHASES: Final[dict[SumVariant, tuple[Phase, ...]]] = {
+    "active": PARTICIPANT_PHASES["active"],
+    "semi-honest": PARTICIPANT_PHASES["semi-honest"],
+    "one-shot": (Phase.COLLECTING,),
+}
+# All phases with messages.
+SUM_PHASES: Final[dict[SumVariant, tuple[Phase, ...]]] = {
+    **DEVICE_PHASES,
+    "one-shot": ONE_SHOT_PHASES,
 }
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 PG_CHANNEL = "blindtally"
+COMMITTEES_CHANNEL = "committees"  # notified when any round waits for messages of members
 _COHORT = "cohort "
 _STUDY = "study "
 _CHANNELS_KEY = "channels"  # in the `info` of a session

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.api.messages import StudyView
+from protocol.committee_terms import CommitteeTerms
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import REPORT_MECHANISMS
@@ -57,7 +58,7 @@ _PARTICIPATION_IS_VISIBLE = (
 
 
 def _headline(study: StudyView, event: DpEvent) -> str:
-    devices = study.terms.assumptions.quorum(study.terms.minimum)
+    devices = study.terms.min_summed
     kind = "noisy" if isinstance(event, SkellamNoiseEvent) else "exact"
     return (
         f"Only {kind} sums of at least {devices:,} devices could be read, never the data of one "
@@ -104,18 +105,7 @@ def _visible(study: StudyView, event: DpEvent) -> Iterator[str]:
 
 def _hidden(study: StudyView, event: DpEvent) -> Iterator[str]:
     terms = study.terms
-    yield (
-        "The data of any one device. A device masks its table, and the masks cancel only in the "
-        "sum of its cohort."
-    )
-    dropouts = terms.minimum - terms.assumptions.quorum(terms.minimum)
-    yield (
-        f"The sum of a smaller group. A cohort has at least {terms.minimum:,} devices. If more "
-        f"than {dropouts:,} of {terms.minimum:,} drop out, it fails and nothing of it is revealed."
-    ) + (
-        " A server that departs from the protocol may exclude a few more."
-        * (terms.mode == "active")
-    )
+    yield from _hidden_by_committee(terms.committee, terms) if terms.committee else _masked(terms)
     if isinstance(study.question.domain, Hashed):
         yield (
             "Strings that are not close to heavy, if the server followed the study's mechanism. It "
@@ -125,10 +115,54 @@ def _hidden(study: StudyView, event: DpEvent) -> Iterator[str]:
         yield "Which items any one device holds, or whether it holds any, up to the epsilon below."
 
 
+def _masked(terms: Terms) -> Iterator[str]:
+    """Yield sentences on the masks of pairwise sums."""
+    yield (
+        "The data of any one device. A device masks its table, and the masks cancel only in the "
+        "sum of its cohort."
+    )
+    dropouts = terms.minimum - terms.min_summed
+    yield (
+        f"The sum of a smaller group. A cohort has at least {terms.minimum:,} devices. If more "
+        f"than {dropouts:,} of {terms.minimum:,} drop out, it fails and nothing of it is revealed."
+    ) + (
+        " A server that departs from the protocol may exclude a few more."
+        * (terms.mode == "active")
+    )
+
+
+def _hidden_by_committee(committee: CommitteeTerms, terms: Terms) -> Iterator[str]:
+    """Yield sentences on the shares of one-shot sums."""
+    yield (
+        f"The data of any one device. A device shares its table among {len(committee.members)} "
+        "operators. Each of them sends one sum of its shares, over one set of devices."
+    )
+    yield (
+        f"The sum of a smaller group. The operators sum no set of fewer than {terms.minimum:,} "
+        "devices, and agree on it before any of them sends its sum."
+    )
+
+
+def _committee_assumptions(committee: CommitteeTerms) -> Iterator[str]:
+    parameters = committee.parameters
+    yield (
+        f"Who must collude to see more: with the server, more than {parameters.corrupt} of the "
+        f"{parameters.members} operators of the committee. {parameters.threshold} of them could "
+        "read every device. Devices pin the operators in their policy."
+    )
+    yield (
+        f"At most {parameters.dropouts} operators are absent, refuse or lie; otherwise there is no "
+        "sum."
+    )
+
+
 def _assumptions(study: StudyView, entry: LedgerEntry) -> Iterator[str]:
     terms = study.terms
     yield _collusion(terms)
-    yield f"At most {terms.dropout:.0%} of a cohort's devices drop out."
+    if terms.committee:
+        yield from _committee_assumptions(terms.committee)
+    else:
+        yield f"At most {terms.dropout:.0%} of a cohort's devices drop out."
     if terms.mode == "active":
         yield (
             "The server need not be honest: it may send different keys, lists and dropouts to "
@@ -154,8 +188,9 @@ def _assumptions(study: StudyView, entry: LedgerEntry) -> Iterator[str]:
             "signatures. A device with default settings must know the registrar beforehand."
         )
     yield (
-        f"A failure of the protection has probability 2^-{terms.sigma} each time that keys are "
-        "shared. X25519, Ed25519, AES, SHA-256 and the randomness of each device are secure."
+        f"A failure of the protection has probability 2^-{terms.sigma} each time that "
+        f"{'operators agree' if terms.committee else 'keys are shared'}. X25519, Ed25519, AES, "
+        "SHA-256 and the randomness of each device are secure."
     )
     if (assumption := entry.views()["server"].assumption) and entry.views()["server"].private:
         yield f"For the noise: {assumption}."

@@ -8,11 +8,13 @@ from typing import Final, Literal, TypeAlias
 from fastapi import Request, Response
 
 from protocol.api.messages import CohortView, RoundView
-from protocol.api.phases import PARTICIPANT_PHASES, Phase
-from protocol.mechanisms.registry import REPORT_MECHANISMS
+from protocol.api.one_shot import message_bytes
+from protocol.api.phases import ONE_SHOT_PHASES, PARTICIPANT_PHASES, Phase
+from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import Complaints, KeyShares, UnmaskingShares
+from secagg.oneshot.parameters import CommitteeParameters
 from server.api.common import RoundNumber, StudyId
 from server.pages.estimate_histories import HistoriesDep
 from server.pages.page_requests import page_router
@@ -31,7 +33,12 @@ _ACTION_OF_PHASE: Final = {
     Phase.CONFIRMING: "signed the list of survivors",
     Phase.UNMASKING: "revealed the shares that open the sum",
     Phase.REPORTING: "sent a report",
+    Phase.CONVENING: "operators registered a key",
+    Phase.COLLECTING: "sent their message of shares",
+    Phase.AGREEING: "operators signed the set of messages",
+    Phase.RELEASING: "operators sent the sum of their shares",
 }
+_OPERATORS_CHECKED: Final = "operators checked their shares"
 _BEGUN: Final = ("done", "now", "failed")
 
 
@@ -56,6 +63,9 @@ def cohort_progress(
     cohort: CohortView, terms: Terms, now: datetime, *, is_reporting: bool
 ) -> Iterator[PhaseProgress]:
     """Yield the phases of a cohort, from the first."""
+    if terms.committee is not None:
+        yield from _one_shot_progress(cohort, terms, terms.committee.parameters, now)
+        return
     positions = {record.phase: index for index, record in enumerate(cohort.history)}
     phases = _phases(terms, is_reporting=is_reporting, is_answered=Phase.ANSWERING in positions)
     is_lobby = terms.is_seated and Phase.SHARING not in positions  # it enrols for all cohorts
@@ -71,17 +81,43 @@ def cohort_progress(
             yield PhaseProgress(phase, action, state, 0, expected, 0, None)
             continue
         record = cohort.history[index]
-        if index + 1 < len(cohort.history):
-            following = cohort.history[index + 1]
-            state = "failed" if following.phase is Phase.FAILED else "done"
-            seconds = (following.entered - record.entered).total_seconds()
-        else:
-            state, seconds = "now", (cohort.deadline - now).total_seconds()
+        state, seconds = _state_of(cohort, index, now)
         if phase is Phase.ANSWERING:  # of the accused only; the others continue without it
             yield PhaseProgress(phase, action, state, record.received, record.received, 0, seconds)
             continue
         yield PhaseProgress(phase, action, state, record.received, expected, quorum, seconds)
         expected = record.received
+
+
+def _state_of(cohort: CohortView, index: int, now: datetime) -> tuple[PhaseState, float]:
+    """Return the state of the phase at `index` of the history, and its seconds."""
+    record = cohort.history[index]
+    if index + 1 == len(cohort.history):
+        return "now", (cohort.deadline - now).total_seconds()
+    following = cohort.history[index + 1]
+    state: PhaseState = "failed" if following.phase is Phase.FAILED else "done"
+    return state, (following.entered - record.entered).total_seconds()
+
+
+def _one_shot_progress(
+    cohort: CohortView, terms: Terms, committee: CommitteeParameters, now: datetime
+) -> Iterator[PhaseProgress]:
+    """Yield the phases of a one-shot sum, from the first."""
+    members = committee.members
+    for index, phase in enumerate(ONE_SHOT_PHASES):
+        action = _ACTION_OF_PHASE[phase] if phase is not Phase.CHECKING else _OPERATORS_CHECKED
+        by_devices = phase is Phase.COLLECTING
+        expected = terms.cohort_size if by_devices else members
+        quorum = terms.minimum if by_devices else committee.needed_sums
+        if index >= len(cohort.history) or cohort.history[index].phase is not phase:
+            state: PhaseState = "unreached" if cohort.phase.is_over else "ahead"
+            yield PhaseProgress(phase, action, state, 0, expected, 0, None)
+            continue
+        received = cohort.history[index].received
+        state, seconds = _state_of(cohort, index, now)
+        yield PhaseProgress(phase, action, state, received, expected, quorum, seconds)
+        if not by_devices:
+            members = received
 
 
 def round_progress(view: RoundView, now: datetime) -> tuple[PhaseProgress, ...]:
@@ -91,7 +127,8 @@ def round_progress(view: RoundView, now: datetime) -> tuple[PhaseProgress, ...]:
     for cohort in view.cohorts:
         for each in cohort_progress(cohort, view.plan.terms, now, is_reporting=is_reporting):
             of_phase.setdefault(each.phase, []).append(each)
-    return tuple(_sum(of_phase[phase]) for phase in Phase if phase in of_phase)
+    order = ONE_SHOT_PHASES if view.plan.terms.is_one_shot else tuple(Phase)
+    return tuple(_sum(of_phase[phase]) for phase in order if phase in of_phase)
 
 
 def _sum(cohorts: Sequence[PhaseProgress]) -> PhaseProgress:
@@ -130,6 +167,7 @@ _DROPOUT_OF_PHASE: Final = {
     Phase.CONFIRMING: "did not confirm in time",
     Phase.UNMASKING: "confirmed and revealed no shares in time",
 }
+_INPUT_PHASES: Final = (Phase.MASKING, Phase.REPORTING, Phase.COLLECTING)
 _PHASES_AFTER_MASKING: Final = (Phase.CONFIRMING, Phase.UNMASKING)  # the sum has these dropouts
 
 
@@ -193,9 +231,9 @@ def _cohort_card(cohort: CohortView, of: RoundView, nbytes: int, now: datetime) 
         phases,
         tuple(_dropouts(phases)),
         _in_sum(cohort, phases),
-        terms.assumptions.quorum(cohort.enrolled),
+        terms.minimum if terms.is_one_shot else terms.assumptions.quorum(cohort.enrolled),
         end - cohort.history[0].entered,
-        (("report", nbytes),) if is_reporting else tuple(_sent_bytes(cohort, nbytes)),
+        (("report", nbytes),) if is_reporting else tuple(_sent_bytes(cohort, of.plan, nbytes)),
     )
 
 
@@ -206,7 +244,7 @@ def _in_sum(cohort: CohortView, phases: tuple[PhaseProgress, ...]) -> int | None
     if cohort.phase is Phase.SUMMED and cohort.survivors:
         return len(cohort.survivors)
     for progress in phases:
-        if progress.phase in (Phase.MASKING, Phase.REPORTING) and progress.state == "done":
+        if progress.phase in _INPUT_PHASES and progress.state == "done":
             return progress.received
     return None
 
@@ -214,13 +252,18 @@ def _in_sum(cohort: CohortView, phases: tuple[PhaseProgress, ...]) -> int | None
 def _dropouts(phases: tuple[PhaseProgress, ...]) -> Iterator[PhaseDropouts]:
     for progress in phases:
         phase, count = progress.phase, progress.expected - progress.received
+        if progress.action == _OPERATORS_CHECKED:  # no device drops out there
+            continue
         if progress.state in ("done", "failed") and phase in _DROPOUT_OF_PHASE and count > 0:
             is_in_sum = phase in _PHASES_AFTER_MASKING
             yield PhaseDropouts(phase, count, _DROPOUT_OF_PHASE[phase], is_in_sum)
 
 
-def _sent_bytes(cohort: CohortView, nbytes: int) -> Iterator[tuple[str, int]]:
+def _sent_bytes(cohort: CohortView, plan: AnyPlan, nbytes: int) -> Iterator[tuple[str, int]]:
     """Yield the largest size of each message of a device, as far as its holders are known."""
+    if plan.terms.is_one_shot:
+        yield "shares of the table for all operators", message_bytes(plan)
+        return
     yield "keys and signature", 3 * KEY_BYTES + SIGNATURE_BYTES
     if cohort.holders:
         yield "shares of the mask key and of a seed", KeyShares.nbytes(cohort.holders)

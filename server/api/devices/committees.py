@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as InPath
 
-from protocol.api.messages import CommitteeRoundPage, CommitteeView
+from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView
 from protocol.api.one_shot import SUM_NUMBER, committee_terms
 from protocol.api.phases import ONE_SHOT_PHASES, MemberMessageKind, Phase
 from protocol.public_model import Hex32
@@ -35,10 +35,11 @@ from server.api.common import (
     OCTET_STREAM_RESPONSE,
     RoundNumber,
     StudyId,
+    WaitSeconds,
     problem_responses,
 )
 from server.api.dependencies import as_malformed, require
-from server.db.channels import cohort_channel
+from server.db.channels import COMMITTEES_CHANNEL, cohort_channel
 from server.db.repositories.committees import MemberUpload, OneShotStatus
 from server.errors import cohort_failed, malformed, not_found, out_of_phase
 from server.http.request_bodies import OCTET_STREAM, read_body
@@ -63,9 +64,16 @@ _GET_BYTES: dict[str, Any] = {
 
 
 @router.get("/members/{identity}/rounds", responses=problem_responses(422))
-async def pending(identity: Member, service: ServiceDep) -> CommitteeRoundPage:
+async def pending(
+    identity: Member, service: ServiceDep, wait: WaitSeconds = 0
+) -> CommitteeRoundPage:
     """List the rounds that wait for a message of a member."""
-    return CommitteeRoundPage(rounds=await service.store.committees.pending(identity))
+
+    async def rounds() -> tuple[CommitteeRound, ...] | None:
+        return await service.store.committees.pending(identity) or None
+
+    listed = await service.notifier.wait_for(COMMITTEES_CHANNEL, rounds, wait)
+    return CommitteeRoundPage(rounds=listed or ())
 
 
 @router.get(f"{_ROUND}/committee", responses=problem_responses(404, 409, 422))

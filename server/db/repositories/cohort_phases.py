@@ -11,10 +11,15 @@ from sqlalchemy.orm import Session
 
 from protocol.api.events import EventKind, FailureCause
 from protocol.api.messages import StudyView
-from protocol.api.phases import Phase
+from protocol.api.phases import MemberMessageKind, Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import Plan
-from server.db.channels import cohort_channel, notify_on_commit, study_channel
+from server.db.channels import (
+    COMMITTEES_CHANNEL,
+    cohort_channel,
+    notify_on_commit,
+    study_channel,
+)
 from server.db.repositories.events import record_event
 from server.db.schema import CohortRow, MemberMessageRow, OneShotMessageRow, RoundRow
 
@@ -54,6 +59,8 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
     }
     count = study.terms.cohorts if is_sum and not study.terms.is_seated else 1
     session.execute(insert(CohortRow), [cohort | {"number": number} for number in range(count)])
+    if phase is Phase.CONVENING:
+        notify_on_commit(session, COMMITTEES_CHANNEL)
     facts = {"round": plan.round, "sampling_threshold": plan.t}
     record_event(session, study.id, EventKind.ROUND_OPENED, now, **facts)
 
@@ -83,8 +90,10 @@ def enter_phase(
     row.phase, row.received, row.last_received = phase, 0, now
     if duration is not None:
         row.deadline = now + duration
-    if phase.is_over and is_one_shot(row):
-        _delete_one_shot_bodies(session, row.id)
+    if is_one_shot(row):
+        notify_on_commit(session, COMMITTEES_CHANNEL)
+        if phase.is_over:
+            _delete_one_shot_bodies(session, row.id)
     notify_on_commit(session, cohort_channel(row.id), study_channel(row.study))
     record_event(
         session,
@@ -110,8 +119,11 @@ def is_one_shot(row: CohortRow | Row[Any]) -> bool:
 
 def _delete_one_shot_bodies(session: Session, cohort: int) -> None:
     """Delete what only a sum that is over needed: shares, and the sums that open its total."""
-    for table in (OneShotMessageRow, MemberMessageRow):
-        erase = update(table).where(table.cohort == cohort).values(body=None)
+    of_sums = (MemberMessageRow.cohort == cohort, MemberMessageRow.kind == MemberMessageKind.SUM)
+    for erase in (
+        update(OneShotMessageRow).where(OneShotMessageRow.cohort == cohort).values(body=None),
+        update(MemberMessageRow).where(*of_sums).values(body=None),
+    ):
         session.execute(erase.execution_options(synchronize_session=False))
 
 

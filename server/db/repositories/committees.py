@@ -17,7 +17,6 @@ from protocol.api.one_shot import SUM_NUMBER, committee_terms
 from protocol.api.phases import MEMBER_MESSAGE_KIND, MemberMessageKind, Phase
 from protocol.mechanisms.registry import AnyPlan, parse_plan
 from secagg.oneshot.committee import Committee, MemberEntry
-from server.db.channels import cohort_channel, notify_on_commit, study_channel
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.cohort_phases import is_one_shot
 from server.db.repositories.studies import find_study
@@ -145,7 +144,6 @@ class CommitteeRepository(Repository):
         )
         row.received += 1
         row.last_received = now
-        notify_on_commit(session, cohort_channel(row.id), study_channel(row.study))
 
 
 def committee_of(session: Session, row: CohortRow, plan: AnyPlan) -> Committee | None:

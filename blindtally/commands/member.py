@@ -1,0 +1,101 @@
+"""`blindtally member`: an operator that opens one-shot sums together with other operators.
+
+It polls the service, so it may run behind a firewall. Next to its key is its journal, without which
+it must not serve again: a member that forgot which set of messages it signed could sign another.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from blindtally.console.errors import exit_with_error
+from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
+
+if TYPE_CHECKING:
+    from protocol.api.messages import CommitteeRound
+
+JOURNAL_SUFFIX = ".journal"
+
+
+def member(
+    path: Annotated[Path, Argument(help="Key file of the member.")],
+    new: Annotated[
+        bool, Option("--new", help="Make the key file, print the public key, and end.")
+    ] = False,
+    show: Annotated[bool, Option("--show", help="Print the public key of the file, and end.")] = (
+        False
+    ),
+    url: UrlOption = DEFAULT_URL,
+    key: ApiKeyOption = None,
+    min_devices: Annotated[
+        int, Option(min=1, help="Smallest number of devices in a sum that the member opens.")
+    ] = 50,
+    registrar: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY",
+            help="Public key of a registrar whose studies the member serves; may be repeated.",
+            show_default="any",
+        ),
+    ] = None,
+    unverified: Annotated[
+        bool,
+        Option("--unverified", help="Serve studies without a registrar too. For trials."),
+    ] = False,
+    status_host: Annotated[
+        str, Option(help="Address of the status page, with /healthz and /metrics.")
+    ] = "127.0.0.1",
+    status_port: Annotated[
+        int | None,
+        Option(min=1, max=65535, help="Port of the status page.", show_default="none"),
+    ] = None,
+) -> None:
+    """Serve as a member of committees that open one-shot sums, until Ctrl-C.
+
+    A study names its members by their public keys, and devices pin them in their policy. Members
+    belong to different organisations: those that collude with the server see more than sums. An API
+    key needs the scope `committee`. A journal of all steps is next to the key file: keep both.
+
+    Example:
+      blindtally member operator.key --new
+      blindtally member operator.key --url https://counts.example.org --status-port 9100
+    """
+    from blindtally.console.service_connection import service_error_exit
+    from blindtally.fleet_run.registrar_key_files import (
+        KeyFileError,
+        create_key_file,
+        load_key_file,
+    )
+    from blindtally.member_process import run_member
+    from client.committee_member import CommitteeMember, MemberPolicy
+    from client.errors import ServiceError
+    from client.member_journal import MemberJournal, MemberJournalError
+
+    try:
+        identity = create_key_file(path, "member") if new else load_key_file(path, "member")
+        if new or show:
+            typer.echo(identity.public.hex())
+            return
+        registrars = frozenset(map(bytes.fromhex, registrar or ()))
+        policy = MemberPolicy(min_devices, registrars, unverified)
+        journal = MemberJournal(path.with_name(path.name + JOURNAL_SUFFIX))
+        served = CommitteeMember(identity, journal, policy)
+        typer.echo(f"member {identity.public.hex()} serves committees at {url}")
+        asyncio.run(run_member(served, url, key, _report, status_host, status_port))
+    except ServiceError as error:
+        raise service_error_exit(error) from None
+    except (KeyFileError, MemberJournalError) as error:
+        raise exit_with_error(error, code=1) from None
+    except ValueError as error:
+        raise exit_with_error(f"--registrar takes public keys in hexadecimal: {error}") from None
+
+
+def _report(pending: "CommitteeRound", refusal: str) -> None:
+    where = f"round {pending.round} of study {pending.study}"
+    if refusal:
+        typer.echo(f"{where} is not served: {refusal}", err=True)
+    else:
+        typer.echo(f"{where}: {pending.phase} done")

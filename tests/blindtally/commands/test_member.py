@@ -1,0 +1,87 @@
+"""`blindtally member` serves with its own key and journal, and shows its health."""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from blindtally.member_process import HEALTHY_SECONDS, MemberStatus
+from client.committee_member import CommitteeMember, MemberReporter
+from client.member_journal import MemberJournal
+from protocol.api.messages import CommitteeRound
+from protocol.api.phases import Phase
+from secagg.keys import Identity
+
+RUN = CliRunner()
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PENDING = CommitteeRound(study="abc", round=2, phase=Phase.AGREEING, deadline=NOW)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "operator.key"
+    assert RUN.invoke(app, ["member", str(path), "--new"]).exit_code == 0
+    return path
+
+
+def test_each_step_is_reported_and_the_journal_is_next_to_the_key(
+    key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public = RUN.invoke(app, ["member", str(key), "--show"]).stdout.strip()
+
+    async def serve(self: CommitteeMember, _at: Any, api_key: str, report: MemberReporter) -> None:
+        assert (api_key, self.identity.public.hex()) == ("btk_1", public)
+        assert (self.policy.min_devices, self.policy.serve_unverified) == (70, False)
+        assert self.policy.registrars == {bytes.fromhex(public)}
+        report(PENDING, "")
+        report(PENDING, "no registrar vouches for its devices")
+
+    monkeypatch.setattr(CommitteeMember, "serve", serve)
+    options = ["--key", "btk_1", "--min-devices", "70", "--registrar", public]
+    result = RUN.invoke(app, ["member", str(key), *options])
+    assert result.exit_code == 0, result.output
+    assert "round 2 of study abc: agreeing done" in result.stdout
+    assert "round 2 of study abc is not served: no registrar" in result.stderr
+    assert key.with_name("operator.key.journal").exists()
+
+
+def test_wrong_files_and_keys_are_named(key: Path, tmp_path: Path) -> None:
+    again = RUN.invoke(app, ["member", str(key), "--new"])
+    assert (again.exit_code, "is not overwritten" in again.stderr) == (1, True)
+    registrar = tmp_path / "registrar.key"
+    RUN.invoke(app, ["registrar", str(registrar)])
+    other = RUN.invoke(app, ["member", str(registrar)])
+    assert (other.exit_code, "holds no member's key" in other.stderr) == (1, True)
+    wrong = RUN.invoke(app, ["member", str(key), "--registrar", "xyz"])
+    assert (wrong.exit_code, "public keys in hexadecimal" in wrong.stderr) == (2, True)
+    key.with_name("operator.key.journal").write_text("not a journal, but a much longer text")
+    broken = RUN.invoke(app, ["member", str(key)])
+    assert (broken.exit_code, "operator.key.journal" in broken.stderr) == (1, True)
+
+
+def test_health_follows_the_last_contact_with_the_service() -> None:
+    seconds = [1000.0]
+    member = CommitteeMember(Identity.of(bytes(32)), MemberJournal(), clock=lambda: seconds[0])
+    status = MemberStatus(member)
+
+    async def get(path: str) -> httpx.Response:
+        transport = httpx.ASGITransport(status.app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://member") as http:
+            return await http.get(path)
+
+    assert asyncio.run(get("/healthz")).status_code == 503
+    member.last_contact = seconds[0]
+    assert asyncio.run(get("/healthz")).text == "ok\n"
+    seconds[0] += HEALTHY_SECONDS
+    assert asyncio.run(get("/healthz")).status_code == 503
+    status.count(PENDING, "")
+    status.count(PENDING, "refused")
+    metrics = asyncio.run(get("/metrics")).text
+    assert 'blindtally_member_steps_total{phase="agreeing"} 1.0' in metrics
+    assert "blindtally_member_refusals_total 1.0" in metrics
+    assert "blindtally_member_last_contact_timestamp_seconds 1000.0" in metrics
