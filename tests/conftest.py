@@ -195,6 +195,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_commands_in_the_documents_work[blindtally simulate prefix-extension",
     ),
     "tests/test_kill9.py": ALL_TESTS,
+    "tests/test_kill9_one_shot.py": ALL_TESTS,
     "tests/test_notebook.py": ("test_the_notebook_runs_and_shows_what_is_kept_in_it",),
     "tests/blindtally/commands/test_fleet.py": (
         "test_a_fleet_makes_a_registrar_and_uses_it_again",

@@ -33,7 +33,15 @@ CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 SERVICE_URL = "http://127.0.0.1:8000"
 RUN = CliRunner()
 SERVICE_COMMANDS = (
-    *("serve", "studies", "fleet", "demo", "privacy", "query", "changes", "seat", "member"),
+    "serve",
+    "studies",
+    "fleet",
+    "demo",
+    "privacy",
+    "query",
+    "changes",
+    "seat",
+    "member",
 )
 # The figures are drawn in tests/paper.
 LONG_COMMANDS = (
