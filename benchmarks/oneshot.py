@@ -1,6 +1,7 @@
 """One-shot sums for the committees of the design, compared with one pairwise sum of the same run.
 
     python -m benchmarks.oneshot [--devices N] [--cohort N] [--json PATH]
+    python -m benchmarks.oneshot --service 10000 [--workers N]  # one sum over HTTP
 
 Each row has the figure of one-shot sums as its value, and that of a pairwise sum over the same
 vector as its reference: for a device, all bytes that it sends and all of its CPU time in a cohort
@@ -24,6 +25,7 @@ from random import Random, SystemRandom
 import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, fastest_cpu_seconds, report
+from benchmarks.one_shot_service import service_rows
 from benchmarks.secure_sums.server_work import Stopwatch
 from secagg.aggregator import route_shares
 from secagg.keys import SIGNATURE_BYTES, Identity
@@ -211,7 +213,12 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--devices", type=int, default=30, help="Devices of a one-shot sum.")
     parser.add_argument("--cohort", type=int, default=100, help="Devices of a pairwise sum.")
+    parser.add_argument("--service", type=int, help="Run one sum of this many devices over HTTP.")
+    parser.add_argument("--workers", type=int, default=2, help="Processes of devices, for HTTP.")
     options = parser.parse_args()
+    if options.service:
+        report(service_rows(options.service, options.workers), "pairwise", options.json)
+        return
     rng, rows = SystemRandom(), list[BenchmarkRow]()
     gc.disable()
     PairwiseDevice.measure(30, TRACKED, rng)  # imports, tables, caches

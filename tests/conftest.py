@@ -384,6 +384,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/test_populations.py": ALL_TESTS,
     "tests/server/test_replicas.py": ALL_TESTS,
     "tests/server/test_reports.py": ALL_TESTS,
+    "tests/server/pages/test_one_shot.py": ALL_TESTS,
     "tests/server/test_one_shot.py": ALL_TESTS,
     "tests/server/test_one_shot_attacks.py": ALL_TESTS,
     "tests/server/test_seating.py": ALL_TESTS,

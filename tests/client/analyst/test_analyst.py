@@ -29,6 +29,7 @@ from tools import unasync
 
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
 REGISTRAR = Identity.of(bytes(range(32))).public.hex()
+MEMBERS = [Identity.of(bytes([n]) * 32).public.hex() for n in range(1, 8)]
 TERMS = Terms(cohort_size=10, minimum=8, corrupt=0.1, dropout=0.3)
 Kind: TypeAlias = type[Analyst] | type[AsyncAnalyst]
 
@@ -186,6 +187,15 @@ async def test_a_study_with_a_goal_states_the_reason_of_its_end(kind: Kind) -> N
             {"devices": 20, "registrar": REGISTRAR},
             {"cohort_size": 20, "minimum": 10, "registrar": REGISTRAR},
         ),
+        (
+            {"devices": 3000, "committee": MEMBERS},
+            {
+                "cohort_size": 3000,
+                "minimum": 1500,
+                "sum": "one-shot",
+                "committee": {"members": MEMBERS},
+            },
+        ),
     ],
 )
 def test_a_number_of_devices_gives_the_terms(asked: dict[str, Any], terms: dict[str, Any]) -> None:
@@ -201,6 +211,8 @@ def test_a_number_of_devices_gives_the_terms(asked: dict[str, Any], terms: dict[
         ({"terms": TERMS, "devices": 10}, "leave out"),
         ({"terms": TERMS, "cohorts": 2}, "leave out"),
         ({"terms": TERMS, "registrar": REGISTRAR}, "leave out"),
+        ({"terms": TERMS, "committee": MEMBERS}, "leave out"),
+        ({"devices": 3000, "committee": MEMBERS, "cohorts": 2}, "has one cohort"),
         ({"devices": 0}, "cohort_size"),
         ({"devices": 10, "cohorts": 0}, "cohorts"),
     ],

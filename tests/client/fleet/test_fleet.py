@@ -4,6 +4,7 @@ import sqlite3
 from collections import Counter
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
+from dataclasses import replace
 from unittest.mock import AsyncMock, call
 
 import httpx
@@ -162,6 +163,26 @@ async def test_a_fleet_with_the_key_of_its_registrar_seats_its_rounds(
         for cohort in each.view.cohorts:
             assert len(each.results_in_sum(cohort)) == cohort.enrolled
     assert len(played) == 2
+
+
+async def test_a_fleet_with_the_keys_of_operators_opens_its_one_shot_sums(
+    connect: ClientFactory,
+) -> None:
+    operators = tuple(Identity.of(bytes([n]) * 32) for n in range(1, 8))
+    members = [operator.public.hex() for operator in operators]
+    terms = {"sum": "one-shot", "committee": {"members": members}, "cohort_size": 8, "minimum": 5}
+    study = await create(connect, **terms)
+    policy = replace(POLICY, committee=frozenset(operator.public for operator in operators))
+    played = await play(connect, study, config(policy=policy, operators=operators))
+    assert len(played) == 2
+    for each in played:  # two of ten drop out, and send nothing
+        assert (each.view.state, each.view.participants) == ("decoded", 8)
+        assert len(each.results_in_sum(each.view.cohorts[0])) == 8
+        assert each.dropouts_by_phase() == {Phase.COLLECTING: 2}
+        assert {result.state for result in each.results} == {
+            EndState.FINISHED,
+            EndState.DROPPED_OUT,
+        }
 
 
 @pytest.mark.parametrize("devices", [10, 1000])

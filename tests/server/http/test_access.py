@@ -20,8 +20,8 @@ from protocol.api.credentials import (
 from protocol.api.messages import RoundView
 from secagg.keys import Identity
 from server.db.repositories.credentials_and_audit import AccessRepository
-from server.http.auth import COOKIE_NAME
 from server.errors import ProblemError
+from server.http.auth import COOKIE_NAME
 from server.pages import changes, operations, rounds, studies
 from server.pages.forms import preview
 from server.pages.forms import routes as form_routes

@@ -1,0 +1,54 @@
+"""Pages of a study of one-shot sums: its phases, and who must collude to see more."""
+
+from tests.server.harness import Served
+from tests.server.one_shot_party import Operators, convene, create, open_sum, send_all
+from tests.server.pages.browsing import page_of
+from tests.server.pages.test_rounds import received, stages
+
+LINE = ("convening", "collecting", "checking", "agreeing", "releasing")
+
+
+async def test_a_study_states_who_must_collude_to_see_more(served: Served) -> None:
+    study = await create(served)
+    page = " ".join((await page_of(served, f"/studies/{study}")).split())
+    assert "more than 1 of the 7 operators of the committee" in page
+    assert "5 of them could read every device" in page
+    assert "sum no set of fewer than 4 devices" in page
+    assert "sums of at least 4 devices could be read" in page
+    assert "At most 1 operators are absent, refuse or lie" in page
+    assert "each time that operators agree" in page
+    assert "masks its table" not in page
+    assert "devices drop out." not in page
+
+
+async def test_a_round_shows_its_phases_and_the_messages_of_each(served: Served) -> None:
+    operators = Operators.of()
+    study = await create(served)
+    page = await page_of(served, f"/studies/{study}/rounds/1")
+    assert stages(page) == [("now", LINE[0]), *(("ahead", phase) for phase in LINE[1:])]
+    assert received(page) == [("0", "7", "6")]
+    view = await convene(served, study, operators)
+    await send_all(served, view, range(5))
+    operators.away.add(0)
+    await open_sum(served, study, operators)
+    page = await page_of(served, f"/studies/{study}/rounds/1")
+    assert stages(page) == [("done", phase) for phase in LINE]
+    assert received(page) == [
+        ("7", "7", "6"),
+        ("5", "60", "4"),
+        ("6", "7", "6"),
+        ("6", "6", "6"),
+        ("6", "6", "6"),
+    ]
+    assert "operators signed the set of messages" in page
+    assert "shares of the table for all operators" in page
+    assert "checked no shares" not in page
+
+
+async def test_a_failed_round_shows_the_phase_that_it_failed_in(served: Served) -> None:
+    study = await create(served)
+    await served.pass_phase(study)
+    await served.until_closed(study)
+    page = await page_of(served, f"/studies/{study}/rounds/1")
+    assert stages(page) == [("failed", LINE[0]), *(("unreached", phase) for phase in LINE[1:])]
+    assert "0 of 7 members of the committee registered their keys in time, where 6" in page
