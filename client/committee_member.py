@@ -237,6 +237,7 @@ class _MemberStep:
         with refusing_malformed():
             committee = Committee.unpack(bytes.fromhex(view.committee or ""))
             session = OneShotRound.of(view.plan, self._digest, committee).session
+        session.check_authority()
         self.member.journal.bind(self._digest, committee.digest)
         return session
 

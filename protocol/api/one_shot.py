@@ -29,6 +29,8 @@ class OneShotRound:
     def of(cls, plan: AnyPlan, plan_digest: bytes, committee: Committee) -> "OneShotRound":
         """Return the facts of the round of `plan` with a `committee` that the server shows.
 
+        The signatures of its keys are checked by the steps that use them.
+
         Raises:
             UnsafeRequestError: if the committee is not one that the plan's terms allow.
             ValueError: if the plan is not of a one-shot sum, or its lanes do not fit.
@@ -44,7 +46,6 @@ class OneShotRound:
         session = OneShotSession(
             committee, ring.lifted, authority, plan.terms.minimum, plan.registry
         )
-        session.check_authority()
         return cls(ring, session)
 
 

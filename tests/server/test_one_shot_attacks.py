@@ -326,7 +326,7 @@ def with_committee(view: RoundView, change: Callable[[Committee], Committee]) ->
 
 
 async def test_a_device_refuses_a_committee_that_the_server_made(served: Served) -> None:
-    """Guards: `OneShotRound.of`."""
+    """Guards: `OneShotRound.of`, and the authority of `make_message`."""
     study = await create(served)
     view = await convene(served, study, Operators.of())
     plan, rng = view.plan.digest(), Random(2)
