@@ -3,8 +3,8 @@
 import sqlite3
 from collections import Counter
 from contextlib import AsyncExitStack, closing
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import AsyncMock, call
 
 import httpx

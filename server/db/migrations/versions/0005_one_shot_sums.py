@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004_one_shot_sums"
-down_revision = "0003_login_sessions"
+revision = "0005_one_shot_sums"
+down_revision = "0004_keys_of_one_study"
 
 _UTC = sa.DateTime(timezone=True)
 
