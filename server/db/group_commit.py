@@ -2,7 +2,8 @@
 
 A commit waits for the disk, so a transaction per write is slow, and costs the processor more than
 its statements. The first write starts a transaction at once; those that arrive meanwhile form the
-next group. No write waits for a timer, and each is acknowledged only after its commit.
+next group, together with those of requests that the event loop has received but not yet run. No
+write waits for a timer, and each is acknowledged only after its commit.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 T = TypeVar("T")
 R = TypeVar("R")
 _MAX_GROUP_WRITES: Final = 256
+_YIELDS: Final = 2  # steps of the event loop: one receives requests, the next one runs them
 _MAX_GROUP_BYTES: Final = 16 * 2**20  # of bodies, which the transaction holds in memory
 
 
@@ -49,6 +51,8 @@ class GroupCommit(Generic[T, R]):
 
     async def _run(self) -> None:
         while self._waiting:
+            for _ in range(_YIELDS):
+                await asyncio.sleep(0)
             size = self._next_group_size()
             group, self._waiting = self._waiting[:size], self._waiting[size:]
             for (_, future), result in zip(group, await self._results(group), strict=True):

@@ -30,10 +30,22 @@ async def test_writes_that_arrive_during_a_commit_share_the_next_one() -> None:
     commits = Commits()
     store = GroupCommit(commits)
     first = asyncio.create_task(store(1))
-    await asyncio.sleep(0)  # its commit has begun
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert commits.groups == [[1]]  # its commit has begun
     assert await asyncio.gather(*(store(n) for n in (2, 3, 4))) == [-2, -3, -4]
     assert await first == -1
     assert commits.groups == [[1], [2, 3, 4]]
+
+
+async def test_a_request_that_has_arrived_before_a_commit_shares_it() -> None:
+    commits = Commits()
+    store = GroupCommit(commits)
+    first = asyncio.create_task(store(1))
+    await asyncio.sleep(0)  # its commit is next
+    assert await store(2) == -2
+    assert await first == -1
+    assert commits.groups == [[1, 2]]
 
 
 async def test_a_refusal_reaches_its_caller_only() -> None:
