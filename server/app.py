@@ -50,7 +50,7 @@ _DESCRIPTION = (
     "Finds which items are common among many devices, and how common, without revealing what one "
     "device holds. Every error is problem+json (RFC 9457); programs act on its `type`."
 )
-_DEVICES = (uploads, documents, joining)
+_DEVICES = (uploads, documents, joining, one_shot_messages)
 
 
 def create_app(
@@ -101,7 +101,6 @@ def create_app(
         segments,
         populations,
         reports,
-        one_shot_messages,
         seatings,
         committees,
         enrolments,

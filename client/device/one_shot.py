@@ -44,10 +44,10 @@ class OneShotParticipation(VectorParticipation):
         await self._record(
             SUM_NUMBER, MessageKind.MASKED_INPUT, body, self._max_per_study, max_per_round=1
         )
-        path = f"/studies/{quote(study, safe='')}/rounds/{self.view.number}/messages"
+        path = f"/studies/{quote(study, safe='')}/rounds/{self.view.number}/devices"
         await self.transport.send(
             "PUT",
-            f"{path}/{message.identity.hex()}",
+            f"{path}/{message.identity.hex()}/message",
             content=body,
             ticket=self.device.credential or None,
         )

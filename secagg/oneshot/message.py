@@ -194,12 +194,17 @@ class DeviceMessage:
         layout = Layout.of(session)
         if len(body) != layout.message_bytes:
             raise ValueError(f"a message has {layout.message_bytes} bytes, got {len(body)}")
-        message = cls(*layout.split(body, layout.message_sizes))
+        message = cls.of_checked(body, layout)
         check_identity(message.identity)
         check_public_key(message.key)
         if not session.sharing.are_packed_proofs(message.proof):
             raise ValueError("a degree proof has an element outside its lane")
         return message
+
+    @classmethod
+    def of_checked(cls, body: bytes, layout: Layout) -> "DeviceMessage":
+        """Return the message in `body`, which `unpack` accepted before."""
+        return cls(*layout.split(body, layout.message_sizes))
 
     def encrypted_shares(self, session: OneShotSession) -> list[bytes]:
         """Return the encrypted shares of members 1 to m."""

@@ -166,6 +166,10 @@ async def test_no_member_releases_a_sum_before_the_others_have_signed(served: Se
     assert wire.sent == {}
 
 
+async def put_message(served: Served, path: str, identity: str, body: bytes) -> httpx.Response:
+    return await served.client.put(f"{path}/{identity}/message", content=body, headers=OCTETS)
+
+
 async def test_a_message_counts_in_its_round_and_under_its_identity_only(served: Served) -> None:
     """Guards: the label of messages, and the path's identity."""
     operators = Operators.of()
@@ -173,15 +177,15 @@ async def test_a_message_counts_in_its_round_and_under_its_identity_only(served:
     first = await convene(served, study, operators)
     await send_all(served, first, range(6))
     body = (await served.store.one_shot_messages.page(1, "", 1))[0][1] or b""
-    path = f"/v1/studies/{study}/rounds/1/messages"
+    path = f"/v1/studies/{study}/rounds/1/devices"
     copied = OPERATORS[0].public + body[32:]
     for identity, content in ((PINNED[0], body), (PINNED[0], copied)):
-        answer = await served.client.put(f"{path}/{identity}", content=content, headers=OCTETS)
+        answer = await put_message(served, path, identity, content)
         refused(answer, 422, "malformed")
     assert (await served.show_round(study)).cohorts[0].enrolled == 6
     await open_sum(served, study, operators)
     await convene(served, study, operators, 2)
-    path = f"/v1/studies/{study}/rounds/2/messages/{body[:32].hex()}"
+    path = f"/v1/studies/{study}/rounds/2/devices/{body[:32].hex()}/message"
     refused(await served.client.put(path, content=body, headers=OCTETS), 422, "malformed")
     assert (await served.show_round(study, 2)).cohorts[0].enrolled == 0
 
@@ -191,16 +195,16 @@ async def test_a_device_counts_once_in_a_study(served: Served) -> None:
     study = await create(served, rounds=2)
     view = await convene(served, study, operators)
     await send_all(served, view, range(6))
-    path = f"/v1/studies/{study}/rounds/1/messages"
+    path = f"/v1/studies/{study}/rounds/1/devices"
     ((identity, body),) = await served.store.one_shot_messages.page(1, "", 1)
-    again = await served.client.put(f"{path}/{identity}", content=body or b"", headers=OCTETS)
+    again = await put_message(served, path, identity, body or b"")
     assert again.status_code == 204
     assert (await served.show_round(study)).cohorts[0].enrolled == 6
     with pytest.raises(ServiceError, match="another message before") as other:
         await send(served, view, one_shot_device(3))  # a device that lost its journal
     assert other.value.problem.status == 409
     await open_sum(served, study, operators)
-    answer = await served.client.put(f"{path}/{identity}", content=body or b"", headers=OCTETS)
+    answer = await put_message(served, path, identity, body or b"")
     assert answer.status_code == 204  # what was accepted stays accepted
     second = await convene(served, study, operators, 2)
     with pytest.raises(ServiceError, match="counted in round 1"):
@@ -214,8 +218,8 @@ async def test_a_device_counts_once_in_a_study(served: Served) -> None:
 async def test_malformed_messages_get_a_clear_refusal_and_change_nothing(served: Served) -> None:
     operators = Operators.of()
     study = await create(served)
-    path = f"/v1/studies/{study}/rounds/1/messages"
-    early = await served.client.put(f"{path}/{PINNED[0]}", content=b"x", headers=OCTETS)
+    path = f"/v1/studies/{study}/rounds/1/devices"
+    early = await put_message(served, path, PINNED[0], b"x")
     refused(early, 409, "wrong-phase")
     view = await convene(served, study, operators)
     await send_all(served, view, range(1))
@@ -223,19 +227,23 @@ async def test_malformed_messages_get_a_clear_refusal_and_change_nothing(served:
     body = stored or b""
     rng = Random(1)
     for content in (b"", body[:-1], body + b"\0", rng.randbytes(len(body))):
-        answer = await served.client.put(f"{path}/{identity}", content=content, headers=OCTETS)
+        answer = await put_message(served, path, identity, content)
         refused(answer, 422, "malformed")
     for place in (0, 40, len(body) // 2, len(body) - 1):
         changed = bytearray(body)
         changed[place] ^= 1
         name = bytes(changed[:32]).hex()
-        answer = await served.client.put(f"{path}/{name}", content=bytes(changed), headers=OCTETS)
+        answer = await put_message(served, path, name, bytes(changed))
         refused(answer, 422, "malformed")
-    huge = await served.client.put(f"{path}/{identity}", content=bytes(2**27), headers=OCTETS)
+    huge = await put_message(served, path, identity, bytes(2**27))
     refused(huge, 413, "too-large")
-    refused(await served.client.put(f"{path}/{identity}", json={}), 415, "wrong-media-type")
-    refused(await served.client.put(f"{path}/xyz", content=body, headers=OCTETS), 422, "malformed")
-    unknown = f"/v1/studies/{study}/rounds/9/messages/{identity}"
+    refused(await served.client.put(f"{path}/{identity}/message", json={}), 415, "wrong-media-type")
+    refused(
+        await put_message(served, path, "xyz", body),
+        422,
+        "malformed",
+    )
+    unknown = f"/v1/studies/{study}/rounds/9/devices/{identity}/message"
     refused(await served.client.put(unknown, content=body, headers=OCTETS), 404, "not-found")
     assert (await served.show_round(study)).cohorts[0].enrolled == 1
     assert await served.store.one_shot_messages.page(1, "", 9) == [(identity, body)]
@@ -255,7 +263,7 @@ async def test_messages_of_members_are_checked_before_they_count(served: Served)
     foreign = volunteer(stranger, rng).register(plan, 0).pack()
     elsewhere = volunteer(OPERATORS[0], rng).register(bytes(32), 0).pack()
     refused(await put(served, study, stranger.public.hex(), "key", foreign), 404, "not-found")
-    for body in (foreign, elsewhere, entry[:-1], entry[:-1] + b"\0"):
+    for body in (foreign, elsewhere, entry[:-1], entry[:-1] + bytes([entry[-1] ^ 1])):
         refused(await put(served, study, PINNED[0], "key", body), 422, "malformed")
     assert (await put(served, study, PINNED[0], "key", entry)).status_code == 204
     assert (await put(served, study, PINNED[0], "key", entry)).status_code == 204

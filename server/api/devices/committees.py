@@ -133,8 +133,9 @@ async def columns(
 
 
 def _columns_of(served: ServedSum, member: int, bodies: list[bytes]) -> bytes:
-    session = served.session
-    return b"".join(DeviceMessage.unpack(body, session).column(session, member) for body in bodies)
+    session, layout = served.session, Layout.of(served.session)
+    messages = (DeviceMessage.of_checked(body, layout) for body in bodies)
+    return b"".join(message.column(session, member) for message in messages)
 
 
 @router.put(f"{_ROUND}/members/{{identity}}/complaints", **_PUT)

@@ -1,27 +1,67 @@
 """Upload of the one message of a device to a one-shot sum, which may be repeated."""
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import TypeAdapter
 
+from protocol.public_model import Hex32
 from secagg.oneshot.message import DeviceMessage, FaultyMessageError, Layout, check_message
-from server.api.common import OCTET_STREAM_BODY, RoundNumber, StudyId, problem_responses
-from server.api.dependencies import Caller, as_malformed, require, require_own_identity
+from server.api.common import (
+    OCTET_STREAM_BODY,
+    RoundNumber,
+    StudyId,
+    problem_responses,
+    read_study,
+)
+from server.api.dependencies import (
+    Caller,
+    as_malformed,
+    check_permission,
+    require_own_identity,
+)
+from server.api.devices.device_route import ThinRoute, validated
 from server.db.channels import cohort_channel
 from server.db.repositories.devices.one_shot_messages import OneShotUpload
 from server.errors import malformed
 from server.http.request_bodies import read_body
-from server.principals import Permission
-from server.service import ServiceDep
+from server.principals import Permission, Principal
+from server.service import Service, ServiceDep
 
-router = APIRouter(prefix="/v1/studies/{study}/rounds/{number}/messages", tags=["devices"])
-IdentityPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The device's identity.")]
+_ROUND_NUMBER = TypeAdapter[int](RoundNumber)
+_IDENTITY = TypeAdapter[str](Hex32)
+IdentityPath = Annotated[Hex32, Path(description="The device's identity.")]
+
+
+class _MessageRoute(ThinRoute):
+    """Route of a device that sends its message; the body is read after all other checks."""
+
+    async def arguments(self, request: Request, service: Service) -> dict[str, Any]:
+        caller, parameters = cast("Principal", request.state.principal), request.path_params
+        study = await read_study(parameters["study"])
+        number = validated(_ROUND_NUMBER, parameters["number"], "path", "number")
+        identity = validated(_IDENTITY, parameters["identity"], "path", "identity")
+        await check_permission(caller, request, service, Permission.TAKE_PART)
+        return {
+            "study": study,
+            "number": number,
+            "identity": identity,
+            "request": request,
+            "service": service,
+            "caller": caller,
+        }
+
+
+router = APIRouter(
+    prefix="/v1/studies/{study}/rounds/{number}/devices",
+    tags=["devices"],
+    route_class=_MessageRoute,
+)
 
 
 @router.put(
-    "/{identity}",
+    "/{identity}/message",
     status_code=204,
-    dependencies=[require(Permission.TAKE_PART)],
     responses=problem_responses(400, 404, 409, 410, 413, 415, 422),
     openapi_extra=OCTET_STREAM_BODY,
 )
@@ -32,7 +72,7 @@ async def put_message(
     request: Request,
     service: ServiceDep,
     caller: Caller,
-) -> None:
+) -> Response:
     """Send the device's message, whose encrypted shares only the members can read."""
     require_own_identity(caller, identity)
     served = await service.cohort_cache.one_shot_sum((study, number))
@@ -59,3 +99,4 @@ async def put_message(
     )
     await service.store.one_shot_messages.accept(upload)
     service.orchestrator.check(cohort_channel(served.cohort))
+    return Response(status_code=204)
