@@ -430,12 +430,30 @@ async def test_a_stopped_study_opens_no_sum(served: Served) -> None:
 
 async def test_reports_have_no_one_shot_sum(served: Served) -> None:
     question = {
-        "mechanism": "k-randomized-response",
-        "threshold": 5,
-        "contribution": 1,
-        "domain": {"kind": "alphabet", "characters": "ab", "length": 1},
-        "epsilon": 1,
+        "mechanism": "krr",
+        "threshold": 10,
+        "domain": {"kind": "listed", "items": ["yes", "no"]},
+        "epsilon": 1.0,
     }
     request = {"name": "n", "question": question, "terms": TERMS, "rounds": 1}
     answer = await served.client.post("/v1/studies", json=request)
-    assert answer.status_code == 422
+    assert "reports are private by themselves" in refused(answer, 422, "malformed")
+    assert answer.json()["errors"][0]["location"] == "body.terms.sum"
+
+
+async def test_rounds_of_other_sums_have_no_committee(served: Served) -> None:
+    study = await served.create()
+    base = f"/v1/studies/{study}/rounds/1"
+    member = f"{base}/members/{PINNED[0]}"
+    for path in (f"{base}/committee", f"{base}/message-set", f"{base}/set-signatures"):
+        refused(await served.client.get(path), 409, "wrong-state")
+        refused(await served.client.get(path.replace("/1/", "/2/")), 404, "not-found")
+    refused(await served.client.get(f"{member}/columns"), 409, "wrong-state")
+    for path in (
+        f"{base}/devices/{PINNED[0]}/message",
+        *(f"{member}/{kind}" for kind in MemberMessageKind),
+    ):
+        answer = await served.client.put(path, content=bytes(64), headers=OCTETS)
+        refused(answer, 409, "wrong-state")
+    listed = await served.client.get(f"/v1/members/{PINNED[0]}/rounds")
+    assert listed.json() == {"rounds": []}
