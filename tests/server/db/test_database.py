@@ -209,7 +209,7 @@ def test_an_outage_is_logged_at_its_start_and_at_its_end() -> None:
 
 
 async def test_a_database_logs_its_outage_once(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=0.01)
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=0.1)
     await database.write(run("CREATE TABLE t (x INTEGER)"))
     other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
