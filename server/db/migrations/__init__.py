@@ -59,7 +59,7 @@ def upgrade_to(session: Session, target: str = "head") -> None:
         raise UnknownSchemaError(
             f"the database has schema {current}, which this program does not know (it has "
             f"{head_revision()}): install the version of blindtally that made it, or use another "
-            "database; databases made before 0.1.0 cannot be upgraded"
+            "database; databases made before 0.2.0 cannot be upgraded"
         )
     if current == head_revision():
         return
