@@ -88,9 +88,10 @@ class ServerProcess:
             )
         deadline = time.monotonic() + START_SECONDS
         try:
-            while not self._is_ready():
-                self.check(deadline)
-                time.sleep(_POLL_SECONDS)
+            with httpx.Client(timeout=2.0) as client:  # once: it loads all certificates
+                while not self._is_ready(client):
+                    self.check(deadline)
+                    time.sleep(_POLL_SECONDS)
         except BaseException:
             self.stop()
             raise
@@ -151,9 +152,9 @@ class ServerProcess:
             self._process.wait()
             self._process = None
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self, client: httpx.Client) -> bool:
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=2.0).is_success
+            return client.get(f"{self.url}/readyz").is_success
         except httpx.TransportError:
             return False
 

@@ -134,7 +134,7 @@ def test_a_signal_that_would_leave_the_server_alone_stops_it(
     service = ServerProcess(tmp_path, is_open=True)
     before = signal.getsignal(signal.SIGTERM)
 
-    def is_ready() -> bool:  # asked once the server runs
+    def is_ready(_client: object) -> bool:  # asked once the server runs
         os.kill(os.getpid(), signal.SIGTERM)
         return False
 
