@@ -170,6 +170,14 @@ async def test_a_device_whose_exact_study_is_spent_does_not_even_join() -> None:
     assert service.received == {}
 
 
+async def test_a_device_whose_noise_of_earlier_rounds_is_too_small_does_not_even_join() -> None:
+    entry = JournalEntry.of(STUDY, 1, 0, MessageKind.MASKED_INPUT, b"vector")
+    service = Service(view_of(2, EVERY_ROUND_QUESTION))
+    with refused_for("max_epsilon"):
+        await play(service, device(journal=MemoryJournal([replace(entry, rho=5.0)])))
+    assert service.received == {}
+
+
 @pytest.mark.parametrize("registrar", [None, REGISTRAR])
 async def test_a_report_shows_the_enrolment_where_the_study_has_a_registrar(
     registrar: Identity | None,
