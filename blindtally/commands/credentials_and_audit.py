@@ -94,10 +94,13 @@ def list_keys(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOption
     Example:
       blindtally keys list
     """
+    keys = _with_access(database, lambda access: access.keys(), must_exist=True)
+    has_limited = any(key.study for key in keys)  # a column that is rarely needed
     rows = [
-        {"id": row.id, "name": row.name, "scopes": " ".join(row.scopes)}
-        | {"study": row.study or "all", **_format_times(row)}
-        for row in _with_access(database, lambda access: access.keys(), must_exist=True)
+        {"id": key.id, "name": key.name, "scopes": " ".join(key.scopes)}
+        | ({"study": key.study or "all"} if has_limited or json_path else {})
+        | _format_times(key)
+        for key in keys
     ]
     _show_list(rows, json_path)
 

@@ -61,7 +61,7 @@ def member(
 
     Example:
       blindtally member operator.key --new
-      blindtally member operator.key --url https://counts.example.org --status-port 9100
+      blindtally member operator.key --url https://example.org --status-port 9100
     """
     from blindtally.console.service_connection import service_error_exit
     from blindtally.fleet_run.registrar_key_files import (
