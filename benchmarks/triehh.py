@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import BenchmarkRow, argument_parser, report
 from protocol.domains.strings import Alphabet
 from protocol.estimates import Estimate
+from protocol.mechanisms.central.release_design import max_noise_variance
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.trie_votes import encode_votes
 from protocol.mechanisms.central.triehh import TrieHh
@@ -175,7 +176,7 @@ def _round_sum(
     total, release = encode_votes(plan, devices.rows, devices.held, chance), plan.release
     if not release.variance:
         return total
-    noise = release.max_variance(plan.terms.cohorts, plan.terms.dropout, plan.min_honest_share)
+    noise = max_noise_variance(release, plan.terms, plan.terms.cohorts)
     return plan.simulate_noise(total[0], noise, rng)
 
 

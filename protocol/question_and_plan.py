@@ -24,6 +24,7 @@ from protocol.public_model import Hex32, PublicModel, Rate, invalid
 from protocol.randomness import RandomWords, bernoulli
 from secagg.errors import InfeasibleError
 from secagg.keys import check_identity
+from secagg.oneshot.parameters import MAX_FORGED_SHARE
 from secagg.parameters import MAX_EXPONENT, Assumptions, Mode, choose_parameters
 from secagg.seating import MAX_DRAWS, SeatedRound, promised_colluders
 from secagg.session import Registry
@@ -50,7 +51,7 @@ class Terms(PublicModel):
 
     In a `pairwise` sum devices mask their vectors for one another. In a `one-shot` sum each device
     sends one message to a `committee`, which opens the sum of `minimum` messages or more. It has
-    one cohort, and `dropout` is not used.
+    one cohort, and `dropout` is not used. Noise hides each device in the smallest sum.
     """
 
     cohort_size: int = Field(ge=3, le=100_000)
@@ -145,6 +146,8 @@ def _one_shot_faults(terms: Terms) -> Iterator[str]:
         yield "a one-shot sum needs a committee: the public keys of its operators"
     elif terms.cohorts != 1 or terms.mode != "active":
         yield "a one-shot sum has one cohort, in the active mode: make cohort_size larger"
+    if terms.corrupt >= 1 - MAX_FORGED_SHARE:
+        yield f"a corrupt fraction of {terms.corrupt:g} leaves no honest device: lower it"
 
 
 def _infeasibility(n: int, assumptions: Assumptions) -> str | None:

@@ -22,7 +22,7 @@ from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.release_design import (
     cell_bits,
     design_release,
-    min_honest_share,
+    max_noise_variance,
     release_loss,
 )
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
@@ -100,7 +100,7 @@ class _Evaluation:
 def _evaluate(question: TrieHhQuestion, devices: int, levels: int) -> _Evaluation:
     terms = terms_for(devices, _MAX_COHORT_SIZE, mode="semi-honest")
     release = design_release(question, terms, levels, levels)
-    variance = release.max_variance(terms.cohorts, terms.dropout, min_honest_share(terms))
+    variance = max_noise_variance(release, terms, terms.cohorts)
     bits = _EXAMPLE_PREFIXES * _EXAMPLE_DOMAIN.base * cell_bits(release, terms)
     entry = LedgerEntry(name="all", event=release_loss(question, release, levels))
     return _Evaluation(release, variance, -(-bits // 8), Ledger(entries=(entry,)))

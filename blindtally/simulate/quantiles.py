@@ -19,6 +19,7 @@ from blindtally.simulate.result import SimulationResult, epsilon_by_party, priva
 from blindtally.simulate.rounds import run_rounds, terms_for
 from protocol.domains.numeric import NumericInterval
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
+from protocol.mechanisms.central.release_design import max_noise_variance
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.central.value_distribution import distribution
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
@@ -209,5 +210,5 @@ def _round_sum(
         np.add.at(held, plan.cells_of(occupied), cell_counts[occupied][:, None])
     release, terms = plan.release, plan.terms
     votes = rng.binomial(held, release.probability)
-    variance = release.max_variance(terms.cohorts, terms.dropout, plan.min_honest_share)
+    variance = max_noise_variance(release, terms, terms.cohorts)
     return plan.simulate_noise(votes, variance, rng)

@@ -56,7 +56,7 @@ class OneShotParticipation(VectorParticipation):
     def _make_message(self) -> DeviceMessage:
         plan, device = self._plan, self.device
         facts = self._round()
-        vector = encode(plan, device.contribution, plan.terms.cohort_size, self.chance)
+        vector = encode(plan, device.contribution, plan.terms.minimum, self.chance)
         enrolment = device.enrolment if plan.registry else b""
         lifted = facts.ring.lift(vector)
         message = make_message(facts.session, device.identity, enrolment, lifted, self.secrets)

@@ -35,7 +35,12 @@ from protocol.estimates import (
 )
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, SumMechanism
-from protocol.mechanisms.central.release_design import min_honest_share
+from protocol.mechanisms.central.release_design import (
+    max_noise,
+    max_noise_variance,
+    noise_shares,
+    noise_variance_of,
+)
 from protocol.mechanisms.central.release_question import MIN_EPSILON
 from protocol.numerics import special
 from protocol.numerics.arrays import Floats, Keys
@@ -130,13 +135,13 @@ class FrequencySketchPlan(Plan):
         """Return the shares of a cohort of `contacted` devices; None if there is no noise."""
         if self.release is None:
             return None
-        honest = min_honest_share(self.terms)
-        return self.release.noise_shares(contacted, self.terms.dropout, honest)
+        return noise_shares(self.release, self.terms, contacted)
 
     def max_noise_variance(self, participants: int) -> float:
         """Return the largest variance of the noise in a cell of the sum of `participants`."""
-        cohorts = max(1, participants // self.terms.assumptions.quorum(self.terms.minimum))
-        return noise_variance(self.release, self.terms, min(self.terms.cohorts, cohorts))
+        if self.release is None:
+            return 0.0
+        return noise_variance_of(self.release, self.terms, participants)
 
     @property
     def sketch(self) -> CountSketch:
@@ -269,7 +274,7 @@ def noise_variance(release: Release | None, terms: Terms, cohorts: int) -> float
     """Return the largest variance of the noise in a cell of a sum of `cohorts`, 0 without noise."""
     if release is None:
         return 0.0
-    return release.max_variance(cohorts, terms.dropout, min_honest_share(terms))
+    return max_noise_variance(release, terms, cohorts)
 
 
 def noise_threshold(rows: int, variance: float, candidates: int) -> float:
@@ -292,7 +297,7 @@ def _check_threshold(question: FrequencySketchQuestion, variance: float) -> None
 def _max_count(question: SumQuestion, terms: Terms, release: Release | None) -> int:
     max_count = terms.max_devices * question.contribution
     if release is not None:
-        max_count += release.max_noise(terms.cohorts, terms.dropout, min_honest_share(terms))
+        max_count += max_noise(release, terms)
     if max_count >= _CELL_COUNT_LIMIT:
         raise ValueError(
             f"a cell counts to less than {_CELL_COUNT_LIMIT:,}; devices may hold {max_count:,}"

@@ -24,6 +24,13 @@ def test_seven_operators_tolerate_one_that_lies_and_one_that_is_absent() -> None
         committee.parameters_of(5)
 
 
+def test_some_devices_of_a_one_shot_sum_are_honest() -> None:
+    committee = CommitteeTerms(members=MEMBERS)
+    Terms(**SIZES, sum="one-shot", committee=committee, corrupt=0.9)
+    with pytest.raises(ValidationError, match="leaves no honest device"):
+        Terms(**SIZES, sum="one-shot", committee=committee, corrupt=0.98)
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [

@@ -28,7 +28,12 @@ from protocol.domains.base import Digits
 from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values, reaches_threshold
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
-from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
+from protocol.mechanisms.central.release_design import (
+    cell_bits,
+    design_release,
+    max_noise_variance,
+    release_loss,
+)
 from protocol.mechanisms.central.release_mechanism import (
     DEVICES_ARRAY,
     ReleaseMechanism,
@@ -147,8 +152,8 @@ class HierarchicalHistogram(
         most = plan.max_votes(participants)
         if int(votes.min()) < -noise or int(votes.max()) > most + noise:
             return "a cell has more votes than there are devices, or a negative number"
-        terms, base = plan.terms, plan.question.digits.base
-        variance = plan.release.max_variance(terms.cohorts, terms.dropout, plan.min_honest_share)
+        base = plan.question.digits.base
+        variance = max_noise_variance(plan.release, plan.terms, plan.terms.cohorts)
         for level in CompleteTree.from_counts(base, votes.astype(np.float64)).levels:
             spread = (
                 tail_bound(variance * len(level), _FAULT_FALSE_ALARM_PROBABILITY) if noise else 0

@@ -11,10 +11,12 @@ without an item add their noise too.
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.privacy.events import DpEvent, SampleThresholdEvent, SkellamNoiseEvent
 from protocol.privacy.loss_distributions import compose, epsilon_of
+from protocol.privacy.noise_shares import NoiseShares
 from protocol.privacy.parameters_for_budget import best_design, min_variance
 from protocol.privacy.release import Release
 from protocol.privacy.skellam import tail_quantile
 from protocol.question_and_plan import Terms
+from secagg.oneshot.parameters import MAX_FORGED_SHARE
 
 _DESIGN_DEVICES = 10**6  # devices for which p is computed; the best p does not depend on them
 _DEFAULT_VOTE_PROBABILITY = 0.25  # of mode both, if the question does not give one
@@ -81,7 +83,7 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
         question.relation,
     )
     release = Release(probability=sampled, threshold=1, variance=variance)
-    max_variance = release.max_variance(terms.cohorts, terms.dropout, min_honest_share(terms))
+    max_variance = max_noise_variance(release, terms, terms.cohorts)
     cells = max(1, vectors * 8 * question.nbytes // cell_bits(release, terms))
     threshold = tail_quantile(max_variance, _EXPECTED_FALSE_POSITIVES / cells)
     return release.model_copy(update={"threshold": threshold})
@@ -99,17 +101,54 @@ def check_join_probability(join_probability: float, release: Release) -> None:
 
 
 def min_honest_share(terms: Terms) -> float:
-    """Return the smallest fraction of honest devices among the survivors of a cohort.
+    """Return the smallest fraction of honest devices among those in a sum.
 
     Rates are fractions of the whole cohort, and all dropouts may be honest: of 1 - d survivors,
-    1 - d - c are honest.
+    1 - d - c are honest. In a one-shot sum nobody drops out, and 2% of the messages may be forged.
     """
+    if terms.is_one_shot:
+        return 1 - terms.corrupt - MAX_FORGED_SHARE
     return 1 - terms.corrupt / (1 - terms.dropout)
+
+
+def noise_shares(release: Release, terms: Terms, contacted: int) -> NoiseShares | None:
+    """Return the shares of a cohort of `contacted` devices; None if there is no noise.
+
+    A one-shot sum may have `minimum` devices only, of any number that send a message: the honest
+    ones of the smallest sum have all of the noise.
+    """
+    if terms.is_one_shot:
+        return release.noise_shares(terms.minimum, 0.0, min_honest_share(terms))
+    return release.noise_shares(contacted, terms.dropout, min_honest_share(terms))
+
+
+def max_noise_variance(release: Release, terms: Terms, cohorts: int) -> float:
+    """Return the largest variance of the noise in a cell of the sum of `cohorts`."""
+    return release.max_variance(cohorts, _missing_share(terms), min_honest_share(terms))
+
+
+def noise_variance_of(release: Release, terms: Terms, participants: int) -> float:
+    """Return the largest variance of the noise in a cell of the sum of `participants`."""
+    if terms.is_one_shot:
+        shares = noise_shares(release, terms, participants)
+        return 0.0 if shares is None else float(shares.share * participants)
+    cohorts = max(1, participants // terms.assumptions.quorum(terms.minimum))
+    return max_noise_variance(release, terms, min(terms.cohorts, cohorts))
+
+
+def max_noise(release: Release, terms: Terms) -> int:
+    """Return the bound that all noise of a cell exceeds with probability 2^-64 at most."""
+    return release.max_noise(terms.cohorts, _missing_share(terms), min_honest_share(terms))
+
+
+def _missing_share(terms: Terms) -> float:
+    """Return the largest fraction of a cohort's devices that are not in its sum."""
+    return 1 - terms.minimum / terms.cohort_size if terms.is_one_shot else terms.dropout
 
 
 def cell_bits(release: Release, terms: Terms) -> int:
     """Return the width in bits of a cell in which each device votes once at most."""
-    noise = release.max_noise(terms.cohorts, terms.dropout, min_honest_share(terms))
+    noise = max_noise(release, terms)
     if noise:
         return (2 * (terms.max_devices + noise) + 1).bit_length()
     return terms.max_devices.bit_length()

@@ -16,7 +16,9 @@ from protocol.mechanism import SumMechanism
 from protocol.mechanisms.central.release_design import (
     cell_bits,
     check_join_probability,
-    min_honest_share,
+    max_noise,
+    noise_shares,
+    noise_variance_of,
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.numerics.arrays import Flags, Floats, Integers
@@ -61,14 +63,9 @@ class ReleasePlan(Plan):
         return self.release.vote_coins(chance, votes, self.question.join_probability)
 
     @property
-    def min_honest_share(self) -> float:
-        """Return the smallest fraction of survivors that add their noise and keep it secret."""
-        return min_honest_share(self.terms)
-
-    @property
     def max_noise(self) -> int:
         """Return the bound that all noise of a cell exceeds with probability 2^-64 at most."""
-        return self.release.max_noise(self.terms.cohorts, self.terms.dropout, self.min_honest_share)
+        return max_noise(self.release, self.terms)
 
     def max_votes(self, coins: int) -> int:
         """Return the votes that exceed `coins` coins of honest devices with probability 2^-64."""
@@ -84,9 +81,7 @@ class ReleasePlan(Plan):
     @property
     def max_noisy_cells(self) -> int:
         """Return the number of cells for which a device of the smallest cohort can draw noise."""
-        shares = self.release.noise_shares(
-            self.terms.minimum, self.terms.dropout, self.min_honest_share
-        )
+        shares = noise_shares(self.release, self.terms, self.terms.minimum)
         return 2**62 if shares is None else math.floor(MAX_EVENTS / shares.share)
 
     def check_noise(self, cells: int) -> None:
@@ -112,9 +107,7 @@ class ReleasePlan(Plan):
 
     def max_noise_variance(self, participants: int) -> float:
         """Return the largest variance of the noise in the sum of `participants` devices."""
-        quorum = self.terms.assumptions.quorum(self.terms.minimum)
-        cohorts = min(self.terms.cohorts, max(1, participants // quorum))
-        return self.release.max_variance(cohorts, self.terms.dropout, self.min_honest_share)
+        return noise_variance_of(self.release, self.terms, participants)
 
 
 RQ = TypeVar("RQ", bound=ReleaseQuestion)
@@ -125,7 +118,7 @@ class ReleaseMechanism(SumMechanism[RQ, RP]):
     """Base of mechanisms whose counts are hidden by the `release` of their plans."""
 
     def noise_shares(self, plan: RP, contacted: int) -> NoiseShares | None:
-        return plan.release.noise_shares(contacted, plan.terms.dropout, plan.min_honest_share)
+        return noise_shares(plan.release, plan.terms, contacted)
 
 
 def devices_per_level(state: StudyState) -> Floats:

@@ -18,12 +18,14 @@ from protocol.mechanisms.central import triehh
 from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.central.trie_votes import encode_votes
+from protocol.privacy.noise_shares import tail_bound
 from protocol.privacy.release import Release
 from protocol.quantiles.prefix_tree import PrefixTree
 from protocol.question_and_plan import Terms
 from protocol.simulation.rounds import RandomDropout
 from protocol.simulation.study import run_round, run_study
 from protocol.study_state import EMPTY_STATE, StudyState
+from secagg.keys import Identity
 from tests.examples import fewer
 from tests.protocol.chance import only, seeded
 from tests.protocol.mechanisms.central.tries import (
@@ -311,6 +313,25 @@ def test_honest_survivors_of_any_quorum_have_all_of_the_noise(
         honest = terms.assumptions.quorum(n) - terms.assumptions.max_corrupt(n)
         assert float(shares.share * honest) >= 7.0 * (1 - 1e-12)
         assert float(shares.share * n) <= plan.max_noise_variance(n) * (1 + 1e-12)
+
+
+OPERATORS = tuple(Identity.of(bytes([n]) * 32).public.hex() for n in range(1, 8))
+
+
+def test_a_one_shot_sum_of_the_fewest_devices_has_all_of_the_noise() -> None:
+    """The server may open any sum of `minimum` devices or more, with 2% of forged messages."""
+    terms = Terms(
+        cohort_size=400, minimum=50, corrupt=0.1, sum="one-shot", committee={"members": OPERATORS}
+    )
+    plan = first(Release(probability=1.0, threshold=9, variance=7.0), terms, mode="noise")
+    for contacted, n in ((400, 50), (50, 50), (400, 51), (400, 400)):
+        shares = TRIE.noise_shares(plan, contacted)
+        assert shares is not None
+        honest = n - int(0.02 * n) - terms.max_colluders
+        assert float(shares.share * honest) >= 7.0 * (1 - 1e-12)
+        assert float(shares.share * n) == pytest.approx(plan.max_noise_variance(n))
+    room = (2**plan.cell_bits - 1) / 2 - 400
+    assert tail_bound(plan.max_noise_variance(400), 2.0**-64) == plan.max_noise <= room
 
 
 @pytest.mark.parametrize("survivors", [48, 60])
