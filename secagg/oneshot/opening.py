@@ -5,10 +5,10 @@ of a message cannot sum a set with it. A message with more than A complaints is 
 member complained. The other complaints are settled between members and messages. In the first
 design such a member counted as dropped out; then m / A malicious devices, which send A bad shares
 each, would remove all honest members. So the server excludes the messages, and drops a member only
-while complaints would exclude more than a hundredth of all messages, and more than t + A members
-remain. It drops the member with the largest weight, where a message with c complaints weighs 1 / c
-for each: honest members never complain about honest devices, so that colluding members exclude
-a number of honest devices that is about that of malicious ones.
+while complaints would exclude more than a hundredth of all messages, or leave fewer than `minimum`,
+and more than t + A members remain. It drops the member with the largest weight, where a message
+with c complaints weighs 1 / c for each: honest members never complain about honest devices, so that
+colluding members exclude a number of honest devices that is about that of malicious ones.
 
 *The total.* The sums of the members are values of polynomials of degree t - 1, which have the
 total at -1 .. -rho. With t + A sums or more, those of the honest members alone determine the
@@ -101,7 +101,8 @@ def choose_messages(
             contested.setdefault(digest, set()).add(member)
     excluded = {d for d, by in contested.items() if len(by) > parameters.corrupt}
     contested = {d: by for d, by in contested.items() if d in sent and d not in excluded}
-    limit = len(sent) // EXCLUDED_SHARE
+    spare = len(sent - excluded) - session.minimum
+    limit = max(0, min(len(sent) // EXCLUDED_SHARE, spare))
     while len(contested) > limit and len(members) > parameters.needed_sums:
         weights = Counter[int]()
         for complaining in contested.values():

@@ -73,6 +73,18 @@ def test_a_message_with_a_bad_share_is_excluded_where_many_messages_remain(
     assert able == set(whole.members)
 
 
+def test_one_lying_member_does_not_leave_too_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards: a member is dropped where its complaints would leave fewer than `minimum`."""
+    monkeypatch.setattr("secagg.oneshot.opening.EXCLUDED_SHARE", 3)
+    whole = assemble(minimum=5)
+    whole.send()
+    whole.check()
+    complain(whole, 1, [0, 1])
+    included, able = whole.choose()
+    assert list(included) == whole.set_of()
+    assert able == set(whole.members) - {1}
+
+
 def test_a_member_whose_complaints_are_all_about_excluded_messages_sums(whole: Round) -> None:
     """Guards: members that were dropped without effect take part again."""
     for device, members in ((1, (3, 5)), (2, (3, 6)), (4, (7,)), (5, (7,))):
