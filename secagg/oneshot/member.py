@@ -7,8 +7,8 @@
     agree    signs the digest of one set of messages, once. The set has `minimum` messages or more,
              all of different devices and all checked, and the enrolment and the signature of a
              random sample of devices are valid
-    release  needs the signatures of more than (m + A) / 2 members under the same set. It sends the
-             sum of its shares over the set, and erases them
+    release  needs the signatures of m - D members under the same set. It sends the sum of its
+             shares over the set, and erases them
 
 A state is spent by its step, also by one that fails: a set whose sample failed is not sampled
 again, and a member that refused a set signs no other. A driver keeps the bytes that a step
@@ -288,7 +288,7 @@ class Agreed(SingleStepState):
         `signatures` are those of members, 1 to m, over the set that this member signed.
 
         Raises:
-            UnsafeRequestError: if (m + A) / 2 or fewer are valid. The member may be asked again.
+            UnsafeRequestError: if fewer than m - D are valid. The member may be asked again.
             OutOfPhaseError: if the sum was released.
         """
         session, needed = self.session, self.session.parameters.needed_signatures

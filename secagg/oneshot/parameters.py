@@ -5,10 +5,11 @@
     t   sums that interpolate the total: polynomials have degree t - 1, t = m - D - A or less
     rho secrets in one polynomial, t - A: the A other values of a polynomial are random
 
-Requirements are m > A + 2 D and rho >= 1. A member releases its sum after more than (m + A) / 2
-members have signed the same set of messages. Two sets with so large a number of signatures share
-more than A signers, so that an honest member would have signed both. m > A + 2 D lets m - D
-members reach this number.
+Requirements are m > A + 2 D and rho >= 1. A member releases its sum after m - D members have signed
+the same set of messages, which is more than (m + A) / 2. Two sets with so large a number of
+signatures share more than A signers, so that an honest member would have signed both. If operators
+are absent, m and D are smaller by their number, and m - D is the same: so this also holds for the
+sets of two committees of one sum, which a server may make of different operators.
 
 The rates of operators and of volunteers are of the committee itself. A committee that is drawn
 from a population at random has more than A colluding members with probability at most 2^-sigma,
@@ -88,8 +89,8 @@ class CommitteeParameters:
 
     @property
     def needed_signatures(self) -> int:
-        """Return the smallest number of signatures above (m + A) / 2."""
-        return (self.members + self.corrupt) // 2 + 1
+        """Return the number of signatures of one set without which no member sends its sum."""
+        return self.members - self.dropouts
 
     def correctable(self, received: int) -> int:
         """Return the number of wrong sums among `received` that can be corrected safely."""

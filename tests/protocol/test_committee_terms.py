@@ -24,6 +24,16 @@ def test_seven_operators_tolerate_one_that_lies_and_one_that_is_absent() -> None
         committee.parameters_of(5)
 
 
+@pytest.mark.parametrize(("size", "rate"), [(5, 0.2), (6, 0.2), (7, 0.2), (9, 0.25), (100, 0.2)])
+def test_two_committees_of_one_sum_share_an_honest_signer(size: int, rate: float) -> None:
+    """A server may show committees of different operators, where some are absent."""
+    members = tuple(Identity.of(bytes([n]) * 32).public.hex() for n in range(size))
+    whole = CommitteeTerms(members=members, corrupt=rate, dropout=rate)
+    a, d = whole.parameters.corrupt, whole.parameters.dropouts
+    needed = [whole.parameters_of(size - absent).needed_signatures for absent in range(d + 1)]
+    assert all(first + second - size > a for first in needed for second in needed)
+
+
 def test_some_devices_of_a_one_shot_sum_are_honest() -> None:
     committee = CommitteeTerms(members=MEMBERS)
     Terms(**SIZES, sum="one-shot", committee=committee, corrupt=0.9)

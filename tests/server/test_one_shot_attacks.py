@@ -150,7 +150,7 @@ async def test_no_member_releases_a_sum_before_the_others_have_signed(served: Se
     early = Wire(served, as_phase(Phase.RELEASING))
     assert "signed no set" in "".join(await early.act(operators.members[0]))
     assert early.sent == {}
-    # With the signatures of itself and three more: five are needed.
+    # With the signatures of itself and three more: six are needed.
     operators.away.update((0, 5, 6))
     await operators.act(served)
     member = operators.members[1]
@@ -162,7 +162,7 @@ async def test_no_member_releases_a_sum_before_the_others_have_signed(served: Se
     cheats = waits_again(served, study) | as_phase(Phase.RELEASING)
 
     wire = Wire(served, cheats, invented={"set-signatures": packed})
-    assert "showed 4 signatures of my set, and 5 are needed" in "".join(await wire.act(member))
+    assert "showed 4 signatures of my set, and 6 are needed" in "".join(await wire.act(member))
     assert wire.sent == {}
 
 

@@ -89,8 +89,8 @@ def sample_size(numbers: Numbers) -> int:
 
 
 def signatures(numbers: Numbers) -> int:
-    """Return the smallest number of signatures above (m + A) / 2."""
-    return next(x for x in range(2000) if 2 * x > numbers.m + numbers.a)
+    """Return the number of members that do not drop out, which is above (m + A) / 2."""
+    return next(x for x in range(2000) if x + numbers.d == numbers.m)
 
 
 def tests(p: int) -> int:

@@ -142,11 +142,11 @@ def test_a_complaint_is_a_digest_and_a_signature_and_has_no_pad(whole: Round) ->
 
 
 def test_two_sets_are_not_both_released(whole: Round) -> None:
-    """Guards: more than (m + A) / 2 signatures, under one set (`Agreed.release`)."""
+    """Guards: m - D signatures, under one set (`Agreed.release`)."""
     whole.check()
     first, second = whole.set_of(), whole.set_of([1, 2, 3, 4, 5])
-    whole.agree(first, [3, 4, 5, 6])
-    whole.agree(second, [7, 8, 9])
+    whole.agree(first, [3, 4, 5, 6, 7])
+    whole.agree(second, [8, 9])
     session = whole.session
 
     def signatures_of(included: list[bytes]) -> dict[int, bytes]:
@@ -165,10 +165,10 @@ def test_two_sets_are_not_both_released(whole: Round) -> None:
             return False
         return True
 
-    assert session.parameters.needed_signatures == 6
+    assert session.parameters.needed_signatures == 7
     assert not any(releases(member, signatures_of(second)) for member in HONEST)
     released = [member for member in HONEST if releases(member, signatures_of(first))]
-    assert released == [3, 4, 5, 6]
+    assert released == [3, 4, 5, 6, 7]
 
 
 def test_an_early_release_is_refused(whole: Round) -> None:
@@ -177,20 +177,20 @@ def test_an_early_release_is_refused(whole: Round) -> None:
     included = whole.set_of()
     whole.agree(included)
     state, signatures = whole.agreed[9], whole.signatures
-    five = {member: signatures[member] for member in range(5, 10)}
+    six = {member: signatures[member] for member in range(4, 10)}
     stranger = Identity.of(b"s" * 32)
     for shown in (
         {},
-        five,
-        {**five, 4: signatures[5]},  # the signature of another member
-        {**five, 10: signatures[9], 0: signatures[9], -1: signatures[9]},
-        {**five, 4: stranger.sign(whole.session.set_statement(4, state.set_digest))},
-        {**five, 4: bytes(64)},
+        six,
+        {**six, 3: signatures[5]},  # the signature of another member
+        {**six, 10: signatures[9], 0: signatures[9], -1: signatures[9]},
+        {**six, 3: stranger.sign(whole.session.set_statement(3, state.set_digest))},
+        {**six, 3: bytes(64)},
         dict.fromkeys(range(1, 10), signatures[9]),
     ):
         with pytest.raises(UnsafeRequestError, match="signatures of my set"):
             state.release(shown)
-    state.release({**five, 4: signatures[4]})
+    state.release({**six, 3: signatures[3]})
 
 
 def test_a_member_signs_one_set_only(whole: Round) -> None:
