@@ -9,6 +9,7 @@ it is asked again. It reads the plan of each round and serves only those that it
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,9 +31,9 @@ from client.errors import (
 from client.member_journal import MemberEntry, MemberJournal, MemberJournalError
 from client.transport import Transport
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView
-from protocol.api.one_shot import SUM_NUMBER, OneShotRound, committee_terms
+from protocol.api.one_shot import SUM_NUMBER, OneShotRound
 from protocol.api.phases import MemberMessageKind, Phase
-from protocol.mechanisms.registry import AnyPlan
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from secagg.errors import ProtocolError, UnsafeRequestError
 from secagg.keys import KEY_BYTES, Identity
 from secagg.messages import unpack_signatures
@@ -42,6 +43,7 @@ from secagg.oneshot.member_messages import unpack_digests
 from secagg.oneshot.message import Layout
 from secagg.roster import DIGEST_BYTES
 
+_LOG: Final = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.5  # between two requests after which there was nothing to do
 POLL_WAIT_SECONDS: Final = 20.0  # for which the service may wait for a round
 _MAX_KEPT_SUMS: Final = 16
@@ -162,6 +164,10 @@ class CommitteeMember:
                 if self._failures.get(key) != str(error):
                     self._failures[key] = str(error)
                     report(pending, f"{error} (it is tried again)")
+            except Exception as fault:  # of any kind: it ends this round, and nothing else
+                _LOG.error("a member's part in a round ended by a fault", exc_info=fault)
+                self._refused.add(key)
+                report(pending, f"{type(fault).__name__}: {fault}")
             else:
                 self._failures.pop(key, None)
                 steps += 1
@@ -214,8 +220,11 @@ class _MemberStep:
     def _check_plan(self, plan: AnyPlan) -> None:
         if (plan.study, plan.round) != (self.pending.study, self.pending.round):
             raise NotServedError("the service shows the plan of another round")
-        if not plan.terms.is_one_shot or self._identity.hex() not in committee_terms(plan).members:
+        committee = plan.terms.committee
+        if committee is None or self._identity.hex() not in committee.members:
             raise NotServedError("the plan does not name this member")
+        if plan.mechanism not in SUM_MECHANISMS:
+            raise NotServedError("no honest study has this plan: it asks a committee for reports")
         for fault in plan.history_faults():
             raise NotServedError(f"no honest study has this plan: it {fault}")
         refusal = self.member.policy.refusal(plan)

@@ -94,8 +94,10 @@ def member(
 
 
 def _report(pending: "CommitteeRound", refusal: str) -> None:
-    where = f"round {pending.round} of study {pending.study}"
+    from client.errors import printable
+
+    where = f"round {pending.round} of study {printable(pending.study)}"
     if refusal:
-        typer.echo(f"{where} is not served: {refusal}", err=True)
+        typer.echo(f"{where} is not served: {printable(refusal)}", err=True)
     else:
         typer.echo(f"{where}: {pending.phase} done")

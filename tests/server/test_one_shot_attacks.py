@@ -19,6 +19,7 @@ from client.member_journal import MemberJournal
 from client.transport import Transport
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView, RoundView
 from protocol.api.phases import MemberMessageKind, Phase
+from protocol.mechanisms.registry import MECHANISMS, parse_question
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
@@ -412,6 +413,40 @@ async def test_a_member_serves_only_what_its_policy_accepts(
     wire = Wire(served)
     assert reason in "".join(await wire.act(member))
     assert await wire.act(member) == []  # a refusal is reported once
+    assert wire.sent == {}
+
+
+async def test_no_document_of_a_server_ends_a_member(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: the mechanism of a plan, and faults of any kind in `CommitteeMember.act`."""
+    study = await create(served)
+    question = parse_question(
+        {
+            "mechanism": "krr",
+            "threshold": 5,
+            "contribution": 1,
+            "domain": {"kind": "alphabet", "characters": "ab", "length": 1},
+            "epsilon": 1,
+        }
+    )
+    terms = (await served.show_round(study)).plan.terms
+    plan = MECHANISMS["krr"].first_plan(question, terms, study, 1, Random(1))
+
+    def of_reports(body: bytes) -> bytes:
+        shown = CommitteeView.model_validate_json(body).model_copy(update={"plan": plan})
+        return shown.model_dump_json().encode()
+
+    member = CommitteeMember(OPERATORS[0], MemberJournal(), MEMBER_POLICY)
+    wire = Wire(served, {"committee": of_reports})
+    assert "asks a committee for reports" in "".join(await wire.act(member))
+
+    def fail(*_parts: object) -> None:
+        raise OverflowError("of a number")
+
+    other = CommitteeMember(OPERATORS[0], MemberJournal(), MEMBER_POLICY)
+    monkeypatch.setattr(MemberJournal, "key", fail)
+    assert "OverflowError: of a number" in "".join(await Wire(served).act(other))
     assert wire.sent == {}
 
 
