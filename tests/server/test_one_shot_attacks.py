@@ -23,7 +23,7 @@ from protocol.mechanisms.registry import MECHANISMS, parse_question
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
-from secagg.oneshot.member import volunteer
+from secagg.oneshot.member import volunteer, volunteer_again
 from server.db.repositories.committees import MemberUpload
 from tests.server.harness import Served
 from tests.server.one_shot_party import (
@@ -275,6 +275,21 @@ async def test_messages_of_members_are_checked_before_they_count(served: Served)
     for resource in (f"members/{PINNED[0]}/columns", "message-set", "set-signatures"):
         path = f"/v1/studies/{study}/rounds/1/{resource}"
         refused(await served.client.get(path), 409, "wrong-phase")
+
+
+async def test_two_members_with_one_key_do_not_stop_a_round(served: Served) -> None:
+    """Guards: the keys of other members in `CommitteeRepository.accept`."""
+    study = await create(served)
+    plan = (await served.show_round(study)).plan.digest()
+    first, second = (volunteer_again(each, bytes(32), plan, 0) for each in OPERATORS[:2])
+    body = first.register(plan, 0).pack()
+    assert (await put(served, study, PINNED[0], "key", body)).status_code == 204
+    same = second.register(plan, 0).pack()
+    refused(await put(served, study, PINNED[1], "key", same), 409, "conflict")
+    operators = Operators.of()
+    operators.away.add(0)
+    view = await convene(served, study, operators)
+    await send_all(served, view, range(6))
 
 
 async def test_steps_of_members_in_the_wrong_phase_change_nothing(served: Served) -> None:

@@ -109,7 +109,8 @@ class CommitteeRepository(Repository):
         """Store the message of a member; the same message may be sent again.
 
         Raises:
-            ProblemError: if the round is in another phase, or the member has sent another message.
+            ProblemError: if the round is in another phase, the member has sent another message, or
+                another member has registered its key.
         """
         await self._accept(upload, self.database.monotonic_seconds())
 
@@ -132,6 +133,9 @@ class CommitteeRepository(Repository):
             raise cohort_failed(row.failure)
         if row.phase is not upload.phase or now - waited >= row.deadline:
             raise out_of_phase(upload.kind, upload.phase, row.phase)
+        if upload.kind is MemberMessageKind.KEY and _is_taken(session, upload):
+            detail = "another member has registered this key"
+            raise ProblemError(ProblemType.CONFLICT, detail, phase=row.phase)
         session.add(
             MemberMessageRow(
                 cohort=upload.cohort,
@@ -155,6 +159,12 @@ def committee_of(session: Session, row: CohortRow, plan: AnyPlan) -> Committee |
         return None
     parameters = terms.parameters_of(len(entries))
     return Committee(plan.digest(), SUM_NUMBER, parameters, entries)
+
+
+def _is_taken(session: Session, upload: MemberUpload) -> bool:
+    """Return whether another member registered this key: a committee has different ones."""
+    entries = map(MemberEntry.unpack, _bodies(session, upload.cohort, upload.kind).values())
+    return MemberEntry.unpack(upload.body).key in {entry.key for entry in entries}
 
 
 def _bodies(session: Session, cohort: int, kind: MemberMessageKind) -> dict[bytes, bytes]:
