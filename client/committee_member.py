@@ -31,7 +31,7 @@ from client.errors import (
 from client.member_journal import MemberEntry, MemberJournal, MemberJournalError
 from client.transport import Transport
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView
-from protocol.api.one_shot import SUM_NUMBER, OneShotRound
+from protocol.api.one_shot import SUM_NUMBER, OneShotRound, column_bytes
 from protocol.api.phases import MemberMessageKind, Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from secagg.errors import ProtocolError, UnsafeRequestError
@@ -59,17 +59,23 @@ class MemberPolicy:
         min_devices: the smallest number of messages in a sum.
         registrars: the public keys of registrars whose studies it serves; empty for any.
         serve_unverified: serves studies without a registrar, whose server could invent devices.
+        max_column_bytes: the largest size of what it receives of all devices of a sum. Its memory
+            holds about five times as much.
     """
 
     min_devices: int = 50
     registrars: frozenset[bytes] = frozenset()
     serve_unverified: bool = False
+    max_column_bytes: int = 2**29
 
     def refusal(self, plan: AnyPlan) -> str | None:
         """Return the reason not to serve a round of `plan`, None if the policy accepts it."""
         terms = plan.terms
         if terms.minimum < self.min_devices:
             return f"it sums as few as {terms.minimum} devices, below {self.min_devices}"
+        nbytes = terms.cohort_size * column_bytes(plan)
+        if nbytes > self.max_column_bytes:
+            return f"its devices may send {nbytes:,} bytes, above {self.max_column_bytes:,}"
         if terms.registrar is None:
             return None if self.serve_unverified else "no registrar vouches for its devices"
         if self.registrars and bytes.fromhex(terms.registrar) not in self.registrars:
@@ -227,7 +233,8 @@ class _MemberStep:
             raise NotServedError("no honest study has this plan: it asks a committee for reports")
         for fault in plan.history_faults():
             raise NotServedError(f"no honest study has this plan: it {fault}")
-        refusal = self.member.policy.refusal(plan)
+        with refusing_malformed():  # lanes too wide for primes
+            refusal = self.member.policy.refusal(plan)
         if refusal is not None:
             raise NotServedError(refusal)
 

@@ -45,6 +45,9 @@ def member(
         bool,
         Option("--unverified", help="Serve studies without a registrar too. For trials."),
     ] = False,
+    max_megabytes: Annotated[
+        int, Option(min=1, help="Largest size of what it receives of all devices of a sum, in MB.")
+    ] = 512,
     status_host: Annotated[
         str, Option(help="Address of the status page, with /healthz and /metrics.")
     ] = "127.0.0.1",
@@ -61,7 +64,7 @@ def member(
 
     Example:
       blindtally member operator.key --new
-      blindtally member operator.key --url https://example.org --status-port 9100
+      blindtally member operator.key --url https://counts.example.org
     """
     from blindtally.console.service_connection import service_error_exit
     from blindtally.fleet_run.registrar_key_files import (
@@ -80,7 +83,7 @@ def member(
             typer.echo(identity.public.hex())
             return
         registrars = frozenset(map(bytes.fromhex, registrar or ()))
-        policy = MemberPolicy(min_devices, registrars, unverified)
+        policy = MemberPolicy(min_devices, registrars, unverified, max_megabytes * 2**20)
         journal = MemberJournal(path.with_name(path.name + JOURNAL_SUFFIX))
         served = CommitteeMember(identity, journal, policy)
         typer.echo(f"member {identity.public.hex()} serves committees at {url}")

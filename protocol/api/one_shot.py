@@ -76,7 +76,14 @@ def lifted_ring(plan: AnyPlan) -> LiftedRing:
 
 def message_bytes(plan: AnyPlan) -> int:
     """Return the size of a device's message to the whole committee."""
+    return _layout(plan).message_bytes
+
+
+def column_bytes(plan: AnyPlan) -> int:
+    """Return the size of the part of a message that a member receives."""
+    return _layout(plan).column_bytes
+
+
+def _layout(plan: AnyPlan) -> Layout:
     parameters = committee_terms(plan).parameters
-    return Layout.of_ring(
-        lifted_ring(plan).lifted, parameters, plan.registry is not None
-    ).message_bytes
+    return Layout.of_ring(lifted_ring(plan).lifted, parameters, plan.registry is not None)

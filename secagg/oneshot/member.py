@@ -39,7 +39,8 @@ from secagg.oneshot.member_messages import ComplaintList, MemberSum, are_rising
 from secagg.oneshot.message import Layout, Opening, root_of_path
 from secagg.session import SingleStepState
 
-_BATCH_ROWS = 256  # messages that are unpacked and compared together
+_BATCH_ROWS = 256  # messages that are unpacked and compared together, at most
+_BATCH_BYTES = 2**22  # of their columns: some fifty times as much memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +151,10 @@ class _Checking:
     def add(self, columns: Iterable[bytes]) -> None:
         """Check `columns` in batches."""
         batch = list[bytes]()
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // self._layout.column_bytes))
         for column in columns:
             batch.append(column)
-            if len(batch) == _BATCH_ROWS:
+            if len(batch) == rows:
                 self._add_batch(batch)
                 batch = []
         if batch:

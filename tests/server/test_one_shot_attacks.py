@@ -417,6 +417,7 @@ def test_the_default_policy_refuses_every_committee() -> None:
     [
         ({"min_devices": 5}, "as few as 4 devices"),
         ({"serve_unverified": False}, "no registrar"),
+        ({"max_column_bytes": 60 * 500}, "bytes, above 30,000"),
     ],
 )
 async def test_a_member_serves_only_what_its_policy_accepts(
