@@ -1,8 +1,9 @@
 """One-shot sum of many devices over the service: a server process, a fleet and seven operators.
 
 `benchmarks.oneshot --service N` runs it. Devices are those of `blindtally fleet`: each makes its
-message, records it and sends it over its own HTTP connection, at once, to a server on SQLite. Time
-is wall-clock time from the open round to its answer. The sum is compared with the plain vectors.
+message, records it and sends it to a server on SQLite. They take turns over 64 HTTP connections of
+each process, as behind a proxy. Time is wall-clock time from the start of the fleet to the answer.
+The sum is compared with the plain vectors.
 """
 
 import asyncio

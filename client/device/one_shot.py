@@ -37,21 +37,25 @@ class OneShotParticipation(VectorParticipation):
             JournalError: if the message cannot be recorded.
             ServiceUnreachableError: if the service is out of reach for too long.
         """
-        if not await self._may_join(study):
+        message = await asyncio.to_thread(self._prepare, study)
+        if message is None:
             return
-        message = await asyncio.to_thread(self._make_message)
-        body = message.pack()
-        await self._record(
-            SUM_NUMBER, MessageKind.MASKED_INPUT, body, self._max_per_study, max_per_round=1
-        )
         path = f"/studies/{quote(study, safe='')}/rounds/{self.view.number}/devices"
         await self.transport.send(
             "PUT",
             f"{path}/{message.identity.hex()}/message",
-            content=body,
+            content=message.pack(),
             ticket=self.device.credential or None,
         )
         yield DeviceStep.SENT
+
+    def _prepare(self, study: str) -> DeviceMessage | None:
+        """Return the message after the journal has recorded it, None without an invitation."""
+        if not self._may_join(study):
+            return None
+        message, kind = self._make_message(), MessageKind.MASKED_INPUT
+        self._record(SUM_NUMBER, kind, message.pack(), self._max_per_study, max_per_round=1)
+        return message
 
     def _make_message(self) -> DeviceMessage:
         plan, device = self._plan, self.device

@@ -93,7 +93,7 @@ class SumParticipation(VectorParticipation):
             JournalError: if a message cannot be recorded.
             ServiceUnreachableError: if the service is out of reach for too long.
         """
-        if not await self._may_join(study):
+        if not await asyncio.to_thread(self._may_join, study):
             return
         try:
             joined, assignment = await self._join(study)
@@ -150,7 +150,9 @@ class SumParticipation(VectorParticipation):
         # because the service can ask it to join again.
         keys = joined.public_keys.mask + joined.public_keys.encryption
         max_sharings = self.policy.sharings(self._plan)
-        await self._record(self._cohort, MessageKind.KEY_SHARES, keys, max_sharings)
+        await asyncio.to_thread(
+            self._record, self._cohort, MessageKind.KEY_SHARES, keys, max_sharings
+        )
         shared, key_shares = await self._run_step(self._share_keys, joined, assignment, roster)
         await self._send(MessageKind.KEY_SHARES, key_shares.pack())
         return shared
@@ -282,7 +284,9 @@ class SumParticipation(VectorParticipation):
 
     async def _send_once(self, kind: MessageKind, body: bytes) -> None:
         """Record and send a message that may be sent in one version only."""
-        await self._record(self._cohort, kind, body, self._max_per_study, max_per_round=1)
+        await asyncio.to_thread(
+            self._record, self._cohort, kind, body, self._max_per_study, max_per_round=1
+        )
         await self._send(kind, body)
 
     @property

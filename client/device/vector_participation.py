@@ -4,7 +4,6 @@ They are the same for pairwise and for one-shot sums, and the journal counts bot
 is one, regardless of the sum that it is in.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -31,17 +30,19 @@ class VectorParticipation(RoundParticipation):
     def _plan(self) -> AnyPlan:
         return self.view.plan
 
-    async def _may_join(self, study: str) -> bool:
-        """Return whether the device is invited to the round, whose plan its policy accepts."""
+    def _may_join(self, study: str) -> bool:
+        """Return whether the device is invited to the round, whose plan its policy accepts.
+
+        It reads the journal, so it runs in a thread.
+        """
         journal = self.device.journal
-        rounds_by_study = await asyncio.to_thread(journal.rounds_by_study)
+        rounds_by_study = journal.rounds_by_study()
         self.policy.check_plan(self._plan, study, self.view.number, rounds_by_study)
-        spent = await asyncio.to_thread(journal.rho_spent, study)
-        self.policy.check_rho(self._plan, spent)
-        await asyncio.to_thread(self._check_exact_sums)
-        await asyncio.to_thread(self._check_sharings, study)
+        self.policy.check_rho(self._plan, journal.rho_spent(study))
+        self._check_exact_sums()
+        self._check_sharings(study)
         self.policy.check_enrolment(self._plan, self.device.identity, self.device.enrolment)
-        return await asyncio.to_thread(self._is_invited, study)
+        return self._is_invited(study)
 
     def _check_exact_sums(self) -> None:
         """Check before joining that an exact study is left; a late refusal costs the others."""
@@ -68,7 +69,7 @@ class VectorParticipation(RoundParticipation):
         """Return the number of messages of one kind that the device sends to the study."""
         return self.policy.max_rounds if self._plan.question.asks_every_round else 1
 
-    async def _record(
+    def _record(
         self,
         cohort: int,
         kind: MessageKind,
@@ -76,7 +77,10 @@ class VectorParticipation(RoundParticipation):
         max_per_study: int,
         max_per_round: int | None = None,
     ) -> None:
-        """Record a message to `cohort`; it may be sent once this has returned."""
+        """Record a message to `cohort`; it may be sent once this has returned.
+
+        It writes to the journal, so it runs in a thread.
+        """
         entry = JournalEntry.of(self._plan.study, self.view.number, cohort, kind, body)
         check_rho = check_exact = None
         if kind is MessageKind.MASKED_INPUT:
@@ -85,8 +89,7 @@ class VectorParticipation(RoundParticipation):
             entry = replace(entry, rho=rho, collection=collection, time=int(now))
             check_rho = partial(self.policy.check_rho, self._plan)
             check_exact = partial(self._spends_exact_study, now=now)
-        await asyncio.to_thread(
-            self.device.journal.record,
+        self.device.journal.record(
             entry,
             max_per_study,
             max_per_round=max_per_round,

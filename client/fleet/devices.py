@@ -1,11 +1,12 @@
 """Devices of a fleet in one process: their identities and journals, and their part in a round."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from random import SystemRandom
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import httpx
 import numpy as np
@@ -31,8 +32,10 @@ from protocol.histograms import Histogram
 from protocol.mechanisms.registry import AnyPlan
 from protocol.randomness import system_words
 from secagg.keys import KEY_BYTES, Identity
+from secagg.session import Registry
 
-ClientFactory: TypeAlias = Callable[[], httpx.AsyncClient]  # one client per device
+ClientFactory: TypeAlias = Callable[[], httpx.AsyncClient]  # used by one device at a time
+MAX_TURNS: Final = 64  # of devices of one process that send a message and wait for no other
 Holdings: TypeAlias = Sequence[Histogram] | Mapping[int, Histogram]
 
 
@@ -71,6 +74,10 @@ class FleetDevices:
     _members: dict[int, _Member] = field(default_factory=dict, init=False)  # of earlier selections
     _secrets: SystemRandom = field(default_factory=SystemRandom, init=False)
 
+    @cached_property
+    def _registry(self) -> Registry | None:
+        return self.study.registry  # hashes the question
+
     def eligible(self, number: int) -> list[int]:
         """Return the devices that may still contribute to round `number`."""
         repeats = self.study.question.asks_every_round
@@ -87,13 +94,43 @@ class FleetDevices:
         behaviours: Mapping[int, DeviceBehaviour],
         on_progress: ProgressCallback = lambda _step: None,
     ) -> tuple[DeviceResult, ...]:
-        """Let devices take part in the round of `view`, all at once."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._run_device(view, index, behaviour, on_progress))
-                for index, behaviour in behaviours.items()
-            ]
-        return tuple(task.result() for task in tasks)
+        """Let devices take part in the round of `view`, all at once.
+
+        Devices that wait for no other take turns: `MAX_TURNS` of them make and send their messages
+        at the same time, over one connection each, which the next ones use again. Otherwise
+        thousands would prepare their messages before the first one is sent. A slow device pauses
+        before its turn.
+        """
+        if participation_type(view.plan).has_one_step:
+            return await self._run_in_turns(view, behaviours, on_progress)
+
+        async def run(index: int, behaviour: DeviceBehaviour) -> DeviceResult:
+            await asyncio.sleep(behaviour.arrival_seconds)
+            async with self.connect() as http:
+                return await self._run_device(http, view, index, behaviour, on_progress)
+
+        return await _gather(run(*device) for device in behaviours.items())
+
+    async def _run_in_turns(
+        self,
+        view: RoundView,
+        behaviours: Mapping[int, DeviceBehaviour],
+        on_progress: ProgressCallback,
+    ) -> tuple[DeviceResult, ...]:
+        turns, idle = asyncio.Semaphore(MAX_TURNS), list[httpx.AsyncClient]()
+
+        async def run(index: int, behaviour: DeviceBehaviour) -> DeviceResult:
+            await asyncio.sleep(behaviour.arrival_seconds + sum(behaviour.pause_seconds[:1]))
+            behaviour = replace(behaviour, pause_seconds=())
+            async with turns:
+                http = idle.pop() if idle else await clients.enter_async_context(self.connect())
+                try:
+                    return await self._run_device(http, view, index, behaviour, on_progress)
+                finally:
+                    idle.append(http)
+
+        async with AsyncExitStack() as clients:
+            return await _gather(run(*device) for device in behaviours.items())
 
     @asynccontextmanager
     async def transport(self) -> AsyncIterator[Transport]:
@@ -101,33 +138,37 @@ class FleetDevices:
             yield Transport(http, self.config.patience)
 
     async def _run_device(
-        self, view: RoundView, index: int, behaviour: DeviceBehaviour, on_progress: ProgressCallback
+        self,
+        http: httpx.AsyncClient,
+        view: RoundView,
+        index: int,
+        behaviour: DeviceBehaviour,
+        on_progress: ProgressCallback,
     ) -> DeviceResult:
-        await asyncio.sleep(behaviour.arrival_seconds)
         member, config = self._member(index), self.config
         device = self._device(index, member, view.plan)
-        async with self.transport() as transport:
-            participation = participation_type(view.plan)(
-                transport,
-                view,
-                device,
-                policy=config.policy,
-                secrets=self._secrets,
-                chance=system_words,
+        transport = Transport(http, self.config.patience)
+        participation = participation_type(view.plan)(
+            transport,
+            view,
+            device,
+            policy=config.policy,
+            secrets=self._secrets,
+            chance=system_words,
+        )
+        try:
+            await self._ensure_enrolled(transport, member, device.identity)
+        except PARTICIPATION_ERRORS as error:
+            end = RoundEnd.of(error)
+            on_progress(end.state)
+        else:
+            end = await run_participation(
+                participation,
+                self.study.id,
+                on_progress,
+                behaviour.last_step,
+                behaviour.pause_seconds,
             )
-            try:
-                await self._ensure_enrolled(transport, member, device.identity)
-            except PARTICIPATION_ERRORS as error:
-                end = RoundEnd.of(error)
-                on_progress(end.state)
-            else:
-                end = await run_participation(
-                    participation,
-                    self.study.id,
-                    on_progress,
-                    behaviour.last_step,
-                    behaviour.pause_seconds,
-                )
         assignment, seat = participation.assignment, (-1, -1)
         if assignment is not None and assignment.slot is not None:
             seat = assignment.seat
@@ -156,7 +197,7 @@ class FleetDevices:
     def _member(self, index: int) -> _Member:
         if index not in self._members:
             secret = self._secrets.randbytes(KEY_BYTES)
-            enrolment = sign_enrolment(self.config.registrar, self.study, Identity.of(secret))
+            enrolment = sign_enrolment(self.config.registrar, self._registry, Identity.of(secret))
             credential = new_secret(self._secrets) if self.config.token else ""
             self._members[index] = _Member(
                 secret, MemoryJournal(), enrolment, credential, is_enrolled=False
@@ -207,9 +248,19 @@ class FleetDevices:
         member.is_enrolled = member.is_enrolled or result.last_step is not None
 
 
-def sign_enrolment(registrar: Identity | None, study: StudyView, identity: Identity) -> bytes:
-    """Return the enrolment of `identity` for `study`, empty without a registrar."""
-    registry = study.registry
+async def _gather(
+    parts: Iterable[Coroutine[None, None, DeviceResult]],
+) -> tuple[DeviceResult, ...]:
+    """Return the results of all parts, which run together; an error cancels the others."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(part) for part in parts]
+    return tuple(task.result() for task in tasks)
+
+
+def sign_enrolment(
+    registrar: Identity | None, registry: Registry | None, identity: Identity
+) -> bytes:
+    """Return the enrolment of `identity` in a study's `registry`, empty without a registrar."""
     if registrar is None or registry is None:
         return b""
     return registrar.sign(registry.enrolment_statement(identity.public))

@@ -14,6 +14,8 @@ from fastapi import FastAPI
 from client.device.device import DeviceStep
 from client.device.driver import EndState
 from client.device.policy import Policy
+from client.fleet import devices
+from client.fleet.behaviour import FleetBehaviour
 from client.fleet.config_and_results import (
     DeviceResult,
     FleetConfig,
@@ -183,6 +185,37 @@ async def test_a_fleet_with_the_keys_of_operators_opens_its_one_shot_sums(
             EndState.FINISHED,
             EndState.DROPPED_OUT,
         }
+
+
+async def test_devices_that_wait_for_no_other_take_turns_over_few_connections(
+    connect: ClientFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "MAX_TURNS", 3)
+    operators = tuple(Identity.of(bytes([n]) * 32) for n in range(1, 8))
+    members = [operator.public.hex() for operator in operators]
+    terms = {"sum": "one-shot", "committee": {"members": members}, "cohort_size": 8, "minimum": 5}
+    study = await create(connect, **terms)
+    policy = replace(POLICY, committee=frozenset(operator.public for operator in operators))
+    clients = list[httpx.AsyncClient]()
+
+    def counting() -> httpx.AsyncClient:
+        clients.append(connect())
+        return clients[-1]
+
+    fleet_config = config(
+        policy=policy,
+        dropout=0,
+        behaviour=FleetBehaviour(slow_fraction=0.5, mean_pause_seconds=0.01),
+    )
+    fleet = Fleet(connect, study, HOLDINGS, replace(fleet_config, operators=operators))
+    async with fleet._serving_committee():
+        view = await fleet.next_round(0)
+        assert view is not None
+        fleet._devices.connect = counting
+        results = await fleet.run_round(view)
+    assert Counter(result.state for result in results) == {EndState.FINISHED: 8, EndState.LATE: 2}
+    assert len(clients) == 3
+    assert all(client.is_closed for client in clients)
 
 
 @pytest.mark.parametrize("devices", [10, 1000])
