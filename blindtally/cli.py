@@ -29,7 +29,7 @@ COMMANDS = {
     "seat": "Draw which devices share a cohort, in all rounds that name a registrar, until Ctrl-C.",
     "member": "Serve as a member of committees that open one-shot sums, until Ctrl-C.",
     "simulate": "Simulate a study over a data file and compare its answer with the truth.",
-    "params": "Compute the secure parameters of a cohort, and their cost to devices and server.",
+    "params": "Compute the secure parameters of a sum, and its cost to devices and server.",
     "plan": "Recommend a mechanism and its parameters, and predict the results of a study.",
     "studies": "Create, watch, read, stop and delete studies.",
     "query": "Query a study for its most frequent items, quantiles, ranks, prefixes, or the CDF.",

@@ -1,6 +1,6 @@
-"""`blindtally params`: parameters of a cohort's secure sum, with their reasons and costs."""
+"""`blindtally params`: parameters of a secure sum, with their reasons and costs."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 from typer import Option
@@ -10,12 +10,26 @@ from blindtally.console.options import ModeOption
 from blindtally.console.output_files import JsonOption, write_json
 
 MAX_CLIENTS: Final = 100_000  # as in a study's terms
+_PAIRWISE_CORRUPT, _COMMITTEE_CORRUPT, _DROPOUT = 0.1, 0.2, 0.2
+_PAIRWISE_WORDS, _ONE_SHOT_WORDS = 100_000, 1_000
+_NO_CLIENTS: Final = "a pairwise sum needs --clients, the number of devices in a cohort"
 
 
 def params(
-    clients: Annotated[int, Option(min=2, max=MAX_CLIENTS, help="Devices in a cohort (n).")],
-    corrupt: Annotated[float, Option(help="Fraction of corrupt devices (gamma).")] = 0.1,
-    dropout: Annotated[float, Option(help="Fraction of dropouts (delta).")] = 0.2,
+    clients: Annotated[
+        int | None,
+        Option(min=2, max=MAX_CLIENTS, help="Devices in a cohort (n) of a pairwise sum."),
+    ] = None,
+    corrupt: Annotated[
+        float | None,
+        Option(
+            help="Fraction of corrupt devices (gamma), or members of a committee.",
+            show_default="0.1, of a committee 0.2",
+        ),
+    ] = None,
+    dropout: Annotated[
+        float, Option(help="Fraction of dropouts (delta), or absent members of a committee.")
+    ] = _DROPOUT,
     sigma: Annotated[int, Option(help="Privacy fails with probability 2^-sigma.")] = 40,
     eta: Annotated[int, Option(help="Correctness fails with probability 2^-eta.")] = 30,
     mode: ModeOption = "active",
@@ -26,15 +40,43 @@ def params(
         int, Option(min=1, max=1_000, help="Cohorts in a round, of this size each.")
     ] = 1,
     words: Annotated[
-        int, Option(min=0, max=10**9, help="32-bit words of a vector, for the times.")
-    ] = 100_000,
+        int | None,
+        Option(
+            min=0,
+            max=10**9,
+            help="Words of a vector: 32-bit words in a pairwise sum, 16-bit words in a "
+            "one-shot sum.",
+            show_default="100,000, in a one-shot sum 1,000",
+        ),
+    ] = None,
+    kind: Annotated[
+        Literal["pairwise", "one-shot"],
+        Option(
+            "--sum",
+            help="Kind of sum: devices mask for one another (pairwise), or send one message each "
+            "to a committee of operators (one-shot).",
+        ),
+    ] = "pairwise",
+    members: Annotated[
+        int, Option(min=3, max=100, help="Members of the committee of a one-shot sum (m).")
+    ] = 7,
     json_path: JsonOption = None,
 ) -> None:
-    """Compute the secure parameters of a cohort, and their cost to devices and server.
+    """Compute the secure parameters of a sum, and its cost to devices and server.
 
     Example:
       blindtally params --clients 1000 --corrupt 0.2 --dropout 0.2
+      blindtally params --sum one-shot --members 7
     """
+    if kind == "one-shot":
+        fraction = _COMMITTEE_CORRUPT if corrupt is None else corrupt
+        size = _ONE_SHOT_WORDS if words is None else words
+        _show_committee(members, fraction, dropout, size, has_registrar, json_path)
+        return
+    if clients is None:
+        raise exit_with_error(_NO_CLIENTS)
+    corrupt = _PAIRWISE_CORRUPT if corrupt is None else corrupt
+    words = _PAIRWISE_WORDS if words is None else words
     from blindtally.planning.parameter_report import (
         as_json,
         feasible_alternatives,
@@ -60,3 +102,36 @@ def params(
     if json_path != "-":
         show_parameters(cost, units, words, cohorts)
     write_json(json_path, as_json(cost, units, words, cohorts))
+
+
+def _show_committee(
+    members: int,
+    corrupt: float,
+    dropout: float,
+    words: int,
+    has_registrar: bool,
+    json_path: str | None,
+) -> None:
+    """Show the numbers of a committee, and the cost of a one-shot sum with it."""
+    from random import SystemRandom
+
+    from blindtally.planning.committee_cost import MAX_WORDS, CommitteeCost
+    from blindtally.planning.parameter_report import show_rows
+    from secagg.oneshot.parameters import committee_parameters
+
+    try:
+        parameters = committee_parameters(members, corrupt, dropout)
+    except ValueError as error:
+        raise exit_with_error(error) from None
+    if parameters.corrupt < 1:
+        raise exit_with_error(
+            f"a corrupt fraction of {corrupt:g} lets none of {members} members collude, so that "
+            "each of them could read devices: raise --corrupt"
+        )
+    if not 1 <= words <= MAX_WORDS:
+        raise exit_with_error(f"--words is 1 to {MAX_WORDS:,} in a one-shot sum, got {words:,}")
+    cost = CommitteeCost(parameters, words, has_registrar)
+    seconds = cost.measure(SystemRandom())
+    if json_path != "-":
+        show_rows(cost.rows(seconds))
+    write_json(json_path, cost.as_json(seconds))

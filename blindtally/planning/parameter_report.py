@@ -104,13 +104,19 @@ def _colluders(cost: SumCost, cohorts: int) -> int:
 
 
 def show_parameters(cost: SumCost, units: OperationSeconds, words: int, cohorts: int) -> None:
+    """Print the parameters of a pairwise sum."""
+    show_rows(
+        chain(_parameter_rows(cost, cohorts), _byte_rows(cost), _time_rows(cost, units, words))
+    )
+
+
+def show_rows(rows: Iterable[TableRow]) -> None:
+    """Print a table of names, values and reasons, 80 columns wide."""
     table = Table(show_header=False, box=None, pad_edge=False, width=80)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
-    for row in chain(
-        _parameter_rows(cost, cohorts), _byte_rows(cost), _time_rows(cost, units, words)
-    ):
+    for row in rows:
         table.add_row(*row)
     Console().print(table)
 

@@ -203,14 +203,14 @@ def measure_operations(parameters: Parameters) -> OperationSeconds:
         ring.add_packed(vector, body)
 
     return OperationSeconds(
-        pair=_fastest_seconds(lambda: KeyPair.generate(rng)),
-        agree=_fastest_seconds(lambda: pair.agree(other.public)),
-        sign=_fastest_seconds(lambda: identity.sign(message)),
-        verify=_fastest_seconds(lambda: is_signed(identity.public, message, signature)),
-        envelope=_fastest_seconds(encrypt) / len(shares),
-        stream=_fastest_seconds(lambda: purpose.keystream(bytes(32))),
-        word=_fastest_seconds(lambda: mask_applier.add_mask(vector, stream)) / _SAMPLE_WORDS,
-        arrival=2 * _fastest_seconds(receive) / _SAMPLE_WORDS,  # on receipt, and in the sum
+        pair=fastest_seconds(lambda: KeyPair.generate(rng)),
+        agree=fastest_seconds(lambda: pair.agree(other.public)),
+        sign=fastest_seconds(lambda: identity.sign(message)),
+        verify=fastest_seconds(lambda: is_signed(identity.public, message, signature)),
+        envelope=fastest_seconds(encrypt) / len(shares),
+        stream=fastest_seconds(lambda: purpose.keystream(bytes(32))),
+        word=fastest_seconds(lambda: mask_applier.add_mask(vector, stream)) / _SAMPLE_WORDS,
+        arrival=2 * fastest_seconds(receive) / _SAMPLE_WORDS,  # on receipt, and in the sum
         other=_measure_per_participant(parameters),
         share=_measure_share_check(),
         split=splitting,
@@ -223,7 +223,7 @@ def _measure_sharing(parameters: Parameters, rng: Random) -> tuple[float, float]
     threshold = max(2, parameters.threshold * holders // parameters.holders)
     factor = (parameters.holders / holders) ** 2.5
     shares = split(bytes(32), holders + 1, threshold, rng)
-    splitting = _fastest_seconds(lambda: split(bytes(32), holders + 1, threshold, rng))
+    splitting = fastest_seconds(lambda: split(bytes(32), holders + 1, threshold, rng))
 
     kept = max(threshold, (holders + 1) * 4 // 5)  # other ones each time, as after dropouts
     rows = [
@@ -231,14 +231,14 @@ def _measure_sharing(parameters: Parameters, rng: Random) -> tuple[float, float]
     ]
     numbers = np.array(rows)
     packed = np.frombuffer(b"".join(shares), np.uint8).reshape(-1, SHARE_BYTES)[numbers - 1]
-    recovering = _fastest_seconds(lambda: recover_many(packed, numbers)) / _RECOVERY_BATCH
+    recovering = fastest_seconds(lambda: recover_many(packed, numbers)) / _RECOVERY_BATCH
     return splitting * factor, recovering * factor
 
 
 def _measure_share_check() -> float:
     shares = {dealer: bytes(SHARE_BYTES) for dealer in range(100)}
     body = UnmaskingShares(shares, {}, signature=bytes(SIGNATURE_BYTES)).pack()
-    return _fastest_seconds(lambda: UnmaskingShares.unpack(body).are_field_elements) / len(shares)
+    return fastest_seconds(lambda: UnmaskingShares.unpack(body).are_field_elements) / len(shares)
 
 
 def _measure_per_participant(parameters: Parameters) -> float:
@@ -255,7 +255,7 @@ def _measure_per_participant(parameters: Parameters) -> float:
         sha256(b"".join(sharer.signed_bytes() for sharer in received.values())).digest()
         selection.neighbours(0, {slot: sharer.graph_nonce for slot, sharer in received.items()})
 
-    return _fastest_seconds(read) / count
+    return fastest_seconds(read) / count
 
 
 def _sample_roster_entry(slot: int, *, enrolled: bool) -> RosterEntry:
@@ -272,7 +272,7 @@ def _sample_commitment(slot: int) -> ShareCommitment:
     return ShareCommitment(slot.to_bytes(32, "big"), bytes(32))
 
 
-def _fastest_seconds(operation: Callable[[], object]) -> float:
+def fastest_seconds(operation: Callable[[], object]) -> float:
     """Return the minimum seconds of `operation`, over some repetitions."""
     taken, began = list[float](), time.perf_counter()
     while time.perf_counter() < began + _MEASUREMENT_SECONDS or len(taken) < _MIN_REPETITIONS:

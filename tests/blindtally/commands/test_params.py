@@ -7,7 +7,10 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.planning.parameter_report import feasible_alternatives
+from secagg.oneshot.parameters import CommitteeParameters
+from secagg.oneshot.sharing import Sharing
 from secagg.parameters import Assumptions, choose_parameters
+from secagg.ring import Lane, Ring
 
 RUN = CliRunner()
 
@@ -89,6 +92,11 @@ def test_the_table_has_values_and_reasons_in_eighty_columns(clients: int, mode: 
         ("--clients 1", 2, "--clients"),
         ("--clients 1000000000000000", 2, "--clients"),  # so large that logarithms are equal
         ("--clients 1000 --mode naive", 2, "--mode"),
+        ("--corrupt 0.1", 2, "--clients"),
+        ("--sum one-shot --members 2", 2, "--members"),
+        ("--sum one-shot --corrupt 0.1", 2, "raise --corrupt"),
+        ("--sum one-shot --members 9 --corrupt 0.4 --dropout 0.4", 2, "cannot agree"),
+        ("--sum one-shot --words 0", 2, "--words"),
         ("--clients 10 --json /nowhere/at/all.json", 2, "cannot write"),
     ],
 )
@@ -122,3 +130,34 @@ def test_each_way_out_leads_out(n: int, assumptions: Assumptions) -> None:
         asked[option.removeprefix("--")] = value
         arguments = [f"--{name}={value}" for name, value in asked.items()]
         assert RUN.invoke(app, ["params", *arguments]).exit_code == 0, way
+
+
+def test_the_cost_of_a_one_shot_sum_states_who_must_collude() -> None:
+    asked = "params --sum one-shot --members 7 --words 490 --json"
+    document = json.loads(RUN.invoke(app, [*asked.split(), "-"]).stdout)
+    numbers = ["corrupt_members", "colluders_to_read", "absent_members", "t", "needed_sums"]
+    assert [document[number] for number in numbers] == [1, 2, 1, 5, 6]
+    sharing = Sharing(Ring((Lane(65_537, 490),)), CommitteeParameters(7, 1, 1, 5))
+    shares, proof = 7 * sharing.share_bytes, sharing.proof_bytes
+    assert document["message_bytes"] == 32 + 64 + 32 + shares + proof + 64
+    assert document["seconds_of_device"] > document["seconds_of_member_per_device"] > 0
+
+
+@pytest.mark.parametrize("members", [3, 7, 100])
+def test_the_table_of_a_committee_fits_in_eighty_columns(members: int) -> None:
+    asked = f"params --sum one-shot --members {members} --corrupt 0.34 --dropout 0 --no-registrar"
+    result = RUN.invoke(app, asked.split())
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    names = [
+        "members m",
+        "colluders A",
+        "readers",
+        "dropouts D",
+        "  message",
+        "  device",
+        "  member",
+    ]
+    for name in names:
+        assert any(line.startswith(name) for line in lines), name
