@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 # Python compiles what it imports; pip would compile the 11,000 modules of all packages, one by one.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-EXTRAS := arrow,dask,demo,pandas,postgres,traces
+EXTRAS := arrow,dask,demo,oidc,pandas,postgres,traces
 PYTEST := $(BIN)/pytest --dist worksteal
 # Only slow tests use the fuzzer, whose import takes seconds in each worker.
 NO_FUZZER := -p no:schemathesis
@@ -78,7 +78,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --python-versi
 LOCKS := deploy/requirements
 
 lock: $(VENV)/dev ## write the versions and hashes of what the images install
-	$(LOCK) pyproject.toml --extra server --extra postgres --output-file $(LOCKS)/server.txt
+	$(LOCK) pyproject.toml --extra server --extra postgres --extra oidc --output-file $(LOCKS)/server.txt
 	$(LOCK) pyproject.toml --extra simulate --extra dask --output-file $(LOCKS)/dask.txt
 	$(LOCK) --group image --output-file $(LOCKS)/build.txt
 

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from ipaddress import ip_address
+from importlib.util import find_spec
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -34,7 +34,7 @@ from server.db.database import Database
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
 from server.http.connection_limits import ConnectionCounter, ConnectionLimits, LimitedHttpProtocol
-from server.settings import Settings
+from server.settings import Settings, is_loopback
 from server.telemetry import logs, traces
 
 if TYPE_CHECKING:
@@ -160,9 +160,14 @@ def _trace_provider() -> "Sdk | None":
 
 
 def _check_access(settings: Settings, *, has_keys: bool) -> None:
-    """Refuse to serve other machines without credentials; warn if all is open or no key exists."""
+    """Refuse to serve other machines without credentials; warn if all is open or no key exists.
+
+    Also refuse an OpenID provider if the extra that checks its tokens is missing.
+    """
+    if settings.oidc_issuer and find_spec("joserfc") is None:
+        raise _refusal(f"BLINDTALLY_OIDC_ISSUER requires an extra: {install_command('oidc')}")
     if settings.open:
-        if not _is_loopback(settings.host):
+        if not is_loopback(settings.host):
             raise _refusal(
                 "--open serves all clients that can connect, so it is not possible on "
                 f"{settings.host}, only on 127.0.0.1, ::1 or localhost; make keys with "
@@ -188,13 +193,6 @@ async def _store_first_credentials(access: AccessRepository, settings: Settings)
         await access.add_initial(*texts)
     except IntegrityError:  # another replica stored the same at this moment
         await access.add_initial(*texts)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _upgrade_database(settings: Settings) -> bool:

@@ -28,8 +28,10 @@ SCOPES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Owner of a valid credential: `name` is the id of an API key or the identity of a device.
+    """Owner of a valid credential.
 
+    `name` is the id of an API key, the identity of a device, or the e-mail address of a person who
+    logged in at the OpenID provider.
     `session` is the digest of the login session in whose cookie the credential is, if any.
     `study` is the only study for which the permissions are valid, None for the whole service.
     """
@@ -39,10 +41,13 @@ class Principal:
     identity: str | None = None
     session: bytes | None = field(default=None, repr=False)
     study: str | None = None
+    is_person: bool = False
 
     def __str__(self) -> str:
         if self.identity:
             return f"device {self.name}"
+        if self.is_person:
+            return f"person {self.name}"
         return self.name if self == ANONYMOUS else f"key {self.name}"
 
 

@@ -18,6 +18,7 @@ from server.db.database import Database
 from server.db.sqlite_lock import sqlite_process_lock
 from server.db.store import Store
 from server.http.auth import Authenticator
+from server.http.openid_provider import OpenIdProvider
 from server.notify.event_streams import EventStreams
 from server.notify.notifier import Notifier
 from server.notify.pg_listener import PgListener
@@ -44,6 +45,7 @@ class Service:
     metrics: Metrics
     authenticator: Authenticator
     retry_scheduler: RetryScheduler
+    openid_provider: OpenIdProvider | None = None
 
     def retry_after(self, minimum: int = 1) -> int:
         """Return the seconds after which a refused client may retry."""
@@ -93,13 +95,16 @@ async def run_service(
                 store, orchestrator.lease_runner, settings, cohort_cache.forget_all
             )
             poll_events = partial(event_streams.run, settings.poll_seconds)
-            async with _background_tasks(
-                orchestrator.run,
-                listener.run,
-                orchestrator.heartbeat.run,
-                poll_events,
-                retention.run,
-                database.measure_size,
+            async with (
+                _openid_provider(settings) as openid_provider,
+                _background_tasks(
+                    orchestrator.run,
+                    listener.run,
+                    orchestrator.heartbeat.run,
+                    poll_events,
+                    retention.run,
+                    database.measure_size,
+                ),
             ):
                 try:
                     yield Service(
@@ -112,6 +117,7 @@ async def run_service(
                         metrics,
                         Authenticator(settings, store.access),
                         RetryScheduler(rng),
+                        openid_provider,
                     )
                 finally:
                     notifier.shut_down()
@@ -123,6 +129,19 @@ async def run_service(
 def _announce(notifier: Notifier, cohort_cache: CohortCache, channels: Collection[str]) -> None:
     notifier.notify(*channels)
     cohort_cache.after_change(channels)
+
+
+@asynccontextmanager
+async def _openid_provider(settings: Settings) -> AsyncIterator[OpenIdProvider | None]:
+    """Yield the client of the OpenID provider, or None if people log in with keys only."""
+    if settings.oidc_issuer is None or settings.open:
+        yield None
+        return
+    provider = OpenIdProvider(settings)
+    try:
+        yield provider
+    finally:
+        await provider.close()
 
 
 @asynccontextmanager

@@ -1,13 +1,18 @@
 """Settings of the service, by option or by environment variable BLINDTALLY_<NAME>."""
 
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, Json, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, bearer_secret
 from server.db.database import parse_url
+from server.principals import Permission
+
+PAGE_SCOPES: Final = frozenset({Permission.READ, Permission.WRITE, Permission.OPERATE})
 
 
 class Settings(BaseSettings):
@@ -37,6 +42,18 @@ class Settings(BaseSettings):
     """Enrolment token for a million devices, added at the start if it is new."""
     credential_cache_seconds: float = Field(default=5.0, gt=0, le=300)
     """Seconds for which a revoked credential may still be accepted."""
+    public_url: str | None = None
+    """Address of the dashboard in browsers, such as https://stats.example.org."""
+    oidc_issuer: str | None = None
+    """OpenID provider at which people may log in: its issuer, an https URL."""
+    oidc_client_id: str | None = None
+    """Client id that the OpenID provider gave this service."""
+    oidc_client_secret: SecretStr | None = None
+    """Client secret that the OpenID provider gave this service."""
+    oidc_allowed: Json[dict[str, frozenset[Permission]]] = Field(default={}, validate_default=False)
+    """Scopes of people (anna@example.org) and of domains (@example.org) after a login, as JSON."""
+    oidc_name: str = Field(default="single sign-on", min_length=1, max_length=40)
+    """Name of the OpenID provider on the login page."""
     max_auth_failures: int = Field(default=30, ge=1)
     """Requests with invalid credentials per minute and address."""
     max_requests: int = Field(default=1200, ge=1)
@@ -90,6 +107,42 @@ class Settings(BaseSettings):
             raise ValueError("a certificate and its key: name both, or neither")
         return self
 
+    @model_validator(mode="after")
+    def _has_all_of_the_provider(self) -> Self:
+        needed = self.public_url, self.oidc_client_id, self.oidc_client_secret, self.oidc_allowed
+        if self.oidc_issuer is not None and not all(needed):
+            raise ValueError(
+                "BLINDTALLY_OIDC_ISSUER also requires BLINDTALLY_PUBLIC_URL and "
+                "BLINDTALLY_OIDC_CLIENT_ID, _CLIENT_SECRET and _ALLOWED"
+            )
+        return self
+
+    @field_validator("public_url", "oidc_issuer")
+    @classmethod
+    def _is_a_secure_url(cls, url: str | None, info: ValidationInfo) -> str | None:
+        if url is None:
+            return None
+        if not is_secure_url(url) or urlsplit(url).query:
+            raise ValueError("an https:// URL expected, or http:// of this machine")
+        if info.field_name == "oidc_issuer":
+            return url  # the provider's own spelling, perhaps with a last slash
+        if urlsplit(url).path not in ("", "/"):
+            raise ValueError("a URL without a path expected")
+        return url.removesuffix("/")
+
+    @field_validator("oidc_allowed")
+    @classmethod
+    def _are_rules(
+        cls, rules: dict[str, frozenset[Permission]]
+    ) -> dict[str, frozenset[Permission]]:
+        for name, scopes in rules.items():
+            local, at, domain = name.rpartition("@")
+            if not (at and domain and name.isascii()) or "@" in local or name.split() != [name]:
+                raise ValueError(f"{name!r} is neither anna@example.org nor @example.org")
+            if not scopes <= PAGE_SCOPES:
+                raise ValueError(f"{name}: the scopes are {', '.join(sorted(PAGE_SCOPES))}")
+        return {name.lower(): scopes for name, scopes in rules.items()}
+
     @field_validator("initial_api_key", "initial_enrolment_token")
     @classmethod
     def _is_a_secret(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
@@ -104,3 +157,25 @@ class Settings(BaseSettings):
     def _is_a_known_database(cls, url: str) -> str:
         parse_url(url)
         return url
+
+
+def is_secure_url(url: str) -> bool:
+    """Return whether nobody on the network can read or change what is sent to `url`."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        _ = parts.port  # raises ValueError
+    except ValueError:
+        return False
+    has_no_rest = "@" not in parts.netloc and "#" not in url and url.isascii()
+    if not (host and has_no_rest and url.isprintable() and " " not in url):
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether `host` is an address or name of this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -145,23 +145,28 @@ def list_tokens(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOpti
 @keys.command("revoke")
 @tokens.command("revoke")
 def revoke(
-    name: Annotated[str, Argument(help="Id of a key or token, or identity of a device.")],
+    name: Annotated[
+        str, Argument(help="Id of a key or token, identity of a device, or a person's e-mail.")
+    ],
     database: DatabaseOption = DEFAULT_DATABASE,
     json_path: JsonOption = None,
 ) -> None:
     """Permanently revoke a key, a token with all devices that it admitted, or one device.
 
+    For an e-mail address, end the sessions of its owner, who logged in at the OpenID provider.
+
     A running service accepts it for up to `BLINDTALLY_CREDENTIAL_CACHE_SECONDS` (5) more.
 
     Example:
       blindtally keys revoke 3f2a0c55d1e9
+      blindtally keys revoke anna@example.org
       blindtally tokens revoke 77aa10bd42c0
     """
     kind = _with_access(database, lambda access: access.revoke(name), must_exist=True)
     if kind is None:
-        raise exit_with_error(f"there is no key, token or device {name}", code=1)
+        raise exit_with_error(f"there is no key, token, device or logged in person {name}", code=1)
     if json_path != "-":
-        typer.echo(f"{kind} {name} is revoked")
+        typer.echo(f"{kind} {name} is {'logged out' if kind == 'person' else 'revoked'}")
     write_json(json_path, {"kind": kind, "revoked": name})
 
 

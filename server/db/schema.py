@@ -282,12 +282,18 @@ class ApiKeyRow(IssuedCredential, Base):
 
 
 class LoginSessionRow(Base):
-    """Session of a browser that logged in with an API key, by the SHA-256 of its secret."""
+    """Session of a browser, by the SHA-256 of its secret.
+
+    The browser logged in with an API key, or as the person with this `email` at the OpenID
+    provider; then the session has its own `scopes`.
+    """
 
     __tablename__ = "login_sessions"
 
     digest: Mapped[bytes] = mapped_column(primary_key=True)
-    key: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    key: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id"))
+    email: Mapped[str | None] = mapped_column(Utf8Bytes())
+    scopes: Mapped[list[str] | None]
     created: Mapped[datetime]
     last_used: Mapped[datetime]
 

@@ -30,7 +30,11 @@ from server.settings import Settings
 
 COOKIE_NAME: Final = "blindtally_session"
 AUTH_RETRY_AFTER: Final = "10"  # seconds
-_PUBLIC_PATHS: Final = frozenset({"/login", "/healthz", "/readyz", "/docs", "/openapi.json"})
+OIDC_PATH: Final = "/login/oidc"
+OIDC_CALLBACK_PATH: Final = f"{OIDC_PATH}/callback"
+_PUBLIC_PATHS: Final = frozenset(
+    {"/login", OIDC_PATH, OIDC_CALLBACK_PATH, "/healthz", "/readyz", "/docs", "/openapi.json"}
+)
 _ASSET_PREFIX: Final = "/static/"  # public, as the source code is
 _PAGE_PATHS: Final = re.compile(r"/|/(studies|operations|logout|help)(/.*)?", re.DOTALL)
 _EVENT_STREAM_PATHS: Final = re.compile(r"/v1/studies/[^/]+/events")

@@ -1,4 +1,4 @@
-"""Login: exchanges an API key for a session in a cookie.
+"""Login: exchanges an API key, or a login at the OpenID provider, for a session in a cookie.
 
 Scripts cannot read the cookie, and other sites cannot send it. A session ends by itself
 (`server/db/repositories/credentials_and_audit.py`), by a logout, and with its key.
@@ -11,24 +11,37 @@ from starlette.responses import RedirectResponse
 
 from protocol.api.credentials import API_KEY_PREFIX, bearer_secret
 from server.api.dependencies import Caller
-from server.http.auth import COOKIE_NAME, client_address, is_page, session_secret
+from server.errors import ProblemError, not_found
+from server.http.auth import (
+    COOKIE_NAME,
+    OIDC_CALLBACK_PATH,
+    OIDC_PATH,
+    client_address,
+    is_page,
+    session_secret,
+)
+from server.http.login_attempt import ATTEMPT_LIFETIME, LoginAttempt
+from server.http.openid_provider import Callback, OpenIdProvider
+from server.http.problem_details import STATUS_AND_TITLE
 from server.pages.page_requests import page_router, read_form
 from server.pages.rendering import PAGE_HEADERS, render
-from server.service import ServiceDep
+from server.principals import Principal
+from server.service import Service, ServiceDep
 
 router = page_router()
 _BAD_KEY_MESSAGE = (
     "This is not a valid API key. Keys begin with btk_, and an operator creates them."
 )
+ATTEMPT_COOKIE_NAME = "blindtally_login"
 Next = Annotated[str, Query(alias="next", max_length=2000)]
 
 
 @router.get("/login")
 async def show_login(request: Request, service: ServiceDep, next_page: Next = "") -> Response:
-    """Show the form for an API key."""
+    """Show the form for an API key, and the link to the OpenID provider if there is one."""
     if service.authenticator.is_open:
         return RedirectResponse("/", 303, PAGE_HEADERS)
-    return render(request, "login.html", next_page=_safe_redirect(next_page), error=None)
+    return _login_page(request, service, _safe_redirect(next_page))
 
 
 @router.post("/login")
@@ -45,14 +58,9 @@ async def log_in(request: Request, service: ServiceDep) -> Response:
         await service.authenticator.record_failure(
             client_address(request.scope), "bad credential", request.url.path
         )
-        return render(
-            request, "login.html", status=401, next_page=next_page, error=_BAD_KEY_MESSAGE
-        )
-    origin = f"address {client_address(request.scope)}"
-    await service.store.access.record_audit(str(principal), "log in", origin)
+        return _login_page(request, service, next_page, _BAD_KEY_MESSAGE)
     response = RedirectResponse(next_page or "/", 303, PAGE_HEADERS)
-    session = await service.store.access.start_session(principal.name)
-    response.set_cookie(COOKIE_NAME, session, **_cookie_options(request))
+    await _start_session(request, service, principal, response)
     return response
 
 
@@ -70,10 +78,96 @@ async def log_out(request: Request, service: ServiceDep, caller: Caller) -> Resp
     return response
 
 
+@router.get(OIDC_PATH)
+async def start_login(request: Request, service: ServiceDep, next_page: Next = "") -> Response:
+    """Send the browser to the OpenID provider, with a cookie by which it is recognised later."""
+    provider, now = _provider_of(service), await service.store.database.read_now()
+    attempt = LoginAttempt.start(service.store.access.rng, now, _safe_redirect(next_page))
+    try:
+        url = await provider.login_url(attempt)
+    except ProblemError as problem:
+        return _login_page(request, service, attempt.next_page, problem=problem)
+    response = RedirectResponse(url, 303, PAGE_HEADERS)
+    lifetime = int(ATTEMPT_LIFETIME.total_seconds())
+    response.set_cookie(
+        ATTEMPT_COOKIE_NAME, attempt.to_cookie(), lifetime, **_attempt_cookie_options(provider)
+    )
+    return response
+
+
+@router.get(OIDC_CALLBACK_PATH)
+async def finish_login(
+    request: Request, service: ServiceDep, callback: Annotated[Callback, Query()]
+) -> Response:
+    """Start the session of the person that the OpenID provider names.
+
+    The response is a page that leads on by itself, not a redirect: the provider's site caused this
+    request, and a browser would not send the new cookie with a redirect of it (`SameSite=Strict`).
+    """
+    provider, now = _provider_of(service), await service.store.database.read_now()
+    address = client_address(request.scope)
+    service.authenticator.check_address(address, None)
+    attempt = LoginAttempt.from_cookie(request.cookies.get(ATTEMPT_COOKIE_NAME, ""))
+    next_page = _safe_redirect(attempt.next_page) if attempt else ""
+    try:
+        person = await provider.log_in(attempt, callback, now)
+    except ProblemError as problem:
+        await service.authenticator.record_failure(address, "refused login", problem.detail)
+        response = _login_page(request, service, next_page, problem=problem)
+    else:
+        response = render(request, "logged_in.html", next_page=next_page or "/")
+        await _start_session(request, service, person, response)
+    response.delete_cookie(ATTEMPT_COOKIE_NAME, **_attempt_cookie_options(provider))
+    return response
+
+
+def _provider_of(service: Service) -> OpenIdProvider:
+    if service.openid_provider is None:
+        raise not_found("page")
+    return service.openid_provider
+
+
+async def _start_session(
+    request: Request, service: Service, principal: Principal, response: Response
+) -> None:
+    """Start a session, record it in the audit trail, and set its cookie in `response`."""
+    origin = f"address {client_address(request.scope)}"
+    await service.store.access.record_audit(str(principal), "log in", origin)
+    session = await service.store.access.start_session(principal)
+    response.set_cookie(COOKIE_NAME, session, **_cookie_options(request))
+
+
+def _login_page(
+    request: Request,
+    service: Service,
+    next_page: str,
+    key_error: str | None = None,
+    problem: ProblemError | None = None,
+) -> Response:
+    """Return the page with the form for a key; `problem` is that of a login at the provider."""
+    status = 401 if key_error else STATUS_AND_TITLE[problem.kind][0] if problem else 200
+    return render(
+        request,
+        "login.html",
+        status=status,
+        next_page=next_page,
+        error=key_error,
+        problem=problem,
+        provider=service.openid_provider,
+        oidc_path=OIDC_PATH,
+    )
+
+
 def _cookie_options(request: Request) -> dict[str, Any]:
     """Return the cookie's options; a browser deletes a cookie only if the options are equal."""
     is_secure = request.url.scheme == "https"
     return {"path": "/", "secure": is_secure, "httponly": True, "samesite": "strict"}
+
+
+def _attempt_cookie_options(provider: OpenIdProvider) -> dict[str, Any]:
+    """Return the options of the cookie of an attempt, which the provider's redirect may send."""
+    is_secure = provider.redirect_uri.startswith("https:")
+    return {"path": OIDC_PATH, "secure": is_secure, "httponly": True, "samesite": "lax"}
 
 
 def _safe_redirect(url: str) -> str:

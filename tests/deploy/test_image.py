@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-EXTRAS = {"server": ("server", "postgres"), "dask": ("simulate", "dask")}
+EXTRAS = {"server": ("server", "postgres", "oidc"), "dask": ("simulate", "dask")}
 TARGET = {"python_version": "3.13", "python_full_version": "3.13.0", "sys_platform": "linux"}
 
 

@@ -115,10 +115,10 @@ class AccessRepository(Repository):
 
     @write_transaction
     def revoke(self, session: Session, name: str) -> str | None:
-        """Revoke the key or token of this id, or the device of this identity.
+        """Revoke the key or token of this id, the device of this identity, or a person's sessions.
 
         Revoking a token revokes the devices that it let in. Returns what was revoked, or None if
-        the id is unknown. A revocation is permanent.
+        the id is unknown. A revocation is permanent, but a person may log in again.
         """
         for kind, row in (
             ("key", session.get(ApiKeyRow, name)),
@@ -134,6 +134,11 @@ class AccessRepository(Repository):
                 session.execute(update(DeviceRow).where(*its_devices).values(revoked=now))
             self._record_audit(session, COMMAND_LINE_ACTOR, f"revoke {kind}", name)
             return kind
+        sessions = LoginSessionRow.email == name.lower()
+        if session.scalar(select(exists().where(sessions))):
+            session.execute(delete(LoginSessionRow).where(sessions))
+            self._record_audit(session, COMMAND_LINE_ACTOR, "end sessions", name)
+            return "person"
         return None
 
     @read_transaction
@@ -148,12 +153,15 @@ class AccessRepository(Repository):
         return Principal(device.identity, frozenset({Permission.TAKE_PART}), device.identity)
 
     @write_transaction
-    def start_session(self, session: Session, key: str) -> str:
-        """Store a new session of the API key with this id; return its secret."""
+    def start_session(self, session: Session, owner: Principal) -> str:
+        """Store a new session of a person, or of the owner of an API key; return its secret."""
         secret, now = new_secret(self.rng, SESSION_PREFIX), self.database.now(session)
-        session.add(
-            LoginSessionRow(digest=secret_digest(secret), key=key, created=now, last_used=now)
-        )
+        row = LoginSessionRow(digest=secret_digest(secret), created=now, last_used=now)
+        if owner.is_person:
+            row.email, row.scopes = owner.name, _scope_names(owner.permissions)
+        else:
+            row.key = owner.name
+        session.add(row)
         return secret
 
     @write_transaction
@@ -180,11 +188,14 @@ class AccessRepository(Repository):
         row = session.scalar(select(LoginSessionRow).where(*lasts))
         if row is None:
             return None, False
+        is_recorded = now - row.last_used < _USE_INTERVAL
+        if row.email is not None:
+            scopes = frozenset(map(Permission, row.scopes or ()))
+            return Principal(row.email, scopes, session=digest, is_person=True), is_recorded
         key = session.get_one(ApiKeyRow, row.key)
         if not key.is_valid(now):
             return None, False
-        principal = replace(_principal(key), session=digest)
-        return principal, now - row.last_used < _USE_INTERVAL
+        return replace(_principal(key), session=digest), is_recorded
 
     @write_transaction
     def _record_use(self, session: Session, digest: bytes) -> None:
@@ -293,7 +304,11 @@ def _principal(key: ApiKeyRow) -> Principal:
 
 
 def _new_key(scopes: Collection[Permission], study: str | None = None) -> ApiKeyRow:
-    return ApiKeyRow(scopes=sorted(scope.value for scope in scopes), study=study)
+    return ApiKeyRow(scopes=_scope_names(scopes), study=study)
+
+
+def _scope_names(scopes: Collection[Permission]) -> list[str]:
+    return sorted(scope.value for scope in scopes)
 
 
 def _new_token(uses: int) -> EnrolmentTokenRow:

@@ -34,7 +34,8 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path, monkeypatch: pytest.Mo
     name = output.split("key ")[1].partition(":")[0]
     assert name in run("keys", "list")[1]
     assert run("keys", "revoke", name) == (0, f"key {name} is revoked\n")
-    assert run("keys", "revoke", "3f2a") == (1, "error: there is no key, token or device 3f2a\n")
+    unknown = "error: there is no key, token, device or logged in person 3f2a\n"
+    assert run("keys", "revoke", "3f2a") == (1, unknown)
 
 
 def test_a_key_of_a_study_that_does_not_exist_is_refused(

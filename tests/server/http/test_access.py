@@ -276,7 +276,7 @@ async def test_an_event_stream_ends_with_the_session_of_its_page(
         secret = key["Authorization"].removeprefix("Bearer ")
         owner = await book(served).find_principal(secret_digest(secret))
         assert owner is not None
-        session = await book(served).start_session(owner.name)
+        session = await book(served).start_session(owner)
         cookie = {"Cookie": f"{COOKIE_NAME}={session}"}
         async with listening(served, study, 0, cookie) as page:
             known = len(await page.until(3))  # created, started, opened

@@ -1,0 +1,136 @@
+"""An OpenID provider in memory, which departs from the standard where a test wants it."""
+
+from base64 import b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+
+import httpx
+from joserfc import jwk, jwt
+
+from server.settings import Settings
+from tests.server.harness import Clock
+
+ISSUER = "https://login.example.org/realms/a"
+CLIENT_ID = "a client"  # a blank, which must be encoded in the header
+CLIENT_SECRET = "a+b:c/Kq7"
+PUBLIC_URL = "https://stats.example.org"
+REDIRECT_URI = f"{PUBLIC_URL}/login/oidc/callback"
+OIDC_SETTINGS: dict[str, Any] = {
+    "public_url": f"{PUBLIC_URL}/",
+    "oidc_issuer": ISSUER,
+    "oidc_client_id": CLIENT_ID,
+    "oidc_client_secret": CLIENT_SECRET,
+    "oidc_allowed": (
+        '{"anna@example.org": ["read", "write"], "@example.org": ["read"], "out@example.org": []}'
+    ),
+    "oidc_name": "Example <ID>",
+    "open": False,
+}
+KEY = jwk.ECKey.generate_key("P-256", {"kid": "first", "use": "sig"})
+
+
+def oidc_settings(**changes: Any) -> Settings:
+    return Settings(**(OIDC_SETTINGS | changes))
+
+
+@dataclass
+class FakeProvider:
+    """Provider that logs in `email`; its `claims` and `answers` replace correct ones."""
+
+    clock: Clock
+    claims: dict[str, Any] = field(default_factory=dict)  # None leaves a claim out
+    answers: dict[str, httpx.Response | Exception] = field(default_factory=dict)  # by path
+    token: str | None = None  # instead of a signed one
+    key: jwk.Key = field(default_factory=lambda: KEY)
+    algorithm: str = "ES256"
+    discovery: dict[str, Any] = field(default_factory=dict)
+    requests: list[httpx.Request] = field(default_factory=list)
+    codes: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.MockTransport(self.answer))
+
+    def authorize(self, url: str) -> dict[str, str]:
+        """Log a person in at `url`; return the query of the callback."""
+        asked = dict(parse_qsl(urlsplit(url).query))
+        assert url.startswith(f"{ISSUER}/authorize?kind=web&")
+        assert asked["redirect_uri"] == REDIRECT_URI
+        assert (asked["response_type"], asked["client_id"]) == ("code", CLIENT_ID)
+        assert (asked["code_challenge_method"], asked["scope"]) == ("S256", "openid email")
+        code = f"code-{len(self.codes)}"
+        self.codes[code] = asked
+        return {"code": code, "state": asked["state"], "iss": ISSUER}
+
+    def callback(self, url: str, **changes: str) -> str:
+        """Return the address to which the browser that was sent to `url` is sent back."""
+        return f"{REDIRECT_URI}?{urlencode(self.authorize(url) | changes)}"
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        path = request.url.path.removeprefix("/realms/a")
+        answer = self.answers.get(path) or self._routes[path](request)
+        if isinstance(answer, Exception):
+            raise answer
+        # As from a network: a response that has been made is already read, once and for all.
+        return httpx.Response(answer.status_code, headers=answer.headers, stream=answer.stream)
+
+    @property
+    def _routes(self) -> dict[str, Callable[[httpx.Request], httpx.Response]]:
+        return {
+            "/.well-known/openid-configuration": self._configuration,
+            "/token": self._token,
+            "/keys": self._keys,
+        }
+
+    def _configuration(self, _request: httpx.Request) -> httpx.Response:
+        document = {
+            "issuer": ISSUER,
+            "authorization_endpoint": f"{ISSUER}/authorize?kind=web",
+            "token_endpoint": f"{ISSUER}/token",
+            "jwks_uri": f"{ISSUER}/keys",
+        }
+        return httpx.Response(200, json=document | self.discovery)
+
+    def _keys(self, _request: httpx.Request) -> httpx.Response:
+        unknown = {"kty": "lattice", "kid": "new"}
+        keys = [unknown, 7, {"kty": "EC"}, self.key.as_dict(private=False)]
+        return httpx.Response(200, json={"keys": keys})
+
+    def _token(self, request: httpx.Request) -> httpx.Response:
+        form = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
+        given = request.headers.get("authorization", "").removeprefix("Basic ")
+        secret = (form.get("client_id"), form.get("client_secret"))
+        if given:
+            assert b64decode(given) == b"a+client:a%2Bb%3Ac%2FKq7"
+        else:
+            assert secret == (CLIENT_ID, CLIENT_SECRET)
+        asked = self.codes.pop(form["code"], None)
+        digest = sha256(form["code_verifier"].encode()).digest()
+        challenge = urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if asked is None or asked["code_challenge"] != challenge:
+            return httpx.Response(400, json={"error": "invalid_grant"})
+        assert form["redirect_uri"] == REDIRECT_URI
+        token = self.token or self.id_token(asked["nonce"])
+        return httpx.Response(200, json={"id_token": token, "access_token": "unused"})
+
+    def id_token(self, nonce: str) -> str:
+        now = int(self.clock().timestamp())
+        claims = {
+            "iss": ISSUER,
+            "aud": CLIENT_ID,
+            "sub": "1",
+            "nonce": nonce,
+            "iat": now,
+            "exp": now + 300,
+            "email": "Anna@Example.org",
+            "email_verified": True,
+        } | self.claims
+        sent = {name: value for name, value in claims.items() if value is not None}
+        header = {"alg": self.algorithm, "kid": str(self.key.kid), "x-other": "1"}
+        return jwt.encode(header, sent, self.key, [self.algorithm], registry=_ANY_HEADER)
+
+
+_ANY_HEADER = jwt.JWSRegistry(algorithms=["ES256", "RS256"], strict_check_header=False)
