@@ -3,7 +3,8 @@
 A lane of n elements modulo p becomes C = ceil(n / rho) columns of rho secrets, the last one padded
 with zeros. The polynomial of a column has degree t - 1. It passes through the secrets at -1 ..
 -rho and through random elements at 1 .. A, which are the shares of the first A members; its value
-at j is the share of member j = 1 .. m. Any A shares are uniform, regardless of the secrets.
+at j is the share of member j = 1 .. m. Any A shares are uniform, regardless of the secrets; each
+share more is a linear equation on the rho secrets, which alone may determine small ones.
 
 Members must not add up garbage. Each lane has r more columns, the *blinds*, whose polynomials are
 uniform of degree t - 1. A hash of all encrypted shares gives coins beta, C x r elements per lane,

@@ -146,9 +146,10 @@ def _hidden_by_committee(committee: CommitteeTerms, terms: Terms) -> Iterator[st
 def _committee_assumptions(committee: CommitteeTerms) -> Iterator[str]:
     parameters = committee.parameters
     yield (
-        f"Who must collude to see more: with the server, more than {parameters.corrupt} of the "
-        f"{parameters.members} operators of the committee. {parameters.threshold} of them could "
-        "read every device. Devices pin the operators in their policy."
+        f"Who must collude to see more: more than {parameters.corrupt} of the {parameters.members} "
+        f"operators of the committee. {parameters.corrupt + 1} of them could read devices with "
+        f"small counts, and {parameters.threshold} every device. Devices pin the operators in "
+        "their policy."
     )
     yield (
         f"At most {parameters.dropouts} operators are absent, refuse or lie; otherwise there is no "

@@ -1,6 +1,6 @@
 """Packed shares and degree proofs, against polynomials evaluated term by term."""
 
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -210,3 +210,18 @@ def test_sums_of_columns_have_one_form() -> None:
             SHARING.unpack_sum(wrong)
     with pytest.raises(ValueError, match="outside its lane"):
         SHARING.unpack_sum(b"\xff" * len(packed))
+
+
+def test_a_plus_one_shares_determine_a_vector_of_zeros_and_ones() -> None:
+    """The limit that the pages state: one more share than A is one equation for rho secrets."""
+    p, seven = 65_537, CommitteeParameters(members=7, corrupt=1, dropouts=1, threshold=5)
+    sharing, members = Sharing(Ring((Lane(p, 40),)), seven), [3, 6]
+    bits = np.random.default_rng(1).integers(0, 2, 40, np.uint64)
+    shared = sharing.share(sharing.ring.vector([bits]), stream(1))
+    (columns,) = columns_of(sharing, shared.shares[[member - 1 for member in members]])
+    first, second = lagrange_matrix(p, [-1, -2, -3, -4, 1], members).astype(object)
+    weights = (second[4] * first[:4] - first[4] * second[:4]) % p  # without the random value
+    bits_by_value = {int(np.dot(weights, each)) % p: each for each in product((0, 1), repeat=4)}
+    assert len(bits_by_value) == 16
+    seen = (second[4] * columns[0, :10].astype(object) - first[4] * columns[1, :10]) % p
+    assert [bit for value in seen for bit in bits_by_value[value]] == bits.tolist()
