@@ -61,7 +61,7 @@ class OneShotParticipation(VectorParticipation):
         plan, device = self._plan, self.device
         facts = self._round()
         vector = encode(plan, device.contribution, plan.terms.minimum, self.chance)
-        enrolment = device.enrolment if plan.registry else b""
+        enrolment = device.enrolment if facts.session.registry else b""
         lifted = facts.ring.lift(vector)
         message = make_message(facts.session, device.identity, enrolment, lifted, self.secrets)
         self.vector = vector

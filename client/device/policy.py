@@ -181,7 +181,8 @@ class Policy:
 
     def check_enrolment(self, plan: AnyPlan, identity: Identity, enrolment: bytes) -> None:
         """Check that the plan's registrar enrolled this device; raises PolicyError otherwise."""
-        if plan.registry and not plan.registry.admits(identity.public, enrolment):
+        registry = plan.registry
+        if registry and not registry.admits(identity.public, enrolment):
             raise PolicyError(
                 "registrar",
                 "names a registrar that did not enrol this device for the study with this "

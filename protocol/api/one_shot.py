@@ -86,4 +86,5 @@ def column_bytes(plan: AnyPlan) -> int:
 
 def _layout(plan: AnyPlan) -> Layout:
     parameters = committee_terms(plan).parameters
-    return Layout.of_ring(lifted_ring(plan).lifted, parameters, plan.registry is not None)
+    has_registrar = plan.terms.registrar is not None
+    return Layout.of_ring(lifted_ring(plan).lifted, parameters, has_registrar)
