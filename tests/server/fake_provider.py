@@ -1,9 +1,14 @@
 """An OpenID provider in memory, which departs from the standard where a test wants it."""
 
 from base64 import b64decode, urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import sha256
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
@@ -11,7 +16,6 @@ import httpx
 from joserfc import jwk, jwt
 
 from server.settings import Settings
-from tests.server.harness import Clock
 
 ISSUER = "https://login.example.org/realms/a"
 CLIENT_ID = "a client"  # a blank, which must be encoded in the header
@@ -40,7 +44,9 @@ def oidc_settings(**changes: Any) -> Settings:
 class FakeProvider:
     """Provider that logs in `email`; its `claims` and `answers` replace correct ones."""
 
-    clock: Clock
+    clock: Callable[[], datetime]
+    issuer: str = ISSUER
+    redirect_uri: str = REDIRECT_URI
     claims: dict[str, Any] = field(default_factory=dict)  # None leaves a claim out
     answers: dict[str, httpx.Response | Exception] = field(default_factory=dict)  # by path
     token: str | None = None  # instead of a signed one
@@ -56,17 +62,17 @@ class FakeProvider:
     def authorize(self, url: str) -> dict[str, str]:
         """Log a person in at `url`; return the query of the callback."""
         asked = dict(parse_qsl(urlsplit(url).query))
-        assert url.startswith(f"{ISSUER}/authorize?kind=web&")
-        assert asked["redirect_uri"] == REDIRECT_URI
+        assert url.startswith(f"{self.issuer}/authorize?kind=web&")
+        assert asked["redirect_uri"] == self.redirect_uri
         assert (asked["response_type"], asked["client_id"]) == ("code", CLIENT_ID)
         assert (asked["code_challenge_method"], asked["scope"]) == ("S256", "openid email")
         code = f"code-{len(self.codes)}"
         self.codes[code] = asked
-        return {"code": code, "state": asked["state"], "iss": ISSUER}
+        return {"code": code, "state": asked["state"], "iss": self.issuer}
 
     def callback(self, url: str, **changes: str) -> str:
         """Return the address to which the browser that was sent to `url` is sent back."""
-        return f"{REDIRECT_URI}?{urlencode(self.authorize(url) | changes)}"
+        return f"{self.redirect_uri}?{urlencode(self.authorize(url) | changes)}"
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
@@ -87,10 +93,10 @@ class FakeProvider:
 
     def _configuration(self, _request: httpx.Request) -> httpx.Response:
         document = {
-            "issuer": ISSUER,
-            "authorization_endpoint": f"{ISSUER}/authorize?kind=web",
-            "token_endpoint": f"{ISSUER}/token",
-            "jwks_uri": f"{ISSUER}/keys",
+            "issuer": self.issuer,
+            "authorization_endpoint": f"{self.issuer}/authorize?kind=web",
+            "token_endpoint": f"{self.issuer}/token",
+            "jwks_uri": f"{self.issuer}/keys",
         }
         return httpx.Response(200, json=document | self.discovery)
 
@@ -112,14 +118,14 @@ class FakeProvider:
         challenge = urlsafe_b64encode(digest).rstrip(b"=").decode()
         if asked is None or asked["code_challenge"] != challenge:
             return httpx.Response(400, json={"error": "invalid_grant"})
-        assert form["redirect_uri"] == REDIRECT_URI
+        assert form["redirect_uri"] == self.redirect_uri
         token = self.token or self.id_token(asked["nonce"])
         return httpx.Response(200, json={"id_token": token, "access_token": "unused"})
 
     def id_token(self, nonce: str) -> str:
         now = int(self.clock().timestamp())
         claims = {
-            "iss": ISSUER,
+            "iss": self.issuer,
             "aud": CLIENT_ID,
             "sub": "1",
             "nonce": nonce,
@@ -134,3 +140,43 @@ class FakeProvider:
 
 
 _ANY_HEADER = jwt.JWSRegistry(algorithms=["ES256", "RS256"], strict_check_header=False)
+
+
+@contextmanager
+def on_a_port(provider: FakeProvider) -> Iterator[None]:
+    """Serve `provider` at a free port of localhost, to which `issuer` is set."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/realms/a/authorize"):  # a page, from which a person returns
+                link = escape(provider.callback(origin + self.path))
+                page = f'<link rel="icon" href="data:,"><a href="{link}">I am Anna</a>'
+                self.send("text/html", page.encode())
+            else:
+                self.do_POST()
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            headers = dict(self.headers.items())
+            request = httpx.Request(self.command, origin + self.path, headers=headers, content=body)
+            self.send("application/json", provider.answer(request).read())
+
+        def send(self, media_type: str, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", media_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("localhost", 0), Handler) as server:
+        origin = f"http://localhost:{server.server_port}"
+        provider.issuer = f"{origin}/realms/a"
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()

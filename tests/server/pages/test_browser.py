@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from sqlite3 import connect as connect_sqlite
@@ -32,6 +34,7 @@ from client.transport import http_client
 from protocol.api.credentials import new_secret
 from protocol.api.messages import StudyView, Timeouts
 from tests.client.conftest import REQUEST
+from tests.server.fake_provider import OIDC_SETTINGS, FakeProvider, on_a_port
 from tests.support.policies import trusting_policy
 
 CHROMIUM = os.environ.get("BLINDTALLY_CHROMIUM") or shutil.which("chromium")
@@ -337,3 +340,29 @@ def test_a_closed_service_takes_a_key_and_follows_live(
         page.close()
         assert httpx.get(server.url + "/", follow_redirects=False).status_code == 303
         assert watched.problems == []
+
+
+def test_a_person_is_logged_in_after_the_providers_site_has_sent_the_browser_back(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider is another site, from which a browser sends no strict cookies."""
+    server = ServerProcess(tmp_path)
+    server.key = "none"  # so that it creates none
+    provider = FakeProvider(partial(datetime.now, UTC))
+    provider.redirect_uri = f"{server.url}/login/oidc/callback"
+    with on_a_port(provider):
+        for name in ("oidc_client_id", "oidc_client_secret", "oidc_allowed"):
+            monkeypatch.setenv(f"BLINDTALLY_{name.upper()}", OIDC_SETTINGS[name])
+        monkeypatch.setenv("BLINDTALLY_OIDC_ISSUER", provider.issuer)
+        monkeypatch.setenv("BLINDTALLY_PUBLIC_URL", server.url)
+        with server:
+            page = browser.new_page()
+            page.goto(f"{server.url}/studies/new")
+            assert faults(page) == []
+            page.get_by_role("link", name="Log in with single sign-on").click()
+            page.get_by_role("link", name="I am Anna").click()
+            expect(page.get_by_text("anna@example.org")).to_be_visible()
+            expect(page).to_have_url(f"{server.url}/studies/new")
+            page.get_by_role("button", name="Log out").click()
+            expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+            page.close()
