@@ -142,6 +142,11 @@ class Worker:
         while self.is_up and not self.is_awake:  # it was frozen meanwhile: let it continue and end
             self.process.frozen = 0.0
             await self.loop.rest()
+        for _ in range(_CHECKS):  # what was asked while it was frozen is done later
+            if self._serving is None or self.process.is_dead or self._serving.done():
+                break
+            self.loop.advance(_CHECK_SECONDS)
+            await self.loop.rest()
         assert self._serving is None or self.process.is_dead or self._serving.done()
         self.kill()
 
