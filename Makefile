@@ -34,9 +34,10 @@ fast-tests: $(VENV)/kernels
 
 # CI runs `make test SLOW=1`: workers import all tests once, and wait for the last test once.
 SELECTION := $(if $(SLOW),--hypothesis-profile slow,$(NO_FUZZER) -m "not slow")
+WORKERS := $(if $(SLOW),$$(($$(nproc) + 1)),auto)  # slow tests wait for processes
 test: $(VENV)/dev ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")
 	@$(CHECKS) lint imports types $(VENV)/kernels
-	$(PYTEST) --numprocesses auto $(SELECTION) $(ARGS)
+	$(PYTEST) --numprocesses $(WORKERS) $(SELECTION) $(ARGS)
 
 test-slow: $(VENV)/kernels ## run what `make test` leaves out, and properties with more examples (ARGS="-k upgrade")
 	$(PYTEST) --numprocesses $$(($$(nproc) + 1)) -m "slow or hypothesis" --hypothesis-profile slow $(ARGS)
