@@ -29,6 +29,7 @@ from client.errors import (
     WrongPhaseError,
 )
 from client.member_journal import MemberEntry, MemberJournal, MemberJournalError
+from client.pending_rounds import RoundReports, keep_asking
 from client.transport import Transport
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView
 from protocol.api.one_shot import SUM_NUMBER, OneShotRound, column_bytes
@@ -102,8 +103,7 @@ class CommitteeMember:
     clock: Callable[[], float] = time  # seconds since 1970
     last_contact: float | None = field(default=None, init=False)  # when it last read the rounds
     _states: dict[bytes, Checked | Agreed] = field(default_factory=dict, init=False, repr=False)
-    _refused: set[tuple[str, int]] = field(default_factory=set, init=False)
-    _failures: dict[tuple[str, int], str] = field(default_factory=dict, init=False)  # reported last
+    _reports: RoundReports[CommitteeRound] = field(default_factory=RoundReports, init=False)
 
     async def serve(
         self,
@@ -119,17 +119,12 @@ class CommitteeMember:
         Raises:
             NotAuthorisedError, ForbiddenError: if the API key does not have the scope `committee`.
         """
-        while True:
+
+        async def ask() -> int:
             self.journal.erase_keys_before(self.clock() - _KEEP_KEYS_SECONDS)
-            steps = 0
-            try:
-                steps = await self.act(transport, api_key, report, POLL_WAIT_SECONDS)
-            except (NotAuthorisedError, ForbiddenError):
-                raise
-            except (ServiceError, ServiceUnreachableError, UnsafeRequestError):
-                pass  # of the list of rounds
-            if not steps:
-                await asyncio.sleep(poll_seconds)
+            return await self.act(transport, api_key, report, POLL_WAIT_SECONDS)
+
+        await keep_asking(ask, poll_seconds)
 
     async def act(
         self,
@@ -154,30 +149,24 @@ class CommitteeMember:
         page = parse_document(CommitteeRoundPage, answer.content)
         self.last_contact = self.clock()
         for pending in page.rounds:
-            key = pending.study, pending.round
-            if key in self._refused:
+            if self._reports.is_refused(pending):
                 continue
             try:
                 await _MemberStep(self, transport, api_key, pending).take()
             except (NotServedError, MemberJournalError, ProtocolError) as refusal:
-                self._refused.add(key)
-                report(pending, str(refusal))
+                self._reports.refuse(pending, str(refusal), report)
             except WrongPhaseError:
                 continue  # the round went on meanwhile
             except (NotAuthorisedError, ForbiddenError):
                 raise
             except (ServiceError, ServiceUnreachableError) as error:
-                if self._failures.get(key) != str(error):
-                    self._failures[key] = str(error)
-                    report(pending, f"{error} (it is tried again)")
+                self._reports.fail(pending, error, report)
             except Exception as fault:  # of any kind: it ends this round, and nothing else
                 _LOG.error("a member's part in a round ended by a fault", exc_info=fault)
-                self._refused.add(key)
-                report(pending, f"{type(fault).__name__}: {fault}")
+                self._reports.refuse(pending, f"{type(fault).__name__}: {fault}", report)
             else:
-                self._failures.pop(key, None)
                 steps += 1
-                report(pending, "")
+                self._reports.succeed(pending, report)
         return steps
 
     def keep(self, plan_digest: bytes, state: Checked | Agreed) -> None:

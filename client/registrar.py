@@ -30,6 +30,7 @@ from client.errors import (
     ServiceError,
     ServiceUnreachableError,
 )
+from client.pending_rounds import RoundReports, keep_asking
 from client.transport import Transport
 from protocol.api.messages import PendingSeating, SeatingPage, SeatingView
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
@@ -144,8 +145,7 @@ class Registrar:
     draws: DrawRecord
     rng: Random = field(default_factory=SystemRandom)
     study: str | None = None
-    _refused: set[tuple[str, int]] = field(default_factory=set, init=False)
-    _failures: dict[tuple[str, int], str] = field(default_factory=dict, init=False)  # reported last
+    _reports: RoundReports[PendingSeating] = field(default_factory=RoundReports, init=False)
 
     async def serve(
         self,
@@ -162,14 +162,7 @@ class Registrar:
         Raises:
             NotAuthorisedError, ForbiddenError: if the API key does not have the scope `seat`.
         """
-        while True:
-            try:
-                await self.seat_pending(transport, api_key, report)
-            except (NotAuthorisedError, ForbiddenError):
-                raise
-            except (ServiceError, ServiceUnreachableError, UnsafeRequestError):
-                pass  # of the list of rounds
-            await asyncio.sleep(poll_seconds)
+        await keep_asking(lambda: self.seat_pending(transport, api_key, report), poll_seconds)
 
     async def seat_pending(
         self,
@@ -191,23 +184,18 @@ class Registrar:
         answer = await transport.send("GET", path, ticket=api_key)
         page = parse_document(SeatingPage, answer.content)
         for pending in page.rounds:
-            key = pending.study, pending.round
-            if key in self._refused or self.study not in (None, pending.study):
+            if self._reports.is_refused(pending) or self.study not in (None, pending.study):
                 continue
             try:
                 await self._seat(transport, pending, api_key)
             except SeatingRefusedError as refusal:
-                self._refused.add(key)
-                report(pending, str(refusal))
+                self._reports.refuse(pending, str(refusal), report)
             except (NotAuthorisedError, ForbiddenError):
                 raise
             except (ServiceError, ServiceUnreachableError, UnsafeRequestError) as error:
-                if self._failures.get(key) != str(error):
-                    self._failures[key] = str(error)
-                    report(pending, f"{error} (it is tried again)")
+                self._reports.fail(pending, error, report)
             else:
-                self._failures.pop(key, None)
-                report(pending, "")
+                self._reports.succeed(pending, report)
 
     async def _seat(
         self, transport: Transport, pending: PendingSeating, api_key: str | None
