@@ -33,7 +33,7 @@ fast-tests: $(VENV)/kernels
 	$(PYTEST) --numprocesses 2 $(NO_FUZZER) -m "not slow and not medium" --hypothesis-profile quick $(ARGS)
 
 # CI runs `make test SLOW=1`: workers import all tests once, and wait for the last test once.
-SELECTION := $(if $(SLOW),--hypothesis-profile slow,$(NO_FUZZER) -m "not slow")
+SELECTION := $(if $(SLOW),,$(NO_FUZZER) -m "not slow")
 WORKERS := $(if $(SLOW),$$(($$(nproc) + 1)),auto)  # slow tests wait for processes
 test: $(VENV)/dev ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")
 	@$(CHECKS) lint imports types $(VENV)/kernels
