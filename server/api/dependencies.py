@@ -57,17 +57,29 @@ async def check_permission(
     is_filtered: bool = False,
 ) -> None:
     """Raise ProblemError if the caller has none of `permissions`, or not for this path."""
-    refusal = None
     if caller.permissions.isdisjoint(permissions):
-        refusal = f"this requires the permission {' or '.join(permissions)}"
-    elif not is_filtered and caller.study not in (None, request.path_params.get("study")):
-        refusal = "this key is limited to one study"  # whether another one exists or not
-    if refusal is not None:
-        subject = f"{caller}: {request.url.path}"
-        await service.authenticator.record_failure(
-            client_address(request.scope), "forbidden", subject, str(caller)
-        )
-        raise ProblemError(ProblemType.FORBIDDEN, refusal)
+        detail = f"this requires the permission {' or '.join(permissions)}"
+        await _refuse(caller, request, service, detail)
+    if not is_filtered:
+        await check_study(caller, request, service, request.path_params.get("study"))
+
+
+async def check_study(
+    caller: Principal, request: Request, service: Service, study: str | None
+) -> None:
+    """Raise ProblemError if the caller's key is limited to a study, and this is not `study`.
+
+    A route that reads more than the study in its path needs this for each of them.
+    """
+    if caller.study not in (None, study):  # whether another one exists or not
+        await _refuse(caller, request, service, "this key is limited to one study")
+
+
+async def _refuse(caller: Principal, request: Request, service: Service, detail: str) -> None:
+    await service.authenticator.record_failure(
+        client_address(request.scope), "forbidden", f"{caller}: {request.url.path}", str(caller)
+    )
+    raise ProblemError(ProblemType.FORBIDDEN, detail)
 
 
 def reading(*statuses: int, is_filtered: bool = False) -> dict[str, Any]:

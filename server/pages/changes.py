@@ -12,6 +12,7 @@ from protocol.api.rates import RATE_DEVICES, ItemChange, ItemChanges, RoundRate
 from protocol.rate_changes import RateHistory
 from server.api.answers.changes import compared_studies, item_changes, rate_history, round_rates
 from server.api.common import StudyId
+from server.api.dependencies import Caller, check_study
 from server.errors import ProblemError
 from server.pages.drawing import Sparkline, rate_sparkline
 from server.pages.page_requests import page_router
@@ -57,10 +58,13 @@ async def show(
     study: StudyId,
     request: Request,
     service: ServiceDep,
+    caller: Caller,
     search: _Search = "",
     compare: _OtherStudy = "",
 ) -> Response:
     """Show the changes in a study, rates by round, and how another study differs."""
+    if compare:
+        await check_study(caller, request, service, compare)
     view = await service.store.studies.show(study)
     items = [row.item for row in await service.store.answers.heavy_hitters(study)]
     rates: tuple[ItemRates, ...] = ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as InPath
 
 from protocol.api.messages import HeavyHitter, ProblemType, StudyView
@@ -27,7 +27,7 @@ from protocol.mechanisms.registry import MECHANISMS
 from protocol.numerics.arrays import Floats
 from protocol.rate_changes import RateChanges, RateHistory, RateSample, compare_rates, listed_bound
 from server.api.common import StudyId, problem_responses
-from server.api.dependencies import require
+from server.api.dependencies import Caller, check_study, require
 from server.errors import ProblemError, malformed, not_found
 from server.principals import Permission
 from server.service import Service, ServiceDep
@@ -92,7 +92,13 @@ async def changes(
     )
 
 
-@router.get("/compare/{other}", responses=_PROBLEMS)
+async def _check_other(
+    other: _OtherStudy, request: Request, service: ServiceDep, caller: Caller
+) -> None:
+    await check_study(caller, request, service, other)
+
+
+@router.get("/compare/{other}", dependencies=[Depends(_check_other)], responses=_PROBLEMS)
 async def compare(
     study: StudyId,
     other: _OtherStudy,

@@ -397,6 +397,24 @@ async def test_a_key_of_one_study_opens_no_other_path(serve: Serve, sqlite_url: 
                 assert answer.status_code == 403, (method, target)
 
 
+async def test_a_key_of_one_study_compares_it_with_no_other(closed: Served) -> None:
+    everything = await keyed(closed)
+    own, other = [await study_of(closed, everything) for _ in range(2)]
+    key, ways = await key_of_study(closed, own), (f"compare/{other}", f"changes?compare={other}")
+    for path in (f"/v1/studies/{own}/{ways[0]}", f"/studies/{own}/{ways[1]}"):
+        for headers, status in ((key, 403), (everything, 409 if path.startswith("/v1") else 200)):
+            assert (await closed.client.get(path, headers=headers)).status_code == status, path
+        for unknown in ("0123456789abcdef", own[:-1]):  # answered alike
+            answer = await closed.client.get(path.replace(other, unknown), headers=key)
+            assert answer.status_code == 403, answer.text
+    page = (await closed.client.get(f"/studies/{own}/changes", headers=key)).text
+    assert 'name="compare"' not in page
+    assert (
+        'name="compare"'
+        in (await closed.client.get(f"/studies/{own}/changes", headers=everything)).text
+    )
+
+
 async def test_a_key_of_an_unknown_study_is_not_made(closed: Served) -> None:
     with pytest.raises(ProblemError, match="no such study"):
         await closed.store.access.create_key("guest", ALL_SCOPES, None, "0123456789abcdef")
