@@ -95,16 +95,13 @@ async def run_service(
                 store, orchestrator.lease_runner, settings, cohort_cache.forget_all
             )
             poll_events = partial(event_streams.run, settings.poll_seconds)
-            async with (
-                _openid_provider(settings) as openid_provider,
-                _background_tasks(
-                    orchestrator.run,
-                    listener.run,
-                    orchestrator.heartbeat.run,
-                    poll_events,
-                    retention.run,
-                    database.measure_size,
-                ),
+            async with _background_tasks(
+                orchestrator.run,
+                listener.run,
+                orchestrator.heartbeat.run,
+                poll_events,
+                retention.run,
+                database.measure_size,
             ):
                 try:
                     yield Service(
@@ -117,7 +114,7 @@ async def run_service(
                         metrics,
                         Authenticator(settings, store.access),
                         RetryScheduler(rng),
-                        openid_provider,
+                        _openid_provider(settings),
                     )
                 finally:
                     notifier.shut_down()
@@ -131,17 +128,10 @@ def _announce(notifier: Notifier, cohort_cache: CohortCache, channels: Collectio
     cohort_cache.after_change(channels)
 
 
-@asynccontextmanager
-async def _openid_provider(settings: Settings) -> AsyncIterator[OpenIdProvider | None]:
-    """Yield the client of the OpenID provider, or None if people log in with keys only."""
-    if settings.oidc_issuer is None or settings.open:
-        yield None
-        return
-    provider = OpenIdProvider(settings)
-    try:
-        yield provider
-    finally:
-        await provider.close()
+def _openid_provider(settings: Settings) -> OpenIdProvider | None:
+    """Return the client of the OpenID provider, or None if people log in with keys only."""
+    has_provider = settings.oidc_issuer is not None and not settings.open
+    return OpenIdProvider(settings) if has_provider else None
 
 
 @asynccontextmanager

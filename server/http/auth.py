@@ -52,6 +52,7 @@ _FAILURE_BITS, _JOIN_BITS = 48, 64
 _MISSING: Final = "an API key or a device's credential is required in Authorization: Bearer"
 _INVALID: Final = "the API key or the credential is unknown, expired or revoked"
 _OTHER_NAME: Final = "an open service is for this machine: use http://localhost or its address"
+_TOO_MANY_LOGINS: Final = "too many logins from this address: wait, or use an API key"
 _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
 
 
@@ -70,6 +71,7 @@ class Authenticator:
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._max_failures = RateLimitItemPerMinute(settings.max_auth_failures, 1, "failures")
         self._max_requests = RateLimitItemPerMinute(settings.max_requests, 1, "requests")
+        self._max_logins = RateLimitItemPerMinute(settings.max_auth_failures, 1, "logins")
         self._max_joins = RateLimitItemPerMinute(settings.max_joins, 1, "joins")
         self._max_audited_per_source = RateLimitItemPerMinute(1, 1, "audited-per-source")
         self._max_audited = RateLimitItemPerMinute(_MAX_AUDITED_REFUSALS, 1, "audited")
@@ -179,6 +181,15 @@ class Authenticator:
         """Count a request of the principal `name`; raises ProblemError if it exceeds the limit."""
         if not self.is_open and not self._limiter.hit(self._max_requests, name):
             raise ProblemError(ProblemType.TOO_MANY, "too many requests with this credential: wait")
+
+    def count_login(self, address: str) -> None:
+        """Count a login at the OpenID provider; raises ProblemError if it exceeds the limit.
+
+        The provider checks its code, so it is counted before. Invalid credentials that others at
+        the address send do not count.
+        """
+        if not self._limiter.hit(self._max_logins, rate_limit_key(address)):
+            raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_LOGINS)
 
     def count_join(self, source: str) -> None:
         """Count a device that joins or enrols from the address, or by the token, `source`.

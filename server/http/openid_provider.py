@@ -26,7 +26,7 @@ from urllib.parse import quote_plus
 
 import httpx
 import structlog
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from protocol.api.messages import ProblemType
 from server.errors import ProblemError
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "EdDSA", "Ed25519")  # none is symmetric
 CLOCK_LEEWAY_SECONDS: Final = 60
 MAX_ANSWER_BYTES: Final = 256 * 1024
+MIN_RSA_BITS: Final = 2048  # RFC 7518, sections 3.3 and 3.5
 _ANSWER_SECONDS = 10.0
-_CONNECTIONS = httpx.Limits(max_connections=10)
+_MAX_REQUESTS = 10  # to the provider at a time
 _ADDRESSES_SECONDS = 3600.0
 _MAX_CALLBACK_TEXT = 4000  # characters
 _PAUSE_SECONDS = 5.0  # until the addresses are requested again after a failure
@@ -63,12 +64,14 @@ class Addresses(BaseModel):
     authorization_endpoint: str
     token_endpoint: str
     jwks_uri: str
+    authorization_response_iss_parameter_supported: bool = False
     token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
 
     @field_validator("authorization_endpoint", "token_endpoint", "jwks_uri")
     @classmethod
-    def _is_secure(cls, url: str) -> str:
-        if not is_secure_url(url):
+    def _is_secure(cls, url: str, info: ValidationInfo) -> str:
+        is_local = not str(info.data.get("issuer")).startswith("https:")
+        if not is_secure_url(url) or not (is_local or url.startswith("https:")):
             raise ValueError("an https:// URL expected")
         return url
 
@@ -91,7 +94,9 @@ class _Answer:
 class OpenIdProvider:
     """The provider of `settings`, which must have one."""
 
-    def __init__(self, settings: Settings, client: httpx.AsyncClient | None = None) -> None:
+    def __init__(
+        self, settings: Settings, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         assert settings.oidc_issuer
         assert settings.oidc_client_id
         assert settings.oidc_client_secret
@@ -100,13 +105,11 @@ class OpenIdProvider:
         self._issuer, self._client_id = settings.oidc_issuer, settings.oidc_client_id
         self._client_secret = settings.oidc_client_secret
         self._allowed = settings.oidc_allowed
-        self._client = client or httpx.AsyncClient(timeout=_ANSWER_SECONDS, limits=_CONNECTIONS)
+        self._transport, self._tls = transport, httpx.create_ssl_context()
+        self._requests = asyncio.Semaphore(_MAX_REQUESTS)
         self._addresses: Addresses | None = None
         self._request_addresses_at = 0.0  # on the clock `monotonic`
         self._lock = asyncio.Lock()
-
-    async def close(self) -> None:
-        await self._client.aclose()
 
     async def login_url(self, attempt: LoginAttempt) -> str:
         """Return the provider's address to which a browser is sent to log in.
@@ -142,6 +145,8 @@ class OpenIdProvider:
         if callback.error or not callback.code or callback.iss not in (None, self._issuer):
             raise _refused(f"the callback has no code, or another issuer: {callback.error[:40]!r}")
         addresses = await self._find_addresses()
+        if callback.iss is None and addresses.authorization_response_iss_parameter_supported:
+            raise _refused("the callback does not name its issuer")
         token = await self._fetch_token(addresses, attempt, callback.code)
         keys = (await self._fetch("GET", addresses.jwks_uri, 200)).document
         email = verified_email(
@@ -156,11 +161,13 @@ class OpenIdProvider:
         async with self._lock:
             if monotonic() >= self._request_addresses_at:
                 self._addresses = None
-                self._request_addresses_at = monotonic() + _PAUSE_SECONDS
-                self._addresses = await self._fetch_addresses()
-                self._request_addresses_at = monotonic() + _ADDRESSES_SECONDS
-            if self._addresses is None:
-                raise _unavailable("the last request for its addresses failed")
+                try:
+                    self._addresses = await self._fetch_addresses()
+                finally:  # those who waited for it meanwhile do not repeat a failure
+                    pause = _PAUSE_SECONDS if self._addresses is None else _ADDRESSES_SECONDS
+                    self._request_addresses_at = monotonic() + pause
+            if self._addresses is None:  # the failed request has logged the reason
+                raise ProblemError(ProblemType.UNAVAILABLE, _UNAVAILABLE)
             return self._addresses
 
     async def _fetch_addresses(self) -> Addresses:
@@ -197,13 +204,21 @@ class OpenIdProvider:
         return token
 
     async def _fetch(self, method: str, url: str, *statuses: int, **options: Any) -> _Answer:  # noqa: ANN401
-        """Return the provider's JSON object, if it has one of `statuses`."""
+        """Return the provider's JSON object, if it has one of `statuses`.
+
+        Each request has its own connection: httpcore 1.0 loses those of a pool for which cancelled
+        requests have waited, until none is left.
+        """
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         body = bytearray()
         try:
             async with (
                 asyncio.timeout(_ANSWER_SECONDS),
-                self._client.stream(method, url, headers=headers, **options) as response,
+                self._requests,
+                httpx.AsyncClient(
+                    transport=self._transport, verify=self._tls, timeout=_ANSWER_SECONDS
+                ) as client,
+                client.stream(method, url, headers=headers, **options) as response,
             ):
                 async for piece in response.aiter_raw():
                     body += piece
@@ -252,14 +267,16 @@ def read_claims(
 
 
 def _import_keys(keys: Mapping[str, Any]) -> "KeySet":
-    """Return the keys of a JWK set that are of a known kind; providers add new kinds to theirs."""
+    """Return the safe keys of known kinds in a JWK set; providers add new kinds to theirs."""
     from joserfc import jwk  # noqa: PLC0415
     from joserfc.errors import JoseError  # noqa: PLC0415
 
     imported = []
     for key in keys["keys"]:
         with suppress(JoseError, ValueError, TypeError, KeyError, AttributeError):
-            imported.append(jwk.import_key(dict(key)))
+            known = jwk.import_key(dict(key))
+            if not isinstance(known, jwk.RSAKey) or known.raw_value.key_size >= MIN_RSA_BITS:
+                imported.append(known)
     return jwk.KeySet(imported)
 
 

@@ -10,6 +10,7 @@ from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from protocol.api.credentials import API_KEY_PREFIX, bearer_secret
+from protocol.api.messages import ProblemType
 from server.api.dependencies import Caller
 from server.errors import ProblemError, not_found
 from server.http.auth import (
@@ -74,7 +75,7 @@ async def log_out(request: Request, service: ServiceDep, caller: Caller) -> Resp
         str(caller), "log out", f"address {client_address(request.scope)}"
     )
     response = RedirectResponse("/login", 303, PAGE_HEADERS)
-    response.delete_cookie(COOKIE_NAME, **_cookie_options(request))
+    response.delete_cookie(COOKIE_NAME, **_cookie_options(request, service))
     return response
 
 
@@ -106,18 +107,24 @@ async def finish_login(
     """
     provider, now = _provider_of(service), await service.store.database.read_now()
     address = client_address(request.scope)
-    service.authenticator.check_address(address, None)
     attempt = LoginAttempt.from_cookie(request.cookies.get(ATTEMPT_COOKIE_NAME, ""))
     next_page = _safe_redirect(attempt.next_page) if attempt else ""
+    is_begun_here = attempt is not None and attempt.may_continue(callback.state, now)
+    if is_begun_here:
+        service.authenticator.count_login(address)
+    else:
+        service.authenticator.check_address(address, None)
     try:
         person = await provider.log_in(attempt, callback, now)
     except ProblemError as problem:
-        await service.authenticator.record_failure(address, "refused login", problem.detail)
+        if problem.kind is not ProblemType.UNAVAILABLE:
+            await service.authenticator.record_failure(address, "refused login", problem.detail)
         response = _login_page(request, service, next_page, problem=problem)
     else:
         response = render(request, "logged_in.html", next_page=next_page or "/")
         await _start_session(request, service, person, response)
-    response.delete_cookie(ATTEMPT_COOKIE_NAME, **_attempt_cookie_options(provider))
+    if is_begun_here:  # otherwise the cookie may be that of a later attempt in another tab
+        response.delete_cookie(ATTEMPT_COOKIE_NAME, **_attempt_cookie_options(provider))
     return response
 
 
@@ -134,7 +141,7 @@ async def _start_session(
     origin = f"address {client_address(request.scope)}"
     await service.store.access.record_audit(str(principal), "log in", origin)
     session = await service.store.access.start_session(principal)
-    response.set_cookie(COOKIE_NAME, session, **_cookie_options(request))
+    response.set_cookie(COOKIE_NAME, session, **_cookie_options(request, service))
 
 
 def _login_page(
@@ -158,9 +165,13 @@ def _login_page(
     )
 
 
-def _cookie_options(request: Request) -> dict[str, Any]:
-    """Return the cookie's options; a browser deletes a cookie only if the options are equal."""
-    is_secure = request.url.scheme == "https"
+def _cookie_options(request: Request, service: Service) -> dict[str, Any]:
+    """Return the cookie's options; a browser deletes a cookie only if the options are equal.
+
+    Requests to the public address came by TLS, even if their proxy does not state it.
+    """
+    is_public = service.settings.public_url == f"https://{request.headers.get('host')}"
+    is_secure = request.url.scheme == "https" or is_public
     return {"path": "/", "secure": is_secure, "httponly": True, "samesite": "strict"}
 
 

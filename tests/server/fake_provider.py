@@ -9,6 +9,7 @@ from hashlib import sha256
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from time import sleep
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
@@ -55,9 +56,10 @@ class FakeProvider:
     discovery: dict[str, Any] = field(default_factory=dict)
     requests: list[httpx.Request] = field(default_factory=list)
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
+    pause: float = 0.0  # seconds before an answer of the token endpoint
 
-    def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.MockTransport(self.answer))
+    def transport(self) -> httpx.MockTransport:
+        return httpx.MockTransport(self.answer)
 
     def authorize(self, url: str) -> dict[str, str]:
         """Log a person in at `url`; return the query of the callback."""
@@ -106,6 +108,7 @@ class FakeProvider:
         return httpx.Response(200, json={"keys": keys})
 
     def _token(self, request: httpx.Request) -> httpx.Response:
+        sleep(self.pause)
         form = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
         given = request.headers.get("authorization", "").removeprefix("Basic ")
         secret = (form.get("client_id"), form.get("client_secret"))

@@ -18,7 +18,14 @@ from server.http import openid_provider
 from server.http.login_attempt import LoginAttempt
 from server.http.openid_provider import CLOCK_LEEWAY_SECONDS, MAX_ANSWER_BYTES, OpenIdProvider
 from server.principals import Permission, Principal
-from tests.server.fake_provider import CLIENT_ID, CLIENT_SECRET, KEY, FakeProvider, oidc_settings
+from tests.server.fake_provider import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    KEY,
+    FakeProvider,
+    oidc_settings,
+    on_a_port,
+)
 from tests.server.harness import NOON, Clock
 
 NOW = int(NOON.timestamp())
@@ -31,7 +38,7 @@ def fake(clock: Clock) -> FakeProvider:
 
 async def log_in(fake: FakeProvider, **changes: str) -> Principal:
     """Log in with a callback that has `changes`."""
-    provider = OpenIdProvider(oidc_settings(), fake.client())
+    provider = OpenIdProvider(oidc_settings(), fake.transport())
     attempt = LoginAttempt.start(Random(1), fake.clock(), "")
     callback = fake.authorize(await provider.login_url(attempt)) | changes
     return await provider.log_in(attempt, openid_provider.Callback(**callback), fake.clock())
@@ -179,7 +186,7 @@ async def test_a_new_key_of_the_provider_is_known_at_the_next_login(fake: FakePr
 async def test_a_code_is_exchanged_once_and_by_the_attempt_that_asked_for_it(
     fake: FakeProvider,
 ) -> None:
-    provider = OpenIdProvider(oidc_settings(), fake.client())
+    provider = OpenIdProvider(oidc_settings(), fake.transport())
     first, second = (LoginAttempt.start(Random(seed), NOON, "") for seed in (1, 2))
     asked = fake.authorize(await provider.login_url(first))
     stolen = openid_provider.Callback(code=asked["code"], state=second.state)
@@ -207,6 +214,22 @@ async def test_a_callback_of_others_reaches_no_token(
     assert [request.method for request in fake.requests] == ["GET"]
 
 
+async def test_a_provider_that_names_itself_in_callbacks_always_does(fake: FakeProvider) -> None:
+    fake.discovery["authorization_response_iss_parameter_supported"] = True
+    assert (await log_in(fake)).name == "anna@example.org"
+    provider = OpenIdProvider(oidc_settings(), fake.transport())
+    attempt = LoginAttempt.start(Random(1), NOON, "")
+    asked = fake.authorize(await provider.login_url(attempt))
+    with pytest.raises(ProblemError, match="log in again"):
+        await provider.log_in(attempt, openid_provider.Callback(**asked | {"iss": None}), NOON)
+
+
+@pytest.mark.filterwarnings("ignore:Key size")
+async def test_a_short_rsa_key_signs_nothing(fake: FakeProvider) -> None:
+    fake.key, fake.algorithm = jwk.RSAKey.generate_key(1024, {"kid": "first"}), "RS256"
+    assert await refusal(fake) is ProblemType.NOT_AUTHORISED
+
+
 @pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/token", "/keys"])
 @pytest.mark.parametrize(
     "answer",
@@ -229,15 +252,18 @@ async def test_without_a_good_answer_of_the_provider_nobody_logs_in(
     assert await refusal(fake) is ProblemType.UNAVAILABLE
 
 
+class Drip(httpx.AsyncByteStream):
+    """Body that never ends."""
+
+    async def __aiter__(self) -> Any:
+        while True:
+            await asyncio.sleep(0.005)
+            yield b" "
+
+
 async def test_an_answer_has_a_limited_time(
     fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Drip(httpx.AsyncByteStream):
-        async def __aiter__(self) -> Any:
-            while True:
-                await asyncio.sleep(0.005)
-                yield b" "
-
     monkeypatch.setattr(openid_provider, "_ANSWER_SECONDS", 0.02)
     fake.answers["/keys"] = httpx.Response(200, stream=Drip())
     assert await refusal(fake) is ProblemType.UNAVAILABLE
@@ -250,6 +276,8 @@ async def test_an_answer_has_a_limited_time(
         {"token_endpoint": "http://login.example.org/token"},
         {"jwks_uri": None},
         {"authorization_endpoint": "javascript:alert(1)"},
+        {"token_endpoint": "http://localhost/token"},
+        {"jwks_uri": "http://127.0.0.1:8000/v1/studies"},
     ],
 )
 async def test_a_discovery_document_of_others_or_without_tls_is_refused(
@@ -264,7 +292,7 @@ async def test_the_addresses_are_requested_once_and_after_a_failure_after_a_paus
 ) -> None:
     time = 1000.0
     monkeypatch.setattr(openid_provider, "monotonic", lambda: time)
-    provider = OpenIdProvider(oidc_settings(), fake.client())
+    provider = OpenIdProvider(oidc_settings(), fake.transport())
     attempt = LoginAttempt.start(Random(1), NOON, "")
     fake.answers["/.well-known/openid-configuration"] = httpx.ConnectError("refused")
     for _ in range(2):
@@ -277,6 +305,43 @@ async def test_the_addresses_are_requested_once_and_after_a_failure_after_a_paus
         time += 5.0 if later > 5 else 0.0
         await provider.login_url(attempt)
         assert len(fake.requests) == requests
+
+
+async def test_requests_for_the_addresses_that_wait_for_a_failure_do_not_repeat_it(
+    fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the last of many people waits ten seconds for each of the others."""
+    monkeypatch.setattr(openid_provider, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(openid_provider, "_PAUSE_SECONDS", 0.04)
+    fake.answers["/.well-known/openid-configuration"] = httpx.Response(200, stream=Drip())
+    provider = OpenIdProvider(oidc_settings(), fake.transport())
+    attempt = LoginAttempt.start(Random(1), NOON, "")
+    with capture_logs() as logs:
+        waiting = [provider.login_url(attempt) for _ in range(20)]
+        problems = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(problem, ProblemError) for problem in problems)
+    assert (len(fake.requests), len(logs)) == (1, 1)
+
+
+async def test_a_burst_at_a_slow_provider_ends_no_later_login(
+    fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests that wait for others are cancelled when their time is over."""
+    with on_a_port(fake):
+        provider = OpenIdProvider(oidc_settings(oidc_issuer=fake.issuer))
+        attempt = LoginAttempt.start(Random(1), NOON, "")
+        url = await provider.login_url(attempt)
+        callback = openid_provider.Callback(**fake.authorize(url))
+        forged = openid_provider.Callback(code="code-9", state=attempt.state)
+        with monkeypatch.context() as slow:
+            slow.setattr(openid_provider, "_ANSWER_SECONDS", 0.1)
+            fake.pause = 0.02
+            burst = [provider.log_in(attempt, forged, NOON) for _ in range(100)]
+            problems = await asyncio.gather(*burst, return_exceptions=True)
+        assert all(isinstance(problem, ProblemError) for problem in problems)
+        assert ProblemType.UNAVAILABLE in {problem.kind for problem in problems}
+        fake.pause = 0.0
+        assert (await provider.log_in(attempt, callback, NOON)).name == "anna@example.org"
 
 
 async def test_a_provider_that_refuses_basic_authentication_gets_the_secret_in_the_form(

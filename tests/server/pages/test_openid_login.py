@@ -1,8 +1,10 @@
 """A login at the OpenID provider starts a session as a key does, for the people who are allowed."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 from html import unescape
+from random import SystemRandom
 
 import httpx
 import pytest
@@ -12,11 +14,12 @@ from protocol.api.messages import AuditRecord
 from server import service
 from server.db.repositories.credentials_and_audit import SESSION_IDLE_HOURS
 from server.http.auth import COOKIE_NAME
+from server.http.login_attempt import LoginAttempt
 from server.http.openid_provider import OpenIdProvider
 from server.pages.login import ATTEMPT_COOKIE_NAME
 from server.pages.rendering import CONTENT_SECURITY_POLICY
 from tests.server.conftest import Serve
-from tests.server.credentials import keyed, study_of
+from tests.server.credentials import key_of, keyed, study_of
 from tests.server.fake_provider import (
     CLIENT_SECRET,
     ISSUER,
@@ -34,7 +37,7 @@ CODE, CALLBACK = "code-0", "/login/oidc/callback"
 def fake(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
     """Return the provider that services of this test will use."""
     provider = FakeProvider(clock)
-    in_memory = partial(OpenIdProvider, client=provider.client())
+    in_memory = partial(OpenIdProvider, transport=provider.transport())
     monkeypatch.setattr(service, "OpenIdProvider", in_memory)
     return provider
 
@@ -214,13 +217,68 @@ async def test_a_provider_that_is_down_leaves_the_login_with_a_key(
     assert 'name="key"' in answer.text
 
 
-async def test_failures_are_counted_by_address(served: Served, fake: FakeProvider) -> None:
+async def test_a_provider_that_fails_in_the_middle_counts_no_failure_of_the_person(
+    served: Served, fake: FakeProvider
+) -> None:
+    fake.answers["/token"] = httpx.ConnectError("down")
+    await refused(served, await log_in(served, fake), 503)
+    assert not await trail(served)
+
+
+async def test_callbacks_without_an_attempt_are_counted_by_address(
+    served: Served, fake: FakeProvider
+) -> None:
+    """They end no login of others at the address."""
     for _ in range(3):
         assert (await served.client.get(CALLBACK)).status_code == 401
-    answer = await log_in(served, fake)
+    answer = await served.client.get(CALLBACK)
     assert (answer.status_code, "text/html" in answer.headers["content-type"]) == (429, True)
-    assert [request.method for request in fake.requests] == ["GET"]
     assert (await served.client.get(f"{CALLBACK}?code={'a' * 4001}")).status_code == 422
+    assert (await log_in(served, fake)).status_code == 200
+
+
+async def test_an_address_has_few_codes_a_minute_checked_by_the_provider(
+    served: Served, fake: FakeProvider
+) -> None:
+    async def forged() -> httpx.Response:
+        """Send a code of nobody, as the browser of a new attempt."""
+        attempt = LoginAttempt.start(SystemRandom(), served.clock(), "")
+        cookie = {"Cookie": f"{ATTEMPT_COOKIE_NAME}={attempt.to_cookie()}"}
+        query = {"code": "garbage", "state": attempt.state}
+        return await served.client.get(CALLBACK, params=query, headers=cookie)
+
+    answers = await asyncio.gather(*(forged() for _ in range(10)))
+    assert sorted(answer.status_code for answer in answers) == 3 * [401] + 7 * [429]
+    assert [request.method for request in fake.requests].count("POST") == 3
+    assert (await log_in(served, fake)).status_code == 429
+    key = await key_of(served)
+    form = await served.client.post("/login", data={"key": key}, headers={"Origin": PUBLIC_URL})
+    assert form.status_code == 303
+
+
+async def test_a_refused_callback_leaves_the_attempt_of_another_tab(
+    served: Served, fake: FakeProvider
+) -> None:
+    first, second = [fake.callback(await start(served)) for _ in range(2)]
+    assert (await served.client.get(first)).status_code == 401
+    assert (await served.client.get(second)).status_code == 200
+
+
+async def test_cookies_are_secure_behind_a_proxy_that_does_not_state_the_scheme(
+    served: Served, fake: FakeProvider
+) -> None:
+    link = fake.callback(await start(served)).removeprefix(PUBLIC_URL)
+    cookie = {"Cookie": f"{ATTEMPT_COOKIE_NAME}={served.client.cookies[ATTEMPT_COOKIE_NAME]}"}
+    served.client.base_url = httpx.URL(PUBLIC_URL.replace("https", "http"))
+    answer = await served.client.get(link, headers=cookie)
+    for line in answer.headers.get_list("set-cookie"):
+        assert "secure" in line.lower()
+    key = {"key": await key_of(served)}
+    for host, is_secure in ((PUBLIC_URL, True), ("http://10.0.0.1:8000", False)):
+        served.client.base_url = httpx.URL(host.replace("https", "http"))
+        headers = {"Origin": host}
+        answer = await served.client.post("/login", data=key, headers=headers)
+        assert ("secure" in answer.headers["set-cookie"].lower()) is is_secure
 
 
 @pytest.mark.parametrize(
