@@ -101,6 +101,13 @@ class Settings(BaseSettings):
     shutdown_seconds: int = Field(default=5, ge=1, le=300)
     """Seconds for open requests to finish after Ctrl-C."""
 
+    def scopes_of_person(self, email: str) -> frozenset[Permission]:
+        """Return the scopes of an e-mail address in lower case, by its own or its domain's rule."""
+        if self.oidc_issuer is None:
+            return frozenset()
+        of_domain = self.oidc_allowed.get(email[email.rindex("@") :], frozenset())
+        return self.oidc_allowed.get(email, of_domain)
+
     @model_validator(mode="after")
     def _has_certificate_and_key(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):
@@ -141,7 +148,10 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name!r} is neither anna@example.org nor @example.org")
             if not scopes <= PAGE_SCOPES:
                 raise ValueError(f"{name}: the scopes are {', '.join(sorted(PAGE_SCOPES))}")
-        return {name.lower(): scopes for name, scopes in rules.items()}
+        by_name = {name.lower(): scopes for name, scopes in rules.items()}
+        if len(by_name) < len(rules):
+            raise ValueError("an address or a domain has two rules: upper and lower case are equal")
+        return by_name
 
     @field_validator("initial_api_key", "initial_enrolment_token")
     @classmethod

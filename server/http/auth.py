@@ -7,6 +7,7 @@ browser carry no credential.
 """
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
@@ -61,6 +62,7 @@ class Authenticator:
 
     def __init__(self, settings: Settings, access: AccessRepository) -> None:
         self.is_open = settings.open
+        self._scopes_of = settings.scopes_of_person
         self._access = access
         self._principals: TTLCache[bytes, Principal] = TTLCache(
             _MAX_CACHED_PRINCIPALS, settings.credential_cache_seconds, timer=monotonic
@@ -162,6 +164,8 @@ class Authenticator:
             is_session = secret.startswith(SESSION_PREFIX)
             find = self._access.find_session if is_session else self._access.find_principal
             principal = await find(key)
+            if principal is not None and principal.is_person:
+                principal = self._admitted(principal)
             if principal is None:
                 self.forget_valid(key)
                 return None
@@ -169,6 +173,11 @@ class Authenticator:
             self.remember_valid(key)
         self.count_request(principal.name)
         return principal
+
+    def _admitted(self, person: Principal) -> Principal | None:
+        """Return a person with the scopes of their login that the rules still allow, or None."""
+        scopes = person.permissions & self._scopes_of(person.name)
+        return replace(person, permissions=scopes) if scopes else None
 
     async def end_session(self, secret: str) -> None:
         """End a session; other processes may accept it until their caches forget it."""

@@ -104,7 +104,7 @@ class OpenIdProvider:
         self.redirect_uri = f"{settings.public_url}{OIDC_CALLBACK_PATH}"
         self._issuer, self._client_id = settings.oidc_issuer, settings.oidc_client_id
         self._client_secret = settings.oidc_client_secret
-        self._allowed = settings.oidc_allowed
+        self._scopes_of = settings.scopes_of_person
         self._transport, self._tls = transport, httpx.create_ssl_context()
         self._requests = asyncio.Semaphore(_MAX_REQUESTS)
         self._addresses: Addresses | None = None
@@ -152,7 +152,7 @@ class OpenIdProvider:
         email = verified_email(
             read_claims(token, keys, self._issuer, self._client_id, attempt.nonce, now)
         )
-        scopes = self._allowed.get(email, self._allowed.get(email[email.rindex("@") :]))
+        scopes = self._scopes_of(email)
         if not scopes:
             raise ProblemError(ProblemType.FORBIDDEN, _NOT_ALLOWED.format(email))
         return Principal(email, scopes, is_person=True)

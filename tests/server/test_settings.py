@@ -38,6 +38,7 @@ def test_a_password_is_not_shown() -> None:
         {"oidc_allowed": "{}"},
         {"oidc_allowed": "anna@example.org"},
         {"oidc_allowed": '{"anna@example.org": "read"}'},
+        {"oidc_allowed": '{"anna@example.org": [], "Anna@example.org": ["read"]}'},
         {"oidc_allowed": '{"anna@example.org": ["seat"]}'},
         {"oidc_allowed": '{"anna@example.org": ["take-part"]}'},
         *(

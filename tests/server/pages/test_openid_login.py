@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from html import unescape
 from random import SystemRandom
+from typing import Any
 
 import httpx
 import pytest
@@ -154,6 +155,34 @@ async def test_an_operator_ends_the_sessions_of_one_person(
         (entry.action, entry.subject) for entry in await trail(served)
     }
     assert await served.store.access.revoke("anna@example.org") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "page", "status"),
+    [
+        ({}, "/studies/new", 200),
+        ({"oidc_allowed": '{"@example.org": ["write", "operate"]}'}, "/studies/new", 200),
+        ({"oidc_allowed": '{"@example.org": ["write", "operate"]}'}, "/operations", 403),
+        ({"oidc_allowed": '{"anna@example.org": ["read"]}'}, "/studies/new", 403),
+        ({"oidc_allowed": '{"anna@example.org": [], "@example.org": ["read"]}'}, "/", 303),
+        ({"oidc_allowed": '{"ben@example.org": ["read"]}'}, "/", 303),
+        ({"oidc_issuer": None}, "/", 303),
+    ],
+)
+async def test_a_start_with_other_rules_withdraws_scopes_of_sessions_and_adds_none(
+    serve: Serve,
+    sqlite_url: str,
+    fake: FakeProvider,
+    changes: dict[str, Any],
+    page: str,
+    status: int,
+) -> None:
+    async with serve(sqlite_url, **OIDC_SETTINGS) as before:
+        before.client.base_url = httpx.URL(PUBLIC_URL)
+        await log_in(before, fake)
+        cookie = {"Cookie": f"{COOKIE_NAME}={before.client.cookies[COOKIE_NAME]}"}
+    async with serve(sqlite_url, **OIDC_SETTINGS | changes) as after:
+        assert (await after.client.get(page, headers=cookie)).status_code == status
 
 
 async def refused(served: Served, answer: httpx.Response, status: int) -> str:
