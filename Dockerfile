@@ -29,7 +29,8 @@ RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels .
 RUN cyclonedx-py environment --output-reproducible --output-file /opt/blindtally/sbom.cdx.json /opt/blindtally/bin/python
 
 FROM ${PYTHON_IMAGE}
-RUN useradd --create-home --uid 10001 blindtally
+RUN useradd --create-home --uid 10001 blindtally \
+ && install --directory --owner=blindtally /members
 COPY --from=build /opt/blindtally /opt/blindtally
 # Compiled kernels are kept where a container with a read-only file system may write.
 ENV PATH=/opt/blindtally/bin:$PATH PYTHONUNBUFFERED=1 NUMBA_CACHE_DIR=/tmp/numba

@@ -187,7 +187,11 @@ def _check_access(settings: Settings, *, has_keys: bool) -> None:
 
 
 async def _store_first_credentials(access: AccessRepository, settings: Settings) -> None:
-    secrets = settings.initial_api_key, settings.initial_enrolment_token
+    secrets = (
+        settings.initial_api_key,
+        settings.initial_enrolment_token,
+        settings.initial_member_key,
+    )
     texts = [secret.get_secret_value() if secret else None for secret in secrets]
     try:
         await access.add_initial(*texts)

@@ -40,6 +40,8 @@ class Settings(BaseSettings):
     """API key with all scopes, added at the start if it is new."""
     initial_enrolment_token: SecretStr | None = None
     """Enrolment token for a million devices, added at the start if it is new."""
+    initial_member_key: SecretStr | None = None
+    """API key of members of committees (scope `committee`), added at the start if it is new."""
     credential_cache_seconds: float = Field(default=5.0, gt=0, le=300)
     """Seconds for which a revoked credential may still be accepted."""
     public_url: str | None = None
@@ -153,11 +155,11 @@ class Settings(BaseSettings):
             raise ValueError("an address or a domain has two rules: upper and lower case are equal")
         return by_name
 
-    @field_validator("initial_api_key", "initial_enrolment_token")
+    @field_validator("initial_api_key", "initial_enrolment_token", "initial_member_key")
     @classmethod
     def _is_a_secret(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        is_key = info.field_name == "initial_api_key"
-        prefix = API_KEY_PREFIX if is_key else ENROLMENT_TOKEN_PREFIX
+        is_token = info.field_name == "initial_enrolment_token"
+        prefix = ENROLMENT_TOKEN_PREFIX if is_token else API_KEY_PREFIX
         if value and not bearer_secret(f"Bearer {value.get_secret_value()}", prefix):
             raise ValueError(f"{prefix} and 43 characters of base64url expected")
         return value

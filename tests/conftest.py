@@ -203,6 +203,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_devices_arrive_over_time_are_slow_and_drop_out_in_the_given_phases",
         "test_a_waiting_fleet_shows_the_missing_devices_and_at_the_end_the_page",
         "test_a_fleet_ends_with_a_study_that_reaches_its_goal",
+        "test_members_of_other_processes_open_the_sums_of_a_new_study",
     ),
     "tests/client/fleet/test_fleet.py": (
         "test_a_fleet_with_the_key_of_its_registrar_seats_its_rounds",

@@ -108,7 +108,8 @@ def fleet(
         list[str] | None,
         Option(
             metavar="KEY",
-            help="Public key of a committee's member that devices accept, for --study; repeatable.",
+            help="Public key of a committee's member that devices accept; repeatable. With "
+            "--create the study has one-shot sums, which these members open.",
         ),
     ] = None,
     max_epsilon: Annotated[
@@ -183,7 +184,8 @@ def fleet(
         raise exit_with_error(error) from None
     default_cohort = min_cohort_for(devices or DEFAULT_DEVICES) if new else DEFAULT_MIN_COHORT
     try:
-        operators = new_operators(kind) if new else ()
+        members = member or []
+        operators = new_operators(kind) if new and not members else ()
         pinned = [operator.public for operator in operators]
         policy = Policy(
             max_contribution=max_contribution,
@@ -192,7 +194,7 @@ def fleet(
             max_epsilon=max_epsilon,
             repeat_exact=repeat_exact,
             modes=frozenset[Mode]({mode, "active"}),  # a device may always trust the server less
-            committee=frozenset([*pinned, *map(bytes.fromhex, member or ())]),
+            committee=frozenset([*pinned, *map(bytes.fromhex, members)]),
             trust_server_identities=trust_server_identities,
             accept_exact_estimates=True,  # simulated devices have no secrets
         )
@@ -211,7 +213,7 @@ def fleet(
             if study is None:
                 identity = load_or_create_key_file(key_file) if key_file else None
                 setup = new_study_setup(
-                    data, pin_registrar(config, identity), rounds, mode, idle, goal
+                    data, pin_registrar(config, identity), rounds, mode, idle, goal, members
                 )
                 joined = create_study(analyst, setup)
             else:

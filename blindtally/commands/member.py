@@ -13,6 +13,7 @@ from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
+from blindtally.console.output_files import atomic_write
 
 if TYPE_CHECKING:
     from protocol.api.messages import CommitteeRound
@@ -28,6 +29,12 @@ def member(
     show: Annotated[bool, Option("--show", help="Print the public key of the file, and end.")] = (
         False
     ),
+    create: Annotated[
+        bool, Option("--create", help="Make the key file first if it is missing.")
+    ] = False,
+    public_key: Annotated[
+        Path | None, Option(help="File to which the member writes its public key at the start.")
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,
     min_devices: Annotated[
@@ -78,7 +85,8 @@ def member(
     from client.member_journal import MemberJournal, MemberJournalError
 
     try:
-        identity = create_key_file(path, "member") if new else load_key_file(path, "member")
+        is_missing = new or (create and not path.exists())
+        identity = create_key_file(path, "member") if is_missing else load_key_file(path, "member")
         if new or show:
             typer.echo(identity.public.hex())
             return
@@ -86,6 +94,9 @@ def member(
         policy = MemberPolicy(min_devices, registrars, unverified, max_megabytes * 2**20)
         journal = MemberJournal(path.with_name(path.name + JOURNAL_SUFFIX))
         served = CommitteeMember(identity, journal, policy)
+        if public_key is not None:
+            with atomic_write(public_key) as file:
+                file.write_text(f"{identity.public.hex()}\n", encoding="ascii")
         typer.echo(f"member {identity.public.hex()} serves committees at {url}")
         asyncio.run(run_member(served, url, key, _report, status_host, status_port))
     except ServiceError as error:

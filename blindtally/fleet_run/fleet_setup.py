@@ -48,6 +48,7 @@ MIN_TABLE_ITEMS: Final = 12
 PROBE_WORDS: Final = 2**20  # words of a plan that is made only to measure a cell
 TIMEOUTS: Final = Timeouts(enrolling=120, collecting=120, idle=DEFAULT_IDLE_SECONDS)
 OPERATORS: Final = 7  # of a simulated committee
+MEMBERS_AWAY: Final = 0.3  # fraction of members that may be absent: two of seven
 DEFAULT_MIN_COHORT: Final = 20  # devices in a sum
 _SEAT_MARGIN_DEVIATIONS: Final = 4  # seats above the mean number of devices that join by coins
 DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the demo causes
@@ -79,10 +80,12 @@ def build_setup(
     mode: Mode = "active",
     registrar: Identity | None = None,
     operators: tuple[Identity, ...] = (),
+    members: Sequence[str] = (),
 ) -> FleetSetup:
     """Return the study that the options describe, its devices enrolled by `registrar` if given.
 
-    With `operators` its sums are one-shot sums, and the fleet also runs the operators.
+    With `operators` its sums are one-shot sums, and the fleet also runs the operators. With the
+    public keys `members` they are one-shot sums, which other processes open.
 
     Raises:
         ValueError: if the data cannot be read or has too few devices, or no such study can exist.
@@ -90,15 +93,16 @@ def build_setup(
     population = read_dataset(data or Path(DEFAULT_DATASET))
     domain = DOMAIN_NAME_ALPHABET if data is None else smallest_domain(population.items)
     # A device that drops out of a one-shot sum sends nothing, so a round does not wait for it.
-    size = devices - round(dropout * devices) if operators else devices
+    committee = _committee_of(operators, members)
+    size = devices - round(dropout * devices) if committee else devices
     terms = Terms(
         cohort_size=size,
         minimum=max(3, devices // 2),
         dropout=max(0.2, dropout + DROPOUT_MARGIN),
         mode=mode,
         registrar=registrar.public.hex() if registrar else None,
-        sum="one-shot" if operators else "pairwise",
-        committee=_committee_of(operators) if operators else None,
+        sum="one-shot" if committee else "pairwise",
+        committee=committee,
     )
     question = TrackedQuestion(
         threshold=threshold or max(5.0, round(devices * rounds * HEAVY_HITTER_SHARE)),
@@ -117,7 +121,7 @@ def build_setup(
         min_threshold=min(Policy().min_threshold, question.threshold),
         modes=frozenset({mode}),
         registrar=registrar.public if registrar else None,
-        committee=frozenset(operator.public for operator in operators),
+        committee=frozenset(committee.identities if committee else ()),
         trust_server_identities=registrar is None,
         accept_exact_estimates=True,
     )
@@ -127,8 +131,12 @@ def build_setup(
     return FleetSetup(question, terms, rounds, TIMEOUTS, config, holdings)
 
 
-def _committee_of(operators: Sequence[Identity]) -> CommitteeTerms:
-    return CommitteeTerms(members=tuple(operator.public.hex() for operator in operators))
+def _committee_of(operators: Sequence[Identity], members: Sequence[str]) -> CommitteeTerms | None:
+    if members:
+        return CommitteeTerms(members=tuple(members), dropout=MEMBERS_AWAY)
+    if operators:
+        return CommitteeTerms(members=tuple(operator.public.hex() for operator in operators))
+    return None
 
 
 def new_operators(kind: SumKind) -> tuple[Identity, ...]:
@@ -199,6 +207,7 @@ def new_study_setup(
     mode: Mode,
     idle: float,
     stop_at: QualityGoal | None,
+    members: Sequence[str] = (),
 ) -> FleetSetup:
     setup = build_setup(
         data,
@@ -212,6 +221,7 @@ def new_study_setup(
         mode=mode,
         registrar=config.registrar,
         operators=config.operators,
+        members=members,
     )
     enrolling = max(setup.timeouts.enrolling, 2 * config.behaviour.span_seconds)
     changes = {"idle": idle, "enrolling": enrolling, "collecting": enrolling}

@@ -37,7 +37,6 @@ _MID_ROUND = (
     " (SELECT count(*) FROM messages m WHERE m.cohort = c.id AND m.kind = 'masked-input')"
     " AND EXISTS (SELECT 1 FROM messages m WHERE m.cohort = c.id AND m.kind = 'masked-input')"
 )
-_LAST_PHASE = "SELECT round || ' ' || phase FROM cohorts ORDER BY id DESC LIMIT 1"
 
 
 def play_faults(compose: Compose, replica: str) -> int:
@@ -45,27 +44,16 @@ def play_faults(compose: Compose, replica: str) -> int:
     number = 1
     for play in (freeze_replica, freeze_database, refuse_writes, fill_disk, flood):
         await_mid_round(compose, number + 1)
-        number, phase = latest_phase(compose)
+        number, phase = compose.latest_phase()
         result = play(compose, replica) if play is freeze_replica else play(compose)
         say(f"round {number}, {phase}: {result}")
-        number, _ = latest_phase(compose)
+        number, _ = compose.latest_phase()
     return number
 
 
 def await_mid_round(compose: Compose, number: int) -> None:
     """Wait until vectors arrive in round `number` or a later one."""
-    condition = _MID_ROUND.format(number=number)
-    compose.query(
-        f"SET statement_timeout = '{_ROUND_SECONDS}s';"
-        f" DO $$ BEGIN WHILE NOT EXISTS (SELECT 1 {condition})"
-        " LOOP PERFORM pg_sleep(0.01); END LOOP; END $$"
-    )
-
-
-def latest_phase(compose: Compose) -> tuple[int, str]:
-    """Return the number of the latest round, and its phase."""
-    number, phase = compose.query(_LAST_PHASE).split()
-    return int(number), phase
+    compose.wait_for(_MID_ROUND.format(number=number), _ROUND_SECONDS)
 
 
 def freeze_replica(compose: Compose, replica: str) -> str:
@@ -133,7 +121,7 @@ def flood(compose: Compose) -> str:
     """Send requests with wrong keys and hold idle connections until the round has ended."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    number, _ = latest_phase(compose)
+    number, _ = compose.latest_phase()
     stop, seconds = Event(), list[float]()
     with ExitStack() as idle, ThreadPoolExecutor(_STRANGERS) as strangers:
         address = (_proxy_address(compose), 8000)
@@ -142,7 +130,7 @@ def flood(compose: Compose) -> str:
         floods = [strangers.submit(_send_wrong_keys, compose.port, stop) for _ in range(_STRANGERS)]
         try:
             last = time.monotonic() + _ROUND_SECONDS
-            while latest_phase(compose)[0] == number and time.monotonic() < last:
+            while compose.latest_phase()[0] == number and time.monotonic() < last:
                 seconds.append(_time_good_request(compose))
                 time.sleep(0.2)
         finally:

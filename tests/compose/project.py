@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = "blindtally-proof"
 DEVICES, ROUNDS = 60, 9
 SIMULATED_DEVICES = 1002  # per round: two cohorts
+_LAST_PHASE = "SELECT round || ' ' || phase FROM cohorts ORDER BY id DESC LIMIT 1"
 # The database's volume, which a proof can fill.
 FILES = ("docker-compose.yml", "tests/compose/small_volume.yml")
 
@@ -31,13 +32,15 @@ class Compose:
     engine: Engine
     env_file: Path
     port: int
+    devices: int = DEVICES
+    rounds: int = ROUNDS
 
     @property
     def _environment(self) -> dict[str, str]:
         return self.engine.environment | {
             "BLINDTALLY_PORT": str(self.port),
-            "FLEET_DEVICES": str(DEVICES),
-            "FLEET_ROUNDS": str(ROUNDS),
+            "FLEET_DEVICES": str(self.devices),
+            "FLEET_ROUNDS": str(self.rounds),
             "SIMULATION_CLIENTS": str(SIMULATED_DEVICES),
         }
 
@@ -88,6 +91,19 @@ class Compose:
         (database,) = self.containers("database")
         client = ("psql", "--username=blindtally", "--tuples-only", "--no-align", "--quiet")
         return self.docker("exec", database, *client, f"--command={statement}").strip()
+
+    def wait_for(self, condition: str, seconds: int) -> None:
+        """Wait until the database has a row of `condition`, which begins with FROM."""
+        self.query(
+            f"SET statement_timeout = '{seconds}s';"
+            f" DO $$ BEGIN WHILE NOT EXISTS (SELECT 1 {condition})"
+            " LOOP PERFORM pg_sleep(0.01); END LOOP; END $$"
+        )
+
+    def latest_phase(self) -> tuple[int, str]:
+        """Return the number of the latest round, and its phase."""
+        number, phase = self.query(_LAST_PHASE).split()
+        return int(number), phase
 
     @property
     def api_key(self) -> str:

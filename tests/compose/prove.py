@@ -1,14 +1,16 @@
 """Proves docker-compose.yml in a real engine: a replica is killed in mid-round, sums stay exact.
 
-    python -m tests.compose.prove
+    python -m tests.compose.prove             # all parts
+    python -m tests.compose.prove one-shot    # one part: service, one-shot or dask
 
 Builds the images, starts all services, and plays a fault in the middle of each of five rounds
 (`tests/compose/faults.py`). It waits until a cohort of a later round has received some masked
 inputs but not all, kills one replica with SIGKILL and leaves it dead. The fleet must then reach the
 end of its study with the other replica alone. Each round's sum must equal the sum of its vectors,
 which the fleet knows and the server does not. All services must stop on request, before the engine
-kills them, and are removed. Then two workers of Dask share a simulation and one of them is killed
-during its work: the result must be that of one process.
+kills them, and are removed. Then seven members open one-shot sums, and two of them and a replica
+are killed (`tests/compose/one_shot.py`). Then two workers of Dask share a simulation and one of
+them is killed during its work: the result must be that of one process.
 
 If no engine runs, root starts one (`tests/compose/engine.py`) and builds stand-ins for the images
 that cannot be pulled (`tests/compose/stand_ins.py`). Only the images remain, 3 GB in the cache
@@ -30,9 +32,9 @@ from pathlib import Path
 
 import typer
 
-from tests.compose import stand_ins
+from tests.compose import one_shot, stand_ins
 from tests.compose.engine import EngineError, engine
-from tests.compose.faults import await_mid_round, latest_phase, play_faults
+from tests.compose.faults import await_mid_round, play_faults
 from tests.compose.project import ROOT, ROUNDS, Compose, Unproved, say
 
 SERVICES = ("database", "server", "proxy", "fleet")
@@ -54,8 +56,8 @@ def main() -> None:
                 stand_ins.build(docker, say)
             with tempfile.TemporaryDirectory() as folder:
                 compose = Compose(docker, secrets_in(Path(folder)), free_port())
-                prove(compose)
-                prove_dask(compose)
+                for part in sys.argv[1:] or PARTS:
+                    PARTS[part](compose)
             if docker.is_private:  # layers of earlier runs that no image uses
                 compose.docker("image", "prune", "--force", "--filter=until=24h")
     except (EngineError, Unproved, subprocess.CalledProcessError, RuntimeError) as error:
@@ -71,6 +73,7 @@ def secrets_in(folder: Path) -> Path:
         f"POSTGRES_PASSWORD={secrets.token_hex(32)}\n"
         f"BLINDTALLY_API_KEY=btk_{secrets.token_urlsafe(32)}\n"
         f"BLINDTALLY_ENROLMENT_TOKEN=bte_{secrets.token_urlsafe(32)}\n"
+        f"BLINDTALLY_MEMBER_KEY=btk_{secrets.token_urlsafe(32)}\n"
     )
     return path
 
@@ -107,6 +110,29 @@ def prove(compose: Compose) -> None:
     finally:
         compose("down", "--volumes", "--remove-orphans", quiet=True)
         say("removed containers, networks and volume")
+
+
+def prove_one_shot(compose: Compose) -> None:
+    """Run a study of one-shot sums with two members and a replica killed in it.
+
+    Raises:
+        Unproved: if a promise does not hold.
+    """
+    compose(one_shot.PROFILE, "down", "--volumes", "--remove-orphans", quiet=True)
+    try:
+        compose = one_shot.start(compose)
+        check_users(compose, one_shot.SERVICES[:-1])
+        one_shot.kill_and_return(compose)
+        one_shot.check_reach(compose)
+        await_the_end(compose, "one-shot-fleet")
+        check_sums(compose, "one-shot-fleet")
+        one_shot.check_members(compose)
+    except BaseException:
+        show_logs(compose, one_shot.SERVICES)
+        raise
+    finally:
+        compose(one_shot.PROFILE, "down", "--volumes", "--remove-orphans", quiet=True)
+        say("removed containers, networks and volumes")
 
 
 def prove_dask(compose: Compose) -> None:
@@ -172,9 +198,11 @@ def show_logs(compose: Compose, services: Sequence[str]) -> None:
             typer.echo(f"--- {container}\n{compose.docker('logs', '--tail=40', container)}")
 
 
-def check_users(compose: Compose) -> None:
+def check_users(
+    compose: Compose, services: Sequence[str] = ("database", "server", "proxy")
+) -> None:
     """Check that no container runs as root or may become root."""
-    for service in ("database", "server", "proxy"):
+    for service in services:
         for container in compose.containers(service):
             status = compose.docker("exec", container, "cat", "/proc/1/status")
             users = re.search(r"^Uid:\s+(\d+)\s+(\d+)", status, re.MULTILINE)
@@ -190,7 +218,7 @@ def kill_in_mid_round(compose: Compose, replica: str, after: int) -> int:
     """Kill `replica` while vectors arrive in a round after `after`; return the round's number."""
     await_mid_round(compose, after + 1)
     compose.docker("kill", replica)
-    number, phase = latest_phase(compose)
+    number, phase = compose.latest_phase()
     if phase in {"summed", "failed"}:
         raise Unproved(f"{replica} was killed too late, in a round that is {phase}")
     say(f"killed {replica} in round {number}, {phase}")
@@ -209,16 +237,16 @@ def await_the_end(compose: Compose, service: str = "fleet") -> None:
         raise Unproved(f"the {service} failed: {state['ExitCode']}")
 
 
-def check_sums(compose: Compose) -> None:
+def check_sums(compose: Compose, service: str = "fleet") -> None:
     """Check that each round has an exact sum."""
-    (fleet,) = compose.containers("fleet")
+    (fleet,) = compose.containers(service)
     log = compose.docker("logs", fleet)
     lines = [line for line in log.splitlines() if re.match(r"round \d+/", line)]  # not other lines
     for line in lines:
         say(line)
     exact = [line for line in lines if "sum exact" in line]
-    if not len(exact) == len(lines) == ROUNDS:
-        raise Unproved(f"{len(exact)} exact sums of {ROUNDS} rounds")
+    if not len(exact) == len(lines) == compose.rounds:
+        raise Unproved(f"{len(exact)} exact sums of {compose.rounds} rounds")
     if compose.query("SELECT count(*) FROM cohorts WHERE phase <> 'summed'") != "0":
         raise Unproved("a cohort has no sum")
 
@@ -269,6 +297,9 @@ def check_stop(compose: Compose, killed: str) -> None:
     if SIGKILL_EXIT_CODE in codes.values():
         raise Unproved(f"not all services stopped by themselves: {codes}")
     say(f"all stopped in {time.monotonic() - began:.1f} s: {codes}")
+
+
+PARTS = {"service": prove, "one-shot": prove_one_shot, "dask": prove_dask}
 
 
 if __name__ == "__main__":

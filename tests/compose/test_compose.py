@@ -13,13 +13,15 @@ import yaml
 
 from blindtally.cli import load_command
 from tests.compose.engine import why_none
+from tests.compose.one_shot import MEMBERS
 from tests.compose.stand_ins import IMAGES
 
 ROOT = Path(__file__).parents[2]
 FILE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
-LASTING_SERVICES = [name for name in SERVICES if name not in {"fleet", "simulation"}]
+LASTING_SERVICES = sorted(SERVICES.keys() - {"fleet", "one-shot-fleet", "simulation"})
 DASK = {"scheduler", "worker", "simulation"}
+COMMITTEE = {*MEMBERS, "member-proxy", "one-shot-fleet"}
 SECRET = "PASSWORD|KEY|TOKEN"
 # Keys that docker-compose 1.29 does not know.
 NEW_TOP_LEVEL_KEYS = {"name", "include", "version"}
@@ -112,7 +114,7 @@ def test_readers_reach_living_replicas_while_none_is_ready() -> None:
 
 
 def test_only_the_proxy_is_reached_from_outside_and_only_from_this_machine() -> None:
-    assert [name for name, service in SERVICES.items() if "ports" in service] == ["proxy"]
+    assert [name for name, service in SERVICES.items() if service.get("ports")] == ["proxy"]
     assert all(port.startswith("127.0.0.1:") for port in SERVICES["proxy"]["ports"])
     assert FILE["networks"]["inside"] == {"internal": True}
     assert SERVICES["database"]["networks"] == SERVICES["server"]["networks"] == ["inside"]
@@ -128,8 +130,31 @@ def test_two_replicas_run_the_image_of_the_fleet() -> None:
     assert SERVICES["server"]["build"] == SERVICES["fleet"]["build"]
 
 
+def test_each_member_has_its_own_volume_and_reaches_only_its_proxy() -> None:
+    proxy = SERVICES["member-proxy"]
+    assert proxy["networks"] == ["inside", *MEMBERS]
+    assert proxy["volumes"] == SERVICES["proxy"]["volumes"]
+    for name in MEMBERS:
+        service = SERVICES[name]
+        assert service["hostname"] == name
+        assert service["networks"] == [name]
+        assert FILE["networks"][name] == {"internal": True}
+        assert [other for other in SERVICES if name in SERVICES[other]["networks"]] == [
+            "member-proxy",
+            name,
+        ]
+        own, shared = service["volumes"]
+        assert own == f"{name}:/home/blindtally"  # its key and journal, in the folder of its user
+        assert shared == "members:/members"  # public keys
+        assert service["environment"].keys() == {"BLINDTALLY_API_KEY"}
+        assert "MEMBER_KEY" in service["environment"]["BLINDTALLY_API_KEY"]
+    assert SERVICES["one-shot-fleet"]["volumes"] == ["members:/members:ro"]
+    assert {*SERVICES["one-shot-fleet"]["depends_on"]} == {"proxy", *MEMBERS}
+
+
 def test_dask_runs_on_request_in_a_separate_image() -> None:
-    assert {name for name, service in SERVICES.items() if "profiles" in service} == DASK
+    assert {name for name in SERVICES if "profiles" in SERVICES[name]} == DASK | COMMITTEE
+    assert all(SERVICES[name]["profiles"] == ["one-shot"] for name in COMMITTEE)
     for name in DASK:
         assert SERVICES[name]["profiles"] == ["dask"]
         assert SERVICES[name]["build"]["args"]["LOCK"] == "dask"
@@ -152,6 +177,29 @@ def test_the_command_line_accepts_the_command_of_a_service(name: str) -> None:
     assert load_command(command).make_context(command, arguments).params
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("member-1", ["--create", "--public-key"]), ("one-shot-fleet", ["--member", "a" * 64])],
+)
+def test_the_command_line_accepts_the_command_of_a_script(
+    name: str, expected: list[str], tmp_path: Path
+) -> None:
+    """A stand-in for the program records its arguments."""
+    members, program = tmp_path / "members", tmp_path / "blindtally"
+    members.mkdir()
+    (members / "member-1").write_text("a" * 64 + "\n")
+    program.write_text('#!/bin/sh\necho "$@" > call\n')
+    program.chmod(0o700)
+    (script,) = SERVICES[name]["command"]
+    script = script.replace("$$", "$").replace("/members/", f"{members}/")
+    variables = {"HOSTNAME": name, "DEVICES": "100", "ROUNDS": "3"}
+    environment = variables | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", script], cwd=tmp_path, env=environment, check=True)
+    command, *arguments = (tmp_path / "call").read_text().split()
+    assert set(expected) <= set(arguments)
+    assert load_command(command).make_context(command, arguments).params
+
+
 def test_secrets_are_random_private_and_never_made_twice(tmp_path: Path) -> None:
     (tmp_path / "deploy").mkdir()
     program = tmp_path / "deploy" / "make_env"
@@ -162,11 +210,25 @@ def test_secrets_are_random_private_and_never_made_twice(tmp_path: Path) -> None
         made.append((tmp_path / ".env").read_text())
         assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
     assert made[0] == made[1]  # the database knows the first
+    assert made[0].count("BLINDTALLY_MEMBER_KEY=btk_") == 1
     (password,) = re.findall(r"^POSTGRES_PASSWORD=([0-9a-f]{64})$", made[0], re.MULTILINE)
     assert len(set(password)) > 4  # false with probability below 16^-59
     (tmp_path / ".env").unlink()
     subprocess.run(["sh", program], check=True, capture_output=True)
     assert password not in (tmp_path / ".env").read_text()
+
+
+def test_a_file_of_an_older_version_receives_the_key_of_members(tmp_path: Path) -> None:
+    (tmp_path / "deploy").mkdir()
+    program, made = tmp_path / "deploy" / "make_env", tmp_path / ".env"
+    program.write_bytes((ROOT / "deploy" / "make_env").read_bytes())
+    made.write_text("POSTGRES_PASSWORD=first\n")
+    made.chmod(0o600)
+    subprocess.run(["sh", program], check=True, capture_output=True)
+    assert re.fullmatch(
+        r"POSTGRES_PASSWORD=first\n\n#.*\nBLINDTALLY_MEMBER_KEY=btk_[\w-]{43}\n", made.read_text()
+    )
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
 
 
 def test_secrets_stay_out_of_git_and_of_images() -> None:

@@ -75,17 +75,26 @@ class AccessRepository(Repository):
         return self._issue(session, _new_token(uses), secret, name, lifetime)
 
     @write_transaction
-    def add_initial(self, session: Session, key: str | None, token: str | None) -> None:
-        """Store a given key with all scopes and a given token for many devices, if they are new.
+    def add_initial(
+        self, session: Session, key: str | None, token: str | None, member_key: str | None = None
+    ) -> None:
+        """Store given credentials, if they are new.
+
+        The key has all scopes, the token is for many devices, and `member_key` has the scope of
+        members of committees.
 
         Raises:
             IntegrityError: if another server stored one of them meanwhile.
         """
-        for secret, row in ((key, _new_key(SCOPES)), (token, _new_token(INITIAL_TOKEN_USES))):
+        for secret, row, name in (
+            (key, _new_key(SCOPES), "first"),
+            (token, _new_token(INITIAL_TOKEN_USES), "first"),
+            (member_key, _new_key(frozenset({Permission.COMMITTEE})), "members"),
+        ):
             if secret:
                 same = select(exists().where(type(row).digest == secret_digest(secret)))
                 if not session.scalar(same):
-                    self._issue(session, row, secret, "first", None)
+                    self._issue(session, row, secret, name, None)
 
     def _issue(
         self,

@@ -1,8 +1,10 @@
 """`blindtally fleet` in front of a real server process."""
 
+import asyncio
 import io
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 from rich.console import Console
@@ -14,12 +16,15 @@ from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.registrar_key_files import create_key_file, load_key_file
 from blindtally.fleet_run.run_on_terminal import heavy_hitter_table, suggest_options
 from client.analyst.analyst import Analyst
+from client.committee_member import MemberPolicy, serving_committee
 from client.device.policy import PolicyError
+from client.transport import http_client
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import parse_question
 from protocol.question_and_plan import Terms
+from secagg.keys import Identity
 from tests.support.views import study_document
 
 SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5")
@@ -225,3 +230,25 @@ def test_impossible_arrivals_and_dropouts_are_reported(options: list[str], fault
     code, output = fleet("--create", *options)
     assert code == 2
     assert fault in output
+
+
+def test_members_of_other_processes_open_the_sums_of_a_new_study(service: ServerProcess) -> None:
+    """Two of seven members are away: each phase ends without them."""
+    members = [Identity.generate(Random(number)) for number in range(7)]
+    named = [word for member in members for word in ("--member", member.public.hex())]
+
+    async def serve() -> tuple[int, str]:
+        policy = MemberPolicy(min_devices=6)
+        async with serving_committee(lambda: http_client(service.url), members[:5], policy):
+            return await asyncio.to_thread(
+                fleet, "--url", service.url, *SMALL_FLEET, "--idle", "0.3", *named
+            )
+
+    code, output = asyncio.run(serve())
+    assert code == 0, output
+    assert "sum exact" in output
+    with Analyst(service.url) as analyst:
+        committee = next(analyst.studies()).view.terms.committee
+    assert committee is not None
+    assert committee.members == tuple(member.public.hex() for member in members)
+    assert committee.parameters.dropouts == 2

@@ -50,6 +50,24 @@ def test_each_step_is_reported_and_the_journal_is_next_to_the_key(
     assert key.with_name("operator.key.journal").exists()
 
 
+def test_a_container_makes_its_key_once_and_shows_the_public_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = list[str]()
+
+    async def serve(self: CommitteeMember, _at: Any, _key: str, _report: MemberReporter) -> None:
+        served.append(self.identity.public.hex())
+
+    monkeypatch.setattr(CommitteeMember, "serve", serve)
+    path, public = tmp_path / "member.key", tmp_path / "member-1"
+    for _ in range(2):
+        command = ["member", str(path), "--create", "--public-key", str(public)]
+        assert RUN.invoke(app, command).exit_code == 0
+        assert public.read_text() == f"{served[-1]}\n"
+    assert served[0] == served[1]
+    assert path.stat().st_mode & 0o077 == 0
+
+
 def test_wrong_files_and_keys_are_named(key: Path, tmp_path: Path) -> None:
     again = RUN.invoke(app, ["member", str(key), "--new"])
     assert (again.exit_code, "is not overwritten" in again.stderr) == (1, True)

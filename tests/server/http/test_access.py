@@ -328,15 +328,18 @@ async def test_the_audit_trail_names_actors_and_actions(closed: Served) -> None:
     assert rest.json()["next"] is None
 
 
-async def test_a_given_key_and_token_are_stored_once(closed: Served) -> None:
-    key = new_secret(SystemRandom(), API_KEY_PREFIX)
+async def test_given_credentials_are_stored_once(closed: Served) -> None:
+    key, member = (new_secret(SystemRandom(), API_KEY_PREFIX) for _ in range(2))
     token = new_secret(SystemRandom(), ENROLMENT_TOKEN_PREFIX)
     for _ in range(2):
-        await book(closed).add_initial(key, token)
-    assert [len(await book(closed).keys()), len(await book(closed).tokens())] == [1, 1]
+        await book(closed).add_initial(key, token, member)
+    assert [len(await book(closed).keys()), len(await book(closed).tokens())] == [2, 1]
     answer = await closed.client.get("/v1/audit", headers=showing(key))
     assert {entry["action"] for entry in answer.json()["entries"]} == {"create key", "create token"}
     await enrolled(closed, token, Identity.generate(Random(1)))
+    assert (await closed.client.get("/v1/audit", headers=showing(member))).status_code == 403
+    rounds = await closed.client.get(f"/v1/members/{'a' * 64}/rounds", headers=showing(member))
+    assert rounds.status_code == 200
 
 
 @pytest.mark.parametrize(
