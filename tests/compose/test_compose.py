@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from blindtally.cli import load_command
+from server.settings import Settings
 from tests.compose.engine import why_none
 from tests.compose.one_shot import MEMBERS
 from tests.compose.stand_ins import IMAGES
@@ -229,6 +231,38 @@ def test_a_file_of_an_older_version_receives_the_key_of_members(tmp_path: Path) 
         r"POSTGRES_PASSWORD=first\n\n#.*\nBLINDTALLY_MEMBER_KEY=btk_[\w-]{43}\n", made.read_text()
     )
     assert stat.S_IMODE(made.stat().st_mode) == 0o600
+
+
+def test_a_login_at_a_provider_is_passed_on_if_the_lines_of_make_env_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deploy").mkdir()
+    program = tmp_path / "deploy" / "make_env"
+    program.write_bytes((ROOT / "deploy" / "make_env").read_bytes())
+    subprocess.run(["sh", program], check=True, capture_output=True)
+    lines = re.findall(r"^#(\w+=.*)$", (tmp_path / ".env").read_text(), re.MULTILINE)
+    variables = dict(word.split("=", 1) for line in lines for word in shlex.split(line))
+    files = variables["COMPOSE_FILE"].split(":")
+    assert (ROOT / files[0]).read_text() == (ROOT / "docker-compose.yml").read_text()
+    login = yaml.safe_load((ROOT / files[1]).read_text())
+    passed = login["services"]["server"]["environment"]
+    settings = {name for name in Settings.model_fields if re.match("public_url|oidc_", name)}
+    assert passed.keys() == {f"BLINDTALLY_{name.upper()}" for name in settings}
+    for name, value in passed.items():
+        assert value.startswith(f"${{{name}:")
+        monkeypatch.setenv(name, variables[name])
+    assert Settings().oidc_issuer
+    for name in ("OIDC_ISSUER", "OIDC_CLIENT_SECRET"):
+        assert ":?" in passed[f"BLINDTALLY_{name}"]  # no default
+
+
+def test_only_replicas_reach_a_provider() -> None:
+    """The fleet reaches the proxy by another network, so that it cannot go around the proxy."""
+    login = yaml.safe_load((ROOT / "deploy" / "login.yml").read_text())
+    assert login["services"].keys() == {"server"}
+    assert login["services"]["server"]["networks"] == ["inside", "provider"]
+    assert login["networks"].keys() == {"provider"}
+    assert not any("provider" in service["networks"] for service in SERVICES.values())
 
 
 def test_secrets_stay_out_of_git_and_of_images() -> None:

@@ -1,5 +1,6 @@
 """The manifests name probes, variables and ports that the service has, and hold no rights."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,9 @@ from server.settings import Settings
 from tests.server.application import create
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+LOGIN_SETTINGS = [
+    name for name in Settings.model_fields if name == "public_url" or name.startswith("oidc_")
+]
 FILES = {path.stem: yaml.safe_load(path.read_text()) for path in FOLDER.glob("*.yml")}
 POD: dict[str, Any] = FILES["deployment"]["spec"]["template"]["spec"]
 CONTAINER: dict[str, Any] = POD["containers"][0]
@@ -40,10 +44,23 @@ def test_each_variable_is_known_and_accepted(monkeypatch: pytest.MonkeyPatch) ->
     assert POD["enableServiceLinks"] is False  # or the Service replaces BLINDTALLY_PORT
 
 
+def test_a_login_at_a_provider_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The config map has these variables as comments, and the secret has the client secret."""
+    text = (FOLDER / "kustomization.yml").read_text()
+    literals = yaml.safe_load("\n".join(re.findall(r"^ +# (- .*=.*)$", text, re.MULTILINE)))
+    variables = dict(literal.split("=", 1) for literal in literals)
+    monkeypatch.setenv("BLINDTALLY_OIDC_CLIENT_SECRET", "secret")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert Settings().oidc_allowed
+    named = {*variables, *(variable["name"] for variable in CONTAINER["env"])}
+    assert {f"BLINDTALLY_{name.upper()}" for name in LOGIN_SETTINGS} <= named
+
+
 def test_secrets_are_references() -> None:
     for variable in CONTAINER["env"]:
         assert variable["valueFrom"]["secretKeyRef"]["name"] == "blindtally"
-    assert not any("KEY" in name or "TOKEN" in name for name in CONFIG)
+    assert not any(re.search("KEY|TOKEN|SECRET", name) for name in CONFIG)
 
 
 def test_the_command_line_accepts_the_arguments() -> None:
