@@ -1,7 +1,7 @@
 """One-shot sums for the committees of the design, compared with one pairwise sum of the same run.
 
     python -m benchmarks.oneshot [--devices N] [--cohort N] [--json PATH]
-    python -m benchmarks.oneshot --service 10000 [--workers N]  # one sum over HTTP
+    python -m benchmarks.oneshot --service 10000 [--workers N] [--words W] [--database postgresql]
 
 Each row has the figure of one-shot sums as its value, and that of a pairwise sum over the same
 vector as its reference: for a device, all bytes that it sends and all of its CPU time in a cohort
@@ -215,11 +215,14 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, default=100, help="Devices of a pairwise sum.")
     parser.add_argument("--service", type=int, help="Run one sum of this many devices over HTTP.")
     parser.add_argument("--workers", type=int, default=2, help="Processes of devices, for HTTP.")
+    parser.add_argument("--words", type=int, default=367, help="16-bit words, for HTTP.")
+    parser.add_argument("--database", choices=["postgresql", "sqlite"], default="sqlite")
     options = parser.parse_args()
     if options.service:
-        report(service_rows(options.service, options.workers), "pairwise", options.json)
+        rows = service_rows(options.service, options.workers, options.words, options.database)
+        report(rows, "pairwise", options.json)
         return
-    rng, rows = SystemRandom(), list[BenchmarkRow]()
+    rng, rows = SystemRandom(), []
     gc.disable()
     PairwiseDevice.measure(30, TRACKED, rng)  # imports, tables, caches
     pairwise = {

@@ -16,6 +16,9 @@ The *simulation* (simpy) has the same costs and none of these formulas: devices 
 process, fill cohorts, wait for one another, think, and queue for cores, first come, first served.
 Both are printed for some loads. They agree within 10% on load and 15% on the time to an
 answer, up to a load of 0.7 (`tests/test_service_capacity.py`).
+
+A one-shot sum has no phases in which devices wait. Its model is a rate times the costs of a device
+(`OneShotCosts`), for a committee of seven operators with A = D = 1.
 """
 
 from collections.abc import Iterator
@@ -27,6 +30,8 @@ from typing import Any
 import simpy
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
+from blindtally.planning.committee_cost import CommitteeCost
+from secagg.oneshot.parameters import committee_parameters
 from secagg.parameters import Assumptions, Parameters, choose_parameters
 
 PHASES = ("sharing", "checking", "masking", "confirming", "unmasking")  # after enrolling
@@ -59,6 +64,28 @@ class UnitCosts:
 
 
 MEASURED_COSTS = UnitCosts()
+
+
+@dataclass(frozen=True, slots=True)
+class OneShotCosts:
+    """Measured costs of a device in a one-shot sum of seven operators: CPU seconds, and bytes.
+
+    November 2026, on two cores that others used, too: `benchmarks.oneshot --service 2000` with
+    PostgreSQL, 367 and 5,000 words; members as in the table of `docs/one-shot.md`.
+    """
+
+    server: float = 12e-3  # the open round, the message, and its columns for all members
+    byte: float = 3e-9  # of a message; as of an upload in a pairwise sum
+    database: float = 2.15e-3
+    database_byte: float = 2.7e-8  # each member reads columns of the stored messages
+    member: float = 0.09e-3  # of one member
+    member_byte: float = 8e-8  # of a column
+    open_round_bytes: float = 4e3
+
+
+ONE_SHOT_COSTS = OneShotCosts()
+OPERATORS = 7
+TRACKED_WORDS = 367  # of 16 bits: the vector of `tracked` in the page on one-shot sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +257,36 @@ def capacity_rows(
     return [BenchmarkRow(f"{name}: {figure}", value, unit) for figure, value, unit in figures]
 
 
+def one_shot_rows(
+    costs: OneShotCosts, words: int, devices: float, seconds: float
+) -> list[BenchmarkRow]:
+    """Return the resources of one-shot sums of `words` 16-bit words, with the same peak."""
+    rate = PEAK_TO_MEAN_RATIO * devices / seconds
+    layout = CommitteeCost(committee_parameters(OPERATORS, 0.2, 0.2), words, True).layout
+    message, column = layout.message_bytes, layout.column_bytes
+    server = costs.server + costs.byte * message
+    database = costs.database + costs.database_byte * message
+    member = costs.member + costs.member_byte * column
+    gigabit = rate * 8 / 1e9
+    figures = [
+        ("devices a second, peak", rate, "1/s"),
+        ("server CPU a device", 1e3 * server, "ms"),
+        (
+            f"cores of servers, {TARGET_UTILISATION:.0%} busy at the peak",
+            rate * server / TARGET_UTILISATION,
+            "",
+        ),
+        ("cores of databases", rate * database / TARGET_UTILISATION, ""),
+        ("written", rate * message / 1e6, "MB/s"),
+        ("received from devices", gigabit * message, "Gbit/s"),
+        ("sent to devices", gigabit * costs.open_round_bytes, "Gbit/s"),
+        ("sent to each member", gigabit * column, "Gbit/s"),
+        ("cores of each member", rate * member / TARGET_UTILISATION, ""),
+    ]
+    name = f"{devices:,.0f} devices in {seconds / 3600:g} h, one-shot, {words:,} words"
+    return [BenchmarkRow(f"{name}: {figure}", value, unit) for figure, value, unit in figures]
+
+
 def validation_rows(
     costs: UnitCosts, setting: LoadSetting, loads: list[float], seed: int = 1
 ) -> list[BenchmarkRow]:
@@ -260,6 +317,12 @@ def main() -> None:
         row
         for n in options.devices
         for row in capacity_rows(MEASURED_COSTS, setting, n, options.seconds)
+    ]
+    rows += [
+        row
+        for n in options.devices
+        for words in (2 * options.words, TRACKED_WORDS)
+        for row in one_shot_rows(ONE_SHOT_COSTS, words, n, options.seconds)
     ]
     rows += validation_rows(MEASURED_COSTS, setting, [0.3, 0.5, 0.7])
     report(rows, "model", options.json)

@@ -10,12 +10,15 @@ import pytest
 
 from benchmarks.service_capacity import (
     MEASURED_COSTS,
+    ONE_SHOT_COSTS,
     TARGET_UTILISATION,
+    TRACKED_WORDS,
     LoadSetting,
     capacity_rows,
     cohort_cpu,
     device_cpu,
     model_load,
+    one_shot_rows,
     simulate_load,
 )
 
@@ -82,6 +85,16 @@ def test_the_page_shows_the_plan_of_the_program() -> None:
     setting = LoadSetting(1000, 10_000, 4, 1.0)
     for column, devices in ((1, 1e6), (2, 1e9)):
         for row in capacity_rows(MEASURED_COSTS, setting, devices, 86_400):
+            name = row.name.partition(": ")[2]
+            line = next(x for x in page.splitlines() if x.startswith(f"| {name}"))
+            shown = float(re.sub(r"[^0-9.]", "", line.split("|")[1 + column]))
+            assert shown == pytest.approx(row.value, rel=0.06), name
+
+
+def test_the_page_shows_the_plan_of_one_shot_sums() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
+    for column, words in ((3, 20_000), (4, TRACKED_WORDS)):
+        for row in one_shot_rows(ONE_SHOT_COSTS, words, 1e9, 86_400):
             name = row.name.partition(": ")[2]
             line = next(x for x in page.splitlines() if x.startswith(f"| {name}"))
             shown = float(re.sub(r"[^0-9.]", "", line.split("|")[1 + column]))

@@ -76,13 +76,13 @@ class CostMeter:
 
     def around(self, phase: str, send: Callable[[], list[HttpResponse]]) -> list[HttpResponse]:
         """Call `send`, and add its costs to those of `phase`."""
-        servers, database = self.server_seconds(), self._database_seconds()
+        servers, database = self.server_seconds(), self.database_seconds()
         start, own = time.perf_counter(), time.process_time()
         answers = send()
         self.elapsed[phase] += time.perf_counter() - start
         self.spent_by_load[phase] += time.process_time() - own
         self.spent[phase] += self.server_seconds() - servers
-        self.spent_by_database[phase] += self._database_seconds() - database
+        self.spent_by_database[phase] += self.database_seconds() - database
         self.latencies[phase] += [answer.seconds for answer in answers]
         return answers
 
@@ -91,7 +91,8 @@ class CostMeter:
         times = [process.cpu_times() for process in self.servers]
         return sum(float(t.user + t.system + t.children_user + t.children_system) for t in times)
 
-    def _database_seconds(self) -> float:
+    def database_seconds(self) -> float:
+        """Return the CPU seconds of PostgreSQL so far, of the processes that live; 0 without it."""
         if self.database is None:
             return 0.0
         return sum(map(_own_cpu_seconds, [self.database, *self.database.children()]))
