@@ -131,16 +131,25 @@ async def authenticated_slot(
             raise
         slot = None  # strangers cannot find out which participants exist
     if slot is None or not compare_digest(slot.credential_digest, digest):
-        service.authenticator.forget_valid(digest)
-        await service.authenticator.record_failure(
-            client_address(request.scope), "bad credential", participant
-        )
+        # The study of an enrolled device may have been deleted while the device took part.
+        if slot is not None or not await _is_enrolled(request, service):
+            service.authenticator.forget_valid(digest)
+            await service.authenticator.record_failure(
+                client_address(request.scope), "bad credential", participant
+            )
         detail = "this credential belongs to another participant"
         raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
     service.authenticator.remember_valid(digest)
     service.authenticator.count_request(f"participant {participant}")
     bind_log_fields(cohort_id=slot.cohort)
     return slot
+
+
+async def _is_enrolled(request: Request, service: Service) -> bool:
+    """Return whether the credential in the header of a request is that of an enrolled device."""
+    secret = bearer_secret(header(request.scope, b"authorization"), "")
+    owner = await service.authenticator.authenticate(secret)
+    return owner is not None and owner.identity is not None
 
 
 async def _described_slot(

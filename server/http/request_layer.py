@@ -157,7 +157,12 @@ class _Reply:
             message["headers"] = [*headers, (b"x-request-id", self._id), *added]
         else:
             self.sent += len(message.get("body", b""))
-        await self._send(message)
+        try:
+            await self._send(message)
+        except RuntimeError as error:
+            # The client has reset the connection, and uvicorn notices it a moment later.
+            if not str(error).endswith("the handler is closed"):  # uvloop has no type for it
+                raise
 
 
 def _sent_id(scope: Scope) -> bytes | None:

@@ -20,6 +20,7 @@ from server.errors import ProblemError
 from server.rounds.retention import RetentionWorker
 from server.service import Service
 from tests.server.conftest import Serve
+from tests.server.credentials import keyed, seated, showing, study_of
 from tests.server.harness import Served, play, study_request, until_summed
 from tests.server.party import refused
 from tests.server.test_reports import create as create_reports
@@ -152,6 +153,27 @@ async def test_a_replica_that_still_knows_a_deleted_study_refuses_its_devices(
         )
         assert isinstance(late, ProblemError)
         assert stored is None
+
+
+async def test_an_enrolled_device_of_a_deleted_study_fails_without_a_failure_of_its_address(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """Otherwise the devices behind one address look like an attack, and repeat their requests."""
+    async with serve(sqlite_url, open=False, max_auth_failures=1) as closed:
+        key = await keyed(closed)
+        study = await study_of(closed, key)
+        _, token = await closed.store.access.create_token("phones", 9, None)
+        device = await seated(closed, study, token, "a")
+        path = f"/v1/studies/{study}"
+        assert (await closed.client.post(f"{path}/stop", headers=key)).status_code == 200
+        assert (await closed.client.delete(path, headers=key)).status_code == 204
+        for _ in range(3):
+            refused(await device.get("roster"), 401, "not-authorised")
+        actions = [entry.action for entry in await closed.store.access.audit_entries(20, None)]
+        assert "bad credential" not in actions
+        device.headers = showing("A" * 43)
+        refused(await device.get("roster"), 401, "not-authorised")
+        refused(await device.get("roster"), 429, "too-many-requests")
 
 
 async def test_a_deletion_that_was_interrupted_is_completed_by_the_next(

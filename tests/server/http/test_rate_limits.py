@@ -56,15 +56,15 @@ async def test_an_address_that_fails_too_often_waits_unless_its_credential_is_va
 async def test_lookups_are_limited_but_not_of_what_was_valid_within_the_hour(
     serve: Serve, sqlite_url: str
 ) -> None:
-    limits = {"max_auth_failures": 1, "max_joins": 4, "credential_cache_seconds": 1e-6}
+    limits = {"max_auth_failures": 1, "max_joins": 6, "credential_cache_seconds": 1e-6}
     async with serve(sqlite_url, open=False, **limits) as served:
         head, unseen = await keyed(served), await keyed(served)
         study = await study_of(served, head)
-        _, token = await book(served).create_token("phones", 2, None)
-        device = await seated(served, study, token, "one")
+        _, token = await book(served).create_token("phones", 3, None)
+        device, other = [await seated(served, study, token, name) for name in ("one", "two")]
         assert (await device.get("roster", wait=0)).status_code == 202
         refused(await served.client.get("/v1/studies"), 401, "not-authorised")
-        for _ in range(4):
+        for _ in range(6):
             false = showing(new_secret(SystemRandom()))
             refused(await served.client.get("/v1/studies", headers=false), 429, "too-many-requests")
         refused(
@@ -73,10 +73,9 @@ async def test_lookups_are_limited_but_not_of_what_was_valid_within_the_hour(
         assert (await served.client.get("/v1/studies", headers=head)).is_success
         assert (await device.get("roster", wait=0)).status_code == 202
         await enrolled(served, token, Identity.generate(Random(2)))
-        path = "/v1/participants/abcd/roster"  # no slot of this device: it is forgotten
+        other.headers = device.headers  # a slot of another device: it is forgotten
         for _ in range(2):
-            answer = await served.client.get(path, headers=device.headers)
-            refused(answer, 429, "too-many-requests")
+            refused(await other.get("roster", wait=0), 429, "too-many-requests")
         refused(await device.get("roster", wait=0), 429, "too-many-requests")
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from io import StringIO
 from typing import Any
 
@@ -75,6 +76,28 @@ async def test_a_line_names_the_study_round_and_cohort(served: Served, lines: Li
     assert "cohort_id" not in missing  # what a request was about ends with it
     assert unknown["study"] == "unknown"
     assert "secret" not in json.dumps([asked, missing, unknown])
+
+
+@pytest.mark.parametrize(
+    ("message", "is_reset"),
+    [("unable to perform operation on <X>; the handler is closed", True), ("other", False)],
+)
+async def test_a_connection_that_the_client_resets_breaks_nothing(
+    closed: Served, lines: Lines, message: str, is_reset: bool
+) -> None:
+    """Uvloop raises this before uvicorn notices that the connection is lost."""
+
+    async def send(_message: object) -> None:
+        raise RuntimeError(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/studies", "raw_path": b"/v1/studies"}
+    scope |= {"query_string": b"", "scheme": "http", "headers": [(b"host", b"test")]}
+    with nullcontext() if is_reset else pytest.raises(RuntimeError, match="other"):
+        await closed.app(scope, receive, send)
+    assert [line["status"] for line in of_requests(lines())] == [401]
 
 
 async def test_what_breaks_is_answered_with_an_id_and_logged_with_it(
