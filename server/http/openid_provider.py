@@ -46,6 +46,7 @@ _ANSWER_SECONDS = 10.0
 _MAX_REQUESTS = 10  # to the provider at a time
 _ADDRESSES_SECONDS = 3600.0
 _MAX_CALLBACK_TEXT = 4000  # characters
+_MAX_REASON = 200  # characters, of a line in the log
 _PAUSE_SECONDS = 5.0  # until the addresses are requested again after a failure
 _EMAIL = re.compile(r"[!-?A-~]+@[a-z0-9.-]+")
 _MAX_EMAIL = 90  # characters, so that the audit trail has room
@@ -259,7 +260,8 @@ def read_claims(
         claims = jwt.decode(token, _import_keys(keys), ALGORITHMS, registry).claims
         checks.validate(claims)
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _refused(getattr(error, "error", "") or type(error).__name__) from None
+        reason = str(error) if isinstance(error, JoseError) else type(error).__name__
+        raise _refused(reason[:_MAX_REASON]) from None
     has_others = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
     if claims.get("azp", None if has_others else client_id) != client_id:
         raise _refused("the ID token is for another client")

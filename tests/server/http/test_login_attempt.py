@@ -44,8 +44,10 @@ def test_the_state_belongs_to_one_secret_time_and_page() -> None:
 
 
 def test_a_page_too_long_for_a_cookie_is_forgotten() -> None:
-    assert LoginAttempt.start(Random(1), NOON, "/" + "%" * 700).next_page == ""
+    for page in ("/" + "%" * 700, "/" + "a" * 1998):
+        assert LoginAttempt.start(Random(1), NOON, page).next_page == ""
     kept = LoginAttempt.start(Random(1), NOON, "/" + "a" * 1997)
+    assert len(kept.next_page) == 1998
     assert LoginAttempt.from_cookie(kept.to_cookie()) == kept
 
 

@@ -60,8 +60,9 @@ async def test_a_person_has_the_scopes_of_their_address_or_of_their_domain(
     anna = await log_in(fake)
     assert (anna.name, str(anna)) == ("anna@example.org", "person anna@example.org")
     assert anna.permissions == {Permission.READ, Permission.WRITE}
-    fake.claims["email"] = "ben@example.org"
-    assert (await log_in(fake)).permissions == {Permission.READ}
+    for name in ("ben", "b" * 78):  # at most 90 characters
+        fake.claims["email"] = f"{name}@example.org"
+        assert (await log_in(fake)).permissions == {Permission.READ}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ async def test_a_person_has_the_scopes_of_their_address_or_of_their_domain(
         {"email": "anna@evil.example@example.org"},
         {"email": "\u212aarl@example.org"},  # the Kelvin sign, whose lower case is k
         {"email": "@example.org"},
-        {"email": "a" * 79 + "@example.org"},
+        {"email": "a" * 79 + "@example.org"},  # 91 characters
         {"email": "anna@sub.example.org"},
         {"email": "anna@evil.example"},
         {"email": "anna@evilexample.org"},
@@ -190,8 +191,9 @@ async def test_a_code_is_exchanged_once_and_by_the_attempt_that_asked_for_it(
     first, second = (LoginAttempt.start(Random(seed), NOON, "") for seed in (1, 2))
     asked = fake.authorize(await provider.login_url(first))
     stolen = openid_provider.Callback(code=asked["code"], state=second.state)
-    with pytest.raises(ProblemError):  # PKCE: the verifier of another attempt
+    with capture_logs() as logs, pytest.raises(ProblemError):  # PKCE: another attempt's verifier
         await provider.log_in(second, stolen, NOON)
+    assert [line["reason"] for line in logs] == ["the token endpoint answers 'invalid_grant'"]
     callback = openid_provider.Callback(**fake.authorize(await provider.login_url(first)))
     await provider.log_in(first, callback, NOON)
     with pytest.raises(ProblemError, match="log in again"):
@@ -212,6 +214,26 @@ async def test_a_callback_of_others_reaches_no_token(
 ) -> None:
     assert await refusal(fake, **changes) is ProblemType.NOT_AUTHORISED
     assert [request.method for request in fake.requests] == ["GET"]
+
+
+@pytest.mark.parametrize(
+    ("claims", "header", "reason"),
+    [
+        ({"aud": "another"}, {}, "invalid_claim: Invalid claim: 'aud'"),
+        ({"iss": None}, {}, "missing_claim: Missing claim: 'iss'"),
+        ({}, {"kid": "second"}, "No key for kid: 'second'"),
+        ({}, {"crit": ["x"], "x": 1}, "Unsupported ['x'] in header"),
+    ],
+)
+async def test_the_log_has_the_reason_of_a_refusal(
+    fake: FakeProvider, claims: dict[str, Any], header: dict[str, Any], reason: str
+) -> None:
+    fake.claims |= claims
+    fake.header |= header
+    with capture_logs() as logs, pytest.raises(ProblemError, match="log in again"):
+        await log_in(fake)
+    (line,) = logs
+    assert (line["log_level"], reason in line["reason"]) == ("warning", True), line
 
 
 async def test_a_provider_that_names_itself_in_callbacks_always_does(fake: FakeProvider) -> None:
@@ -298,6 +320,9 @@ async def test_the_addresses_are_requested_once_and_after_a_failure_after_a_paus
     for _ in range(2):
         with pytest.raises(ProblemError):
             await provider.login_url(attempt)
+    time += 4.9
+    with pytest.raises(ProblemError):
+        await provider.login_url(attempt)
     assert len(fake.requests) == 1
     fake.answers.clear()
     for later, requests in ((5.0, 2), (3599.0, 2), (3601.0, 3)):
