@@ -112,8 +112,6 @@ async def finish_login(
     is_begun_here = attempt is not None and attempt.may_continue(callback.state, now)
     if is_begun_here:
         service.authenticator.count_login(address)
-    else:
-        service.authenticator.check_address(address, None)
     try:
         person = await provider.log_in(attempt, callback, now)
     except ProblemError as problem:
