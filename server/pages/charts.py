@@ -59,7 +59,8 @@ def round_charts(
             )
         )
     word_bytes = WORD_BITS // 8
-    series = [Series("sent by each device", [size.nbytes / word_bytes for size in round_sizes])]
+    label = "in each device's vector" if study.terms.is_one_shot else "sent by each device"
+    series = [Series(label, [size.nbytes / word_bytes for size in round_sizes])]
     if (max_words := getattr(study.question, "words", None)) is not None:
         series.append(Series("limit of the question", [max_words] * len(x), "bound"))
     note = (

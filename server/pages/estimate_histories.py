@@ -16,6 +16,7 @@ from cachetools import LRUCache
 from fastapi import Depends, Request
 
 from protocol.api.messages import StudyView
+from protocol.api.one_shot import message_bytes
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from protocol.mechanisms.tracked.plan import TrackedPlan
@@ -36,18 +37,31 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RoundSize:
-    """Bytes of a vector or report under a round's plan, and keys that its table can hold."""
+    """Sizes under a round's plan.
+
+    Attributes:
+        nbytes: bytes of a vector or report.
+        capacity: number of keys that a table can hold, None if there is no table.
+        sent_bytes: bytes of the message that has the vector or report.
+        message: what that message is.
+    """
 
     nbytes: int
     capacity: int | None
+    sent_bytes: int
+    message: str
 
     @classmethod
     def of_plan(cls, plan: AnyPlan) -> "RoundSize":
         """Return the size of `plan`; may take some milliseconds."""
         if plan.mechanism in REPORT_MECHANISMS:
-            return cls(REPORT_MECHANISMS[plan.mechanism].nbytes(plan), None)
+            nbytes = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
+            return cls(nbytes, None, nbytes, "report")
         keys = capacity(plan.cells) if isinstance(plan, _ONE_TABLE_PLANS) else None
-        return cls(SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes, keys)
+        nbytes = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes
+        if plan.terms.is_one_shot:
+            return cls(nbytes, keys, message_bytes(plan), "message")
+        return cls(nbytes, keys, nbytes, "table")
 
 
 @dataclass(slots=True)

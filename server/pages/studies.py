@@ -256,4 +256,6 @@ def fleet_command(study: StudyView, service_url: str) -> str:
         words.append("--data my.csv")
     if study.terms.registrar is None and study.question.mechanism not in REPORT_MECHANISMS:
         words.append("--no-registrar")
+    if study.terms.committee:
+        words += [f"--member {member}" for member in study.terms.committee.members]
     return " ".join(words)

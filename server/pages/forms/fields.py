@@ -248,6 +248,27 @@ TERMS_FIELDS: Final = (
         is_optional=True,
     ),
 )  # fmt: skip
+SUM_FIELDS: Final = (
+    FormField(
+        "terms.sum", "Sums are opened by", "pairwise", "choice",
+        "With a committee a device sends one message and may go, instead of six.",
+        choices=(("pairwise", "the devices"), ("one-shot", "a committee")),
+    ),
+    FormField(
+        "terms.committee.members", "Members of the committee", "", "lines",
+        "Public keys of operators, one per line: blindtally member FILE --show prints it. A "
+        "device accepts only members that its policy names.",
+        is_optional=True,
+    ),
+    FormField(
+        "terms.committee.corrupt", "Share of corrupt members", "0.2", "number",
+        "Largest share of the members that may work for the server.",
+    ),
+    FormField(
+        "terms.committee.dropout", "Share of absent members", "0.2", "number",
+        "Largest share of the members without which a sum still opens.",
+    ),
+)  # fmt: skip
 MORE_FIELDS: Final = (
     FormField(
         "population", "Population", "", "text",
@@ -267,8 +288,14 @@ START_FIELD: Final = FormField("start", "Start at once", "on", "check")
 
 
 def form_fields(question: QuestionForm) -> tuple[FormField, ...]:
-    """Return all fields of the form for `question`."""
-    return (NAME_FIELD, *question.fields, *TERMS_FIELDS, *MORE_FIELDS, START_FIELD)
+    """Return all fields of the form for `question`.
+
+    Those of cohorts come after those of committees: faults that name `corrupt` are of cohorts.
+    """
+    return (
+        *(NAME_FIELD, *question.fields, *SUM_FIELDS, *TERMS_FIELDS, *MORE_FIELDS),
+        START_FIELD,
+    )
 
 
 def question_form(name: str) -> QuestionForm:
@@ -297,6 +324,9 @@ def study_document(question: QuestionForm, form: Mapping[str, str]) -> dict[str,
             target = target.setdefault(parent, {})
         target[name] = value
     document["question"]["domain"] = _with_segments(document["question"]["domain"])
+    terms = document.get("terms", {})
+    if terms.get("sum") != "one-shot" and "members" not in terms.get("committee", {}):
+        terms.pop("committee", None)
     return document
 
 

@@ -15,6 +15,7 @@ import structlog
 from fastapi import Request, Response
 from pydantic import ValidationError
 
+from protocol.committee_terms import CommitteeTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
@@ -23,7 +24,7 @@ from protocol.mechanisms.registry import (
     may_show_one_device,
 )
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
-from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, Terms
 from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
@@ -188,7 +189,10 @@ async def _plan_of_form(form: Mapping[str, str], service: Service) -> tuple[AnyP
 
 def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
     size = RoundSize.of_plan(plan)
-    lines = [AdviceLine("A device sends", nbytes(size.nbytes), "vector or report, per round")]
+    note = "vector or report, per round"
+    if plan.terms.is_one_shot:
+        note = "the one message of a round, with shares of all members"
+    lines = [AdviceLine("A device sends", nbytes(size.sent_bytes), note)]
     if plan.mechanism in REPORT_MECHANISMS:
         max_reports = plan.terms.max_devices
         lines.append(AdviceLine("Reports accepted", number(max_reports), "per round, at most"))
@@ -219,10 +223,38 @@ def _refused_by_devices(plan: AnyPlan) -> Iterator[AdviceLine]:
 
 
 def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
-    terms = plan.terms
+    committee = plan.terms.committee
+    lines = _committee_lines(committee) if committee else _cohort_lines(plan.terms)
+    if capacity is not None:
+        label = items_label(plan.mechanism).lower()
+        lines.append(AdviceLine("Table capacity", number(capacity), f"{label} in a round's sum"))
+        note = "the first round's; later rounds adapt it"
+        lines.append(AdviceLine("Sampling threshold t", significant(plan.t), note))
+    return lines
+
+
+def _committee_lines(committee: CommitteeTerms) -> list[AdviceLine]:
+    parameters = committee.parameters
+    of_members = f"of {number(parameters.members)} members of the committee"
+    return [
+        AdviceLine(
+            "Colluders tolerated",
+            number(parameters.corrupt),
+            f"{of_members}: more of them could read devices",
+        ),
+        AdviceLine(
+            "Sum opens without",
+            number(parameters.dropouts),
+            f"{of_members}, which are absent, refuse or lie",
+        ),
+        AdviceLine("A lying device can spoil", "the sum", "of a round, noticed or not"),
+    ]
+
+
+def _cohort_lines(terms: Terms) -> list[AdviceLine]:
     parameters = choose_parameters(terms.cohort_size, terms.assumptions)
     max_dropouts = terms.assumptions.max_dropouts(terms.cohort_size)
-    lines = [
+    return [
         AdviceLine("Shares of a device", number(parameters.holders), "each held by another device"),
         AdviceLine("Shares needed", number(parameters.threshold), "to remove the device's mask"),
         AdviceLine("Sum is exact up to", number(max_dropouts), "dropouts in a cohort"),
@@ -241,12 +273,6 @@ def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
             else "in every round: without a registrar it returns under new identities",
         ),
     ]
-    if capacity is not None:
-        label = items_label(plan.mechanism).lower()
-        lines.append(AdviceLine("Table capacity", number(capacity), f"{label} in a round's sum"))
-        note = "the first round's; later rounds adapt it"
-        lines.append(AdviceLine("Sampling threshold t", significant(plan.t), note))
-    return lines
 
 
 def _release_lines(plan: AnyPlan) -> list[AdviceLine]:

@@ -20,6 +20,7 @@ from server.pages.forms.fields import (
     NAME_FIELD,
     QUESTION_FORMS,
     START_FIELD,
+    SUM_FIELDS,
     TERMS_FIELDS,
     QuestionForm,
     form_fields,
@@ -106,6 +107,7 @@ def _form(
         sections=(
             ("Question", (NAME_FIELD, *question.fields)),
             ("Rounds and cohorts", TERMS_FIELDS),
+            ("Sums", SUM_FIELDS),
             ("More", MORE_FIELDS),
         ),
         start=START_FIELD,

@@ -10,7 +10,7 @@ from server.pages.forms.cloning import lost_fields, values_of
 from server.pages.forms.fields import QUESTION_FORMS, study_document
 from tests.server.harness import Served, study_request
 from tests.server.pages.browsing import page_of, post
-from tests.server.pages.test_new_study import filled
+from tests.server.pages.test_new_study import COMMITTEE, filled
 
 TERMS = study_request()["terms"] | {"registrar": "09" * 32}
 
@@ -26,6 +26,8 @@ async def test_a_clone_of_a_study_from_the_form_is_the_same_study(
     changes = {"terms.cohorts": "50"} if kind == "triehh" else {}
     if kind in ("tracked", "number-sums"):
         changes["question.domain.segments"] = "north\nsouth"
+    if kind == "adaptive-iblt":
+        changes |= COMMITTEE
     if kind == "tracked":
         changes |= {"stop_at.precision": "0.95", "stop_at.recall": "0.9"}
     answer = await post(served, "/studies/new", filled(kind, **changes))

@@ -8,7 +8,10 @@ import httpx
 from protocol.api.messages import StudyView
 from server.pages.forms.fields import QUESTION_FORMS, form_fields
 from tests.server.harness import Served
+from tests.server.one_shot_party import PINNED
 from tests.server.pages.browsing import SAME_ORIGIN, post
+
+COMMITTEE = {"terms.sum": "one-shot", "terms.committee.members": "\n".join(PINNED)}
 
 
 def filled(kind: str, **changes: str) -> dict[str, str]:
@@ -102,6 +105,30 @@ async def test_every_fault_is_at_its_field_and_what_was_typed_stays(served: Serv
     assert "<b>" not in answer.text
     assert 'value="many"' in answer.text
     assert (await served.client.get("/v1/studies")).json()["studies"] == []
+
+
+async def test_a_committee_is_named_in_the_form(served: Served) -> None:
+    named = COMMITTEE | {"terms.committee.dropout": "0.3"}
+    answer = await send(served, filled("tracked", **named))
+    assert answer.status_code == 303
+    study = answer.headers["location"].removeprefix("/studies/")
+    terms = (await served.client.get(f"/v1/studies/{study}")).json()["terms"]
+    assert terms["sum"] == "one-shot"
+    assert terms["committee"] == {"members": list(PINNED), "corrupt": 0.2, "dropout": 0.3}
+
+
+async def test_a_committee_that_is_missing_wrong_or_not_used_is_reported(served: Served) -> None:
+    missing = await send(served, filled("tracked", **{"terms.sum": "one-shot"}))
+    assert error_at(missing.text, "terms.committee.members") == "must be not empty"
+    short = COMMITTEE | {"terms.committee.members": "abc"}
+    assert "3 to 100 items" in error_at(
+        (await send(served, filled("tracked", **short))).text, "terms.committee.members"
+    )
+    unused = await send(served, filled("tracked", **COMMITTEE | {"terms.sum": "pairwise"}))
+    assert "a committee is for one-shot sums" in unused.text
+    rates = COMMITTEE | {"terms.committee.corrupt": "0.1"}
+    rates_page = unescape((await send(served, filled("tracked", **rates))).text)
+    assert "a corrupt fraction of 0.1 lets none of 7 members collude" in rates_page
 
 
 async def test_fields_that_do_not_fit_together_are_reported(served: Served) -> None:

@@ -1,7 +1,9 @@
 """Pages of a study of one-shot sums: its phases, and who must collude to see more."""
 
+from protocol.api.one_shot import message_bytes
+from server.pages.formatting import nbytes
 from tests.server.harness import Served
-from tests.server.one_shot_party import Operators, convene, create, open_sum, send_all
+from tests.server.one_shot_party import PINNED, Operators, convene, create, open_sum, send_all
 from tests.server.pages.browsing import page_of
 from tests.server.pages.test_rounds import received, stages
 
@@ -19,6 +21,9 @@ async def test_a_study_states_who_must_collude_to_see_more(served: Served) -> No
     assert "each time that operators agree" in page
     assert "masks its table" not in page
     assert "devices drop out." not in page
+    assert f"committee member 7</dt><dd>{PINNED[6]}" in page
+    assert "committee dropout</dt><dd>0.2" in page
+    assert f"--member {PINNED[0]} --member {PINNED[1]}" in page
 
 
 async def test_a_round_shows_its_phases_and_the_messages_of_each(served: Served) -> None:
@@ -42,6 +47,9 @@ async def test_a_round_shows_its_phases_and_the_messages_of_each(served: Served)
     ]
     assert "operators signed the set of messages" in page
     assert "shares of the table for all operators" in page
+    sent = nbytes(message_bytes(view.plan))
+    assert f"<dt>A device sends</dt><dd>{sent}<small> message" in page
+    assert f'data-label="A device sends">{sent}<' in await page_of(served, f"/studies/{study}")
     assert "checked no shares" not in page
 
 

@@ -10,7 +10,7 @@ from protocol.mechanisms.registry import AnyPlan
 from server.pages.forms.fields import QUESTION_FORMS
 from server.pages.forms.preview import _ANSWER_SECONDS, AdviceLine, Predictor
 from tests.server.harness import Served
-from tests.server.pages.test_new_study import filled, send
+from tests.server.pages.test_new_study import COMMITTEE, filled, send
 
 
 async def preview(served: Served, kind: str, **changes: str) -> str:
@@ -46,6 +46,14 @@ async def test_a_preview_shows_what_one_lying_device_can_spoil(served: Served) -
     assert "in every round: without a registrar" in await preview(served, "tracked")
     text = await preview(served, "tracked", **{"terms.cohorts": "4", "terms.registrar": "09" * 32})
     assert re.search("A lying device can spoil.*1 of 4 cohorts.*in one round", text, re.DOTALL)
+
+
+async def test_a_preview_of_a_one_shot_sum_has_the_bytes_of_its_message(served: Served) -> None:
+    text = await preview(served, "tracked", **COMMITTEE)
+    (size,) = re.findall(r"A device sends.*?([\d.]+) kB", text, re.DOTALL)
+    assert 4 < float(size) < 8  # 2 to 4 tables of 2 kB
+    assert re.search("Colluders tolerated.*?1.*?of 7 members", text, re.DOTALL)
+    assert "Shares of a device" not in text
 
 
 async def test_a_preview_warns_of_a_sum_without_a_registrar(served: Served) -> None:
