@@ -122,8 +122,8 @@ class MemberJournal:
     def _write_once(self, column: str, plan: bytes, value: bytes) -> None:
         """Write a value of a sum; raises MemberJournalError if it has another, or no key."""
         query = f"UPDATE sums SET {column} = ? WHERE plan = ? AND {column} IS NULL"  # noqa: S608
-        is_new = self._execute(query, value, plan).rowcount > 0
-        if not is_new and getattr(self.entry(plan), column) != value:
+        self._execute(query, value, plan)
+        if getattr(self.entry(plan), column) != value:
             raise MemberJournalError(f"the journal has another {column} for this sum, or no key")
 
     def _execute(self, query: str, *parameters: bytes | int) -> sqlite3.Cursor:

@@ -21,7 +21,11 @@ def test_a_journal_writes_each_value_once_and_erases_the_key() -> None:
     with pytest.raises(MemberJournalError, match="checked before"):
         journal.begin_to_agree(plan, b"one")
     journal.release(plan, b"sum")
-    assert journal.entry(plan).secret is None
+    entry = journal.entry(plan)
+    assert (entry.secret, entry.sum) == (None, b"sum")
+    assert "sum=" not in repr(entry)
+    with pytest.raises(MemberJournalError, match="another sum"):
+        journal.release(plan, b"other")
     with pytest.raises(MemberJournalError, match="erased"):
         journal.key(plan, b"c" * 32, 1e9)
     journal.key(b"p" * 32, b"d" * 32, 1e9)
@@ -35,6 +39,8 @@ def test_a_journal_on_the_disk_is_its_owners_and_survives(tmp_path: Path) -> Non
     journal.key(plan, b"a" * 32, 1e9)
     journal.sign(plan, b"signature")
     journal.close()
+    with pytest.raises(MemberJournalError, match="cannot be written"):
+        journal.sign(plan, b"signature")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     entry = MemberJournal(path).entry(plan)
     assert (entry.secret, entry.signature) == (b"a" * 32, b"signature")

@@ -15,6 +15,7 @@ def test_messages_come_back(whole: Round) -> None:
     for complaints in (whole.complaints[3], ComplaintList((LOW_DIGEST, HIGH_DIGEST), bytes(64))):
         assert ComplaintList.unpack(complaints.pack()) == complaints
     assert MemberSum.unpack(whole.sums[3].pack(), whole.session) == whole.sums[3]
+    assert "packed" not in repr(whole.sums[3])  # it must not reach a log
     assert unpack_digests(b"".join(whole.set_of())) == tuple(whole.set_of())
     assert unpack_digests(b"") == ()
 
