@@ -73,6 +73,19 @@ def test_a_message_with_a_bad_share_is_excluded_where_many_messages_remain(
     assert able == set(whole.members)
 
 
+@pytest.mark.parametrize(("count", "excluded"), [(99, 0), (100, 1)])
+def test_one_message_in_a_hundred_is_excluded_before_a_member(
+    whole: Round, count: int, excluded: int
+) -> None:
+    """Guards: the limit of messages that are excluded for the complaint of one member."""
+    messages = [bytes([number]) * 32 for number in range(count)]
+    complaints = {member: ComplaintList((), bytes(64)) for member in whole.members}
+    complaints[3] = ComplaintList((messages[0],), bytes(64))
+    chosen = choose_messages(whole.session, messages, complaints)
+    assert len(chosen.included) == count - excluded
+    assert (3 in chosen.members) == bool(excluded)
+
+
 def test_one_lying_member_does_not_leave_too_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards: a member is dropped where its complaints would leave fewer than `minimum`."""
     monkeypatch.setattr("secagg.oneshot.opening.EXCLUDED_SHARE", 3)
@@ -155,7 +168,7 @@ def test_complaints_about_too_many_messages_open_no_sum(whole: Round) -> None:
     whole.check()
     for member in (1, 2, 3):
         complain(whole, member, range(5))
-    with pytest.raises(OpeningError, match="1 messages remain of a minimum of 2"):
+    with pytest.raises(OpeningError, match="does not open: 1 messages remain of a minimum of 2"):
         whole.choose()
 
 
@@ -178,6 +191,17 @@ def test_choices_ignore_complaints_about_unknown_messages(whole: Round) -> None:
     chosen = choose_messages(whole.session, whole.set_of(), whole.complaints)
     assert list(chosen.included) == whole.set_of()
     assert chosen.members == set(whole.members)
+
+
+def test_complaints_about_unknown_messages_exclude_no_other_message(whole: Round) -> None:
+    """Guards: without the check, the two members that can be dropped are the colluding ones."""
+    complaints = {member: ComplaintList((), bytes(64)) for member in whole.members}
+    for member in COLLUDING:
+        complaints[member] = ComplaintList((bytes([member]) * 32,), bytes(64))
+    complaints[3] = ComplaintList((whole.digest(VICTIM),), bytes(64))
+    chosen = choose_messages(whole.session, whole.set_of(), complaints)
+    assert list(chosen.included) == whole.set_of()
+    assert chosen.members == set(whole.members) - {3}
 
 
 # Lying members
