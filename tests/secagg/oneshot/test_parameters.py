@@ -102,6 +102,10 @@ def test_binomial_tails_are_exact(trials: int, tenths: int, least: int) -> None:
     assert exp(log_binomial_tail(trials, tenths / 10, least)) == pytest.approx(exact, rel=1e-9)
 
 
+def test_a_tail_that_rounding_lifts_above_one_is_one() -> None:
+    assert log_binomial_tail(50, 0.5, 1) == 0.0  # the sum of its terms is 1 + 2e-14
+
+
 @pytest.mark.parametrize(
     ("population", "sigma", "eta"), [(None, 40, 30), (1000, 40, 30), (301, 20, 10)]
 )
