@@ -4,9 +4,13 @@ A one-shot sum has `secagg.oneshot.parameters.CommitteeParameters`. The terms st
 which every party computes A and D. An operator that registers no key for a round counts as one of
 the D dropouts: then the committee has m - 1 members and tolerates D - 1 further dropouts. The
 threshold t and the number A of colluding members stay the same.
+
+A study may name more operators than a committee has: the committee then has the first `size` that
+registered a key, in the order of the terms, and the others are its reserves. At most A of all named
+operators collude, so that a server gains nothing by the choice of those that it admits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -22,12 +26,14 @@ class CommitteeTerms(PublicModel):
     """Operators of a committee by their Ed25519 public keys, and how many of them may fail.
 
     The fraction `corrupt` of the members may collude with the server and lie, and the fraction
-    `dropout` may be absent. Both are rounded down. At least one member may collude.
+    `dropout` may be absent. Both are rounded down. At least one member may collude. A committee has
+    `size` of the members at most, None for all.
     """
 
     members: tuple[Hex32, ...] = Field(min_length=3, max_length=MAX_OPERATORS)
     corrupt: Rate = 0.2
     dropout: Rate = 0.2
+    size: int | None = Field(default=None, ge=3, le=MAX_OPERATORS)
 
     @model_validator(mode="after")
     def _is_feasible(self) -> Self:
@@ -47,20 +53,37 @@ class CommitteeTerms(PublicModel):
                     f"a corrupt fraction of {self.corrupt:g} lets none of {len(self.members)} "
                     "members collude, so that each of them could read devices: raise it"
                 )
+            needed = self.parameters.needed_sums
+            if self.largest < needed or self.size not in (None, self.largest):
+                yield (
+                    f"a committee of {self.size} of {len(self.members)} operators is not possible: "
+                    f"it has {needed} at least, and no more than are named"
+                )
         except ValueError as error:
             yield str(error)
 
     @property
+    def largest(self) -> int:
+        """Return the number of members of the largest committee."""
+        return len(self.members) if self.size is None else min(self.size, len(self.members))
+
+    def present(self, registered: Collection[str]) -> tuple[str, ...]:
+        """Return the members of the committee if these operators registered a key."""
+        return tuple(each for each in self.members if each in registered)[: self.largest]
+
+    @property
     def parameters(self) -> CommitteeParameters:
-        """Return the parameters of the committee with all its members."""
+        """Return the parameters of the committee with all operators that are named."""
         return committee_parameters(len(self.members), self.corrupt, self.dropout)
 
     def parameters_of(self, present: int) -> CommitteeParameters:
-        """Return the parameters of the committee of `present` members that registered a key.
+        """Return the parameters of a committee of `present` of the operators.
 
         Raises:
-            ValueError: if more members are absent than may drop out.
+            ValueError: if more of them are absent than may drop out, or there are more than `size`.
         """
+        if present > self.largest:
+            raise ValueError(f"a committee has at most {self.largest} members, got {present}")
         whole = self.parameters
         dropouts = whole.dropouts - (whole.members - present)
         return CommitteeParameters(present, whole.corrupt, dropouts, whole.threshold)

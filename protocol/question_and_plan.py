@@ -163,8 +163,14 @@ def _plain(document: PublicModel) -> dict[str, Any]:
 
 
 def _signed_terms(terms: Terms) -> dict[str, Any]:
-    """Return the terms as digests cover them: those of pairwise sums name no kind of sum."""
-    return terms.model_dump(mode="json", exclude=None if terms.is_one_shot else _ONE_SHOT_FIELDS)
+    """Return the terms as digests cover them.
+
+    Those of pairwise sums name no kind of sum, and committees of all operators no size.
+    """
+    plain = terms.model_dump(mode="json", exclude=None if terms.is_one_shot else _ONE_SHOT_FIELDS)
+    if terms.committee is not None and terms.committee.size is None:
+        del plain["committee"]["size"]
+    return plain
 
 
 def _canonical_json(plain: Mapping[str, object]) -> bytes:

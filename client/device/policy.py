@@ -93,8 +93,8 @@ class Policy:
             plan's committee must be one of them. They must come to the device by another way than
             the server. Without any, the device refuses one-shot sums.
         min_committee: members of a committee.
-        min_committee_corrupt: the fraction of a committee, rounded down, that may work for the
-            server. A committee must tolerate this number of members, and one at least.
+        min_committee_corrupt: the fraction of the operators that a plan names, rounded down, that
+            may work for the server. A committee must tolerate this number, and one at least.
         trust_server_identities: accepts secure sums without `registrar`. A dishonest server can
             then invent all other devices of a sum, and read what this one holds.
         max_epsilon: epsilon of the locally private reports in all studies together.
@@ -325,13 +325,13 @@ class Policy:
         if unknown:
             reason = f"asks for a committee with {unknown} members that are not in Policy.committee"
             yield PolicyError("committee", reason)
-        size, corrupt = len(members.members), members.parameters.corrupt
+        size, named, corrupt = members.largest, len(members.members), members.parameters.corrupt
         if size < self.min_committee:
             reason = f"asks for a committee of {size} members, below {self.min_committee}"
             yield PolicyError("min_committee", reason, size)
-        least = max(1, math.floor(self.min_committee_corrupt * size + _RATE_TOLERANCE))
+        least = max(1, math.floor(self.min_committee_corrupt * named + _RATE_TOLERANCE))
         if corrupt < least:
-            reason = f"assumes {corrupt} of {size} members that collude, below {least}"
+            reason = f"assumes {corrupt} of {named} operators that collude, below {least}"
             yield PolicyError("min_committee_corrupt", reason, members.corrupt)
 
     def _threshold_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:

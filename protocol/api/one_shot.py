@@ -66,7 +66,7 @@ def _expected_parameters(terms: Terms, present: int) -> CommitteeParameters | No
 def lifted_ring(plan: AnyPlan) -> LiftedRing:
     """Return the lanes in which sums of the plan's vectors are exact.
 
-    They are those of the whole committee, so that absent members do not change them.
+    They are those of all operators that are named, so that absent ones do not change them.
     """
     parameters = committee_terms(plan).parameters
     return LiftedRing.of(
@@ -75,7 +75,7 @@ def lifted_ring(plan: AnyPlan) -> LiftedRing:
 
 
 def message_bytes(plan: AnyPlan) -> int:
-    """Return the size of a device's message to the whole committee."""
+    """Return the size of a device's message to the largest committee."""
     return _layout(plan).message_bytes
 
 
@@ -85,6 +85,7 @@ def column_bytes(plan: AnyPlan) -> int:
 
 
 def _layout(plan: AnyPlan) -> Layout:
-    parameters = committee_terms(plan).parameters
+    terms = committee_terms(plan)
+    parameters = terms.parameters_of(terms.largest)
     has_registrar = plan.terms.registrar is not None
     return Layout.of_ring(lifted_ring(plan).lifted, parameters, has_registrar)

@@ -159,6 +159,13 @@ class Committee:
         return cls(body[:DIGEST_BYTES], number, parameters, entries, body[end:])
 
 
+def packed_identities(body: bytes) -> tuple[bytes, ...]:
+    """Return the identities of the members of a committee that was checked and packed before."""
+    start = DIGEST_BYTES + _NUMBERS.size
+    end = start + (len(body) - start) // ENTRY_BYTES * ENTRY_BYTES
+    return tuple(body[at : at + KEY_BYTES] for at in range(start, end, ENTRY_BYTES))
+
+
 @dataclass(frozen=True, slots=True)
 class Registrar:
     """The authority of committees that a registrar draws from volunteers, and signs."""

@@ -111,7 +111,8 @@ class CohortRow(Base):
     `received` counts the messages of the present phase; `last_received` is the time of the last, or
     of the start of the phase. `history` is a list of phase records, the last of them open.
     `seating` is the registrar's word on a cohort that it seated, as it precedes the roster; while
-    seating it is followed in the first cohort by the number of the joiner in each seat (u32).
+    seating it is followed in the first cohort by the number of the joiner in each seat (u32). Of a
+    one-shot sum it is the packed committee.
     `accused` are the slots of the participants with complaints about their shares. A cohort is
     `poisoned` if no honest vectors have its sum, or if its sum was excluded from the answer. All
     other facts of the sum (parameters, roster, graph) follow from the plan and the messages.

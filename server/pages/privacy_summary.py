@@ -133,8 +133,10 @@ def _masked(terms: Terms) -> Iterator[str]:
 
 def _hidden_by_committee(committee: CommitteeTerms, terms: Terms) -> Iterator[str]:
     """Yield sentences on the shares of one-shot sums."""
+    named = len(committee.members)
+    count = f"{named}" if committee.largest == named else f"{committee.largest} of {named}"
     yield (
-        f"The data of any one device. A device shares its table among {len(committee.members)} "
+        f"The data of any one device. A device shares its table among {count} "
         "operators. Each of them sends one sum of its shares, over one set of devices."
     )
     yield (
@@ -147,7 +149,7 @@ def _committee_assumptions(committee: CommitteeTerms) -> Iterator[str]:
     parameters = committee.parameters
     yield (
         f"Who must collude to see more: more than {parameters.corrupt} of the {parameters.members} "
-        f"operators of the committee. {parameters.corrupt + 1} of them could read devices with "
+        f"operators that the study names. {parameters.corrupt + 1} of them could read devices with "
         f"small counts, and {parameters.threshold} every device. Devices pin the operators in "
         "their policy."
     )

@@ -10,11 +10,11 @@ from fastapi import Request, Response
 from protocol.api.messages import CohortView, RoundView
 from protocol.api.one_shot import message_bytes
 from protocol.api.phases import ONE_SHOT_PHASES, PARTICIPANT_PHASES, Phase
+from protocol.committee_terms import CommitteeTerms
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import Complaints, KeyShares, UnmaskingShares
-from secagg.oneshot.parameters import CommitteeParameters
 from server.api.common import RoundNumber, StudyId
 from server.pages.estimate_histories import HistoriesDep
 from server.pages.page_requests import page_router
@@ -64,7 +64,7 @@ def cohort_progress(
 ) -> Iterator[PhaseProgress]:
     """Yield the phases of a cohort, from the first."""
     if terms.committee is not None:
-        yield from _one_shot_progress(cohort, terms, terms.committee.parameters, now)
+        yield from _one_shot_progress(cohort, terms, terms.committee, now)
         return
     positions = {record.phase: index for index, record in enumerate(cohort.history)}
     phases = _phases(terms, is_reporting=is_reporting, is_answered=Phase.ANSWERING in positions)
@@ -100,15 +100,15 @@ def _state_of(cohort: CohortView, index: int, now: datetime) -> tuple[PhaseState
 
 
 def _one_shot_progress(
-    cohort: CohortView, terms: Terms, committee: CommitteeParameters, now: datetime
+    cohort: CohortView, terms: Terms, committee: CommitteeTerms, now: datetime
 ) -> Iterator[PhaseProgress]:
     """Yield the phases of a one-shot sum, from the first."""
-    members = committee.members
+    members = committee.parameters.members
     for index, phase in enumerate(ONE_SHOT_PHASES):
         action = _ACTION_OF_PHASE[phase] if phase is not Phase.CHECKING else _OPERATORS_CHECKED
         by_devices = phase is Phase.COLLECTING
         expected = terms.cohort_size if by_devices else members
-        quorum = terms.minimum if by_devices else committee.needed_sums
+        quorum = terms.minimum if by_devices else committee.parameters.needed_sums
         if index >= len(cohort.history) or cohort.history[index].phase is not phase:
             state: PhaseState = "unreached" if cohort.phase.is_over else "ahead"
             yield PhaseProgress(phase, action, state, 0, expected, 0, None)
@@ -117,7 +117,7 @@ def _one_shot_progress(
         state, seconds = _state_of(cohort, index, now)
         yield PhaseProgress(phase, action, state, received, expected, quorum, seconds)
         if not by_devices:
-            members = received
+            members = min(received, committee.largest)
 
 
 def round_progress(view: RoundView, now: datetime) -> tuple[PhaseProgress, ...]:

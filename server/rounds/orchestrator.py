@@ -314,6 +314,9 @@ class Orchestrator:
             self._start_job(_job_of(cohort), seat, cohort_channel(cohort.id))
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(cohort)
+        elif phase is Phase.CONVENING:
+            moved = await self.store.cohorts.convene(cohort)
+            self._after_move(cohort, next_phase, moved)
         elif phase is Phase.COLLECTING:
             moved = await self.store.cohorts.close_collecting(cohort)
             self._after_move(cohort, next_phase, moved)

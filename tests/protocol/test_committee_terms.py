@@ -6,11 +6,19 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.committee_terms import CommitteeTerms
+from protocol.mechanisms.registry import parse_question
 from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from secagg.oneshot.parameters import CommitteeParameters
 
 MEMBERS = tuple(Identity.of(bytes([n]) * 32).public.hex() for n in range(1, 8))
+QUESTION: dict[str, Any] = {
+    "mechanism": "adaptive-iblt",
+    "threshold": 10,
+    "contribution": 1,
+    "domain": {"kind": "hashed", "max_bytes": 8},
+    "words": 100,
+}
 SIZES: dict[str, Any] = {"cohort_size": 100, "minimum": 60}
 
 
@@ -34,6 +42,32 @@ def test_two_committees_of_one_sum_share_an_honest_signer(size: int, rate: float
     assert all(first + second - size > a for first in needed for second in needed)
 
 
+def test_a_committee_has_the_first_operators_that_are_present_and_others_in_reserve() -> None:
+    names = tuple(Identity.of(bytes([n]) * 32).public.hex() for n in range(1, 10))
+    terms = CommitteeTerms(members=names, dropout=0.34, size=7)
+    whole = CommitteeTerms(members=names, dropout=0.34)
+    assert terms.parameters == whole.parameters == CommitteeParameters(9, 1, 3, 5)
+    assert terms.present(names) == names[:7]
+    assert terms.present({*names[4:], names[0]}) == (names[0], *names[4:])
+    # With reserves, fewer members receive shares; all other numbers are those of all operators.
+    assert terms.parameters_of(7) == whole.parameters_of(7) == CommitteeParameters(7, 1, 1, 5)
+    with pytest.raises(ValueError, match="at most 7 members, got 8"):
+        terms.parameters_of(8)
+
+
+def test_a_digest_names_the_size_of_a_committee_with_reserves_only() -> None:
+    """A plan of all operators has the digest that it had before there were reserves."""
+    question = parse_question(QUESTION)
+
+    def scope(**changes: Any) -> str:
+        committee = CommitteeTerms(members=MEMBERS, **changes)
+        terms = Terms(**SIZES, sum="one-shot", committee=committee)
+        return question.enrolment_scope("s", terms, 1).hex()
+
+    assert scope() == "e556b136b11baf80ec74e85e85154009d908f75b92e2f998aff49640b907a50b"
+    assert scope(size=6) != scope(size=7) != scope()
+
+
 def test_some_devices_of_a_one_shot_sum_are_honest() -> None:
     committee = CommitteeTerms(members=MEMBERS)
     Terms(**SIZES, sum="one-shot", committee=committee, corrupt=0.9)
@@ -50,6 +84,8 @@ def test_some_devices_of_a_one_shot_sum_are_honest() -> None:
         ({"corrupt": 0.1}, "lets none of 7 members collude"),
         ({"corrupt": 0.5}, "cannot agree|no room"),
         ({"dropout": 0.5}, "cannot agree"),
+        ({"size": 5}, "a committee of 5 of 7 operators is not possible"),
+        ({"size": 8}, "a committee of 8 of 7 operators is not possible"),
     ],
 )
 def test_a_committee_that_protects_nobody_is_refused(changes: dict[str, Any], fault: str) -> None:

@@ -53,10 +53,12 @@ class Operators:
     refusals: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, journals: Sequence[MemberJournal] = ()) -> "Operators":
-        """Return all operators, with fresh journals unless some are given."""
-        kept = journals or [MemberJournal() for _ in OPERATORS]
-        pairs = zip(OPERATORS, kept, strict=True)
+    def of(
+        cls, journals: Sequence[MemberJournal] = (), identities: Sequence[Identity] = OPERATORS
+    ) -> "Operators":
+        """Return the operators, with fresh journals unless some are given."""
+        kept = journals or [MemberJournal() for _ in identities]
+        pairs = zip(identities, kept, strict=True)
         return cls([CommitteeMember(each, journal, MEMBER_POLICY) for each, journal in pairs])
 
     async def act(self, served: Served) -> None:

@@ -14,6 +14,7 @@ from protocol.api.messages import StudyView
 from protocol.api.phases import MemberMessageKind, Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import Plan
+from secagg.oneshot.committee import packed_identities
 from server.db.channels import (
     COMMITTEES_CHANNEL,
     cohort_channel,
@@ -136,7 +137,9 @@ def expected_messages(row: CohortRow | Row[Any]) -> int:
     if row.phase is Phase.SHARING:
         return row.enrolled
     if row.phase is Phase.CHECKING and is_one_shot(row):
-        return int(row.history[0]["received"])  # the members that registered keys
+        if row.seating is None:  # of a round that version 0.2.0 opened
+            return int(row.history[0]["received"])  # the members that registered keys
+        return len(packed_identities(row.seating))
     if row.phase is Phase.ANSWERING:
         return len(row.accused)
     history: list[dict[str, Any]] = row.history

@@ -14,10 +14,12 @@ from sqlalchemy.orm import Session
 
 from protocol.api.events import FailureCause
 from protocol.api.phases import Phase
+from protocol.mechanisms.registry import parse_plan
 from server.db.channels import cohort_channel, notify_on_commit
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import BusyError
 from server.db.repositories.cohort_phases import count_received, enter_phase
+from server.db.repositories.committees import convened_committee
 from server.db.repositories.leases import Lease, check_lease, claimed_jobs, receiving_since
 from server.db.repositories.pending_cohorts import (
     CohortSelection,
@@ -32,6 +34,7 @@ from server.db.schema import (
     MessageRow,
     MessageSetRow,
     ParticipantRow,
+    RoundRow,
 )
 
 _MAX_DECISION_SECONDS = 2.0
@@ -79,6 +82,21 @@ class CohortRepository(Repository):
                 arrived meanwhile wait in the same queue, and must count before it is repeated.
         """
         return await self._change(due, to, self.database.monotonic_seconds())
+
+    @write_transaction
+    def convene(self, session: Session, due: PendingCohort) -> bool:
+        """Fix the committee of a one-shot sum, and collect messages; False if it has changed."""
+        row = _lock(session, due)
+        if row is None:
+            return False
+        plan = parse_plan(session.get_one(RoundRow, (row.study, row.round)).plan)
+        committee = convened_committee(session, row, plan)
+        assert committee is not None, "keys are never deleted while a round convenes"
+        row.seating = committee.pack()
+        duration = timedelta(seconds=due.timeouts.collecting)
+        now = self.database.now(session)
+        enter_phase(session, row, Phase.COLLECTING, count_received(row), now, duration)
+        return True
 
     async def close_collecting(self, due: PendingCohort) -> bool:
         """Fix the `due.enrolled` messages; False if the cohort has changed since it was read."""

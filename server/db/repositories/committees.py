@@ -1,10 +1,10 @@
 """Repository of committees: the messages of their members in the phases of one-shot sums.
 
-A row never changes. The committee of a round follows from the keys that its members registered
-while it convened, in the order of the plan's terms.
+A row never changes. The committee of a round follows from the keys that operators registered while
+it convened, in the order of the plan's terms. It is stored when the round starts to collect.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -16,7 +16,7 @@ from protocol.api.messages import CommitteeRound, ProblemType
 from protocol.api.one_shot import SUM_NUMBER, committee_terms
 from protocol.api.phases import MEMBER_MESSAGE_KIND, MemberMessageKind, Phase
 from protocol.mechanisms.registry import AnyPlan, parse_plan
-from secagg.oneshot.committee import Committee, MemberEntry
+from secagg.oneshot.committee import Committee, MemberEntry, packed_identities
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.cohort_phases import is_one_shot
 from server.db.repositories.studies import find_study
@@ -102,7 +102,7 @@ class CommitteeRepository(Repository):
             CommitteeRound(study=row.study, round=row.round, phase=row.phase, deadline=row.deadline)
             for row in rows
             if (row.id, MEMBER_MESSAGE_KIND[row.phase]) not in known
-            and (row.phase is Phase.CONVENING or (row.id, MemberMessageKind.KEY) in known)
+            and (row.phase is Phase.CONVENING or _serves(row, bytes.fromhex(identity), known))
         )
 
     async def accept(self, upload: MemberUpload) -> None:
@@ -150,15 +150,29 @@ class CommitteeRepository(Repository):
         row.last_received = now
 
 
+def _serves(row: CohortRow, identity: bytes, known: Collection[tuple[int, str]]) -> bool:
+    """Return whether an operator is in the committee of a round that no longer convenes."""
+    if row.seating is None:  # of a round that version 0.2.0 opened
+        return (row.id, MemberMessageKind.KEY) in known
+    return identity in packed_identities(row.seating)
+
+
 def committee_of(session: Session, row: CohortRow, plan: AnyPlan) -> Committee | None:
     """Return the committee of a one-shot cohort, None if it has none (yet)."""
-    keys = {} if row.phase is Phase.CONVENING else _bodies(session, row.id, MemberMessageKind.KEY)
+    if row.seating is not None:
+        return Committee.unpack(row.seating)
+    return None if row.phase is Phase.CONVENING else convened_committee(session, row, plan)
+
+
+def convened_committee(session: Session, row: CohortRow, plan: AnyPlan) -> Committee | None:
+    """Return the committee of the operators that registered keys, None if they are too few."""
+    keys = _bodies(session, row.id, MemberMessageKind.KEY)
     terms = committee_terms(plan)
-    entries = tuple(MemberEntry.unpack(keys[each]) for each in terms.identities if each in keys)
-    if len(entries) < terms.parameters.needed_sums:
+    present = terms.present([identity.hex() for identity in keys])
+    if len(present) < terms.parameters.needed_sums:
         return None
-    parameters = terms.parameters_of(len(entries))
-    return Committee(plan.digest(), SUM_NUMBER, parameters, entries)
+    entries = tuple(MemberEntry.unpack(keys[bytes.fromhex(each)]) for each in present)
+    return Committee(plan.digest(), SUM_NUMBER, terms.parameters_of(len(present)), entries)
 
 
 def _is_taken(session: Session, upload: MemberUpload) -> bool:

@@ -13,7 +13,7 @@ LINE = ("convening", "collecting", "checking", "agreeing", "releasing")
 async def test_a_study_states_who_must_collude_to_see_more(served: Served) -> None:
     study = await create(served)
     page = " ".join((await page_of(served, f"/studies/{study}")).split())
-    assert "more than 1 of the 7 operators of the committee" in page
+    assert "more than 1 of the 7 operators that the study names" in page
     assert "2 of them could read devices with small counts, and 5 every device" in page
     assert "sum no set of fewer than 4 devices" in page
     assert "sums of at least 4 devices could be read" in page
