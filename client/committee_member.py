@@ -3,14 +3,15 @@
     async with http_client(url) as http:
         await CommitteeMember(identity, MemberJournal(path)).serve(Transport(http), api_key)
 
-The member polls the service, so it may run behind a firewall. It takes the steps of
+The member is an operator, or a device that volunteers for the committee of one study. It polls the
+service, so it may run behind a firewall. It takes the steps of
 `secagg.oneshot.member`, each after its result is in the journal, and sends the same bytes again if
 it is asked again. It reads the plan of each round and serves only those that its policy accepts.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
@@ -23,6 +24,7 @@ import httpx
 from client.device.device import parse_document, refusing_malformed
 from client.errors import (
     ForbiddenError,
+    NoRoundError,
     NotAuthorisedError,
     ServiceError,
     ServiceUnreachableError,
@@ -34,6 +36,7 @@ from client.transport import Transport
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView
 from protocol.api.one_shot import SUM_NUMBER, OneShotRound, column_bytes
 from protocol.api.phases import MemberMessageKind, Phase
+from protocol.committee_terms import CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from secagg.errors import ProtocolError, UnsafeRequestError
 from secagg.keys import KEY_BYTES, Identity
@@ -92,15 +95,30 @@ class NotServedError(Exception):
 MemberReporter: TypeAlias = Callable[[CommitteeRound, str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Volunteering:
+    """The study that a device volunteers for, and the source of its enrolment.
+
+    `enrol` returns the registrar's signature of the device's identity for a plan.
+    """
+
+    study: str
+    enrol: Callable[[AnyPlan], Awaitable[bytes]]
+
+
 @dataclass
 class CommitteeMember:
-    """The member with `identity`; `rng` must be the system's randomness outside of tests."""
+    """The member with `identity`; `rng` must be the system's randomness outside of tests.
+
+    With `volunteering` it is a device, which serves in one study.
+    """
 
     identity: Identity
     journal: MemberJournal
     policy: MemberPolicy = field(default_factory=MemberPolicy)
     rng: Random = field(default_factory=SystemRandom)
     clock: Callable[[], float] = time  # seconds since 1970
+    volunteering: Volunteering | None = None
     last_contact: float | None = field(default=None, init=False)  # when it last read the rounds
     _states: dict[bytes, Checked | Agreed] = field(default_factory=dict, init=False, repr=False)
     _reports: RoundReports[CommitteeRound] = field(default_factory=RoundReports, init=False)
@@ -144,19 +162,20 @@ class CommitteeMember:
             NotAuthorisedError, ForbiddenError: if the API key does not have the scope `committee`.
         """
         path = f"/members/{self.identity.public.hex()}/rounds"
-        answer = await transport.send("GET", path, ticket=api_key, wait=wait)
+        params = {"study": self.volunteering.study} if self.volunteering else None
+        answer = await transport.send("GET", path, params=params, ticket=api_key, wait=wait)
         steps = 0
         page = parse_document(CommitteeRoundPage, answer.content)
         self.last_contact = self.clock()
         for pending in page.rounds:
-            if self._reports.is_refused(pending):
+            if self._reports.is_refused(pending) or not self._may_serve(pending):
                 continue
             try:
                 await _MemberStep(self, transport, api_key, pending).take()
             except (NotServedError, MemberJournalError, ProtocolError) as refusal:
                 self._reports.refuse(pending, str(refusal), report)
-            except WrongPhaseError:
-                continue  # the round went on meanwhile
+            except (WrongPhaseError, NoRoundError):
+                continue  # the round went on meanwhile, or has enough volunteers
             except (NotAuthorisedError, ForbiddenError):
                 raise
             except (ServiceError, ServiceUnreachableError) as error:
@@ -168,6 +187,10 @@ class CommitteeMember:
                 steps += 1
                 self._reports.succeed(pending, report)
         return steps
+
+    def _may_serve(self, pending: CommitteeRound) -> bool:
+        """Return whether the round is one that the member asked for."""
+        return self.volunteering is None or self.volunteering.study == pending.study
 
     def keep(self, plan_digest: bytes, state: Checked | Agreed) -> None:
         """Keep the shares of a sum until its next step; the oldest of many are made again."""
@@ -202,7 +225,7 @@ class _MemberStep:
         self._digest = await asyncio.to_thread(view.plan.digest)
         entry = self.member.journal.entry(self._digest)
         if view.phase is Phase.CONVENING:
-            await self._register()
+            await self._register(view.plan)
             return
         session = await asyncio.to_thread(self._session, view)
         if view.phase is Phase.CHECKING:
@@ -216,7 +239,11 @@ class _MemberStep:
         if (plan.study, plan.round) != (self.pending.study, self.pending.round):
             raise NotServedError("the service shows the plan of another round")
         committee = plan.terms.committee
-        if committee is None or self._identity.hex() not in committee.members:
+        if isinstance(committee, VolunteerTerms) != (self.member.volunteering is not None):
+            raise NotServedError("the plan asks for another kind of member")
+        if committee is None or (
+            isinstance(committee, CommitteeTerms) and self._identity.hex() not in committee.members
+        ):
             raise NotServedError("the plan does not name this member")
         if plan.mechanism not in SUM_MECHANISMS:
             raise NotServedError("no honest study has this plan: it asks a committee for reports")
@@ -231,11 +258,14 @@ class _MemberStep:
     def _identity(self) -> bytes:
         return self.member.identity.public
 
-    async def _register(self) -> None:
+    async def _register(self, plan: AnyPlan) -> None:
+        volunteering = self.member.volunteering
+        enrolment = await volunteering.enrol(plan) if volunteering else b""
         fresh = self.member.rng.randbytes(KEY_BYTES)
         secret = self.member.journal.key(self._digest, fresh, self.member.clock())
         state = volunteer_again(self.member.identity, secret, self._digest, SUM_NUMBER)
-        await self._put(MemberMessageKind.KEY, state.register(self._digest, SUM_NUMBER).pack())
+        body = state.register(self._digest, SUM_NUMBER).pack() + enrolment
+        await self._put(MemberMessageKind.KEY, body)
 
     def _session(self, view: CommitteeView) -> OneShotSession:
         """Return the session of the sum, whose committee the journal binds the key to."""

@@ -1,12 +1,15 @@
 """Registrar that seats rounds: draws which joiners share a cohort, and signs each cohort.
 
+It draws the committees of one-shot sums from volunteers in the same way.
+
     async with http_client(url) as http:
         await Registrar(identity, DrawRecord(path)).serve(Transport(http), api_key)
 
 A server that could repeat a draw would repeat it until its colluders surround a device. So a plan
-has one list of joiners and one draw, and an identity is drawn at most `Plan.max_draws` times in its
-study, under any plans that the server makes. The record is durable before anything is signed. The
-same request has the same answer, so a registrar or a service that was killed goes on.
+has one list of joiners and one draw. An identity is drawn at most `Plan.max_draws` times in its
+study, and a volunteer `Plan.max_committee_draws` times, under any plans that the server makes. The
+record is durable before anything is signed. The same request has the same answer, so a registrar or
+a service that was killed goes on.
 """
 
 import asyncio
@@ -23,6 +26,7 @@ from urllib.parse import quote
 
 import httpx
 
+from client.committee_draw import signed_committee
 from client.device.device import parse_document
 from client.errors import (
     ForbiddenError,
@@ -32,7 +36,7 @@ from client.errors import (
 )
 from client.pending_rounds import RoundReports, keep_asking
 from client.transport import Transport
-from protocol.api.messages import PendingSeating, SeatingPage, SeatingView
+from protocol.api.messages import CommitteeView, PendingSeating, SeatingPage, SeatingView
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from secagg.errors import UnsafeRequestError
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity
@@ -73,14 +77,15 @@ class DrawRecord:
         self,
         scope: bytes,
         plan_digest: bytes,
-        identities: Sequence[bytes],
+        joiners: Sequence[bytes],
         max_draws: int,
         rng: Random,
     ) -> list[int]:
-        """Return the numbers of `identities` in a random order, the same one for the same plan.
+        """Return the numbers of `joiners` in a random order, the same one for the same plan.
 
-        `scope` is that of the study for which the identities were enrolled. Draws of other studies
-        do not count, since a device may have the same identity there.
+        A joiner is an identity, and facts of it that no second draw may change. `scope` is that of
+        the study for which the identities were enrolled. Draws of other studies do not count, since
+        a device may have the same identity there.
 
         Raises:
             SeatingRefusedError: if the plan was drawn for others, or one of the identities has been
@@ -89,7 +94,7 @@ class DrawRecord:
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")  # another process may have the same file
         try:
-            seats = self._seats(scope, plan_digest, identities, max_draws, rng)
+            seats = self._seats(scope, plan_digest, joiners, max_draws, rng)
             execute("COMMIT")
         except BaseException:
             execute("ROLLBACK")
@@ -100,19 +105,20 @@ class DrawRecord:
         self,
         scope: bytes,
         plan_digest: bytes,
-        identities: Sequence[bytes],
+        joiners: Sequence[bytes],
         max_draws: int,
         rng: Random,
     ) -> list[int]:
-        joiners = sha256(b"".join(identities)).digest()
+        digest = sha256(b"".join(joiners)).digest()
         query = "SELECT joiners, seats FROM draws WHERE plan = ?"
         known = self._connection.execute(query, (plan_digest,)).fetchone()
         if known is None:
+            identities = [joiner[:KEY_BYTES] for joiner in joiners]
             seats = self._new_draw(scope, identities, max_draws, rng)
-            row = (plan_digest, joiners, array("Q", seats).tobytes())
+            row = (plan_digest, digest, array("Q", seats).tobytes())
             self._connection.execute("INSERT INTO draws VALUES (?, ?, ?)", row)
             return seats
-        if known[0] != joiners:
+        if known[0] != digest:
             raise SeatingRefusedError("other joiners were seated for the same plan before")
         return array("Q", known[1]).tolist()
 
@@ -201,6 +207,9 @@ class Registrar:
         self, transport: Transport, pending: PendingSeating, api_key: str | None
     ) -> None:
         base = f"/studies/{quote(pending.study, safe='')}/rounds/{pending.round}"
+        if pending.is_committee:
+            await self._draw_committee(transport, base, pending, api_key)
+            return
         answer = await transport.send("GET", f"{base}/seating", ticket=api_key)
         view = parse_document(SeatingView, answer.content)
         self._check_plan(view.plan, pending, view.joiners)
@@ -215,14 +224,43 @@ class Registrar:
         body = await asyncio.to_thread(self._sign_seats, view.plan, rows)
         await transport.send("PUT", f"{base}/seating", content=body, ticket=api_key)
 
-    def _check_plan(self, plan: AnyPlan, pending: PendingSeating, joiners: int) -> None:
-        terms = plan.terms
+    async def _draw_committee(
+        self, transport: Transport, base: str, pending: PendingSeating, api_key: str | None
+    ) -> None:
+        """Draw the committee of a one-shot sum from its volunteers, and send it."""
+        answer = await transport.send("GET", f"{base}/committee", ticket=api_key)
+        plan = parse_document(CommitteeView, answer.content).plan
+        self._check_round(plan, pending)
+        if not plan.terms.draws_committee:
+            raise SeatingRefusedError("the plan does not ask this registrar for a committee")
+        answer = await transport.send("GET", f"{base}/volunteers", ticket=api_key)
+        body = await asyncio.to_thread(self._sign_committee, plan, answer.content)
+        await transport.send("PUT", f"{base}/committee", content=body, ticket=api_key)
+
+    def _sign_committee(self, plan: AnyPlan, body: bytes) -> bytes:
+        def draw(volunteers: Sequence[bytes]) -> list[int]:
+            assert plan.registry is not None  # `_check_round`
+            facts = plan.registry.scope, plan.digest(), volunteers, plan.max_committee_draws
+            return self.draws.draw(*facts, self.rng)
+
+        try:
+            return signed_committee(plan, body, self.identity, draw)
+        except ValueError as error:
+            raise SeatingRefusedError(str(error)) from None
+
+    def _check_round(self, plan: AnyPlan, pending: PendingSeating) -> None:
         if (plan.study, plan.round) != (pending.study, pending.round):
             raise SeatingRefusedError("the service shows the plan of another round")
-        if terms.registrar != self.identity.public.hex() or not terms.is_seated:
-            raise SeatingRefusedError("the plan does not ask this registrar for seats")
+        if plan.terms.registrar != self.identity.public.hex():
+            raise SeatingRefusedError("the plan names another registrar")
         for fault in plan.history_faults():
             raise SeatingRefusedError(f"no honest study has this plan: it {fault}")
+
+    def _check_plan(self, plan: AnyPlan, pending: PendingSeating, joiners: int) -> None:
+        self._check_round(plan, pending)
+        terms = plan.terms
+        if not terms.is_seated:
+            raise SeatingRefusedError("the plan does not ask this registrar for seats")
         fewest, most = terms.cohorts * terms.minimum, min(terms.max_devices, MAX_JOINERS)
         if plan.mechanism not in SUM_MECHANISMS or not fewest <= joiners <= most:
             raise SeatingRefusedError(f"{joiners} joined, and a round has {fewest} to {most}")

@@ -1,4 +1,4 @@
-"""Committee of operators that opens the one-shot sums of a study, as its terms name it.
+"""Committee that opens the one-shot sums of a study, as its terms name it: operators or volunteers.
 
 A one-shot sum has `secagg.oneshot.parameters.CommitteeParameters`. The terms state rates, from
 which every party computes A and D. An operator that registers no key for a round counts as one of
@@ -8,18 +8,32 @@ threshold t and the number A of colluding members stay the same.
 A study may name more operators than a committee has: the committee then has the first `size` that
 registered a key, in the order of the terms, and the others are its reserves. At most A of all named
 operators collude, so that a server gains nothing by the choice of those that it admits.
+
+A committee of volunteers has m of V devices, which the study's registrar draws for each round
+(`secagg.oneshot.committee`). Exactly V devices volunteer: the first ones that register a key. The
+server may choose which they are, and then all devices that work for it are among them. So the
+terms state the number K = floor(corrupt * V) of devices that may collude in the whole study, and the draw has more
+than A of K with probability at most 2^-sigma (`drawn_committee_parameters`).
 """
 
 from collections.abc import Collection, Iterator
-from typing import Self
+from typing import Self, TypeAlias
 
 from pydantic import Field, model_validator
 
 from protocol.public_model import Hex32, PublicModel, Rate, invalid
 from secagg.keys import check_identity
-from secagg.oneshot.parameters import CommitteeParameters, committee_parameters
+from secagg.oneshot.parameters import (
+    MAX_MEMBERS,
+    CommitteeParameters,
+    committee_parameters,
+    drawn_committee_parameters,
+    floor_of_rate,
+)
+from secagg.parameters import MAX_EXPONENT
 
 MAX_OPERATORS = 100
+MAX_VOLUNTEERS = 5_000
 
 
 class CommitteeTerms(PublicModel):
@@ -92,3 +106,59 @@ class CommitteeTerms(PublicModel):
     def identities(self) -> tuple[bytes, ...]:
         """Return the public keys of the members, in their order."""
         return tuple(map(bytes.fromhex, self.members))
+
+
+class VolunteerTerms(PublicModel):
+    """A committee of `size` devices that the registrar draws from `volunteers` for each round.
+
+    The fraction `corrupt` of the volunteers may collude with the server and lie, and the fraction
+    `dropout` may drop out. Both are rounded down. A committee has more colluding members than it
+    tolerates with probability 2^-`sigma` at most, and more dropouts with 2^-`eta`.
+    """
+
+    volunteers: int = Field(ge=3, le=MAX_VOLUNTEERS)
+    size: int = Field(ge=3, le=MAX_MEMBERS)
+    corrupt: Rate = 0.1
+    dropout: Rate = 0.1
+    sigma: int = Field(default=40, ge=1, le=MAX_EXPONENT)
+    eta: int = Field(default=30, ge=1, le=MAX_EXPONENT)
+
+    @model_validator(mode="after")
+    def _is_feasible(self) -> Self:
+        try:
+            colluders = self.parameters.corrupt
+        except ValueError as error:
+            raise invalid([str(error)]) from None
+        if colluders < 1:
+            fault = (
+                f"a corrupt fraction of {self.corrupt:g} lets none of {self.size} members collude"
+            )
+            raise invalid([f"{fault}, so that each of them could read devices: raise it"])
+        return self
+
+    @property
+    def max_colluders(self) -> int:
+        """Return the number of volunteers that may collude in the whole study (K)."""
+        return floor_of_rate(self.corrupt, self.volunteers, "corrupt")
+
+    @property
+    def largest(self) -> int:
+        """Return the number of members."""
+        return self.size
+
+    @property
+    def parameters(self) -> CommitteeParameters:
+        """Return the parameters of the committee."""
+        rates = self.corrupt, self.dropout
+        return drawn_committee_parameters(
+            self.size, *rates, self.volunteers, sigma=self.sigma, eta=self.eta
+        )
+
+    def parameters_of(self, present: int) -> CommitteeParameters:
+        """Return the parameters of the committee; raises ValueError unless it is complete."""
+        if present != self.size:
+            raise ValueError(f"a committee has {self.size} members, got {present}")
+        return self.parameters
+
+
+AnyCommitteeTerms: TypeAlias = CommitteeTerms | VolunteerTerms

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from protocol.committee_terms import CommitteeTerms
+from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
 from protocol.domains import Domain
 from protocol.numerics.arrays import Flags
 from protocol.public_model import Hex32, PublicModel, Rate, invalid
@@ -51,7 +51,8 @@ class Terms(PublicModel):
 
     In a `pairwise` sum devices mask their vectors for one another. In a `one-shot` sum each device
     sends one message to a `committee`, which opens the sum of `minimum` messages or more. It has
-    one cohort, and `dropout` is not used. Noise hides each device in the smallest sum.
+    one cohort, and `dropout` is not used. Noise hides each device in the smallest sum. The
+    registrar draws a committee of volunteers.
     """
 
     cohort_size: int = Field(ge=3, le=100_000)
@@ -64,7 +65,7 @@ class Terms(PublicModel):
     mode: Mode = "active"
     registrar: Hex32 | None = None
     sum: SumKind = "pairwise"
-    committee: CommitteeTerms | None = None
+    committee: AnyCommitteeTerms | None = None
 
     @field_validator("minimum")
     @classmethod
@@ -117,6 +118,11 @@ class Terms(PublicModel):
         return self.registrar is not None and self.cohorts > 1
 
     @property
+    def draws_committee(self) -> bool:
+        """Return whether the registrar draws the committee from volunteers."""
+        return isinstance(self.committee, VolunteerTerms)
+
+    @property
     def max_colluders(self) -> int:
         """Return the number of devices of any round that may work for the server.
 
@@ -143,7 +149,12 @@ def _one_shot_faults(terms: Terms) -> Iterator[str]:
     if terms.sum != "one-shot":
         yield "a committee is for one-shot sums: set sum to one-shot, or leave out the committee"
     elif terms.committee is None:
-        yield "a one-shot sum needs a committee: the public keys of its operators"
+        yield (
+            "a one-shot sum needs a committee: the public keys of its operators, or a number of "
+            "volunteers"
+        )
+    elif terms.draws_committee and terms.registrar is None:
+        yield "a committee of volunteers needs a registrar, which draws it"
     elif terms.cohorts != 1 or terms.mode != "active":
         yield "a one-shot sum has one cohort, in the active mode: make cohort_size larger"
     if terms.corrupt >= 1 - MAX_FORGED_SHARE:
@@ -346,6 +357,11 @@ class Plan(PublicModel):
     def max_draws(self) -> int:
         """Return the number of times that the registrar seats one identity in the study."""
         return MAX_DRAWS + (self.rounds if self.question.asks_every_round else 0)
+
+    @property
+    def max_committee_draws(self) -> int:
+        """Return the number of draws of committees that one volunteer is in, in the study."""
+        return MAX_DRAWS + self.rounds
 
 
 P = TypeVar("P", bound=Plan)

@@ -21,6 +21,7 @@ from server.api.answers import changes, distributions, heavy_hitters, segments
 from server.api.devices import (
     committees,
     documents,
+    drawn_committees,
     enrolments,
     joining,
     one_shot_messages,
@@ -103,6 +104,7 @@ def create_app(
         reports,
         seatings,
         committees,
+        drawn_committees,
         enrolments,
         audit,
         health,

@@ -43,6 +43,10 @@ _TABLES_NEED_OWN_BUDGET = (
     "ledger cannot charge: create the study without vote tables"
 )
 
+_VOLUNTEERS_COUNT_DEVICES = (
+    "the members of a committee see how many devices are in a sum, which this question keeps "
+    "secret: name operators instead of volunteers"
+)
 _REPORTS_HAVE_NO_SUM = "reports are private by themselves and have no sum: leave out sum, committee"
 
 
@@ -78,6 +82,8 @@ def first_plan(request: PlanRequest, study: str, limits: DeviceLimits, rng: Rand
         errors.append({"location": "body.stop_at", "detail": fault})
     if request.terms.is_one_shot and request.question.mechanism in REPORT_MECHANISMS:
         errors.append({"location": "body.terms.sum", "detail": _REPORTS_HAVE_NO_SUM})
+    if request.terms.draws_committee and request.question.hides_device_counts:
+        errors.append({"location": "body.terms.committee", "detail": _VOLUNTEERS_COUNT_DEVICES})
     try:
         plan = unchecked_first_plan(request, study, rng)
         nbytes = _largest_upload(plan)

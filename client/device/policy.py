@@ -20,6 +20,7 @@ from typing import Final, Self
 from protocol.api.device_messages import packed_report_bytes
 from protocol.api.messages import SlotAssignment
 from protocol.api.one_shot import committee_terms, message_bytes
+from protocol.committee_terms import CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
@@ -93,6 +94,9 @@ class Policy:
             plan's committee must be one of them. They must come to the device by another way than
             the server. Without any, the device refuses one-shot sums.
         min_committee: members of a committee.
+        min_volunteers: devices from which `registrar` draws the committee of a one-shot sum. By
+            default the device accepts no committee of devices. Of this number, the fraction
+            `min_corrupt` may work for the server, in the whole study.
         min_committee_corrupt: the fraction of the operators that a plan names, rounded down, that
             may work for the server. A committee must tolerate this number, and one at least.
         trust_server_identities: accepts secure sums without `registrar`. A dishonest server can
@@ -128,6 +132,7 @@ class Policy:
     committee: frozenset[bytes] = frozenset()
     min_committee: int = 5
     min_committee_corrupt: float = 0.2
+    min_volunteers: int | None = None
     trust_server_identities: bool = False
     max_epsilon: float = 4.0
     max_delta: float = 1e-5
@@ -320,19 +325,43 @@ class Policy:
         """Yield the limits on the committee that could read the device if it colluded."""
         if not plan.terms.is_one_shot:
             return
-        members = committee_terms(plan)
-        unknown = len(set(members.identities) - self.committee)
+        terms = committee_terms(plan)
+        if isinstance(terms, VolunteerTerms):
+            yield from self._volunteer_violations(terms)
+        else:
+            yield from self._operator_violations(terms)
+        if terms.largest < self.min_committee:
+            reason = f"asks for a committee of {terms.largest} members, below {self.min_committee}"
+            yield PolicyError("min_committee", reason, terms.largest)
+
+    def _operator_violations(self, terms: CommitteeTerms) -> Iterator[PolicyError]:
+        unknown = len(set(terms.identities) - self.committee)
         if unknown:
             reason = f"asks for a committee with {unknown} members that are not in Policy.committee"
             yield PolicyError("committee", reason)
-        size, named, corrupt = members.largest, len(members.members), members.parameters.corrupt
-        if size < self.min_committee:
-            reason = f"asks for a committee of {size} members, below {self.min_committee}"
-            yield PolicyError("min_committee", reason, size)
+        named, corrupt = len(terms.members), terms.parameters.corrupt
         least = max(1, math.floor(self.min_committee_corrupt * named + _RATE_TOLERANCE))
         if corrupt < least:
             reason = f"assumes {corrupt} of {named} operators that collude, below {least}"
-            yield PolicyError("min_committee_corrupt", reason, members.corrupt)
+            yield PolicyError("min_committee_corrupt", reason, terms.corrupt)
+
+    def _volunteer_violations(self, terms: VolunteerTerms) -> Iterator[PolicyError]:
+        if self.min_volunteers is None or self.registrar is None:
+            reason = (
+                "asks for a committee of devices, which a registrar draws: accept it with "
+                "Policy.min_volunteers and Policy.registrar"
+            )
+            yield PolicyError("min_volunteers", reason, terms.volunteers)
+        elif terms.volunteers < self.min_volunteers:
+            reason = f"draws its committee from {terms.volunteers} devices"
+            reason = f"{reason}, below {self.min_volunteers}"
+            yield PolicyError("min_volunteers", reason, terms.volunteers)
+        if terms.corrupt < self.min_corrupt:
+            reason = f"assumes a corrupt fraction of volunteers of {terms.corrupt:g}"
+            yield PolicyError("min_corrupt", f"{reason}, below {self.min_corrupt:g}", terms.corrupt)
+        if terms.sigma < self.min_sigma:
+            reason = f"may draw a corrupt committee with probability 2^-{terms.sigma}"
+            yield PolicyError("min_sigma", f"{reason}, above 2^-{self.min_sigma}", terms.sigma)
 
     def _threshold_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
         """Yield the limits that keep items of few devices from the analyst of an honest server."""

@@ -350,12 +350,16 @@ class SlotAssignment(PublicModel):
 
 
 class PendingSeating(PublicModel):
-    """A round whose joiners wait until `deadline` for its registrar to seat them."""
+    """A round whose joiners wait until `deadline` for its registrar to seat them.
+
+    If `is_committee`, they are volunteers, from which it draws the committee of a one-shot sum.
+    """
 
     study: str
     round: int
     joiners: int
     deadline: datetime
+    is_committee: bool = False
 
 
 class SeatingPage(PublicModel):
@@ -389,7 +393,7 @@ class CommitteeRoundPage(PublicModel):
 class CommitteeView(PublicModel):
     """A one-shot round for the members of its committee.
 
-    `committee` is packed in hexadecimal, None while its members register their keys.
+    `committee` is packed in hexadecimal, None until it is complete.
     """
 
     plan: AnyPlan

@@ -6,16 +6,25 @@ A mechanism adds modulo any q, and a committee modulo primes: vectors are lifted
 
 from dataclasses import dataclass
 
-from protocol.committee_terms import CommitteeTerms
+from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from protocol.question_and_plan import Terms
 from secagg.errors import UnsafeRequestError
-from secagg.oneshot.committee import Committee, OneShotSession, Operators
+from secagg.keys import SIGNATURE_BYTES
+from secagg.oneshot.committee import (
+    ENTRY_BYTES,
+    Authority,
+    Committee,
+    OneShotSession,
+    Operators,
+    Registrar,
+)
 from secagg.oneshot.lifted_ring import LiftedRing
 from secagg.oneshot.message import Layout
 from secagg.oneshot.parameters import CommitteeParameters
 
 SUM_NUMBER = 0  # of the only sum of a round's plan
+VOLUNTEER_BYTES = ENTRY_BYTES + SIGNATURE_BYTES  # a volunteer's key, and its enrolment
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +44,31 @@ class OneShotRound:
             UnsafeRequestError: if the committee is not one that the plan's terms allow.
             ValueError: if the plan is not of a one-shot sum, or its lanes do not fit.
         """
-        terms = committee_terms(plan)
         if (committee.plan_digest, committee.number) != (plan_digest, SUM_NUMBER):
             raise UnsafeRequestError("showed a committee of another round")
         if committee.parameters != _expected_parameters(plan.terms, len(committee.entries)):
             raise UnsafeRequestError("showed a committee with other parameters than the plan's")
-        whole = terms.parameters
-        authority = Operators(frozenset(terms.identities), whole.corrupt, whole.dropouts)
         ring = lifted_ring(plan)
         session = OneShotSession(
-            committee, ring.lifted, authority, plan.terms.minimum, plan.registry
+            committee, ring.lifted, _authority(plan), plan.terms.minimum, plan.registry
         )
         return cls(ring, session)
 
 
-def committee_terms(plan: AnyPlan) -> CommitteeTerms:
+def committee_terms(plan: AnyPlan) -> AnyCommitteeTerms:
     """Return the terms of the committee; raises ValueError if the plan is of no one-shot sum."""
     if plan.mechanism not in SUM_MECHANISMS or plan.terms.committee is None:
         raise ValueError("the round has no one-shot sum")
     return plan.terms.committee
+
+
+def _authority(plan: AnyPlan) -> Authority:
+    """Return the authority that makes the committees of a plan."""
+    terms = committee_terms(plan)
+    if isinstance(terms, VolunteerTerms):
+        return Registrar(bytes.fromhex(plan.terms.registrar or ""))
+    whole = terms.parameters
+    return Operators(frozenset(terms.identities), whole.corrupt, whole.dropouts)
 
 
 def _expected_parameters(terms: Terms, present: int) -> CommitteeParameters | None:

@@ -2,7 +2,7 @@
 
     enrolling [-> seating] -> sharing -> checking -> masking -> confirming -> unmasking -> summed
     reporting -> summed
-    convening -> collecting -> checking -> agreeing -> releasing -> summed
+    convening [-> seating] -> collecting -> checking -> agreeing -> releasing -> summed
 
 Each phase may also end in failed. In a round that a registrar seats, one cohort collects the
 joiners of all cohorts; seating waits for the registrar, which divides them (`secagg.seating`). If a
@@ -12,7 +12,8 @@ of reports, which are private by themselves, has one phase.
 
 The last line is a one-shot sum (`secagg.oneshot`). Members of its committee register their keys
 while it convenes, devices send their messages while it collects, and the members alone take part in
-the other phases. If all expected members but a few have answered, the phase ends after `idle` too.
+the other phases. If the members are volunteers, the registrar draws them while the round is
+seating. If all expected members but a few have answered, the phase ends after `idle` too.
 
 A phase ends when all expected messages have arrived, or at its deadline. Then the cohort
 continues if a quorum arrived, and fails otherwise. After a quorum the phase also ends when no
@@ -129,12 +130,19 @@ SUM_PHASES: Final[dict[SumVariant, tuple[Phase, ...]]] = {
 }
 
 
+def one_shot_phases(*, is_drawn: bool) -> tuple[Phase, ...]:
+    """Return the phases of a one-shot sum in order, whose committee a registrar may draw."""
+    seating = (Phase.SEATING,) if is_drawn else ()
+    return (Phase.CONVENING, *seating, *ONE_SHOT_PHASES[1:])
+
+
 def next_phase(
     phase: Phase, mode: Mode, *, is_seated: bool = False, is_one_shot: bool = False
 ) -> Phase:
     """Return the phase that follows `phase`, which is not over; of checking without complaints."""
     if is_one_shot:
-        return (*ONE_SHOT_PHASES, Phase.SUMMED)[ONE_SHOT_PHASES.index(phase) + 1]
+        following = (*one_shot_phases(is_drawn=is_seated), Phase.SUMMED)
+        return following[following.index(phase) + 1]
     if phase is Phase.REPORTING:
         return Phase.SUMMED
     if phase is Phase.ENROLLING and is_seated:
@@ -159,7 +167,7 @@ class PhaseStatus:
     last_received: datetime
     deadline: datetime
     idle: timedelta
-    is_seated: bool = False  # by a registrar, after enrolling
+    is_seated: bool = False  # by a registrar, after enrolling or convening
     is_one_shot: bool = False
 
     @property

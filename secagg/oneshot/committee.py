@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from random import Random
+from itertools import islice
 from typing import Final, TypeAlias
 
 from secagg.errors import FaultyParticipantError, UnsafeRequestError
@@ -149,14 +149,20 @@ class Committee:
             raise ValueError(f"a committee has {start} bytes and its entries, got {len(body)}")
         number, m, *others = _NUMBERS.unpack(body[DIGEST_BYTES:start])
         parameters = CommitteeParameters(m, *others)
-        end = start + m * ENTRY_BYTES
-        if len(body) not in (end, end + SIGNATURE_BYTES):
+        end = committee_bytes(m, has_signature=False)
+        if len(body) not in (end, committee_bytes(m, has_signature=True)):
             raise ValueError(f"a committee of {m} members has {end} bytes, got {len(body)}")
         entries = tuple(
             MemberEntry.unpack(body[place : place + ENTRY_BYTES])
             for place in range(start, end, ENTRY_BYTES)
         )
         return cls(body[:DIGEST_BYTES], number, parameters, entries, body[end:])
+
+
+def committee_bytes(members: int, *, has_signature: bool) -> int:
+    """Return the size of a packed committee of `members`, with a registrar's signature or not."""
+    nbytes = DIGEST_BYTES + _NUMBERS.size + members * ENTRY_BYTES
+    return nbytes + (SIGNATURE_BYTES if has_signature else 0)
 
 
 def packed_identities(body: bytes) -> tuple[bytes, ...]:
@@ -207,22 +213,29 @@ Authority: TypeAlias = Registrar | Operators
 
 
 def draw_members(
-    volunteers: Sequence[MemberEntry], size: int, plan_digest: bytes, number: int, rng: Random
+    volunteers: Sequence[MemberEntry],
+    size: int,
+    plan_digest: bytes,
+    number: int,
+    order: Sequence[int],
 ) -> tuple[MemberEntry, ...]:
     """Return `size` random volunteers for a committee; only authentic keys take part.
 
-    The registrar calls it once per plan and number, after the list of volunteers is fixed. Each
-    volunteer must be enrolled, which the caller checks.
+    `order` has the numbers of all volunteers in a random order, of which there is one per plan and
+    number, drawn after the list of volunteers is fixed. Each volunteer must be enrolled, which the
+    caller checks.
 
     Raises:
         ValueError: if an identity volunteers twice, or too few of the keys are authentic.
     """
     if len({entry.identity for entry in volunteers}) != len(volunteers):
         raise ValueError("a volunteer is listed twice")
-    authentic = [entry for entry in volunteers if entry.is_authentic(plan_digest, number)]
-    if len(authentic) < size:
-        raise ValueError(f"{size} members expected, and {len(authentic)} keys are authentic")
-    return tuple(rng.sample(authentic, size))
+    in_order = (volunteers[each] for each in order)
+    authentic = (entry for entry in in_order if entry.is_authentic(plan_digest, number))
+    members = tuple(islice(authentic, size))
+    if len(members) < size:
+        raise ValueError(f"{size} members expected, and {len(members)} keys are authentic")
+    return members
 
 
 def sign_committee(committee: Committee, registrar: Identity) -> Committee:

@@ -105,10 +105,11 @@ def committee_parameters(
     Raises:
         ValueError: if a rate is not from 0 to below 1, or no parameters exist.
     """
-    a, d = (_floor(rate, members, name) for rate, name in _rates(corrupt, dropout))
+    a, d = (floor_of_rate(rate, members, name) for rate, name in _rates(corrupt, dropout))
     return CommitteeParameters(members, a, d, members - d - a if threshold is None else threshold)
 
 
+@lru_cache(maxsize=256)
 def drawn_committee_parameters(
     members: int,
     corrupt: float,
@@ -140,7 +141,8 @@ def _rates(corrupt: float, dropout: float) -> tuple[tuple[float, str], tuple[flo
     return (corrupt, "corrupt"), (dropout, "dropout")
 
 
-def _floor(rate: float, count: int, name: str) -> int:
+def floor_of_rate(rate: float, count: int, name: str) -> int:
+    """Return a fraction of `count`, rounded down; raises ValueError for 1 and above."""
     if not 0 <= rate < 1:
         raise ValueError(f"{name} is a fraction from 0 to below 1, got {rate}")
     return math.floor((rate + _RATE_TOLERANCE) * count)
@@ -150,7 +152,7 @@ def _largest_draw(
     members: int, rate: float, population: int | None, exponent: int, name: str
 ) -> int:
     """Return the smallest number that a draw exceeds with probability at most 2^-exponent."""
-    marked = _floor(rate, members if population is None else population, name)
+    marked = floor_of_rate(rate, members if population is None else population, name)
     limit = -exponent * math.log(2)
     for number in range(members):
         if population is None:

@@ -79,7 +79,8 @@ def run_one_shot_sum(  # noqa: PLR0917 - the parameters of a whole protocol
     registry = Registry(registrar.public, plan_digest)
     volunteers = [volunteer(Identity.generate(rng), rng) for _ in range(parameters.members)]
     entries = [state.register(plan_digest, number) for state in volunteers]
-    drawn = draw_members(entries, parameters.members, plan_digest, number, rng)
+    order = rng.sample(range(len(entries)), len(entries))
+    drawn = draw_members(entries, parameters.members, plan_digest, number, order)
     by_identity = {state.identity.public: state for state in volunteers}
     members = {place: by_identity[entry.identity] for place, entry in enumerate(drawn, 1)}
     committee = sign_committee(Committee(plan_digest, number, parameters, drawn), registrar)

@@ -19,6 +19,7 @@ from server.db.repositories.devices.participants import ParticipantRepository
 from server.db.repositories.devices.reports import ReportRepository
 from server.db.repositories.devices.seatings import SeatingRepository
 from server.db.repositories.devices.uploads import UploadRepository
+from server.db.repositories.devices.volunteers import VolunteerRepository
 from server.db.repositories.events import EventRepository
 from server.db.repositories.leases import LeaseRepository, ProcessRepository
 from server.db.repositories.messages import MessageRepository
@@ -45,6 +46,7 @@ class Store:
         self.reports = ReportRepository(database)
         self.one_shot_messages = OneShotMessageRepository(database)
         self.committees = CommitteeRepository(database)
+        self.volunteers = VolunteerRepository(database)
         self.answers = AnswerRepository(database)
         self.populations = PopulationRepository(database)
         self.access = AccessRepository(database, rng)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.api.messages import StudyView
-from protocol.committee_terms import CommitteeTerms
+from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import REPORT_MECHANISMS
@@ -131,31 +131,54 @@ def _masked(terms: Terms) -> Iterator[str]:
     )
 
 
-def _hidden_by_committee(committee: CommitteeTerms, terms: Terms) -> Iterator[str]:
+def _hidden_by_committee(committee: AnyCommitteeTerms, terms: Terms) -> Iterator[str]:
     """Yield sentences on the shares of one-shot sums."""
-    named = len(committee.members)
-    count = f"{named}" if committee.largest == named else f"{committee.largest} of {named}"
+    size, named = committee.largest, _named_members(committee)
+    count = f"{size}" if size == named else f"{size} of {named}"
     yield (
         f"The data of any one device. A device shares its table among {count} "
-        "operators. Each of them sends one sum of its shares, over one set of devices."
+        f"{_members_name(committee)}. Each of them sends one sum of its shares, over one set of "
+        "devices."
     )
     yield (
-        f"The sum of a smaller group. The operators sum no set of fewer than {terms.minimum:,} "
-        "devices, and agree on it before any of them sends its sum."
+        f"The sum of a smaller group. The {_members_name(committee)} sum no set of fewer than "
+        f"{terms.minimum:,} devices, and agree on it before any of them sends its sum."
     )
 
 
-def _committee_assumptions(committee: CommitteeTerms) -> Iterator[str]:
+def _named_members(committee: AnyCommitteeTerms) -> int:
+    """Return the number of parties among which the committee is."""
+    if isinstance(committee, VolunteerTerms):
+        return committee.volunteers
+    return len(committee.members)
+
+
+def _members_name(committee: AnyCommitteeTerms) -> str:
+    return "volunteers" if isinstance(committee, VolunteerTerms) else "operators"
+
+
+def _committee_assumptions(committee: AnyCommitteeTerms) -> Iterator[str]:
     parameters = committee.parameters
+    if isinstance(committee, VolunteerTerms):
+        yield (
+            f"At most {committee.max_colluders} of the devices that volunteer in the whole study "
+            "work together with the server. Then each committee has more than "
+            f"{parameters.corrupt} of them with "
+            f"probability 2^-{committee.sigma} at most. The registrar draws it, and each device "
+            "checks its signature."
+        )
+        parties, proof = f"{parameters.members} members of a committee", "They are devices."
+    else:
+        parties = f"{_named_members(committee)} operators that the study names"
+        proof = "Devices pin the operators in their policy."
     yield (
-        f"Who must collude to see more: more than {parameters.corrupt} of the {parameters.members} "
-        f"operators that the study names. {parameters.corrupt + 1} of them could read devices with "
-        f"small counts, and {parameters.threshold} every device. Devices pin the operators in "
-        "their policy."
+        f"Who must collude to see more: more than {parameters.corrupt} of the {parties}. "
+        f"{parameters.corrupt + 1} of them could read devices with small counts, and "
+        f"{parameters.threshold} every device. {proof}"
     )
     yield (
-        f"At most {parameters.dropouts} operators are absent, refuse or lie; otherwise there is no "
-        "sum."
+        f"At most {parameters.dropouts} {_members_name(committee)} are absent, refuse or lie; "
+        "otherwise there is no sum."
     )
 
 
@@ -192,7 +215,7 @@ def _assumptions(study: StudyView, entry: LedgerEntry) -> Iterator[str]:
         )
     yield (
         f"A failure of the protection has probability 2^-{terms.sigma} each time that "
-        f"{'operators agree' if terms.committee else 'keys are shared'}. X25519, Ed25519, AES, "
+        f"{'members agree' if terms.committee else 'keys are shared'}. X25519, Ed25519, AES, "
         "SHA-256 and the randomness of each device are secure."
     )
     if (assumption := entry.views()["server"].assumption) and entry.views()["server"].private:

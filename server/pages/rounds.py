@@ -9,8 +9,8 @@ from fastapi import Request, Response
 
 from protocol.api.messages import CohortView, RoundView
 from protocol.api.one_shot import message_bytes
-from protocol.api.phases import ONE_SHOT_PHASES, PARTICIPANT_PHASES, Phase
-from protocol.committee_terms import CommitteeTerms
+from protocol.api.phases import PARTICIPANT_PHASES, Phase, one_shot_phases
+from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
@@ -33,12 +33,15 @@ _ACTION_OF_PHASE: Final = {
     Phase.CONFIRMING: "signed the list of survivors",
     Phase.UNMASKING: "revealed the shares that open the sum",
     Phase.REPORTING: "sent a report",
-    Phase.CONVENING: "operators registered a key",
-    Phase.COLLECTING: "sent their message of shares",
-    Phase.AGREEING: "operators signed the set of messages",
-    Phase.RELEASING: "operators sent the sum of their shares",
 }
-_OPERATORS_CHECKED: Final = "operators checked their shares"
+_ACTION_OF_ONE_SHOT_PHASE: Final = {  # by operators or volunteers
+    Phase.CONVENING: "{} registered a key",
+    Phase.SEATING: "committee was drawn by the registrar",
+    Phase.COLLECTING: "sent their message of shares",
+    Phase.CHECKING: "{} checked their shares",
+    Phase.AGREEING: "{} signed the set of messages",
+    Phase.RELEASING: "{} sent the sum of their shares",
+}
 _BEGUN: Final = ("done", "now", "failed")
 
 
@@ -100,15 +103,21 @@ def _state_of(cohort: CohortView, index: int, now: datetime) -> tuple[PhaseState
 
 
 def _one_shot_progress(
-    cohort: CohortView, terms: Terms, committee: CommitteeTerms, now: datetime
+    cohort: CohortView, terms: Terms, committee: AnyCommitteeTerms, now: datetime
 ) -> Iterator[PhaseProgress]:
     """Yield the phases of a one-shot sum, from the first."""
-    members = committee.parameters.members
-    for index, phase in enumerate(ONE_SHOT_PHASES):
-        action = _ACTION_OF_PHASE[phase] if phase is not Phase.CHECKING else _OPERATORS_CHECKED
-        by_devices = phase is Phase.COLLECTING
-        expected = terms.cohort_size if by_devices else members
-        quorum = terms.minimum if by_devices else committee.parameters.needed_sums
+    parameters, members = committee.parameters, committee.largest
+    if isinstance(committee, VolunteerTerms):
+        group, named, needed = "volunteers", committee.volunteers, committee.volunteers
+    else:
+        group, named, needed = "operators", len(committee.members), parameters.needed_sums
+    for index, phase in enumerate(one_shot_phases(is_drawn=terms.draws_committee)):
+        action = _ACTION_OF_ONE_SHOT_PHASE[phase].format(group)
+        expected, quorum = {
+            Phase.CONVENING: (named, needed),
+            Phase.SEATING: (1, 1),
+            Phase.COLLECTING: (terms.cohort_size, terms.minimum),
+        }.get(phase, (members, parameters.needed_sums))
         if index >= len(cohort.history) or cohort.history[index].phase is not phase:
             state: PhaseState = "unreached" if cohort.phase.is_over else "ahead"
             yield PhaseProgress(phase, action, state, 0, expected, 0, None)
@@ -116,7 +125,7 @@ def _one_shot_progress(
         received = cohort.history[index].received
         state, seconds = _state_of(cohort, index, now)
         yield PhaseProgress(phase, action, state, received, expected, quorum, seconds)
-        if not by_devices:
+        if phase not in (Phase.SEATING, Phase.COLLECTING):
             members = min(received, committee.largest)
 
 
@@ -127,7 +136,8 @@ def round_progress(view: RoundView, now: datetime) -> tuple[PhaseProgress, ...]:
     for cohort in view.cohorts:
         for each in cohort_progress(cohort, view.plan.terms, now, is_reporting=is_reporting):
             of_phase.setdefault(each.phase, []).append(each)
-    order = ONE_SHOT_PHASES if view.plan.terms.is_one_shot else tuple(Phase)
+    terms = view.plan.terms
+    order = one_shot_phases(is_drawn=terms.draws_committee) if terms.is_one_shot else tuple(Phase)
     return tuple(_sum(of_phase[phase]) for phase in order if phase in of_phase)
 
 
@@ -229,7 +239,7 @@ def _cohort_card(cohort: CohortView, of: RoundView, nbytes: int, now: datetime) 
     return CohortCard(
         cohort,
         phases,
-        tuple(_dropouts(phases)),
+        () if terms.is_one_shot else tuple(_dropouts(phases)),
         _in_sum(cohort, phases),
         terms.minimum if terms.is_one_shot else terms.assumptions.quorum(cohort.enrolled),
         end - cohort.history[0].entered,
@@ -252,8 +262,6 @@ def _in_sum(cohort: CohortView, phases: tuple[PhaseProgress, ...]) -> int | None
 def _dropouts(phases: tuple[PhaseProgress, ...]) -> Iterator[PhaseDropouts]:
     for progress in phases:
         phase, count = progress.phase, progress.expected - progress.received
-        if progress.action == _OPERATORS_CHECKED:  # no device drops out there
-            continue
         if progress.state in ("done", "failed") and phase in _DROPOUT_OF_PHASE and count > 0:
             is_in_sum = phase in _PHASES_AFTER_MASKING
             yield PhaseDropouts(phase, count, _DROPOUT_OF_PHASE[phase], is_in_sum)
@@ -262,7 +270,7 @@ def _dropouts(phases: tuple[PhaseProgress, ...]) -> Iterator[PhaseDropouts]:
 def _sent_bytes(cohort: CohortView, plan: AnyPlan, nbytes: int) -> Iterator[tuple[str, int]]:
     """Yield the largest size of each message of a device, as far as its holders are known."""
     if plan.terms.is_one_shot:
-        yield "shares of the table for all operators", message_bytes(plan)
+        yield "shares of the table for the committee", message_bytes(plan)
         return
     yield "keys and signature", 3 * KEY_BYTES + SIGNATURE_BYTES
     if cohort.holders:

@@ -60,7 +60,7 @@ _ACTION_OF_PHASE = {
     Phase.CONFIRMING: "confirmed the survivors",
     Phase.UNMASKING: "gave their shares",
     Phase.REPORTING: "reported",
-    Phase.CONVENING: "members of the committee registered their keys",
+    Phase.CONVENING: "registered keys for the committee",
     Phase.COLLECTING: "sent their messages",
     Phase.AGREEING: "members signed the set of messages",
     Phase.RELEASING: "members sent the sums of their shares",
@@ -68,6 +68,9 @@ _ACTION_OF_PHASE = {
 _NOT_SEATED_REASON = (
     "the study's registrar did not divide the joiners into cohorts in time: it must run "
     "`blindtally seat` with its key and the URL of this service"
+)
+_NOT_DRAWN_REASON = _NOT_SEATED_REASON.replace(
+    "divide the joiners into cohorts", "draw the committee from the volunteers"
 )
 _MAX_CONCURRENT_JOBS = 2
 _FULL_READ_SECONDS = 300.0  # between two reads of all pending cohorts
@@ -302,7 +305,8 @@ class Orchestrator:
         if next_phase is phase:
             return
         if next_phase is Phase.FAILED and phase is Phase.SEATING:
-            await self._fail(cohort, FailureCause.NOT_SEATED, _NOT_SEATED_REASON, status.received)
+            reason = _NOT_DRAWN_REASON if status.is_one_shot else _NOT_SEATED_REASON
+            await self._fail(cohort, FailureCause.NOT_SEATED, reason, status.received)
         elif next_phase is Phase.FAILED:
             reason = (
                 f"{status.received} of {status.expected} {_ACTION_OF_PHASE[phase]} in time, "
@@ -314,7 +318,7 @@ class Orchestrator:
             self._start_job(_job_of(cohort), seat, cohort_channel(cohort.id))
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(cohort)
-        elif phase is Phase.CONVENING:
+        elif phase is Phase.CONVENING and next_phase is Phase.COLLECTING:
             moved = await self.store.cohorts.convene(cohort)
             self._after_move(cohort, next_phase, moved)
         elif phase is Phase.COLLECTING:

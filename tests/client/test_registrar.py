@@ -290,7 +290,7 @@ def beyond_the_last(at: Service) -> None:
         (changed_plan(number=2, **TERMS), "the plan of another round"),
         (changed_plan(study="other", **TERMS), "the plan of another round"),
         (changed_plan(**TERMS | {"cohorts": 1}), "does not ask this registrar"),
-        (changed_plan(**TERMS | {"registrar": SERVER.public.hex()}), "does not ask this registrar"),
+        (changed_plan(**TERMS | {"registrar": SERVER.public.hex()}), "names another registrar"),
         (changed_rows(lambda rows: rows.__setitem__(0, rows[1])), "two seats"),
         (changed_rows(lambda rows: rows.__setitem__(0, SERVER.public + rows[0][32:])), "enrolled"),
         (changed_rows(lambda rows: rows.__setitem__(0, rows[0][1:])), "96 bytes each"),

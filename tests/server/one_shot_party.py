@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import SystemRandom
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import numpy as np
@@ -138,7 +138,14 @@ def sum_of_vectors(view: RoundView, vectors: Sequence[Vector]) -> bytes:
     return packed
 
 
-async def open_sum(served: Served, study: str, operators: Operators, number: int = 1) -> RoundView:
+class Committee(Protocol):
+    """Parties that may be members of a committee."""
+
+    async def act(self, served: Served) -> None:
+        """Take the steps that wait now."""
+
+
+async def open_sum(served: Served, study: str, operators: Committee, number: int = 1) -> RoundView:
     """Let the members act, and time pass where some do not, until the round is over; return it."""
     while not (phase := await phase_of(served, study, number)).is_over:
         if phase is not Phase.COLLECTING:

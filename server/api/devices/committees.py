@@ -1,7 +1,6 @@
 """Routes of the members of a committee that opens one-shot sums.
 
-    GET members/{identity}/rounds             the rounds that wait for a message of this member
-    GET .../committee                         the plan of a round, its phase and its committee
+    GET members/{identity}/rounds?study       the rounds that wait for a message of this member
     PUT .../members/{identity}/key            its key for the sum, while the committee convenes
     GET .../members/{identity}/columns?after  its part of each message, by rising identity
     PUT .../members/{identity}/complaints     about messages that devices made wrong
@@ -10,18 +9,20 @@
     GET .../set-signatures                    all of them, after agreeing
     PUT .../members/{identity}/sum            the sum of the member's shares over the set
 
-Each message has the member's signature, which the service checks before it stores the message.
+Each message has the member's signature, which the service checks before it stores the message. A
+device that volunteers sends its registrar's signature with its key.
 """
 
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi import Path as InPath
 
-from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView
-from protocol.api.one_shot import SUM_NUMBER, committee_terms
-from protocol.api.phases import ONE_SHOT_PHASES, MemberMessageKind, Phase
+from protocol.api.messages import CommitteeRound, CommitteeRoundPage, ProblemType
+from protocol.api.one_shot import SUM_NUMBER, VOLUNTEER_BYTES, committee_terms
+from protocol.api.phases import MemberMessageKind, Phase, one_shot_phases
+from protocol.committee_terms import VolunteerTerms
 from protocol.public_model import Hex32
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import pack_signatures
@@ -38,23 +39,40 @@ from server.api.common import (
     WaitSeconds,
     problem_responses,
 )
-from server.api.dependencies import as_malformed, require
+from server.api.dependencies import Caller, as_malformed, require, require_own_identity
 from server.db.channels import COMMITTEES_CHANNEL, cohort_channel
 from server.db.repositories.committees import MemberUpload, OneShotStatus
-from server.errors import cohort_failed, malformed, not_found, out_of_phase
+from server.errors import ProblemError, cohort_failed, malformed, not_found, out_of_phase
 from server.http.request_bodies import OCTET_STREAM, read_body
 from server.principals import Permission
 from server.rounds.one_shot_sums import ServedSum
 from server.service import Service, ServiceDep
 
-router = APIRouter(prefix="/v1", tags=["committees"], dependencies=[require(Permission.COMMITTEE)])
+router = APIRouter(
+    prefix="/v1",
+    tags=["committees"],
+    dependencies=[require(Permission.COMMITTEE, Permission.TAKE_PART)],
+)
 _MAX_COLUMNS_PER_PAGE = 1_000
 _PAGE_BYTES = 8 * 2**20  # of the messages that a page is made from
 Member = Annotated[Hex32, InPath(description="The member's public key.")]
+StudyFilter = Annotated[
+    str | None,
+    Query(max_length=64, description="Only this study, for whose committee a device volunteers."),
+]
 _ROUND = "/studies/{study}/rounds/{number}"
+
+
+async def _own_identity(identity: Member, caller: Caller) -> None:
+    """Refuse a device that acts as another member."""
+    require_own_identity(caller, identity)
+
+
+_OWN_IDENTITY = [Depends(_own_identity)]
 _PUT: dict[str, Any] = {
     "status_code": 204,
-    "responses": problem_responses(400, 404, 409, 410, 413, 415, 422),
+    "dependencies": _OWN_IDENTITY,
+    "responses": problem_responses(400, 403, 404, 409, 410, 413, 415, 422),
     "openapi_extra": OCTET_STREAM_BODY,
 }
 _GET_BYTES: dict[str, Any] = {
@@ -63,31 +81,19 @@ _GET_BYTES: dict[str, Any] = {
 }
 
 
-@router.get("/members/{identity}/rounds", responses=problem_responses(422))
+@router.get(
+    "/members/{identity}/rounds", dependencies=_OWN_IDENTITY, responses=problem_responses(403, 422)
+)
 async def pending(
-    identity: Member, service: ServiceDep, wait: WaitSeconds = 0
+    identity: Member, service: ServiceDep, study: StudyFilter = None, wait: WaitSeconds = 0
 ) -> CommitteeRoundPage:
-    """List the rounds that wait for a message of a member."""
+    """List the rounds that wait for a message of a member; with a study also for volunteers."""
 
     async def rounds() -> tuple[CommitteeRound, ...] | None:
-        return await service.store.committees.pending(identity) or None
+        return await service.store.committees.pending(identity, study) or None
 
     listed = await service.notifier.wait_for(COMMITTEES_CHANNEL, rounds, wait)
     return CommitteeRoundPage(rounds=listed or ())
-
-
-@router.get(f"{_ROUND}/committee", responses=problem_responses(404, 409, 422))
-async def show(study: StudyId, number: RoundNumber, service: ServiceDep) -> CommitteeView:
-    """Return the plan of a one-shot round, its phase and its committee."""
-    status = await service.store.committees.status(study, number)
-    plan = await service.cohort_cache.plan((study, number))
-    committee = None
-    if status.phase in ONE_SHOT_PHASES[1:]:
-        served = await service.cohort_cache.one_shot_sum((study, number))
-        committee = served.session.committee.pack().hex()
-    return CommitteeView(
-        plan=plan, phase=status.phase, deadline=status.deadline, committee=committee
-    )
 
 
 @router.put(f"{_ROUND}/members/{{identity}}/key", **_PUT)
@@ -97,18 +103,29 @@ async def put_key(
     """Register the member's key for this sum, with its signature."""
     plan = await service.cohort_cache.plan((study, number))
     status = await service.store.committees.status(study, number)
-    if identity not in committee_terms(plan).members:
+    terms = committee_terms(plan)
+    if isinstance(terms, VolunteerTerms):
+        size, max_keys = VOLUNTEER_BYTES, terms.volunteers
+    elif identity in terms.members:
+        size, max_keys = ENTRY_BYTES, len(terms.members)
+    else:
         raise not_found("member of the committee")
-    body = await read_body(request, ENTRY_BYTES, ENTRY_BYTES)
+    body = await read_body(request, size, size)
     with as_malformed():
-        entry = MemberEntry.unpack(body)
+        entry = MemberEntry.unpack(body[:ENTRY_BYTES])
     digest = await service.cohort_cache.plan_digest((study, number))
     if entry.identity.hex() != identity or not entry.is_authentic(digest, SUM_NUMBER):
         raise malformed("the key is not signed by this member for this round")
-    await _accept(service, status.cohort, MemberMessageKind.KEY, identity, body)
+    if plan.terms.draws_committee and not (
+        plan.registry and plan.registry.admits(entry.identity, body[ENTRY_BYTES:])
+    ):
+        detail = "the registrar of this study has not signed this identity for it"
+        raise ProblemError(ProblemType.NOT_ENROLLED, detail)
+    upload = MemberUpload(status.cohort, MemberMessageKind.KEY, identity, body, max_keys)
+    await _accept(service, upload)
 
 
-@router.get(f"{_ROUND}/members/{{identity}}/columns", **_GET_BYTES)
+@router.get(f"{_ROUND}/members/{{identity}}/columns", dependencies=_OWN_IDENTITY, **_GET_BYTES)
 async def columns(
     study: StudyId,
     number: RoundNumber,
@@ -148,7 +165,9 @@ async def put_complaints(
     body = await read_body(request, SIGNATURE_BYTES, longest)
     with as_malformed():
         check_complaints(served.session, member, ComplaintList.unpack(body))
-    await _accept(service, served.cohort, MemberMessageKind.COMPLAINTS, identity, body)
+    await _accept(
+        service, MemberUpload(served.cohort, MemberMessageKind.COMPLAINTS, identity, body)
+    )
 
 
 @router.get(f"{_ROUND}/message-set", **_GET_BYTES)
@@ -171,7 +190,9 @@ async def put_set_signature(
     digest = await _set_digest(service, served)
     with as_malformed():
         check_set_signature(served.session, member, digest, body)
-    await _accept(service, served.cohort, MemberMessageKind.SET_SIGNATURE, identity, body)
+    await _accept(
+        service, MemberUpload(served.cohort, MemberMessageKind.SET_SIGNATURE, identity, body)
+    )
 
 
 @router.get(f"{_ROUND}/set-signatures", **_GET_BYTES)
@@ -196,7 +217,7 @@ async def put_sum(
     digest = await _set_digest(service, served)
     with as_malformed():
         check_sum(served.session, member, digest, MemberSum.unpack(body, served.session))
-    await _accept(service, served.cohort, MemberMessageKind.SUM, identity, body)
+    await _accept(service, MemberUpload(served.cohort, MemberMessageKind.SUM, identity, body))
 
 
 async def _member(
@@ -215,7 +236,7 @@ def _require_phase(status: OneShotStatus, resource: str, earliest: Phase) -> Non
     """Refuse a request before the phase `earliest`, or after a failure."""
     if status.phase is Phase.FAILED:
         raise cohort_failed(status.failure)
-    order = (*ONE_SHOT_PHASES, Phase.SUMMED)
+    order = (*one_shot_phases(is_drawn=True), Phase.SUMMED)
     if order.index(status.phase) < order.index(earliest):
         raise out_of_phase(resource, earliest, status.phase)
 
@@ -225,8 +246,6 @@ async def _set_digest(service: Service, served: ServedSum) -> bytes:
     return served.session.set_digest(unpack_digests(digests))
 
 
-async def _accept(
-    service: Service, cohort: int, kind: MemberMessageKind, identity: str, body: bytes
-) -> None:
-    await service.store.committees.accept(MemberUpload(cohort, kind, identity, body))
-    service.orchestrator.check(cohort_channel(cohort))
+async def _accept(service: Service, upload: MemberUpload) -> None:
+    await service.store.committees.accept(upload)
+    service.orchestrator.check(cohort_channel(upload.cohort))

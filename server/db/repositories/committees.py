@@ -1,21 +1,25 @@
 """Repository of committees: the messages of their members in the phases of one-shot sums.
 
 A row never changes. The committee of a round follows from the keys that operators registered while
-it convened, in the order of the plan's terms. It is stored when the round starts to collect.
+it convened, in the order of the plan's terms. It is stored when the round starts to collect. A
+registrar draws a committee of volunteers instead (`server/db/repositories/devices/volunteers.py`).
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import CommitteeRound, ProblemType
 from protocol.api.one_shot import SUM_NUMBER, committee_terms
 from protocol.api.phases import MEMBER_MESSAGE_KIND, MemberMessageKind, Phase
+from protocol.committee_terms import CommitteeTerms
 from protocol.mechanisms.registry import AnyPlan, parse_plan
+from secagg.keys import KEY_BYTES
 from secagg.oneshot.committee import Committee, MemberEntry, packed_identities
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.cohort_phases import is_one_shot
@@ -38,12 +42,16 @@ class OneShotStatus:
 
 @dataclass(frozen=True, slots=True)
 class MemberUpload:
-    """Checked message of a member, by its identity in hexadecimal."""
+    """Checked message of a member, by its identity in hexadecimal.
+
+    A round takes keys of `max_keys` members at most; None for a message of another kind.
+    """
 
     cohort: int
     kind: MemberMessageKind
     identity: str
     body: bytes = field(repr=False)
+    max_keys: int | None = None
 
     @property
     def phase(self) -> Phase:
@@ -79,18 +87,25 @@ class CommitteeRepository(Repository):
         return _bodies(session, cohort, kind)
 
     @read_transaction
-    def pending(self, session: Session, identity: str) -> tuple[CommitteeRound, ...]:
-        """Return the rounds that wait for a message of the member `identity`."""
+    def pending(
+        self, session: Session, identity: str, study: str | None = None
+    ) -> tuple[CommitteeRound, ...]:
+        """Return the rounds that wait for a message of the member `identity`.
+
+        With a `study` they are those of this study, also if it asks for volunteers.
+        """
         query = (
             select(CohortRow, StudyRow.terms)
             .join(StudyRow, StudyRow.id == CohortRow.study)
             .where(CohortRow.phase.in_(MEMBER_MESSAGE_KIND))
             .order_by(CohortRow.deadline)
         )
+        if study is not None:
+            query = query.where(CohortRow.study == study)
         rows = [
             row
             for row, terms in session.execute(query)
-            if is_one_shot(row) and identity in terms["committee"]["members"]
+            if is_one_shot(row) and _may_serve(terms["committee"], identity, study)
         ]
         sent = (
             select(MemberMessageRow.cohort, MemberMessageRow.kind)
@@ -133,6 +148,8 @@ class CommitteeRepository(Repository):
             raise cohort_failed(row.failure)
         if row.phase is not upload.phase or now - waited >= row.deadline:
             raise out_of_phase(upload.kind, upload.phase, row.phase)
+        if upload.max_keys is not None and row.received >= upload.max_keys:
+            raise ProblemError(ProblemType.NO_ROUND, "enough devices have volunteered")
         if upload.kind is MemberMessageKind.KEY and _is_taken(session, upload):
             detail = "another member has registered this key"
             raise ProblemError(ProblemType.CONFLICT, detail, phase=row.phase)
@@ -150,6 +167,11 @@ class CommitteeRepository(Repository):
         row.last_received = now
 
 
+def _may_serve(committee: dict[str, Any], identity: str, study: str | None) -> bool:
+    """Return whether the terms of a study allow this member; any device of it may volunteer."""
+    return identity in committee["members"] if "members" in committee else study is not None
+
+
 def _serves(row: CohortRow, identity: bytes, known: Collection[tuple[int, str]]) -> bool:
     """Return whether an operator is in the committee of a round that no longer convenes."""
     if row.seating is None:  # of a round that version 0.2.0 opened
@@ -161,13 +183,15 @@ def committee_of(session: Session, row: CohortRow, plan: AnyPlan) -> Committee |
     """Return the committee of a one-shot cohort, None if it has none (yet)."""
     if row.seating is not None:
         return Committee.unpack(row.seating)
-    return None if row.phase is Phase.CONVENING else convened_committee(session, row, plan)
+    is_stored = plan.terms.draws_committee or row.phase is Phase.CONVENING
+    return None if is_stored else convened_committee(session, row, plan)
 
 
 def convened_committee(session: Session, row: CohortRow, plan: AnyPlan) -> Committee | None:
     """Return the committee of the operators that registered keys, None if they are too few."""
     keys = _bodies(session, row.id, MemberMessageKind.KEY)
     terms = committee_terms(plan)
+    assert isinstance(terms, CommitteeTerms), "the registrar draws volunteers"
     present = terms.present([identity.hex() for identity in keys])
     if len(present) < terms.parameters.needed_sums:
         return None
@@ -177,8 +201,10 @@ def convened_committee(session: Session, row: CohortRow, plan: AnyPlan) -> Commi
 
 def _is_taken(session: Session, upload: MemberUpload) -> bool:
     """Return whether another member registered this key: a committee has different ones."""
-    entries = map(MemberEntry.unpack, _bodies(session, upload.cohort, upload.kind).values())
-    return MemberEntry.unpack(upload.body).key in {entry.key for entry in entries}
+    of_kind = (MemberMessageRow.cohort == upload.cohort, MemberMessageRow.kind == upload.kind)
+    key = func.substr(MemberMessageRow.body, KEY_BYTES + 1, KEY_BYTES)  # counts from 1
+    has_key = key == upload.body[KEY_BYTES : 2 * KEY_BYTES]
+    return bool(session.scalar(select(exists().where(*of_kind, has_key))))
 
 
 def _bodies(session: Session, cohort: int, kind: MemberMessageKind) -> dict[bytes, bytes]:
@@ -202,5 +228,5 @@ def _one_shot_cohort(session: Session, study: str, number: int) -> CohortRow:
 def _no_committee(row: CohortRow) -> ProblemError:
     if row.phase is Phase.FAILED:
         return cohort_failed(row.failure)
-    detail = "the members of the committee still register their keys"
+    detail = "the committee is not complete yet"
     return ProblemError(ProblemType.WRONG_PHASE, detail, phase=row.phase)

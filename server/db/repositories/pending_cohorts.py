@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from protocol.api.messages import Timeouts
 from protocol.api.phases import Phase, PhaseStatus
+from protocol.committee_terms import VolunteerTerms
 from protocol.question_and_plan import Terms
 from secagg.parameters import Assumptions
 from secagg.seating import cohort_sizes
@@ -131,6 +132,10 @@ def _one_shot_counts(row: Row[Any], rules: Terms) -> tuple[int, int]:
     if row.phase is Phase.COLLECTING:
         return rules.cohort_size, rules.minimum
     assert rules.committee is not None
+    if row.phase is Phase.SEATING:
+        return 1, 1  # the committee that the registrar draws
+    if isinstance(rules.committee, VolunteerTerms) and row.phase is Phase.CONVENING:
+        return rules.committee.volunteers, rules.committee.volunteers
     parameters = rules.committee.parameters
     is_first = row.phase is Phase.CONVENING
     return parameters.members if is_first else expected_messages(row), parameters.needed_sums
@@ -153,7 +158,7 @@ def _with_status(
             last_received=row.last_received,
             deadline=row.deadline,
             idle=timedelta(seconds=patience),
-            is_seated=rules.is_seated,
+            is_seated=rules.is_seated or rules.draws_committee,
             is_one_shot=is_one_shot(row),
         ),
         enrolled=row.enrolled,

@@ -18,7 +18,7 @@ async def test_a_study_states_who_must_collude_to_see_more(served: Served) -> No
     assert "sum no set of fewer than 4 devices" in page
     assert "sums of at least 4 devices could be read" in page
     assert "At most 1 operators are absent, refuse or lie" in page
-    assert "each time that operators agree" in page
+    assert "each time that members agree" in page
     assert "masks its table" not in page
     assert "devices drop out." not in page
     assert f"committee member 7</dt><dd>{PINNED[6]}" in page
@@ -46,10 +46,10 @@ async def test_a_round_shows_its_phases_and_the_messages_of_each(served: Served)
         ("6", "6", "6"),
     ]
     assert "operators signed the set of messages" in page
-    assert "shares of the table for all operators" in page
     sent = nbytes(message_bytes(view.plan))
     assert f"<dt>A device sends</dt><dd>{sent}<small> message" in page
     assert f'data-label="A device sends">{sent}<' in await page_of(served, f"/studies/{study}")
+    assert "shares of the table for the committee" in page
     assert "checked no shares" not in page
 
 
@@ -59,4 +59,4 @@ async def test_a_failed_round_shows_the_phase_that_it_failed_in(served: Served) 
     await served.until_closed(study)
     page = await page_of(served, f"/studies/{study}/rounds/1")
     assert stages(page) == [("failed", LINE[0]), *(("unreached", phase) for phase in LINE[1:])]
-    assert "0 of 7 members of the committee registered their keys in time, where 6" in page
+    assert "0 of 7 registered keys for the committee in time, where 6" in page

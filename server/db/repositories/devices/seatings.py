@@ -27,7 +27,7 @@ from protocol.api.phases import Phase
 from protocol.question_and_plan import Terms
 from secagg.seating import CohortSeating, cohort_sizes
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.repositories.cohort_phases import enter_phase
+from server.db.repositories.cohort_phases import enter_phase, is_one_shot
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, ParticipantRow, StudyRow
 from server.errors import ProblemError, not_found, out_of_phase
@@ -78,7 +78,11 @@ class SeatingRepository(Repository):
         is_waiting = (CohortRow.phase == Phase.SEATING, CohortRow.seating.is_(None))
         return tuple(
             PendingSeating(
-                study=row.study, round=row.round, joiners=row.enrolled, deadline=row.deadline
+                study=row.study,
+                round=row.round,
+                joiners=_joiners_of(row),
+                deadline=row.deadline,
+                is_committee=is_one_shot(row),
             )
             for row, terms in session.execute(query.where(*is_waiting))
             if Terms.model_validate(terms).registrar == registrar
@@ -219,6 +223,11 @@ def _find_lobby(session: Session, study: str, number: int, *, lock: bool = False
     if row.phase is Phase.ENROLLING:
         raise out_of_phase("the seating of a round", Phase.SEATING, row.phase)
     return row
+
+
+def _joiners_of(row: CohortRow) -> int:
+    """Return the number of joiners, or of volunteers, that wait for the registrar."""
+    return int(row.history[0]["received"]) if is_one_shot(row) else row.enrolled
 
 
 def _is_waiting(lobby: CohortRow) -> bool:
