@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
     from client.analyst.result_table import ResultTable
     from client.device.blocking_device import Device
+    from client.device.committee_service import CommitteeOutcome, CommitteeState
     from client.device.device import DeviceStep
     from client.device.device_state import DeviceState
     from client.device.driver import EndState
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from protocol.api.messages import HeavyHitter, QueryResult, RoundView, StudyView, Timeouts
     from protocol.api.rates import ItemChanges, RoundRate
     from protocol.api.segments import SegmentSummary
+    from protocol.committee_terms import CommitteeTerms, VolunteerTerms
     from protocol.domains.hashed import Hashed, HashedProduct
     from protocol.domains.numeric import NumericInterval
     from protocol.domains.product import Product
@@ -66,6 +68,7 @@ _NAMES = {  # names by module; "public = name" where the name in the module diff
     "client.analyst.async_analyst": "AsyncAnalyst AsyncStudy",
     "client.analyst.result_table": "ResultTable",
     "client.device.blocking_device": "Device",
+    "client.device.committee_service": "CommitteeOutcome CommitteeState",
     "client.device.device": "DeviceStep",
     "client.device.device_state": "DeviceState",
     "client.device.driver": "EndState",
@@ -78,6 +81,7 @@ _NAMES = {  # names by module; "public = name" where the name in the module diff
     "protocol.api.messages": "HeavyHitter QueryResult RoundView StudyView Timeouts",
     "protocol.api.rates": "ItemChanges RoundRate",
     "protocol.api.segments": "SegmentSummary",
+    "protocol.committee_terms": "CommitteeTerms VolunteerTerms",
     "protocol.domains.hashed": "Hashed HashedProduct",
     "protocol.domains.numeric": "NumericInterval",
     "protocol.domains.product": "Product",
@@ -121,6 +125,9 @@ __all__ = [
     "AsyncStudy",
     "Bucket",
     "Budget",
+    "CommitteeOutcome",
+    "CommitteeState",
+    "CommitteeTerms",
     "Device",
     "DeviceState",
     "DeviceStep",
@@ -165,6 +172,7 @@ __all__ = [
     "Transport",
     "TrieHH",
     "Utf8",
+    "VolunteerTerms",
     "http_client",
     "recommend_words",
     "seating_rounds",

@@ -99,11 +99,13 @@ MemberReporter: TypeAlias = Callable[[CommitteeRound, str], None]
 class Volunteering:
     """The study that a device volunteers for, and the source of its enrolment.
 
-    `enrol` returns the registrar's signature of the device's identity for a plan.
+    `enrol` returns the registrar's signature of the device's identity for a plan. With a `round`,
+    the device serves in this round only.
     """
 
     study: str
     enrol: Callable[[AnyPlan], Awaitable[bytes]]
+    round: int | None = None
 
 
 @dataclass
@@ -190,7 +192,14 @@ class CommitteeMember:
 
     def _may_serve(self, pending: CommitteeRound) -> bool:
         """Return whether the round is one that the member asked for."""
-        return self.volunteering is None or self.volunteering.study == pending.study
+        offer = self.volunteering
+        if offer is None:
+            return True
+        return offer.study == pending.study and offer.round in (None, pending.round)
+
+    def has_refused(self, pending: CommitteeRound) -> bool:
+        """Return whether the member takes no further part in a round."""
+        return self._reports.is_refused(pending)
 
     def keep(self, plan_digest: bytes, state: Checked | Agreed) -> None:
         """Keep the shares of a sum until its next step; the oldest of many are made again."""

@@ -12,8 +12,8 @@ operators collude, so that a server gains nothing by the choice of those that it
 A committee of volunteers has m of V devices, which the study's registrar draws for each round
 (`secagg.oneshot.committee`). Exactly V devices volunteer: the first ones that register a key. The
 server may choose which they are, and then all devices that work for it are among them. So the
-terms state the number K = floor(corrupt * V) of devices that may collude in the whole study, and the draw has more
-than A of K with probability at most 2^-sigma (`drawn_committee_parameters`).
+terms state the number K = floor(corrupt * V) of devices that may collude in the whole study, and
+the draw has more than A of K with probability at most 2^-sigma (`drawn_committee_parameters`).
 """
 
 from collections.abc import Collection, Iterator

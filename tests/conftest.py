@@ -244,6 +244,11 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/pages/test_studies.py": (
         "test_a_history_that_is_decoded_again_equals_the_earlier_estimates",
     ),
+    "tests/client/device/test_committee_service.py": (
+        "test_sixty_devices_of_which_some_serve_and_some_drop_out",
+        "test_a_device_that_was_killed_goes_on_to_serve",
+        "test_a_device_serves_no_round_that_protects_devices_less",
+    ),
     "tests/client/device/test_take_part.py": (
         "test_who_cancels_a_device_leaves_nothing_behind_and_it_may_come_again",
     ),
@@ -300,6 +305,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_threshold_of_exact_sums_is_not_below_the_policys",
         "test_a_device_joins_repeated_sums_without_noise_only_if_its_policy_allows_it",
     ),
+    "tests/client/device/test_committee_service.py": ALL_TESTS,
     "tests/client/device/test_take_part.py": ALL_TESTS,
     "tests/client/fleet/test_fleet.py": ALL_TESTS,
     "tests/client/test_differencing.py": ALL_TESTS,
@@ -388,6 +394,9 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/pages/test_one_shot.py": ALL_TESTS,
     "tests/server/test_one_shot.py": ALL_TESTS,
     "tests/server/test_one_shot_attacks.py": ALL_TESTS,
+    "tests/server/test_one_shot_reserves.py": ALL_TESTS,
+    "tests/server/test_volunteer_attacks.py": ALL_TESTS,
+    "tests/server/test_volunteers.py": ALL_TESTS,
     "tests/server/test_seating.py": ALL_TESTS,
     "tests/server/test_service.py": ALL_TESTS,
     "tests/test_service_capacity.py": ALL_TESTS,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     )
     from protocol.api.rates import ItemChanges, RoundRate
     from protocol.api.segments import SegmentSummary
+    from protocol.committee_terms import AnyCommitteeTerms
     from protocol.estimates import ListQuality
     from protocol.mechanisms.number_summary import NumberSummary
     from protocol.mechanisms.quality_goal import QualityGoal
@@ -318,7 +319,7 @@ class AsyncAnalyst:
         devices: int | None = None,
         cohorts: int | None = None,
         registrar: str | None = None,
-        committee: Sequence[str] | None = None,
+        committee: Sequence[str] | AnyCommitteeTerms | None = None,
         rounds: int = 5,
         timeouts: Timeouts | None = None,
         start: bool = True,
@@ -333,11 +334,12 @@ class AsyncAnalyst:
         public key of the registrar that enrols them; it must run `blindtally seat` if there are
         several cohorts. Devices with default settings refuse a sum without a registrar. With the
         public keys of operators as `committee`, each device sends one message, and all devices form
-        one cohort; the operators must run `blindtally member`. The study
-        ends early if the expected precision and recall of its list reach `stop_at`. Calls with the
-        same `key` within a day, also from other processes, create one study. Without a `key`, only
-        the repetitions of this call do. If the question has the words "auto", a simulation chooses
-        them, in some seconds or a minute; `Study.words_reason` states the choice.
+        one cohort; the operators must run `blindtally member`. With `VolunteerTerms`, the registrar
+        draws the committee from devices, in `blindtally seat`. The study ends early if the expected
+        precision and recall of its list reach `stop_at`. Calls with the same `key` within a day,
+        also from other processes, create one study. Without a `key`, only the repetitions of this
+        call do. If the question has the words "auto", a simulation chooses them, in some seconds or
+        a minute; `Study.words_reason` states the choice.
 
         Raises:
             ValueError: if the number of devices is missing, a field of `terms` is given twice, or

@@ -32,7 +32,7 @@ from protocol.api.messages import (
 )
 from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
-from protocol.committee_terms import CommitteeTerms
+from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
 from protocol.estimates import ListQuality
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS
@@ -205,7 +205,7 @@ def study_terms(
     devices: int | None,
     cohorts: int | None,
     registrar: str | None,
-    committee: Sequence[str] | None = None,
+    committee: Sequence[str] | AnyCommitteeTerms | None = None,
 ) -> Terms:
     """Return `terms`, or those of `devices`; raises ValueError unless one is given."""
     if terms is not None:
@@ -218,13 +218,15 @@ def study_terms(
     if devices is None:
         raise ValueError("pass `devices`, the largest number of devices in a round, or `terms`")
     if committee is not None:
+        if not isinstance(committee, CommitteeTerms | VolunteerTerms):
+            committee = CommitteeTerms(members=tuple(committee))
         return Terms(
             cohort_size=devices,
             minimum=max(3, devices // 2),
             cohorts=1 if cohorts is None else cohorts,
             registrar=registrar,
             sum="one-shot",
-            committee=CommitteeTerms(members=tuple(committee)),
+            committee=committee,
         )
     count = math.ceil(devices / DEFAULT_COHORT_SIZE) if cohorts is None else cohorts
     size = math.ceil(devices / max(1, count))  # `Terms` refuses 0 devices or cohorts

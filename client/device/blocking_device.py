@@ -78,6 +78,7 @@ class Device:
         study: str | None = None,
         collection: str = "default",
         wait: float = 0.0,
+        serve_on_committee: bool = False,
         on_progress: ProgressCallback | None = None,
     ) -> tuple[ParticipationOutcome, ...]:
         """Take part in a round of one study with `items`, and return the outcomes at its end.
@@ -85,7 +86,12 @@ class Device:
         Arguments and errors are those of the function `take_part`. Ctrl-C drops the device out.
         """
         part = self.start(
-            items, study=study, collection=collection, wait=wait, on_progress=on_progress
+            items,
+            study=study,
+            collection=collection,
+            wait=wait,
+            serve_on_committee=serve_on_committee,
+            on_progress=on_progress,
         )
         try:
             return part.result()
@@ -100,6 +106,7 @@ class Device:
         study: str | None = None,
         collection: str = "default",
         wait: float = 0.0,
+        serve_on_committee: bool = False,
         on_progress: ProgressCallback | None = None,
     ) -> Future[tuple[ParticipationOutcome, ...]]:
         """Start to take part in the background, and return the future outcomes.
@@ -111,6 +118,7 @@ class Device:
             ValueError: at once, if `items` cannot be those of a device.
         """
         options = self._options | {"study": study, "collection": collection, "wait": wait}
+        options["serve_on_committee"] = serve_on_committee
         if on_progress is not None:
             options["on_progress"] = on_progress
         part = take_part.take_part(items=encoding.count_items(items), **options)

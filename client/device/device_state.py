@@ -30,6 +30,7 @@ from platformdirs import user_state_path
 
 from client.device.folder_lock import locked_folder, record_journal
 from client.device.journal import FileJournal, Journal, JournalError, MemoryJournal, sync_folder
+from client.member_journal import MemberJournal, MemberJournalError
 from protocol.api.credentials import encode_secret
 from secagg.keys import KEY_BYTES, Identity
 
@@ -78,6 +79,17 @@ class DeviceState:
             JournalError: on entering, if another process runs it, or its folder is an older copy.
         """
         return locked_folder(self._folder, self._secret) if self._folder else nullcontext()
+
+    def member_journal(self) -> MemberJournal:
+        """Return the journal of the committees that the device serves on; close it afterwards.
+
+        Raises:
+            JournalError: if the file cannot be used.
+        """
+        try:
+            return MemberJournal(self._folder and self._folder / "committees")
+        except MemberJournalError as error:
+            raise JournalError(str(error)) from None
 
     def identity(self, service: str, study: str | None) -> Identity:
         """Return the device's identity in `study`; None stands for all studies of reports."""

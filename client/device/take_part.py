@@ -9,15 +9,22 @@ or next year, is the same device, which contributes to no study twice.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from random import SystemRandom
 from typing import Final, TypeAlias
 
 from pydantic import BaseModel, Field
 
+from client.committee_member import CommitteeMember, Volunteering
 from client.connection import service_url
+from client.device.committee_service import (
+    CommitteeOutcome,
+    CommitteeState,
+    DeviceService,
+    device_policy,
+)
 from client.device.device import DEFAULT_COLLECTION, DeviceStep, StudyDevice, parse_document
 from client.device.device_state import DeviceState
 from client.device.driver import (
@@ -32,12 +39,20 @@ from client.device.driver import (
 from client.device.encoding import Items, LeftOut, count_items, make_contribution
 from client.device.journal import Journal, JournalError
 from client.device.policy import Policy
-from client.errors import MAX_RETRY_AFTER_SECONDS, NoRoundError, NotAuthorisedError, WrongStateError
+from client.errors import (
+    MAX_RETRY_AFTER_SECONDS,
+    NoRoundError,
+    NotAuthorisedError,
+    ServiceError,
+    ServiceUnreachableError,
+    WrongStateError,
+)
 from client.transport import MIN_POLL_INTERVAL_SECONDS, Transport, http_client
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.histograms import Histogram
-from protocol.mechanisms.registry import REPORT_MECHANISMS
+from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.randomness import system_words
+from secagg.errors import UnsafeRequestError
 from secagg.session import Registry
 
 MAX_LISTED_STUDIES: Final = 20  # bounds the work that a service can give to a device
@@ -58,6 +73,7 @@ class ParticipationOutcome:
         bytes_sent, bytes_received: bytes of HTTP.
         error: the reason, if the device did not finish.
         left_out: the records that the device left out of its vector or report, by reason.
+        committee: its service on a committee, None if it did not volunteer.
     """
 
     study: str
@@ -70,6 +86,7 @@ class ParticipationOutcome:
     bytes_received: int = 0
     error: str = ""
     left_out: tuple[LeftOut, ...] = ()
+    committee: CommitteeOutcome | None = None
 
 
 async def take_part(  # noqa: PLR0913 - devices differ in all of these
@@ -84,6 +101,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     enrolment_signer: EnrolmentSigner | None = None,
     wait: float = 0.0,
     patience: float = DEFAULT_PATIENCE_SECONDS,
+    serve_on_committee: bool = False,
     on_progress: ProgressCallback = lambda _step: None,
 ) -> tuple[ParticipationOutcome, ...]:
     """Let one device with `items` take part in a round of one study; return the outcomes.
@@ -102,11 +120,17 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     identity. A service out of reach is tried again for `patience` seconds. `on_progress` receives
     each step of the device, and the end of its part unless it finished.
 
+    With `serve_on_committee` the device also volunteers for the committee of one round of `study`,
+    if one convenes within `wait` seconds and before the device has sent its message. If the
+    registrar draws it, it serves until it has sent the sum of its shares
+    (`client.device.committee_service`).
+
     Cancelling the call drops the device out. Messages that were recorded count as sent.
 
     Raises:
         ValueError: if `items` is one text instead of a list, `collection` is empty, `url` is not
-            an http or https address, or a segment contains ":".
+            an http or https address, a segment contains ":", or the device is to serve on a
+            committee without a `study` and an `enrolment_signer`.
         JournalError: if a message cannot be recorded, so that it is not sent; or if another
             process runs the device, or its folder is an older copy.
         ServiceError, ServiceUnreachableError, UnsafeRequestError: if the service does not list its
@@ -115,6 +139,8 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     """
     if not collection:
         raise ValueError("collection must name the collection that the items come from")
+    if serve_on_committee and (study is None or enrolment_signer is None):
+        raise ValueError("to serve on a committee, pass `study` and `enrolment_signer`")
     histogram = count_items(items)
     if device_state is None:
         device_state = await asyncio.to_thread(DeviceState.on_disk)
@@ -132,6 +158,8 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     )
     start = time.monotonic()
     with device_state.running():
+        if study is not None and serve_on_committee:
+            return (await run.run_and_serve(study, start + wait, wait),)
         if study is not None:
             return (await run.run(study, start + wait),)
         return await run.run_newest((start, start + wait) if wait > 0 else (start,))
@@ -202,6 +230,48 @@ class _DeviceRun:
                 after = outcome.round
                 await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             return outcome
+
+    async def run_and_serve(self, study: str, deadline: float, wait: float) -> ParticipationOutcome:
+        """Take part in one round of `study`, and serve on the committee of one at the same time.
+
+        A device that has sent its message does not wait for another round to serve in.
+        """
+        async with self._device_service(study) as service:
+            limit = self.policy.max_round_seconds
+            serving = asyncio.create_task(service.run(wait, limit))
+            try:
+                outcome = await self.run(study, deadline)
+                if outcome.state is EndState.FINISHED and not service.has_volunteered:
+                    return replace(outcome, committee=CommitteeOutcome(CommitteeState.NO_ROUND))
+                return replace(outcome, committee=await serving)
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+
+    @asynccontextmanager
+    async def _device_service(self, study: str) -> AsyncIterator[DeviceService]:
+        """Yield the service of the device on a committee of `study`, which may go on in a round."""
+        identity = self.device_state.identity(self.url, study)
+
+        async def enrol(plan: AnyPlan) -> bytes:
+            assert plan.registry is not None, "a committee of volunteers has a registrar"
+            assert self.enrolment_signer is not None, "`take_part` requires it"
+            return await self.enrolment_signer(plan.registry, identity.public)
+
+        journal = await asyncio.to_thread(self.device_state.member_journal)
+        try:
+            async with http_client(self.url) as http:
+                transport, policy = Transport(http, self.patience), device_policy(self.policy)
+                offer = Volunteering(study, enrol)
+                member = CommitteeMember(identity, journal, policy, volunteering=offer)
+                credential = self.device_state.credential(self.url, study)
+                service = DeviceService(member, transport, credential)
+                with suppress(ServiceError, ServiceUnreachableError, UnsafeRequestError):
+                    await self._ensure_enrolled(transport, study)
+                    await service.resume()
+                yield service
+        finally:
+            journal.close()
 
     async def _run_round(
         self, transport: Transport, study: str, after: int, wait: float

@@ -17,14 +17,17 @@ from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee, sign_committee
 from secagg.oneshot.member import volunteer
-from tests.server.harness import Served
-from tests.server.one_shot_party import open_sum, send
+from server.principals import Permission
+from tests.server.credentials import book, enrolled, keyed, showing
+from tests.server.harness import Served, study_request
+from tests.server.one_shot_party import TIMEOUTS, one_shot_device, open_sum, send
 from tests.server.party import refused
 from tests.server.test_one_shot_attacks import OCTETS, Wire
 from tests.server.volunteer_party import (
     POLICY,
     REGISTRAR,
     SIZE,
+    TERMS,
     VOLUNTEERS,
     Volunteers,
     committee_of,
@@ -36,7 +39,7 @@ from tests.server.volunteer_party import (
 )
 
 
-def showing(view: RoundView, committee: Committee) -> RoundView:
+def with_committee(view: RoundView, committee: Committee) -> RoundView:
     """Return the round as a server shows it with another committee."""
     changes = {"committee": committee.pack().hex()}
     return view.model_copy(update={"cohorts": (view.cohorts[0].model_copy(update=changes),)})
@@ -71,7 +74,7 @@ async def test_devices_and_members_refuse_a_committee_that_the_registrar_did_not
     view = await convene_volunteers(served, study, volunteers)
     true = committee_of(view)
     with pytest.raises(UnsafeRequestError, match="a committee that the registrar did not sign"):
-        await send(served, showing(view, forgery(true)), enrolled_device(view, 30), POLICY)
+        await send(served, with_committee(view, forgery(true)), enrolled_device(view, 30), POLICY)
     for number in range(5):
         await send(served, view, enrolled_device(view, number), POLICY)
     await served.pass_phase(study)
@@ -96,7 +99,7 @@ async def test_devices_and_members_refuse_the_committee_of_an_older_round(served
         await send(served, first, enrolled_device(first, number), POLICY)
     await open_sum(served, study, volunteers)
     second = await convene_volunteers(served, study, volunteers, 2)
-    stale = showing(second, committee_of(first))
+    stale = with_committee(second, committee_of(first))
     with pytest.raises(UnsafeRequestError, match="a committee of another round"):
         await send(served, stale, enrolled_device(second, 30), POLICY)
     for number in range(10, 15):
@@ -255,3 +258,34 @@ async def test_the_service_lists_enrolled_volunteers_with_different_keys(served:
     assert len(await served.store.committees.bodies(1, MemberMessageKind.KEY)) == VOLUNTEERS
     listed = await served.client.get(f"/v1/members/{twin.public.hex()}/rounds")
     assert listed.json() == {"rounds": []}
+
+
+async def test_a_device_acts_as_no_other_volunteer_and_not_as_the_registrar(closed: Served) -> None:
+    """Guards: `_own_identity`, and the scopes of the routes of a draw."""
+    writer = await keyed(closed, Permission.READ, Permission.WRITE)
+    response = await closed.client.post(
+        "/v1/studies", json=study_request(terms=TERMS, timeouts=TIMEOUTS), headers=writer
+    )
+    study = response.json()["id"]
+    _, token = await book(closed).create_token("phones", 2, None)
+    own, other = one_shot_device(1).identity, one_shot_device(2).identity
+    device = showing(await enrolled(closed, token, own))
+    base = f"/v1/studies/{study}/rounds/1"
+    answer = await closed.client.get(f"{base}/committee", headers=device)
+    plan = CommitteeView.model_validate_json(answer.content).plan
+    for identity, status in ((other, 403), (own, 204)):
+        path = f"/v1/members/{identity.public.hex()}/rounds"
+        listed = await closed.client.get(path, headers=device, params={"study": study})
+        assert listed.status_code == (200 if status == 204 else 403)
+        key = volunteer(identity, Random(1)).register(plan.digest(), 0).pack()
+        body = key + enrolment(plan, identity.public)
+        path = f"{base}/members/{identity.public.hex()}/key"
+        answer = await closed.client.put(path, content=body, headers=device | OCTETS)
+        assert answer.status_code == status, answer.text
+    columns = f"{base}/members/{other.public.hex()}/columns"
+    refused(await closed.client.get(columns, headers=device), 403, "forbidden")
+    refused(await closed.client.get(f"{base}/volunteers", headers=device), 403, "forbidden")
+    answer = await closed.client.put(f"{base}/committee", content=b"", headers=device | OCTETS)
+    refused(answer, 403, "forbidden")
+    seats = await keyed(closed, Permission.SEAT)
+    refused(await closed.client.get(f"{base}/volunteers", headers=seats), 409, "wrong-phase")

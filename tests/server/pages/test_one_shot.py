@@ -3,9 +3,24 @@
 from protocol.api.one_shot import message_bytes
 from server.pages.formatting import nbytes
 from tests.server.harness import Served
-from tests.server.one_shot_party import PINNED, Operators, convene, create, open_sum, send_all
+from tests.server.one_shot_party import (
+    PINNED,
+    Operators,
+    convene,
+    create,
+    open_sum,
+    send,
+    send_all,
+)
 from tests.server.pages.browsing import page_of
 from tests.server.pages.test_rounds import received, stages
+from tests.server.volunteer_party import (
+    POLICY,
+    Volunteers,
+    convene_volunteers,
+    create_drawn,
+    devices,
+)
 
 LINE = ("convening", "collecting", "checking", "agreeing", "releasing")
 
@@ -60,3 +75,28 @@ async def test_a_failed_round_shows_the_phase_that_it_failed_in(served: Served) 
     page = await page_of(served, f"/studies/{study}/rounds/1")
     assert stages(page) == [("failed", LINE[0]), *(("unreached", phase) for phase in LINE[1:])]
     assert "0 of 7 registered keys for the committee in time, where 6" in page
+
+
+async def test_a_study_of_volunteers_shows_their_draw_and_who_must_collude(served: Served) -> None:
+    study = await create_drawn(served)
+    page = " ".join((await page_of(served, f"/studies/{study}")).split())
+    assert "At most 1 of the devices that volunteer in the whole study" in page
+    assert "more than 1 of them with probability 2^-40 at most" in page
+    assert "more than 1 of the 9 members of a committee" in page
+    assert "shares its table among 9 of 12 volunteers" in page
+    volunteers = Volunteers.of(study)
+    view = await convene_volunteers(served, study, volunteers)
+    for device in devices(view, range(5)):
+        await send(served, view, device, POLICY)
+    await open_sum(served, study, volunteers)
+    page = await page_of(served, f"/studies/{study}/rounds/1")
+    assert stages(page) == [("done", phase) for phase in (LINE[0], "seating", *LINE[1:])]
+    assert received(page) == [
+        ("12", "12", "12"),
+        ("1", "1", "1"),
+        ("5", "60", "4"),
+        ("9", "9", "8"),
+        ("9", "9", "8"),
+        ("9", "9", "8"),
+    ]
+    assert "volunteers signed the set of messages" in page
