@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import httpx
 
-from client.device.device import parse_document, refusing_malformed
+from client.documents import parse_document, refusing_malformed
 from client.errors import (
     ForbiddenError,
     NoRoundError,

@@ -27,7 +27,7 @@ from urllib.parse import quote
 import httpx
 
 from client.committee_draw import signed_committee
-from client.device.device import parse_document
+from client.documents import parse_document
 from client.errors import (
     ForbiddenError,
     NotAuthorisedError,

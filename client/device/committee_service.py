@@ -12,9 +12,9 @@ from typing import Final
 from urllib.parse import quote
 
 from client.committee_member import CommitteeMember, MemberPolicy
-from client.device.device import parse_document
 from client.device.driver import wait_for_open_round
 from client.device.policy import Policy
+from client.documents import parse_document
 from client.errors import (
     NoRoundError,
     ServiceError,

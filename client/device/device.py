@@ -1,33 +1,25 @@
 """A device as one study knows it, its participation in a round, and the steps of that."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from random import Random
 from time import time
-from typing import ClassVar, Final, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import ClassVar, Final
 
 from client.device.encoding import Contribution
 from client.device.journal import Journal
 from client.device.policy import Policy
-from client.errors import MAX_JSON_VALUES, has_many_values
 from client.transport import Transport
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.api.phases import DEVICE_PHASES, Phase
 from protocol.question_and_plan import SumVariant
 from protocol.randomness import RandomWords
-from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.ring import Vector
 
 DEFAULT_COLLECTION: Final = "default"
-MAX_SHOWN_FAULTS: Final = 10  # of a document; the text of thousands takes longer than reading it
-
-M = TypeVar("M", bound=BaseModel)
 
 
 class DeviceStep(StrEnum):
@@ -107,26 +99,3 @@ class RoundParticipation(ABC):
     @abstractmethod
     def steps(self, study: str) -> AsyncGenerator[DeviceStep]:
         """Take part in a round of `study`; yield after each step."""
-
-
-def parse_document(model: type[M], body: bytes) -> M:
-    """Return the document in the JSON of an answer.
-
-    Raises:
-        UnsafeRequestError: if it is malformed, or has more than `MAX_JSON_VALUES` values.
-    """
-    if has_many_values(body):
-        raise UnsafeRequestError(f"sent a document of more than {MAX_JSON_VALUES:,} values")
-    with refusing_malformed():
-        return model.model_validate_json(body)
-
-
-@contextmanager
-def refusing_malformed() -> Iterator[None]:
-    """Raise UnsafeRequestError instead of the ValueError of a malformed answer."""
-    try:
-        yield
-    except ValueError as error:  # pydantic's ValidationError is one
-        faults = error.error_count() if isinstance(error, ValidationError) else 1
-        reason = error if faults <= MAX_SHOWN_FAULTS else f"{faults:,} faults"
-        raise UnsafeRequestError(f"sent a malformed answer: {reason}") from error

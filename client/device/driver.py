@@ -12,11 +12,12 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
-from client.device.device import DeviceStep, RoundParticipation, parse_document
+from client.device.device import DeviceStep, RoundParticipation
 from client.device.journal import JournalError
 from client.device.one_shot import OneShotParticipation
 from client.device.participation import ReportParticipation, SumParticipation
 from client.device.policy import PolicyError
+from client.documents import parse_document
 from client.errors import (
     CohortFailedError,
     DroppedOutError,

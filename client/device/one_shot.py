@@ -11,9 +11,10 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from client.device.device import DeviceStep, refusing_malformed
+from client.device.device import DeviceStep
 from client.device.encoding import encode
 from client.device.vector_participation import VectorParticipation
+from client.documents import refusing_malformed
 from protocol.api.one_shot import SUM_NUMBER, OneShotRound
 from protocol.api.phases import MessageKind
 from secagg.errors import UnsafeRequestError

@@ -18,16 +18,12 @@ from functools import partial
 from typing import Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from client.device.device import (
-    DeviceStep,
-    RoundParticipation,
-    parse_document,
-    refusing_malformed,
-)
+from client.device.device import DeviceStep, RoundParticipation
 from client.device.encoding import encode
 from client.device.journal import JournalEntry
 from client.device.policy import PolicyError, noise_events
 from client.device.vector_participation import VectorParticipation
+from client.documents import parse_document, refusing_malformed
 from client.http_exchange import DocumentStream
 from protocol.api.credentials import new_secret
 from protocol.api.device_messages import (

@@ -25,7 +25,7 @@ from client.device.committee_service import (
     DeviceService,
     device_policy,
 )
-from client.device.device import DEFAULT_COLLECTION, DeviceStep, StudyDevice, parse_document
+from client.device.device import DEFAULT_COLLECTION, DeviceStep, StudyDevice
 from client.device.device_state import DeviceState
 from client.device.driver import (
     EndState,
@@ -39,6 +39,7 @@ from client.device.driver import (
 from client.device.encoding import Items, LeftOut, count_items, make_contribution
 from client.device.journal import Journal, JournalError
 from client.device.policy import Policy
+from client.documents import parse_document
 from client.errors import (
     MAX_RETRY_AFTER_SECONDS,
     NoRoundError,

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from client.device.device import parse_document
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.take_part import ParticipationOutcome, take_part
+from client.documents import parse_document
 from client.errors import MAX_JSON_VALUES, ServiceError, ServiceUnreachableError, check_response
 from client.transport import MAX_DOCUMENT_BYTES, Transport, http_client
 from protocol.api.device_messages import Survivors, frame_document

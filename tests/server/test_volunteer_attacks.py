@@ -17,6 +17,8 @@ from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee, sign_committee
 from secagg.oneshot.member import volunteer
+from server.db.repositories.committees import MemberUpload
+from server.errors import ProblemError
 from server.principals import Permission
 from tests.server.credentials import book, enrolled, keyed, showing
 from tests.server.harness import Served, study_request
@@ -253,7 +255,7 @@ async def test_the_service_lists_enrolled_volunteers_with_different_keys(served:
     answer = await put(stolen.pack() + enrolment(view.plan, twin.public))
     assert "another member has registered this key" in refused(answer, 409, "conflict")
     refused(await served.client.get(f"{base}/volunteers"), 409, "wrong-phase")
-    await volunteers.act(served)  # one more than are needed: it is asked for nothing
+    await volunteers.act(served)  # one more than are needed
     assert volunteers.refusals == []
     assert len(await served.store.committees.bodies(1, MemberMessageKind.KEY)) == VOLUNTEERS
     listed = await served.client.get(f"/v1/members/{twin.public.hex()}/rounds")
@@ -289,3 +291,20 @@ async def test_a_device_acts_as_no_other_volunteer_and_not_as_the_registrar(clos
     refused(answer, 403, "forbidden")
     seats = await keyed(closed, Permission.SEAT)
     refused(await closed.client.get(f"{base}/volunteers", headers=seats), 409, "wrong-phase")
+
+
+async def test_a_round_takes_one_key_for_each_volunteer_of_its_plan(served: Served) -> None:
+    """Guards: `MemberUpload.max_keys`: the registrar draws from no longer list."""
+    study = await create_drawn(served)
+    view, store = await served.show_round(study), served.store.committees
+    status = await store.status(study, 1)
+    for number in range(1, VOLUNTEERS + 2):
+        body = row(view, number)
+        upload = MemberUpload(
+            status.cohort, MemberMessageKind.KEY, body[:32].hex(), body, VOLUNTEERS
+        )
+        if number <= VOLUNTEERS:
+            await store.accept(upload)
+        else:
+            with pytest.raises(ProblemError, match="enough devices have volunteered"):
+                await store.accept(upload)

@@ -1,0 +1,37 @@
+"""Documents of the service: JSON that a client reads within limits, or refuses as malformed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from client.errors import MAX_JSON_VALUES, has_many_values
+from secagg.errors import UnsafeRequestError
+
+MAX_SHOWN_FAULTS: Final = 10  # of a document; the text of thousands takes longer than reading it
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def parse_document(model: type[M], body: bytes) -> M:
+    """Return the document in the JSON of an answer.
+
+    Raises:
+        UnsafeRequestError: if it is malformed, or has more than `MAX_JSON_VALUES` values.
+    """
+    if has_many_values(body):
+        raise UnsafeRequestError(f"sent a document of more than {MAX_JSON_VALUES:,} values")
+    with refusing_malformed():
+        return model.model_validate_json(body)
+
+
+@contextmanager
+def refusing_malformed() -> Iterator[None]:
+    """Raise UnsafeRequestError instead of the ValueError of a malformed answer."""
+    try:
+        yield
+    except ValueError as error:  # pydantic's ValidationError is one
+        faults = error.error_count() if isinstance(error, ValidationError) else 1
+        reason = error if faults <= MAX_SHOWN_FAULTS else f"{faults:,} faults"
+        raise UnsafeRequestError(f"sent a malformed answer: {reason}") from error
