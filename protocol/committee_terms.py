@@ -16,10 +16,10 @@ terms state the number K = floor(corrupt * V) of devices that may collude in the
 the draw has more than A of K with probability at most 2^-sigma (`drawn_committee_parameters`).
 """
 
-from collections.abc import Collection, Iterator
-from typing import Self, TypeAlias
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from protocol.public_model import Hex32, PublicModel, Rate, invalid
 from secagg.keys import check_identity
@@ -161,4 +161,14 @@ class VolunteerTerms(PublicModel):
         return self.parameters
 
 
-AnyCommitteeTerms: TypeAlias = CommitteeTerms | VolunteerTerms
+def _kind_of(document: object) -> str:
+    if isinstance(document, Mapping):
+        return "volunteers" if "volunteers" in document else "operators"
+    return "volunteers" if isinstance(document, VolunteerTerms) else "operators"
+
+
+# By its kind, so that an invalid document has the faults of this kind only.
+AnyCommitteeTerms: TypeAlias = Annotated[
+    Annotated[CommitteeTerms, Tag("operators")] | Annotated[VolunteerTerms, Tag("volunteers")],
+    Discriminator(_kind_of),
+]

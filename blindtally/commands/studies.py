@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from client.analyst.analyst import Study
     from protocol.api.messages import HeavyHitter, RoundView, StudyView
+    from protocol.committee_terms import AnyCommitteeTerms
     from protocol.mechanisms.registry import AnyQuestion
 
 StudyArgument = Annotated[str, Argument(help="Id of the study.")]
@@ -109,6 +110,23 @@ def create_study(
             "each, and the members open the sum (`blindtally member`).",
         ),
     ] = None,
+    volunteers: Annotated[
+        int | None,
+        Option(
+            min=3,
+            help="Number of devices that volunteer in each round, of which the registrar draws a "
+            "committee of --committee-size (`blindtally seat`).",
+        ),
+    ] = None,
+    committee_size: Annotated[
+        int | None,
+        Option(
+            min=3,
+            help="Number of members of a committee of volunteers, or the largest number of members "
+            "of one of operators.",
+            show_default="all operators",
+        ),
+    ] = None,
     population: Annotated[
         str | None, Option(help="Population whose privacy budget the study uses.")
     ] = None,
@@ -138,6 +156,7 @@ def create_study(
         fields |= dict(map(parse_field, sets or []))
         goal = parse_goal(stop_at)
         question = _question(mechanism, fields)
+        committee = _committee(member, volunteers, committee_size)
     except ValueError as error:
         raise exit_with_error(error) from None
     if getattr(question, "words", None) == AUTO_WORDS:
@@ -149,7 +168,7 @@ def create_study(
             devices=devices,
             cohorts=cohorts,
             registrar=registrar,
-            committee=member,
+            committee=committee,
             rounds=rounds,
             population=population,
             stop_at=goal,
@@ -274,6 +293,27 @@ def _change(study: str, action: str, url: str, key: str | None, json_path: str |
     if json_path != "-":
         typer.echo(f"{view.id} is {view.state}")
     write_json(json_path, view.model_dump(mode="json"))
+
+
+def _committee(
+    operators: list[str] | None, volunteers: int | None, size: int | None
+) -> "AnyCommitteeTerms | None":
+    """Return the committee of a one-shot sum, None for a pairwise sum.
+
+    Raises:
+        ValueError: if the options name no committee, or two, or one that cannot be safe.
+    """
+    from protocol.committee_terms import CommitteeTerms, VolunteerTerms
+
+    if operators and volunteers is not None:
+        raise ValueError("a committee has operators or volunteers: leave out one of them")
+    if operators:
+        return CommitteeTerms(members=tuple(operators), size=size)
+    if volunteers is not None and size is not None:
+        return VolunteerTerms(volunteers=volunteers, size=size)
+    if volunteers is not None or size is not None:
+        raise ValueError("pass --committee-size with --volunteers, or with each --member")
+    return None
 
 
 def _question(mechanism: str, fields: dict[str, Any]) -> "AnyQuestion":

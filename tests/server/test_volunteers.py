@@ -11,8 +11,16 @@ from client.registrar import DrawRecord, Registrar
 from protocol.api.phases import Phase
 from tests.server.conftest import Serve
 from tests.server.harness import Served
-from tests.server.one_shot_party import MINIMUM, TIMEOUTS, open_sum, send, sum_of_vectors
+from tests.server.one_shot_party import (
+    MINIMUM,
+    PINNED,
+    TIMEOUTS,
+    open_sum,
+    send,
+    sum_of_vectors,
+)
 from tests.server.party import refused
+from tests.server.test_invited import WORDS
 from tests.server.volunteer_party import (
     POLICY,
     REGISTRAR,
@@ -25,6 +33,8 @@ from tests.server.volunteer_party import (
     devices,
     draw,
 )
+
+SECRET_COUNTS = WORDS | {"join_probability": 0.9}
 
 
 async def test_volunteers_open_the_sum_of_all_devices_and_of_themselves(
@@ -145,6 +155,18 @@ async def test_a_committee_that_cannot_be_safe_is_refused(
     request = {"name": "n", "question": (await question(served)), "rounds": 1}
     answer = await served.client.post("/v1/studies", json=request | {"terms": TERMS | changes})
     assert fault in refused(answer, 422, "malformed")
+
+
+async def test_volunteers_are_not_asked_where_the_number_of_devices_is_secret(
+    served: Served,
+) -> None:
+    """Guards: `hides_device_counts` in `server.first_plan`; members see the set of messages."""
+    asked = {"name": "n", "question": SECRET_COUNTS, "rounds": 1, "terms": TERMS}
+    answer = await served.client.post("/v1/studies", json=asked)
+    assert "which this question keeps secret" in refused(answer, 422, "malformed")
+    operators = TERMS | {"committee": {"members": PINNED}}
+    answer = await served.client.post("/v1/studies", json=asked | {"terms": operators})
+    assert answer.status_code == 201, answer.text
 
 
 async def question(served: Served) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from blindtally.cli import app
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
+from secagg.keys import Identity
 from tests.support.policies import trusting_policy
 
 SIZES = ["--devices", "16", "--rounds", "1", "--threshold", "5", "--words", "1000"]
@@ -53,6 +54,31 @@ def test_a_study_is_created_listed_started_and_stopped(url: str) -> None:
     assert {row["id"]: row["state"] for row in json.loads(output)["studies"]}[view["id"]] == (
         "stopped"
     )
+
+
+def test_a_study_names_operators_with_reserves_or_volunteers(url: str) -> None:
+    keys = [Identity.of(bytes([n]) * 32).public.hex() for n in range(1, 8)]
+    members = [part for key in keys for part in ("--member", key)]
+    view = created(url, "words", "--draft", *members, "--committee-size", "6")
+    assert view["terms"]["committee"] == {
+        "members": keys,
+        "corrupt": 0.2,
+        "dropout": 0.2,
+        "size": 6,
+    }
+    drawn = ["--volunteers", "14", "--committee-size", "10"]
+    view = created(url, "words", "--draft", "--registrar", keys[0], *drawn)
+    committee = view["terms"]["committee"]
+    assert (committee["volunteers"], committee["size"]) == (14, 10)
+    for wrong, reason in (
+        ([*members, *drawn], "operators or volunteers"),
+        (drawn[:2], "pass --committee-size"),
+        (drawn[2:], "pass --committee-size"),
+        (["--volunteers", "8", "--committee-size", "9"], "population of 8"),
+    ):
+        code, output = run(url, "create", "words", *SIZES, *wrong)
+        assert code == 2
+        assert reason in " ".join(output.split())
 
 
 def test_a_study_is_deleted_once_it_is_confirmed_and_does_not_run(url: str) -> None:

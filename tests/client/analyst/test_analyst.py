@@ -20,6 +20,7 @@ from client.errors import BadRequestError, NotFoundError
 from client.extras_installation import install_command
 from protocol.api.events import EndCause
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
+from protocol.committee_terms import VolunteerTerms
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.question_and_plan import Terms
@@ -30,6 +31,7 @@ from tools import unasync
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words=1500)
 REGISTRAR = Identity.of(bytes(range(32))).public.hex()
 MEMBERS = [Identity.of(bytes([n]) * 32).public.hex() for n in range(1, 8)]
+VOLUNTEERS = VolunteerTerms(volunteers=60, size=30)
 TERMS = Terms(cohort_size=10, minimum=8, corrupt=0.1, dropout=0.3)
 Kind: TypeAlias = type[Analyst] | type[AsyncAnalyst]
 
@@ -196,6 +198,16 @@ async def test_a_study_with_a_goal_states_the_reason_of_its_end(kind: Kind) -> N
                 "committee": {"members": MEMBERS},
             },
         ),
+        (
+            {"devices": 300, "registrar": REGISTRAR, "committee": VOLUNTEERS},
+            {
+                "cohort_size": 300,
+                "minimum": 150,
+                "registrar": REGISTRAR,
+                "sum": "one-shot",
+                "committee": {"volunteers": 60, "size": 30},
+            },
+        ),
     ],
 )
 def test_a_number_of_devices_gives_the_terms(asked: dict[str, Any], terms: dict[str, Any]) -> None:
@@ -213,6 +225,7 @@ def test_a_number_of_devices_gives_the_terms(asked: dict[str, Any], terms: dict[
         ({"terms": TERMS, "registrar": REGISTRAR}, "leave out"),
         ({"terms": TERMS, "committee": MEMBERS}, "leave out"),
         ({"devices": 3000, "committee": MEMBERS, "cohorts": 2}, "has one cohort"),
+        ({"devices": 300, "committee": VOLUNTEERS}, "needs a registrar"),
         ({"devices": 0}, "cohort_size"),
         ({"devices": 10, "cohorts": 0}, "cohorts"),
     ],
