@@ -18,7 +18,7 @@ from starlette.types import Scope
 from protocol.api.messages import ProblemType
 from server.api.dependencies import require
 from server.errors import ProblemError, malformed, malformed_fields
-from server.http.auth import AUTH_RETRY_AFTER, is_page
+from server.http.auth import AUTH_RETRY_AFTER, is_page, session_secret
 from server.http.problem_details import STATUS_AND_TITLE, field_error, problem_of, problem_response
 from server.http.request_bodies import check_media_type
 from server.pages.rendering import PAGE_HEADERS, is_partial, render
@@ -96,7 +96,11 @@ def unauthenticated_response(scope: Scope, problem: ProblemError) -> Response:
         is_passing = problem.kind is ProblemType.UNAVAILABLE
         return problem_response(problem, None if is_passing else {"Retry-After": AUTH_RETRY_AFTER})
     request = Request(scope)
-    if problem.kind is not ProblemType.NOT_AUTHORISED:
+    # A reader without a session at an address of many strangers still finds the login.
+    has_session = session_secret(request.headers) is not None
+    if problem.kind is not ProblemType.NOT_AUTHORISED and (
+        has_session or problem.kind is not ProblemType.TOO_MANY
+    ):
         return error_page(request, problem)
     page = str(URL(scope=scope).replace(scheme="", netloc="")) if scope["method"] == "GET" else ""
     login = "/login" + (f"?next={quote(page, safe='/')}" if page not in ("", "/") else "")

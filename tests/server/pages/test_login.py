@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
-from protocol.api.credentials import new_secret
+from protocol.api.credentials import SESSION_PREFIX, new_secret
 from server.db.repositories.credentials_and_audit import SESSION_IDLE_HOURS
 from server.http.auth import COOKIE_NAME
 from server.principals import Permission
@@ -165,6 +165,21 @@ async def test_invalid_keys_are_counted_audited_and_reported(serve: Serve, sqlit
         assert all(good not in entry.model_dump_json() for entry in trail)
 
 
+async def test_a_reader_finds_the_login_at_an_address_of_many_strangers(
+    serve: Serve, sqlite_url: str
+) -> None:
+    async with serve(sqlite_url, open=False, max_auth_failures=1, max_joins=1) as served:
+        for _ in range(3):
+            answer = await served.client.get("/studies/0123456789abcdef")
+            assert answer.status_code == 303
+            assert answer.headers["location"] == "/login?next=/studies/0123456789abcdef"
+        statuses = []
+        for _ in range(2):  # one of which is looked up
+            false = {"Cookie": f"{COOKIE_NAME}={new_secret(SystemRandom(), SESSION_PREFIX)}"}
+            statuses.append((await served.client.get("/", headers=false)).status_code)
+        assert statuses == [429, 429]
+
+
 async def test_an_enrolment_token_or_a_devices_credential_is_not_a_key(closed: Served) -> None:
     _, token = await closed.store.access.create_token("phones", 5, None)
     for secret in (token, new_secret(SystemRandom())):
@@ -228,6 +243,8 @@ async def test_a_foreign_form_changes_nothing(served: Served) -> None:
 
 
 async def test_an_open_service_requires_no_login(served: Served) -> None:
-    assert (await served.client.get("/login")).headers["location"] == "/"
+    for method in ("GET", "POST"):
+        answer = await served.client.request(method, "/login", headers=SAME_ORIGIN)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
     page = await served.client.get("/")
     assert (page.status_code, "open service" in page.text) == (200, True)
