@@ -11,6 +11,7 @@ from fastapi import Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from protocol.api.messages import ProblemType, StudyView
+from protocol.committee_terms import CommitteeTerms
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.numeric import NumericInterval
@@ -256,6 +257,6 @@ def fleet_command(study: StudyView, service_url: str) -> str:
         words.append("--data my.csv")
     if study.terms.registrar is None and study.question.mechanism not in REPORT_MECHANISMS:
         words.append("--no-registrar")
-    if study.terms.committee:
+    if isinstance(study.terms.committee, CommitteeTerms):
         words += [f"--member {member}" for member in study.terms.committee.members]
     return " ".join(words)

@@ -15,7 +15,7 @@ import structlog
 from fastapi import Request, Response
 from pydantic import ValidationError
 
-from protocol.committee_terms import CommitteeTerms
+from protocol.committee_terms import AnyCommitteeTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
@@ -233,7 +233,7 @@ def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
     return lines
 
 
-def _committee_lines(committee: CommitteeTerms) -> list[AdviceLine]:
+def _committee_lines(committee: AnyCommitteeTerms) -> list[AdviceLine]:
     parameters = committee.parameters
     of_members = f"of {number(parameters.members)} members of the committee"
     return [
