@@ -244,20 +244,29 @@ class PackedRows:
 
         A row is not valid if an integer is too large, or a padding bit is set.
         """
+        integers, last, is_valid = self._integers(packed)
+        parts = [self._divide(integers, self.group)]
+        if last is not None:
+            parts.append(self._divide(last, self.length % self.group))
+        return np.hstack(parts), is_valid
+
+    def are_valid(self, packed: Bytes) -> NDArray[np.bool_]:
+        """Return whether each row of `packed` is a valid packing, as `unpack` does."""
+        return self._integers(packed)[2]
+
+    def _integers(self, packed: Bytes) -> tuple[Elements, Elements | None, NDArray[np.bool_]]:
+        """Return the integers of full groups, that of the rest, and whether rows are valid."""
         bits = np.unpackbits(packed, axis=1, bitorder="little")
         full, rest = divmod(self.length, self.group)
-        integers = _from_bits(bits[:, : full * self.bits], full)
+        used, last = full * self.bits, None
+        integers = _from_bits(bits[:, :used], full)
         is_valid = (integers <= np.uint64(self.p**self.group - 1)).all(axis=1)
-        parts = [self._divide(integers, self.group)]
         if rest:
-            used = full * self.bits + _digit_bits(self.p, rest)
-            last = _from_bits(bits[:, full * self.bits : used], 1)
+            start, used = used, used + _digit_bits(self.p, rest)
+            last = _from_bits(bits[:, start:used], 1)
             is_valid = is_valid & (last < np.uint64(self.p**rest)).all(axis=1)
-            parts.append(self._divide(last, rest))
-        else:
-            used = full * self.bits
-        is_padded = (bits[:, used:] == 0).all(axis=1)
-        return np.hstack(parts), np.logical_and(is_valid, is_padded)
+        is_padded = ~bits[:, used:].any(axis=1)
+        return integers, last, np.logical_and(is_valid, is_padded)
 
     def _join(self, digits: Elements) -> Elements:
         """Return the integers of digits in base p, the lowest first along the last axis."""

@@ -27,7 +27,7 @@ Source: an addition of blindtally; the Merkle tree is that of Fiat-Shamir proofs
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from random import Random
 
 import numpy as np
@@ -53,6 +53,7 @@ from secagg.roster import DIGEST_BYTES
 
 _SEED_BYTES = 32
 _PADDING_LEAF = bytes(DIGEST_BYTES)
+MerkleLevels = Sequence[Sequence[bytes]]
 
 
 class FaultyMessageError(ProtocolError):
@@ -84,7 +85,7 @@ def merkle_levels(encrypted_shares: Sequence[bytes]) -> list[list[bytes]]:
     return levels
 
 
-def merkle_path(levels: Sequence[Sequence[bytes]], index: int) -> bytes:
+def merkle_path(levels: MerkleLevels, index: int) -> bytes:
     """Return the digests next to the path from leaf `index` to the root, the lowest first."""
     return b"".join(level[index >> depth ^ 1] for depth, level in enumerate(levels[:-1]))
 
@@ -164,8 +165,7 @@ class Layout:
     @staticmethod
     def split(body: bytes, sizes: Sequence[int]) -> list[bytes]:
         """Return the parts of `body`, which has the bytes of all `sizes`."""
-        ends = np.cumsum([0, *sizes]).tolist()
-        return [body[start:end] for start, end in pairwise(ends)]
+        return [body[start:end] for start, end in pairwise(accumulate(sizes, initial=0))]
 
 
 @dataclass(frozen=True)
@@ -230,12 +230,15 @@ class DeviceMessage:
             for index, share in enumerate(shares)
         ]
 
-    def column(self, session: OneShotSession, member: int) -> bytes:
-        """Return the column of `member`, 1 to m."""
-        shares = self.encrypted_shares(session)
-        path = merkle_path(merkle_levels(shares), member - 1)
-        head, tail = self.identity + self.enrolment + self.key, self.proof + self.signature
-        return b"".join((head, shares[member - 1], path, tail))
+    def column(
+        self, session: OneShotSession, member: int, levels: MerkleLevels | None = None
+    ) -> bytes:
+        """Return the column of `member`, 1 to m; `levels` are those of the message, if known."""
+        levels = merkle_levels(self.encrypted_shares(session)) if levels is None else levels
+        head, path = self.identity + self.enrolment + self.key, merkle_path(levels, member - 1)
+        size = session.sharing.share_bytes
+        share = self.shares[(member - 1) * size : member * size]
+        return b"".join((head, share, path, self.proof, self.signature))
 
 
 def check_message(session: OneShotSession, message: DeviceMessage) -> bytes:

@@ -25,6 +25,7 @@ Source: [Franklin92] and the degree test of [Ligero].
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -220,7 +221,7 @@ class Sharing:
         row = np.frombuffer(proof, np.uint8).reshape(1, -1)
         parts = self._split(row, [lane.proof.nbytes for lane in self.lanes])
         return all(
-            lane.proof.unpack(part)[1].all() for lane, part in zip(self.lanes, parts, strict=True)
+            lane.proof.are_valid(part).all() for lane, part in zip(self.lanes, parts, strict=True)
         )
 
     def add_columns(self, columns: Sequence[Elements]) -> bytes:
@@ -274,7 +275,8 @@ class Sharing:
 
     @staticmethod
     def _split(rows: Bytes, sizes: Sequence[int]) -> Iterator[Bytes]:
-        yield from np.split(rows, np.cumsum(sizes)[:-1], axis=1)
+        for start, end in pairwise(accumulate(sizes, initial=0)):
+            yield rows[:, start:end]
 
 
 def _uniform(p: int, count: int, stream: Keystream) -> Elements:

@@ -19,6 +19,7 @@ from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import AnyPlan
 from secagg.aggregator import UnmaskingRequest, complaints_by_dealer
 from secagg.messages import Complaints, SignedInput, pack_signatures
+from secagg.oneshot.message import MerkleLevels
 from secagg.roster import roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
 from secagg.shares import ReceivedShares
@@ -36,7 +37,7 @@ from server.rounds.cohort_messages import (
     read_transcript,
     read_unmasking_request,
 )
-from server.rounds.one_shot_sums import ServedSum, read_one_shot_sum
+from server.rounds.one_shot_sums import ServedSum, read_message_trees, read_one_shot_sum
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -44,6 +45,7 @@ _MAX_CACHED_PARTICIPANTS = 50_000  # 400 bytes each for a roster, and the same f
 _MAX_CACHED_SHARE_BYTES = 200 * 2**20  # 16 MB for 1,000 participants with 116 holders each
 _MAX_CACHED_HOLDER_BYTES = 20 * 2**20  # 0.2 MB for the same
 _MAX_CACHED_STATUSES = 20_000
+_MAX_CACHED_DIGESTS = 500_000  # about 90 bytes each; 15 for a message to seven members
 _SINGLE_READS = 4  # more cost cohorts that fit the cache, fewer cost those that do not
 
 
@@ -107,6 +109,11 @@ class CohortCache:
         self.plan_digest = AsyncCache(self._plan_digest, 1_000)
         self.one_shot_sum: AsyncCache[tuple[str, int], ServedSum] = AsyncCache(
             lambda study_round: read_one_shot_sum(store, *study_round), 64
+        )
+        self.message_trees: AsyncCache[tuple[str, int, str], list[MerkleLevels]] = AsyncCache(
+            self._message_trees,
+            _MAX_CACHED_DIGESTS,
+            lambda trees: 1 + sum(2 * len(tree[0]) for tree in trees),
         )
         self._slot = AsyncCache(store.participants.slot, 20_000)
         self._statuses = AsyncCache(store.participants.status, _MAX_CACHED_STATUSES)
@@ -176,6 +183,12 @@ class CohortCache:
             self._confirmations_document, _MAX_CACHED_PARTICIPANTS * 100, len
         )
         self._messages = messages
+        self._store = store
+
+    async def _message_trees(self, page: tuple[str, int, str]) -> list[MerkleLevels]:
+        study, number, after = page
+        served = await self.one_shot_sum((study, number))
+        return await read_message_trees(self._store, served, after)
 
     async def slot(self, participant: str) -> ParticipantSlot:
         """Return the slot of a participant, which is cached once it is final."""

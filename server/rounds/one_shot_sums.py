@@ -8,15 +8,21 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from protocol.api.messages import ProblemType
 from protocol.api.one_shot import OneShotRound
 from protocol.api.phases import MemberMessageKind
 from protocol.mechanisms.registry import AnyPlan
 from secagg.oneshot.committee import OneShotSession
 from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
+from secagg.oneshot.message import DeviceMessage, Layout, MerkleLevels, merkle_levels
 from secagg.oneshot.opening import choose_messages, open_sum
 from server.db.repositories.pending_cohorts import PendingCohort
 from server.db.store import Store
+from server.errors import ProblemError
 from server.rounds.cohort_sums import check_sum
+
+_MAX_MESSAGES_PER_PAGE = 1_000
+_PAGE_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,36 @@ async def choose_set(store: Store, cohort: PendingCohort) -> bytes:
     lists = {n: ComplaintList.unpack(body) for n, body in served.by_number(complaints).items()}
     chosen = await asyncio.to_thread(choose_messages, served.session, digests, lists)
     return b"".join(chosen.included)
+
+
+async def read_messages_of_page(store: Store, served: ServedSum, after: str) -> list[DeviceMessage]:
+    """Return the messages of the devices whose identities follow `after`, in their order.
+
+    Raises:
+        ProblemError: if they have been deleted.
+    """
+    layout = Layout.of(served.session)
+    limit = max(1, min(_MAX_MESSAGES_PER_PAGE, _PAGE_BYTES // layout.message_bytes))
+    rows = await store.one_shot_messages.page(served.cohort, after, limit)
+    bodies = [body for _, body in rows if body is not None]
+    if len(bodies) < len(rows):
+        detail = "the messages of this round have been deleted"
+        raise ProblemError(ProblemType.WRONG_PHASE, detail)
+    return [DeviceMessage.of_checked(body, layout) for body in bodies]
+
+
+async def read_message_trees(store: Store, served: ServedSum, after: str) -> list[MerkleLevels]:
+    """Return the Merkle trees of a page of messages, which the columns of all members need.
+
+    Raises:
+        ProblemError: if the messages have been deleted.
+    """
+    messages = await read_messages_of_page(store, served, after)
+    return await asyncio.to_thread(_trees, served.session, messages)
+
+
+def _trees(session: OneShotSession, messages: Sequence[DeviceMessage]) -> list[MerkleLevels]:
+    return [merkle_levels(message.encrypted_shares(session)) for message in messages]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
 """One-shot rounds of the service: the committee convenes, devices send, members open the sum."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from secagg.oneshot.message import merkle_levels
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 from tests.server.one_shot_party import (
@@ -27,6 +30,23 @@ async def test_a_one_shot_round_sums_exactly_what_its_devices_sent(each_served: 
     assert phases == ["convening", "collecting", "checking", "agreeing", "releasing", "summed"]
     received = [record.received for record in closed.cohorts[0].history]
     assert received[:5] == [7, 8, 7, 7, 7]
+
+
+async def test_all_members_share_one_merkle_tree_of_each_message(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = list[Sequence[bytes]]()
+
+    def counted(shares: Sequence[bytes]) -> list[list[bytes]]:
+        trees.append(shares)
+        return merkle_levels(shares)
+
+    monkeypatch.setattr("server.rounds.one_shot_sums.merkle_levels", counted)
+    operators, study = Operators.of(), await create(served)
+    await send_all(served, await convene(served, study, operators), range(8))
+    closed = await open_sum(served, study, operators)
+    assert (closed.state, closed.participants, operators.refusals) == ("decoded", 8, [])
+    assert len(trees) == 8
 
 
 async def test_a_study_over_two_restarts_and_with_a_member_that_drops_out(

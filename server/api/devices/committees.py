@@ -14,6 +14,7 @@ device that volunteers sends its registrar's signature with its key.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -28,7 +29,7 @@ from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import pack_signatures
 from secagg.oneshot.committee import ENTRY_BYTES, MemberEntry
 from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
-from secagg.oneshot.message import DeviceMessage, Layout
+from secagg.oneshot.message import DeviceMessage, MerkleLevels
 from secagg.oneshot.opening import check_complaints, check_set_signature, check_sum
 from secagg.roster import DIGEST_BYTES
 from server.api.common import (
@@ -45,7 +46,7 @@ from server.db.repositories.committees import MemberUpload, OneShotStatus
 from server.errors import ProblemError, cohort_failed, malformed, not_found, out_of_phase
 from server.http.request_bodies import OCTET_STREAM, read_body
 from server.principals import Permission
-from server.rounds.one_shot_sums import ServedSum
+from server.rounds.one_shot_sums import ServedSum, read_messages_of_page
 from server.service import Service, ServiceDep
 
 router = APIRouter(
@@ -53,8 +54,6 @@ router = APIRouter(
     tags=["committees"],
     dependencies=[require(Permission.COMMITTEE, Permission.TAKE_PART)],
 )
-_MAX_COLUMNS_PER_PAGE = 1_000
-_PAGE_BYTES = 8 * 2**20  # of the messages that a page is made from
 Member = Annotated[Hex32, InPath(description="The member's public key.")]
 StudyFilter = Annotated[
     str | None,
@@ -139,20 +138,20 @@ async def columns(
     """
     served, member, status = await _member(service, study, number, identity)
     _require_phase(status, "columns of messages", Phase.CHECKING)
-    size = Layout.of(served.session).message_bytes
-    limit = max(1, min(_MAX_COLUMNS_PER_PAGE, _PAGE_BYTES // size))
-    rows = await service.store.one_shot_messages.page(status.cohort, after, limit)
-    bodies = [body for _, body in rows if body is not None]
-    if len(bodies) < len(rows):
-        raise out_of_phase("columns of messages", Phase.CHECKING, status.phase)
-    content = await asyncio.to_thread(_columns_of, served, member, bodies)
+    trees = await service.cohort_cache.message_trees((study, number, after))
+    messages = await read_messages_of_page(service.store, served, after)
+    content = await asyncio.to_thread(_columns_of, served, member, messages, trees)
     return Response(content, media_type=OCTET_STREAM)
 
 
-def _columns_of(served: ServedSum, member: int, bodies: list[bytes]) -> bytes:
-    session, layout = served.session, Layout.of(served.session)
-    messages = (DeviceMessage.of_checked(body, layout) for body in bodies)
-    return b"".join(message.column(session, member) for message in messages)
+def _columns_of(
+    served: ServedSum,
+    member: int,
+    messages: Sequence[DeviceMessage],
+    trees: Sequence[MerkleLevels],
+) -> bytes:
+    rows = zip(messages, trees, strict=True)
+    return b"".join(message.column(served.session, member, tree) for message, tree in rows)
 
 
 @router.put(f"{_ROUND}/members/{{identity}}/complaints", **_PUT)

@@ -28,6 +28,10 @@ def test_a_message_has_the_stated_size_and_comes_back(whole: Round) -> None:
         assert len(body) == layout.message_bytes
         assert DeviceMessage.unpack(body, session) == message
         assert {len(column) for column in message.columns(session)} == {layout.column_bytes}
+        levels = merkle_levels(message.encrypted_shares(session))
+        for member, column in enumerate(message.columns(session), 1):
+            assert message.column(session, member, levels) == column
+            assert message.column(session, member) == column
     shares, proof = session.sharing.share_bytes, session.sharing.proof_bytes
     assert layout.message_bytes == 32 + 64 + 32 + 9 * shares + proof + 64
     assert layout.column_bytes == 32 + 64 + 32 + shares + 4 * 32 + proof + 64
