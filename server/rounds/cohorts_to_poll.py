@@ -1,9 +1,10 @@
 """Pending cohorts as this process last read them, and those that it must read again.
 
-A cohort is read again when its channel or that of its study reports news, and when it is due: when
-its phase ends if no other message arrives, or when the lease of its job expires. So the work of a
-poll follows what happens, and not the number of open studies. Another process does not announce the
-messages that it accepts. If it dies, the cohort is read when it is due by the messages known here.
+A cohort is read again when its channel or that of its study reports news, when a message may decide
+when its phase ends, and when it is due: when the phase ends if no other message arrives, or when
+the lease of its job expires. So the work of a poll follows what happens, and not the number of open
+studies or of messages. Another process does not announce the messages that it accepts. If it dies,
+the cohort is read when it is due by the messages known here.
 """
 
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from heapq import heappop, heappush
 
+from protocol.api.phases import Phase
 from server.db.channels import cohort_of, study_of
 from server.db.repositories.pending_cohorts import CohortSelection, PendingCohort
 
@@ -85,6 +87,19 @@ class PendingCohorts:
             self._replace(change)
             changes.append(change)
         return changes
+
+    def may_decide(self, cohort: int, phase: Phase, received: int) -> bool:
+        """Return whether this number of messages of `phase` may decide when the phase ends.
+
+        That is the number that the phase expects, and its quorum, after which patience counts. Any
+        other message can only extend the patience, which is read when the cohort is due.
+        """
+        known = self._cohorts.get(cohort)
+        if known is None or known.phase_status.phase is not phase:
+            return True
+        status = known.phase_status
+        has_quorum = status.received >= status.quorum
+        return received >= (status.expected if has_quorum else min(status.quorum, status.expected))
 
     def schedule(self, cohort: int, at: datetime) -> None:
         """Read `cohort` again at this time, unless it is read before."""

@@ -4,11 +4,12 @@
                     -> close the rounds whose cohorts are all closed
 
 It keeps no state that rows do not have, and each move names the phase that it read, so it can be
-killed at any line and run in several processes. It polls when this process accepts a message or any
-process reports a change, at each deadline, and at least every `poll_seconds`. A poll reads the
-cohorts with news or a deadline (`server/rounds/cohorts_to_poll.py`). Sums and decoding run as tasks
-under leases (`server/rounds/jobs.py`). An error in one cohort fails that cohort; an unavailable
-database fails none.
+killed at any line and run in several processes. It polls when this process accepts a message that
+may end a phase, or any process reports a change, at each deadline, and at least every
+`poll_seconds`. A poll reads the cohorts with news or a deadline
+(`server/rounds/cohorts_to_poll.py`). Sums and decoding run as tasks under leases
+(`server/rounds/jobs.py`). An error in one cohort fails that cohort; an unavailable database fails
+none.
 """
 
 import asyncio
@@ -115,6 +116,11 @@ class Orchestrator:
     def check(self, *channels: str) -> None:
         """Check the cohorts of `channels` soon, because a message has arrived."""
         self.on_notification(channels)
+
+    def on_message(self, cohort: int, phase: Phase, received: int) -> None:
+        """Check a cohort soon, if this number of messages of `phase` may decide when it ends."""
+        if self._pending.may_decide(cohort, phase, received):
+            self.check(cohort_channel(cohort))
 
     def on_notification(self, channels: Collection[str] | None) -> None:
         """Check the cohorts of `channels`, or all if None, because they have changed."""

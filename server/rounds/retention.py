@@ -16,7 +16,7 @@ from server.settings import Settings
 
 _log = structlog.get_logger(__name__)
 _FIRST_SECONDS, _PERIOD_SECONDS = 60.0, 3600.0  # a start has other work first
-_JOB = Job("apply-retention", true())
+_JOB = Job("apply-retention", true)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ from server.api.dependencies import PHASE_ORDER, SlotDep, as_malformed, require_
 from server.api.devices.device_route import DeviceRoute
 from server.api.devices.document_stream import DocumentStream
 from server.api.devices.documents import document_readers
-from server.db.channels import cohort_channel
 from server.db.repositories.devices.participants import ParticipantSlot
 from server.db.repositories.devices.uploads import DeviceUpload
 from server.db.repositories.messages import EnrolledCohort
@@ -257,5 +256,5 @@ async def _accept(
             raise refusal
         if status.phase is phase:
             await check_in_phase()
-    await service.store.uploads.accept(participant, upload)
-    service.orchestrator.check(cohort_channel(participant.cohort))
+    received = await service.store.uploads.accept(participant, upload)
+    service.orchestrator.on_message(participant.cohort, phase, received)

@@ -10,7 +10,7 @@ Source: a row as a queue, `FOR UPDATE SKIP LOCKED` [PostgreSQL, SELECT, "The Loc
 SQLite's BEGIN IMMEDIATE excludes other writers, so there the same statements need no lock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import cast
@@ -46,10 +46,13 @@ class StaleLeaseError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job: its name, its `kind` for metrics, and the condition that it is still due."""
+    """A job: its name, its `kind` for metrics, and the condition that it is still due.
+
+    The condition takes long to make, and only a claim needs it.
+    """
 
     name: str
-    is_due: ColumnElement[bool] = field(repr=False, compare=False)
+    is_due: Callable[[], ColumnElement[bool]] = field(repr=False, compare=False)
 
     @property
     def kind(self) -> str:
@@ -67,29 +70,37 @@ class Lease:
 
 def seat_job(study: str, number: int) -> Job:
     """Return the job that moves the joiners of a round to their seats."""
-    of_round = (CohortRow.study == study, CohortRow.round == number)
-    due = exists().where(
-        *of_round, CohortRow.phase == Phase.SEATING, CohortRow.seating.is_not(None)
-    )
-    return Job(f"seat-round {study} {number}", due)
+
+    def is_due() -> ColumnElement[bool]:
+        of_round = (CohortRow.study == study, CohortRow.round == number)
+        is_seated = CohortRow.seating.is_not(None)
+        return exists().where(*of_round, CohortRow.phase == Phase.SEATING, is_seated)
+
+    return Job(f"seat-round {study} {number}", is_due)
 
 
 def sum_job(cohort: int) -> Job:
-    due = exists().where(CohortRow.id == cohort, CohortRow.phase.in_(SUMMING_PHASES))
-    return Job(f"sum-cohort {cohort}", due)
+    def is_due() -> ColumnElement[bool]:
+        return exists().where(CohortRow.id == cohort, CohortRow.phase.in_(SUMMING_PHASES))
+
+    return Job(f"sum-cohort {cohort}", is_due)
 
 
 def close_round_job(study: str, number: int) -> Job:
     """Return the job that decodes a round and opens the next."""
-    due = exists().where(
-        RoundRow.study == study, RoundRow.number == number, RoundRow.state == "running"
-    )
-    return Job(f"close-round {study} {number}", due)
+
+    def is_due() -> ColumnElement[bool]:
+        of_round = (RoundRow.study == study, RoundRow.number == number)
+        return exists().where(*of_round, RoundRow.state == "running")
+
+    return Job(f"close-round {study} {number}", is_due)
 
 
 def delete_bodies_job(cohort: int) -> Job:
-    due = exists().where(MessageRow.cohort == cohort, MessageRow.body.is_not(None))
-    return Job(f"delete-bodies {cohort}", due)
+    def is_due() -> ColumnElement[bool]:
+        return exists().where(MessageRow.cohort == cohort, MessageRow.body.is_not(None))
+
+    return Job(f"delete-bodies {cohort}", is_due)
 
 
 def check_lease(session: Session, lease: Lease) -> None:
@@ -123,7 +134,7 @@ class LeaseRepository(Repository):
         row = session.scalar(select(LeaseRow).where(is_job).with_for_update(skip_locked=True))
         is_locked = row is None and session.scalar(select(exists().where(is_job)))
         # Read after the lock, to see what the last holder has published.
-        if is_locked or not session.scalar(select(job.is_due)):
+        if is_locked or not session.scalar(select(job.is_due())):
             return None
         now = self.database.now(session)
         if row is None:

@@ -57,6 +57,24 @@ def test_a_cohort_is_read_when_it_is_due_and_only_at_its_last_time() -> None:
     assert pending.next_due() is None
 
 
+def test_a_message_may_decide_at_the_quorum_and_when_all_have_arrived() -> None:
+    status = replace(cohort(1).phase_status, expected=9, quorum=5)
+    few, many = (replace(status, received=received) for received in (2, 6))
+    pending = reading(replace(cohort(1), phase_status=few), replace(cohort(2), phase_status=many))
+    deciding = {
+        number: [n for n in range(3, 11) if pending.may_decide(number, Phase.SHARING, n)]
+        for number in (1, 2)
+    }
+    assert deciding == {1: [5, 6, 7, 8, 9, 10], 2: [9, 10]}
+
+
+def test_a_message_to_a_cohort_that_was_not_read_in_this_phase_may_decide() -> None:
+    pending = reading(cohort(1))
+    assert pending.may_decide(2, Phase.SHARING, 1)
+    assert pending.may_decide(1, Phase.CHECKING, 1)
+    assert not pending.may_decide(1, Phase.SHARING, 1)
+
+
 def test_a_cohort_that_is_read_and_no_longer_pending_is_closed() -> None:
     pending = reading(cohort(1), cohort(2))
     pending.schedule(1, NOON)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from sqlalchemy import event, true, update
+from sqlalchemy import event, false, true, update
 
 from server.db import migrations
 from server.db.database import Database
@@ -20,7 +20,7 @@ from server.db.schema import LeaseRow as Row
 from server.rounds.jobs import LeaseRunner
 from tests.server.harness import Clock
 
-WORK = Job("sum-cohort 1", true())
+WORK = Job("sum-cohort 1", true)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def test_of_many_who_claim_at_once_one_has_the_work(leases: LeaseRepositor
 
 
 async def test_work_that_is_done_is_claimed_by_nobody(leases: LeaseRepository) -> None:
-    assert await leases.claim(Job("sum-cohort 2", ~true()), "one", 15) is None
+    assert await leases.claim(Job("sum-cohort 2", false), "one", 15) is None
     assert {lease.job: lease.version for lease in await leases.latest(1000)} == {}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from sqlalchemy import Connection, Row, Table, bindparam, select, update
 from sqlalchemy.orm import Session
@@ -29,7 +29,13 @@ _COHORTS = cast("Table", CohortRow.__table__)
 _MESSAGES = cast("Table", MessageRow.__table__)
 # Built once: building these statements takes longer than running them.
 _LOCKED_COHORTS = (
-    select(_COHORTS.c.id, _COHORTS.c.phase, _COHORTS.c.deadline, _COHORTS.c.failure)
+    select(
+        _COHORTS.c.id,
+        _COHORTS.c.phase,
+        _COHORTS.c.deadline,
+        _COHORTS.c.failure,
+        _COHORTS.c.received,
+    )
     .where(_COHORTS.c.id.in_(bindparam("cohorts")))
     .order_by(_COHORTS.c.id)  # two groups lock several cohorts in one order
     .with_for_update(key_share=True)
@@ -45,6 +51,7 @@ _COUNT = (
     .where(_COHORTS.c.id == bindparam("cohort"))
     .values(received=_COHORTS.c.received + bindparam("new"), last_received=bindparam("now"))
 )
+_Cohort: TypeAlias = Row[int, Phase, datetime, str | None, int]  # of `_LOCKED_COHORTS`
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,41 +97,43 @@ class _Arrival:
 class UploadRepository(Repository):
     """Repository of uploads."""
 
-    async def accept(self, slot: ParticipantSlot, upload: DeviceUpload) -> None:
+    async def accept(self, slot: ParticipantSlot, upload: DeviceUpload) -> int:
         """Store the upload of a participant, if its cohort is in the right phase.
+
+        Returns the number of messages in the present phase of the cohort.
 
         Raises:
             ProblemError: if the participant uploaded other content before, the cohort is in another
                 phase or its deadline has passed, or the cohort failed.
         """
         arrived = self.database.monotonic_seconds()  # time in the writers' queue does not count
-        await self._groups(_Arrival(slot, upload, arrived))
+        return await self._groups(_Arrival(slot, upload, arrived))
 
     @cached_property
-    def _groups(self) -> GroupCommit[_Arrival, None]:
+    def _groups(self) -> GroupCommit[_Arrival, int]:
         return GroupCommit(self._accept, lambda arrival: arrival.nbytes)
 
     @write_transaction
     def _accept(
         self, session: Session, arrivals: Sequence[_Arrival]
-    ) -> Sequence[ProblemError | None]:
-        """Store all uploads that are not refused; return the refusal of each, or None."""
+    ) -> Sequence[ProblemError | int]:
+        """Store all uploads that are not refused; return the refusal or the result of each."""
         connection, waited = session.connection(), self.database.monotonic_seconds()
         now = self.database.now(session)  # before the lock, for which no device is late
         cohorts = {arrival.slot.cohort for arrival in arrivals}
         locked = connection.execute(_LOCKED_COHORTS, {"cohorts": [*cohorts]})
         statuses = {row.id: row for row in locked}
         stored = _stored_digests(connection, arrivals)
-        results, rows, counts = list[ProblemError | None](), list[dict[str, Any]](), Counter[int]()
+        refusals, rows, counts = list[ProblemError | None](), list[dict[str, Any]](), Counter[int]()
         for arrival in arrivals:
             digest = stored.get(arrival.key)
             if digest == arrival.upload.digest:  # a repetition
-                results.append(None)
+                refusals.append(None)
                 continue
             at = now - timedelta(seconds=waited - arrival.seconds)
             status = statuses.get(arrival.slot.cohort)
             refusal = _refusal(status, arrival.upload, digest) or self._lateness(status, at)
-            results.append(refusal)
+            refusals.append(refusal)
             if refusal is None:
                 stored[arrival.key] = arrival.upload.digest
                 counts[arrival.slot.cohort] += 1
@@ -133,11 +142,12 @@ class UploadRepository(Repository):
             _INSERT(connection, rows)
             new = [{"cohort": cohort, "new": n, "now": now} for cohort, n in counts.items()]
             connection.execute(_COUNT, new)
-        return results
+        return [
+            refusal or _received(statuses, arrival) + counts[arrival.slot.cohort]
+            for arrival, refusal in zip(arrivals, refusals, strict=True)
+        ]
 
-    def _lateness(
-        self, status: Row[int, Phase, datetime, str | None] | None, arrived: datetime
-    ) -> ProblemError | None:
+    def _lateness(self, status: _Cohort | None, arrived: datetime) -> ProblemError | None:
         """Return the refusal of an upload after the deadline, None if it is in time."""
         if status is None or arrived < status.deadline:
             return None
@@ -164,7 +174,7 @@ def _stored_digests(
 
 
 def _refusal(
-    status: Row[int, Phase, datetime, str | None] | None,
+    status: _Cohort | None,
     upload: DeviceUpload,
     stored_digest: bytes | None,
 ) -> ProblemError | None:
@@ -180,6 +190,12 @@ def _refusal(
     if phase is not upload.phase:
         return out_of_phase(kind, upload.phase, phase)
     return None
+
+
+def _received(statuses: Mapping[int, _Cohort], arrival: _Arrival) -> int:
+    """Return the number of messages in the phase of a cohort before this group of uploads."""
+    status = statuses.get(arrival.slot.cohort)
+    return 0 if status is None else status.received
 
 
 def _rows(arrival: _Arrival, now: datetime) -> list[dict[str, Any]]:
