@@ -19,7 +19,12 @@ from blindtally.console.options import (
     parse_field,
     parse_words,
 )
-from blindtally.console.output_files import JsonOption, atomic_write, write_json
+from blindtally.console.output_files import (
+    JsonOption,
+    atomic_write,
+    refuse_option_as_path,
+    write_json,
+)
 from blindtally.console.tables import fact_table, print_parts, result_table
 
 if TYPE_CHECKING:
@@ -193,7 +198,12 @@ def show_study(
     ] = _DEFAULT_TOP,
     csv_path: Annotated[
         str | None,
-        Option("--csv", metavar="PATH", help="Write all heavy hitters as CSV; - is stdout."),
+        Option(
+            "--csv",
+            metavar="PATH",
+            help="Write all heavy hitters as CSV; - is stdout.",
+            callback=refuse_option_as_path,
+        ),
     ] = None,
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,

@@ -12,8 +12,23 @@ import typer
 
 from blindtally.console.errors import exit_with_error
 
+
+def refuse_option_as_path(path: str | None) -> str | None:
+    """Return `path`, unless it is the next option because the user gave no path.
+
+    Raises:
+        typer.BadParameter: if `path` starts with two hyphens.
+    """
+    if path is not None and path.startswith("--"):
+        raise typer.BadParameter(f"there is no path before {path}; - is stdout")
+    return path
+
+
 JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
+    str | None,
+    typer.Option(
+        "--json", metavar="PATH", help="Write JSON; - is stdout.", callback=refuse_option_as_path
+    ),
 ]
 
 

@@ -100,3 +100,13 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     assert b"Traceback" not in errors
     assert out == b""
     assert [path.name for path in tmp_path.iterdir()] == ["words.csv"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["studies", "show", "abc", "--csv", "--watch"], ["studies", "list", "--json", "--open"]],
+)
+def test_a_missing_path_does_not_take_the_next_option_as_a_file(command: list[str]) -> None:
+    run = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+    assert run.exit_code == 2
+    assert f"there is no path before {command[-1]}" in run.output
