@@ -65,7 +65,7 @@ def run_simulation(
     result = data.with_name("result.json")
     options = {
         "--data": data,
-        "--clients": devices,
+        "--devices": devices,
         "--rounds": rounds,
         "--threshold": max(1, devices * rounds * _THRESHOLD_SHARE),
         "--words": _VECTOR_WORDS,

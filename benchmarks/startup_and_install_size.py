@@ -55,7 +55,7 @@ _PROGRAMS: Final = (
     Program("take_part", ("-c", "from blindtally import take_part")),
     Program("blindtally --help", (*_CLI, "--help")),
     *(Program(f"{name} --help", (*_CLI, name, "--help")) for name in ("serve", "fleet", "demo")),
-    Program("params", (*_CLI, "params", "--clients", "1000")),
+    Program("params", (*_CLI, "params", "--devices", "1000")),
     Program("plan, first prediction", (*_CLI, *_PLAN.split(), "--items", "5000"), "F1 about"),
     Program("serve, ready", (*_CLI, *["serve", "--open", "--port", "0"]), "blindtally serves"),
 )

@@ -31,7 +31,7 @@ COMMANDS = {
     "simulate": "Simulate a study over a data file and compare its answer with the truth.",
     "params": "Compute the secure parameters of a sum, and its cost to devices and server.",
     "plan": "Recommend a mechanism and its parameters, and predict the results of a study.",
-    "studies": "Create, watch, read, stop and delete studies.",
+    "studies": "Create, watch, read, compare, stop and delete studies.",
     "query": "Query a study for its most frequent items, quantiles, ranks, prefixes, or the CDF.",
     "changes": "Show heavy hitters that are rising, falling, new or gone, or rates by round.",
     "privacy": "Show released counts, the privacy loss to each party, and the remaining budget.",
@@ -132,11 +132,17 @@ def _reflow_help(text: str) -> str:
     return "\n\n".join(p if p.startswith("Example:") else " ".join(p.split()) for p in parts)
 
 
+def _current_name(option: str) -> str:
+    """Return the name of an option that papers, or earlier versions, name otherwise."""
+    return "devices" if option in ("clients", "users") else option
+
+
 app = typer.Typer(
     name="blindtally",
     cls=LazyCommandGroup,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
+    context_settings={"token_normalize_func": _current_name},
 )
 
 

@@ -36,7 +36,7 @@ def cdf(
     high: Annotated[
         float | None, typer.Option(help="Upper bound of the numbers.", show_default="the greatest")
     ] = None,
-    clients: Annotated[int, typer.Option(min=10, help="Devices (n).")] = 100_000,
+    devices: Annotated[int, typer.Option(min=10, help="Devices (n).")] = 100_000,
     epsilon: Annotated[float, typer.Option(help="Privacy of all rounds.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Delta of all rounds.")] = 1e-6,
     seed: options.SeedOption = 1,
@@ -57,7 +57,7 @@ def cdf(
                     mechanism=mechanism,
                     data=data,
                     column=column,
-                    clients=clients,
+                    devices=devices,
                     low=low,
                     high=high,
                     levels=RELEASE_DEFAULTS["hierarchical-histogram"][0],  # same cells for all
@@ -71,15 +71,15 @@ def cdf(
         raise exit_with_error(error) from None
     rows = {name: _cdf_columns(study) for name, study in studies.items()}
     if json_path != "-":
-        _show(rows, clients, epsilon, delta)
+        _show(rows, devices, epsilon, delta)
     title = (
-        f"{data.name}: {clients:,} devices, epsilon {epsilon:g}, delta {delta:g}\n"
+        f"{data.name}: {devices:,} devices, epsilon {epsilon:g}, delta {delta:g}\n"
         f"one study each, seed {seed}; bands: 95% intervals"
     )
     options.write_figure(
         out, lambda path: drawing.draw_cdf(path, rows, title), list(_point_rows(rows))
     )
-    write_json(json_path, {"figure": "cdf", "clients": clients, "epsilon": epsilon, **rows})
+    write_json(json_path, {"figure": "cdf", "clients": devices, "epsilon": epsilon, **rows})
 
 
 def _point_rows(rows: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:

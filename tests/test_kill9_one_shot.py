@@ -5,6 +5,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
+
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.analyst import Analyst
@@ -38,18 +40,28 @@ MEMBER_POLICY = MemberPolicy(min_devices=10, serve_unverified=True)
 TIMEOUTS = Timeouts(collecting=60, idle=30)
 
 
-# A phase may end before it is seen: then the server is killed in that of a later round.
-ROUNDS = len(ONE_SHOT_PHASES) + 3
-
-
 class KilledInEachPhase:
-    """Members of a committee that kill the server once in each phase, in different rounds.
+    """Members of a committee that kill the server in phase p of round p, and go on.
 
-    Three members have taken their step by then, so that the server is in the middle of a phase.
+    Three parties have sent their message by then, so that the server is in the middle of a phase.
     """
 
     def __init__(self, service: ServerProcess, study: StudyView) -> None:
-        self.service, self.study, self.kills, self._round = service, study, 0, 1
+        self.service, self.study, self.kills = service, study, 0
+        self._messages, self._is_killed_in_collecting = 0, asyncio.Event()
+
+    def device_client(self) -> httpx.AsyncClient:
+        """Return a device's client, which waits with its message for the kill in collecting."""
+        client = http_client(self.service.url)
+        client.event_hooks["request"].append(self._hold_message)
+        return client
+
+    async def _hold_message(self, request: httpx.Request) -> None:
+        due = ONE_SHOT_PHASES[min(self.kills, len(ONE_SHOT_PHASES) - 1)]
+        if due is Phase.COLLECTING and request.url.path.endswith("/message"):
+            self._messages += 1
+            if self._messages > 3:
+                await self._is_killed_in_collecting.wait()
 
     async def run(self) -> None:
         """Take all steps until cancelled."""
@@ -73,24 +85,23 @@ class KilledInEachPhase:
         await asyncio.to_thread(self.service.kill)
         await asyncio.to_thread(self.service.start)
         self.kills += 1
-        self._round += 1
+        if phase is Phase.COLLECTING:
+            self._is_killed_in_collecting.set()
 
     async def _phase(self, transport: Transport) -> Phase:
-        """Return the phase of the next round that may be killed."""
-        path = f"/studies/{self.study.id}/rounds?after={self._round - 1}&limit=1"
+        """Return the phase of the round in which the next kill is due."""
+        number = min(self.kills + 1, len(ONE_SHOT_PHASES))
+        path = f"/studies/{self.study.id}/rounds?after={number - 1}&limit=1"
         answer = await transport.send("GET", path)
         rounds = answer.json()["rounds"]
-        phase = RoundView.model_validate(rounds[0]).cohorts[0].phase if rounds else None
-        if phase is Phase.SUMMED:
-            self._round += 1
-        return phase or Phase.SUMMED
+        return RoundView.model_validate(rounds[0]).cohorts[0].phase if rounds else Phase.SUMMED
 
 
 async def play(service: ServerProcess, study: StudyView) -> tuple[list[FleetRound], int]:
-    holdings = [{"common": 1, f"of {index % 4}": 2} for index in range(ROUNDS * N)]
+    holdings = [{"common": 1, f"of {index % 4}": 2} for index in range(5 * N)]
     config = FleetConfig(devices=N, seed=3, policy=POLICY)
-    fleet = Fleet(lambda: http_client(service.url), study, holdings, config)
     members = KilledInEachPhase(service, study)
+    fleet = Fleet(members.device_client, study, holdings, config)
     serving = asyncio.create_task(members.run())
     try:
         async with asyncio.timeout(240):
@@ -103,10 +114,11 @@ async def play(service: ServerProcess, study: StudyView) -> tuple[list[FleetRoun
 def test_a_server_killed_in_each_phase_of_a_one_shot_sum_finishes_with_exact_sums(
     tmp_path: Path,
 ) -> None:
+    rounds = len(ONE_SHOT_PHASES)
     with ServerProcess(tmp_path, is_open=True) as service, Analyst(service.url) as analyst:
-        study = analyst.create("killed", QUESTION, TERMS, rounds=ROUNDS, timeouts=TIMEOUTS)
+        study = analyst.create("killed", QUESTION, TERMS, rounds=rounds, timeouts=TIMEOUTS)
         played, kills = asyncio.run(play(service, study.view))
-        assert kills == len(ONE_SHOT_PHASES)
+        assert kills == rounds
         for each in played:
             assert (each.view.state, each.view.participants) == ("decoded", N)
             verify_sum(each, each.view.cohorts[0], study.cohort_sum(each.view))

@@ -1,4 +1,4 @@
-"""`blindtally changes`: rising and falling items of a study, rates by round, and two studies."""
+"""`blindtally changes`, and `studies compare`: what rises and falls in one study or two."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +11,11 @@ from blindtally.console.tables import print_parts, result_table
 
 if TYPE_CHECKING:
     from protocol.api.rates import ItemChanges, RoundRate
+
+_FalseDiscoveryRate = Annotated[
+    float, Option(min=1e-9, max=0.999, help="Largest mean share of false ones among the changes.")
+]
+_DEFAULT_RATE = 0.05
 
 
 def _unit() -> str:
@@ -25,59 +30,69 @@ def changes(
         list[str] | None,
         Option(help="Heavy hitter whose rate by round to show; repeatable."),
     ] = None,
-    compare: Annotated[
-        str | None, Option(metavar="STUDY", help="Id of a later study to compare with.")
-    ] = None,
     before: Annotated[
         str | None, Option(metavar="FIRST-LAST", help="Earlier rounds. [default: the first half]")
     ] = None,
     after: Annotated[
         str | None, Option(metavar="FIRST-LAST", help="Later rounds. [default: the last half]")
     ] = None,
-    false_discovery_rate: Annotated[
-        float,
-        Option(min=1e-9, max=0.999, help="Largest mean share of false ones among the changes."),
-    ] = 0.05,
+    false_discovery_rate: _FalseDiscoveryRate = _DEFAULT_RATE,
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,
     json_path: JsonOption = None,
 ) -> None:
     """Show heavy hitters that are rising, falling, new or gone, or rates by round.
 
-    Without `--item` and `--compare`, the first half of the rounds is compared with the last half.
-    Rates are tokens per 1,000 devices; their intervals include the chance of which devices came.
+    Without `--item`, the first half of the rounds is compared with the last half. Rates are tokens
+    per 1,000 devices; their intervals include the chance of which devices came.
 
     Example:
       blindtally changes 3f2a0c55d1e9b7a4
       blindtally changes 3f2a0c55d1e9b7a4 --item github.com
-      blindtally changes 3f2a0c55d1e9b7a4 --compare 9d1c77a0b2e4f658
     """
     from blindtally.console.service_connection import open_analyst
 
     rates: Sequence[RoundRate] = ()
-    change = comparison = None
+    change = None
     with open_analyst(url, key) as analyst:
         ranges = _parse_rounds("--before", before), _parse_rounds("--after", after)
         target = analyst.study(study)
         if item:
             rates = target.series(item)
-        if any(ranges) or not (item or compare):
+        if any(ranges) or not item:
             change = target.changes(*ranges, false_discovery_rate=false_discovery_rate)
-        if compare is not None:
-            comparison = target.compare(compare, false_discovery_rate=false_discovery_rate)
     if json_path != "-":
         _show_rates(rates)
         if change:
             between = f"changed between rounds {_rounds(change.before)} and {_rounds(change.after)}"
             _show_changes(change, between)
-        if comparison:
-            _show_changes(comparison, "differ between the studies")
     document = {
         "rates": [row.model_dump() for row in rates],
         "changes": change and change.model_dump(),
-        "comparison": comparison and comparison.model_dump(),
     }
     write_json(json_path, document)
+
+
+def compare_studies(
+    study: Annotated[str, Argument(help="Id of the earlier study.")],
+    other: Annotated[str, Argument(help="Id of the later study.")],
+    false_discovery_rate: _FalseDiscoveryRate = _DEFAULT_RATE,
+    url: UrlOption = DEFAULT_URL,
+    key: ApiKeyOption = None,
+    json_path: JsonOption = None,
+) -> None:
+    """Show the items whose rates differ between two studies of one question.
+
+    Example:
+      blindtally studies compare 3f2a0c55d1e9b7a4 9d1c77a0b2e4f658
+    """
+    from blindtally.console.service_connection import open_analyst
+
+    with open_analyst(url, key) as analyst:
+        comparison = analyst.study(study).compare(other, false_discovery_rate=false_discovery_rate)
+    if json_path != "-":
+        _show_changes(comparison, "differ between the studies")
+    write_json(json_path, comparison.model_dump())
 
 
 def _parse_rounds(option: str, text: str | None) -> tuple[int, int] | None:

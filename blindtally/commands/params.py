@@ -12,11 +12,11 @@ from blindtally.console.output_files import JsonOption, write_json
 MAX_CLIENTS: Final = 100_000  # as in a study's terms
 _PAIRWISE_CORRUPT, _COMMITTEE_CORRUPT, _DROPOUT = 0.1, 0.2, 0.2
 _PAIRWISE_WORDS, _ONE_SHOT_WORDS = 100_000, 1_000
-_NO_CLIENTS: Final = "a pairwise sum needs --clients, the number of devices in a cohort"
+_NO_DEVICES: Final = "a pairwise sum needs --devices, the number of devices in a cohort"
 
 
 def params(
-    clients: Annotated[
+    devices: Annotated[
         int | None,
         Option(min=2, max=MAX_CLIENTS, help="Devices in a cohort (n) of a pairwise sum."),
     ] = None,
@@ -65,7 +65,7 @@ def params(
     """Compute the secure parameters of a sum, and its cost to devices and server.
 
     Example:
-      blindtally params --clients 1000 --corrupt 0.2 --dropout 0.2
+      blindtally params --devices 1000 --corrupt 0.2 --dropout 0.2
       blindtally params --sum one-shot --members 7
     """
     if kind == "one-shot":
@@ -73,8 +73,8 @@ def params(
         size = _ONE_SHOT_WORDS if words is None else words
         _show_committee(members, fraction, dropout, size, has_registrar, json_path)
         return
-    if clients is None:
-        raise exit_with_error(_NO_CLIENTS)
+    if devices is None:
+        raise exit_with_error(_NO_DEVICES)
     corrupt = _PAIRWISE_CORRUPT if corrupt is None else corrupt
     words = _PAIRWISE_WORDS if words is None else words
     from blindtally.planning.parameter_report import (
@@ -91,10 +91,10 @@ def params(
     except ValueError as error:
         raise exit_with_error(error) from None
     try:
-        parameters = choose_parameters(clients, assumptions)
+        parameters = choose_parameters(devices, assumptions)
     except InfeasibleError as error:
         typer.echo(f"infeasible: {error}", err=True)
-        for option in feasible_alternatives(clients, assumptions):
+        for option in feasible_alternatives(devices, assumptions):
             typer.echo(f"  it can be done with {option}", err=True)
         raise typer.Exit(1) from None
     cost = SumCost(parameters, assumptions, has_registrar)

@@ -33,9 +33,7 @@ _SUM_OPTIONS = {
 
 def plan(
     context: typer.Context,
-    devices: Annotated[
-        int, Option("--devices", "--users", min=1, help="Number of devices in a round (n).")
-    ],
+    devices: Annotated[int, Option(min=1, help="Number of devices in a round (n).")],
     rounds: Annotated[
         int | None, Option(min=1, max=1000, help="Number of rounds (R); required for sums.")
     ] = None,
@@ -135,8 +133,8 @@ def plan(
 
     Example:
       blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
-      blindtally plan --users 100000 --domain 100000 --epsilon 2 --goal heavy
-      blindtally plan --mechanism triehh --users 1000000 --epsilon 1 --levels 10
+      blindtally plan --devices 100000 --domain 100000 --epsilon 2 --goal heavy
+      blindtally plan --mechanism triehh --devices 1000000 --epsilon 1 --levels 10
     """
     import scipy.special  # noqa: F401 - a missing extra is named before the simulations
 

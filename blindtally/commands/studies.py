@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from blindtally.commands.changes import compare_studies
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import (
     DEFAULT_URL,
@@ -43,8 +44,10 @@ studies = typer.Typer(
     name="studies",
     no_args_is_help=True,
     add_completion=False,
-    help="Create, watch, read, stop and delete studies.\n\nExample:\n  blindtally studies list",
+    help="Create, watch, read, compare, stop and delete studies.\n\n"
+    "Example:\n  blindtally studies list",
 )
+studies.command("compare")(compare_studies)
 
 
 @studies.command("list")

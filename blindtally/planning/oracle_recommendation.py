@@ -68,7 +68,7 @@ def choose_oracle(
         ValueError: if an argument is out of its range.
     """
     if not 1 <= users <= MAX_USERS:
-        raise ValueError(f"--users must be from 1 to {MAX_USERS:,}, not {users}")
+        raise ValueError(f"--devices must be from 1 to {MAX_USERS:,}, not {users}")
     if goal not in get_args(Goal):
         raise ValueError(f"--goal must be one of {', '.join(get_args(Goal))}, not {goal!r}")
     if most != 1 and goal != "worst-mse":

@@ -26,8 +26,8 @@ def feasible_alternatives(n: int, assumptions: Assumptions) -> list[str]:
         ("--dropout", ((f"{x:g}", n, replace(a, dropout=x)) for x in _lower_rates(a.dropout))),
         ("--corrupt", ((f"{x:g}", n, replace(a, corrupt=x)) for x in _lower_rates(a.corrupt))),
         ("--mode", [("semi-honest", n, replace(a, mode="semi-honest"))]),
-        ("--clients", ((str(m), m, a) for m in (n << i for i in range(1, 7)) if m <= MAX_CLIENTS)),
-        ("--clients", ((str(m), m, a) for m in (n >> i for i in range(1, 7)) if m >= 2)),
+        ("--devices", ((str(m), m, a) for m in (n << i for i in range(1, 7)) if m <= MAX_CLIENTS)),
+        ("--devices", ((str(m), m, a) for m in (n >> i for i in range(1, 7)) if m >= 2)),
     ]
     for option, values in tried:
         feasible = (value for value, m, other in values if _is_feasible(m, other))

@@ -115,7 +115,7 @@ def best_designs(
         ValueError: if a parameter is out of its range, or no design keeps the budget.
     """
     if not 10 <= users <= _MAX_USERS:
-        raise ValueError(f"--users must be from 10 to {_MAX_USERS:,}, not {users}")
+        raise ValueError(f"--devices must be from 10 to {_MAX_USERS:,}, not {users}")
     if not 1 <= levels <= 256:
         raise ValueError(f"--levels must be from 1 to 256, not {levels}")
     return [_best_design_of(mode, users, epsilon, delta, levels, items) for mode in RELEASE_MODES]

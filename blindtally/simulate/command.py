@@ -24,7 +24,7 @@ def simulate(
 
     Example:
       blindtally simulate subsampled-iblt --data words --words 4000 --set t=20
-      blindtally simulate triehh --data words --clients 1000000 --epsilon 1
+      blindtally simulate triehh --data words --devices 1000000 --epsilon 1
     """
     from protocol.mechanisms.registry import MECHANISMS
 

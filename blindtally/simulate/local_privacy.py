@@ -71,7 +71,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
     dataset = read_dataset(request.data, request.column)
     domain = _domain_of(request, dataset.items)
     question = _question_of(request, domain)
-    clients = dataset.clients_per_round(1, request.clients)
+    clients = dataset.clients_per_round(1, request.devices)
     size = min(clients, _MAX_COHORT_SIZE)
     terms = Terms(cohort_size=size, minimum=3, cohorts=-(-clients // size), mode="semi-honest")
     mechanism = REPORT_MECHANISMS[request.mechanism]

@@ -43,14 +43,14 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         interval = f"{question.interval.low:g} and {question.interval.high:g}"
         raise ValueError(f"no number in {request.data} is between {interval}")
     terms = terms_for(
-        request.clients,
+        request.devices,
         _COHORT_SIZE,
         _MAX_COHORTS,
         corrupt=request.corrupt,
         dropout=max(0.2, request.dropout + 0.1),
         mode=request.mode,
     )
-    sizes = [request.clients] * request.rounds
+    sizes = [request.devices] * request.rounds
     rounds = inside.rounds(sizes, 1, np.random.default_rng(request.seed))
     outcomes = run_study(
         NumberSums(),

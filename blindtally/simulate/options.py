@@ -33,7 +33,7 @@ RELEASE_DEFAULTS: Final[dict[str, tuple[int, ReleaseChoice]]] = {
 _DEFAULT_DELTA: Final = 1e-6
 _DEFAULT_THRESHOLD: Final = 50.0
 _COMMON_REPORT_OPTIONS: Final = {
-    *("mechanism", "data", "column", "clients", "epsilon", "threshold", "confidence"),
+    *("mechanism", "data", "column", "devices", "epsilon", "threshold", "confidence"),
     *("sets", "seed", "json_path", "workers", "dask"),
 }
 _REPORT_ONLY_OPTIONS: Final = {"goal", "most"}
@@ -47,7 +47,7 @@ _NUMBER_SUMS_OPTIONS: Final = {
         "data",
         "column",
         "rounds",
-        "clients",
+        "devices",
         "threshold",
         "words",
         "secagg",
@@ -92,12 +92,12 @@ class SimulationRequest:
     rounds: Annotated[
         int, Option(min=1, max=10_000, help="Number of rounds (R); reports have one.")
     ] = 30
-    clients: Annotated[int, Option(min=3, help="Number of devices in a round (n).")] = 10_000
+    devices: Annotated[int, Option(min=3, help="Number of devices in a round (n).")] = 10_000
     devices_by_round: Annotated[
         str | None,
         Option(
             metavar="N,N,...",
-            help="Numbers of devices in rounds that differ, instead of --clients; repeated until "
+            help="Numbers of devices in rounds that differ, instead of --devices; repeated until "
             "the last round.",
         ),
     ] = None
@@ -287,7 +287,7 @@ def accepted_options(
         accepted = all_options - _REPORT_ONLY_OPTIONS - _RELEASE_ONLY_OPTIONS
         if request.devices_by_round is None:
             return accepted, simulation, {}
-        return accepted - {"clients"}, f"{simulation} with --devices-by-round", {}
+        return accepted - {"devices"}, f"{simulation} with --devices-by-round", {}
     accepted = all_options - _REPORT_ONLY_OPTIONS - _WORKER_OPTIONS - _TABLE_ONLY_OPTIONS
     reason = _WHY_TRIE_IS_NOT_SHARED
     if request.is_of_numbers:

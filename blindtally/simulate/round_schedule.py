@@ -89,7 +89,7 @@ class RoundSchedule:
 
 
 def _equal_sizes(request: SimulationRequest, dataset: Dataset) -> tuple[int, ...]:
-    clients = dataset.clients_per_round(request.rounds, request.clients)
+    clients = dataset.clients_per_round(request.rounds, request.devices)
     if clients < MIN_ROUND_DEVICES:
         devices = dataset.clients_per_round(1, MIN_ROUND_DEVICES * request.rounds)
         raise ValueError(too_few_devices_message(request.data, devices))

@@ -82,7 +82,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
     dataset = read_dataset(request.data, request.column)
     question = _question_of(request, dataset)
     rng = np.random.default_rng(request.seed)
-    holdings = _assign_holdings(dataset, question, request.clients, rng)
+    holdings = _assign_holdings(dataset, question, request.devices, rng)
     truth = holdings.truth()
     study = _run(request, question, holdings, truth, rng)
     plan, hitters, release = study.plan, study.comparison.found_items, study.plan.release

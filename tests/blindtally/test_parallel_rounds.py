@@ -139,7 +139,7 @@ def test_simulate_has_workers_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("blindtally.workers.map_bounded", spied)
     data = tmp_path / "words.csv"
     data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
-    asked = ["simulate", "ocms", "--data", data, "--clients", 900, "--epsilon", 4, "--json", "-"]
+    asked = ["simulate", "ocms", "--data", data, "--devices", 900, "--epsilon", 4, "--json", "-"]
     documents = []
     for workers, expected in ((1, 0), (2, 6), (4, 4)):  # of nine chunks two stay here
         pieces.clear()
@@ -224,7 +224,7 @@ def test_a_stop_does_not_wait_for_tasks() -> None:
 def test_ctrl_c_keeps_a_partial_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "words.csv"
     data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
-    asked = ["simulate", "adaptive-iblt", "--data", str(data), "--rounds", "5", "--clients", "900"]
+    asked = ["simulate", "adaptive-iblt", "--data", str(data), "--rounds", "5", "--devices", "900"]
 
     def run(rounds: int) -> Any:
         def stopped(*args: Any, **options: Any) -> Iterator[Any]:

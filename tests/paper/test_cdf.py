@@ -21,7 +21,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_figure_shows_the_distribution(numbers: str, tmp_path: Path) -> None:
     drawn = tmp_path / "cdf.svg"
-    words = ["cdf", "--data", numbers, "--clients", "5000", "--epsilon", "2"]
+    words = ["cdf", "--data", numbers, "--devices", "5000", "--epsilon", "2"]
     files = ["--out", str(drawn), "--json", str(tmp_path / "cdf.json")]
     result = CliRunner().invoke(app, words + files)
     assert result.exit_code == 0, result.output

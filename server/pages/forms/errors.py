@@ -11,9 +11,10 @@ from typing import Final
 from server.errors import FieldError
 from server.pages.forms.fields import QUESTION_FORMS, QuestionForm, form_fields
 
-# Tags of a union, and the place of a domain in one with segments.
-_DOMAIN_TAGS: Final = (
+# Tags of unions of domains and committees, and the place of a domain in one with segments.
+_UNION_TAGS: Final = (
     *("hashed", "hashed-product", "utf8", "alphabet", "interval", "listed", "product", "inner"),
+    *("operators", "volunteers"),
 )
 _SECTIONS: Final = {"question": "Question", "terms": "Rounds and cohorts", "timeouts": "More"}
 # Field names in the texts of faults; those that are English words only where they name a field.
@@ -69,7 +70,7 @@ def with_labels(question: QuestionForm, text: str) -> str:
 def _field_of(location: str, paths: set[str]) -> str:
     """Return the path of the field at fault, or an empty string if no field matches."""
     parts = location.removeprefix("body.").split(".")
-    parts = [part for part in parts if part not in QUESTION_FORMS and part not in _DOMAIN_TAGS]
+    parts = [part for part in parts if part not in QUESTION_FORMS and part not in _UNION_TAGS]
     for end in range(len(parts), 0, -1):
         if (path := ".".join(parts[:end])) in paths:
             return path

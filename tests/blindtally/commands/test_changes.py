@@ -44,7 +44,11 @@ async def play_one_round(url: str, study: StudyView, held: dict[str, int]) -> No
 
 
 def run(*args: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["changes", *args])
+    return run_command("changes", *args)
+
+
+def run_command(*args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, args)
     return result.exit_code, result.output
 
 
@@ -86,16 +90,22 @@ def test_the_command_shows_changes(url: str, studies: tuple[str, str]) -> None:
 
 
 def test_the_command_shows_rates_and_two_studies(url: str, studies: tuple[str, str]) -> None:
-    args = ["--item", "late", "--compare", studies[1], "--url", url]
+    args = ["--item", "late", "--url", url]
     code, text = run(studies[0], *args)
     assert code == 0, text
     assert "counted" in text
-    assert "items differ between the studies" in text
     code, text = run(studies[0], *args, "--before", "1-1", "--after", "2-2", "--json", "-")
     document = json.loads(text)
     assert [row["rate"] for row in document["rates"]] == [0, 1000]
     assert [row["item"] for row in document["changes"]["changes"]] == ["early", "late"]
-    assert document["comparison"]["tested"] == 3
+    code, text = run_command("studies", "compare", *studies, "--url", url)
+    assert code == 0, text
+    assert "items differ between the studies" in text
+    code, text = run_command("studies", "compare", *studies, "--url", url, "--json", "-")
+    assert json.loads(text)["tested"] == 3
+    code, text = run_command("studies", "compare", studies[0], "nobody", "--url", url)
+    assert code == 1
+    assert "no such study" in text
 
 
 @pytest.mark.parametrize(
@@ -104,7 +114,6 @@ def test_the_command_shows_rates_and_two_studies(url: str, studies: tuple[str, s
         (["--before", "1"], "--before takes FIRST-LAST"),
         (["--before", "1-1"], "both"),
         (["--item", "never"], "heavy hitter"),
-        (["--compare", "nobody"], "no such study"),
     ],
 )
 def test_mistakes_are_explained(

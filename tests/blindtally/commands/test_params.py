@@ -16,7 +16,7 @@ RUN = CliRunner()
 
 
 def test_json_on_stdout_has_k_and_t() -> None:
-    asked = "params --clients 1000 --corrupt 0.2 --dropout 0.2 --mode semi-honest --json -"
+    asked = "params --devices 1000 --corrupt 0.2 --dropout 0.2 --mode semi-honest --json -"
     document = json.loads(RUN.invoke(app, asked.split()).stdout)
     needed = choose_parameters(1000, Assumptions(0.2, 0.2, mode="semi-honest"))
     assert (document["k"], document["t"]) == (needed.holders, needed.threshold)
@@ -27,7 +27,7 @@ def test_json_on_stdout_has_k_and_t() -> None:
 
 
 def test_the_server_is_trusted_only_by_option() -> None:
-    document = json.loads(RUN.invoke(app, ["params", "--clients", "1000", "--json", "-"]).stdout)
+    document = json.loads(RUN.invoke(app, ["params", "--devices", "1000", "--json", "-"]).stdout)
     needed = choose_parameters(1000, Assumptions(0.1, 0.2, mode="active"))
     assert document["mode"] == "active"
     assert (document["k"], document["t"]) == (needed.holders, needed.threshold)
@@ -44,7 +44,7 @@ def test_the_server_is_trusted_only_by_option() -> None:
 
 
 def test_cohorts_that_a_registrar_seats_tolerate_a_fraction_of_the_round() -> None:
-    asked = ["params", "--clients", "1000", "--cohorts", "100", "--json", "-"]
+    asked = ["params", "--devices", "1000", "--cohorts", "100", "--json", "-"]
     for options, colluders in (([], 4_279), (["--no-registrar"], 100), (["--cohorts", "1"], 100)):
         document = json.loads(RUN.invoke(app, [*asked, *options]).stdout)
         assert document["colluders"] == colluders
@@ -55,7 +55,7 @@ def test_cohorts_that_a_registrar_seats_tolerate_a_fraction_of_the_round() -> No
 @pytest.mark.parametrize("clients", [4, 1000])
 @pytest.mark.parametrize("mode", ["active", "semi-honest"])
 def test_the_table_has_values_and_reasons_in_eighty_columns(clients: int, mode: str) -> None:
-    result = RUN.invoke(app, ["params", "--clients", str(clients), "--mode", mode])
+    result = RUN.invoke(app, ["params", "--devices", str(clients), "--mode", mode])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -81,23 +81,23 @@ def test_the_table_has_values_and_reasons_in_eighty_columns(clients: int, mode: 
 @pytest.mark.parametrize(
     ("options", "code", "error"),
     [
-        ("--clients 1000 --corrupt 0.5 --dropout 0.5", 1, "infeasible"),
-        ("--clients 1000 --corrupt 0.34 --dropout 0.34 --mode active", 1, "infeasible"),
-        ("--clients 1000 --corrupt 0.34 --dropout 0.34", 1, "can be done with --dropout 0.25"),
-        ("--clients 1000 --corrupt 0.34 --dropout 0.34", 1, "can be done with --corrupt 0.2"),
-        ("--clients 1000 --corrupt 0.34 --dropout 0.34", 1, "with --mode semi-honest"),
-        ("--clients 2 --corrupt 0.6 --dropout 0", 1, "can be done with --clients 4"),
-        ("--clients 1000 --corrupt 1.5", 2, "fraction"),
-        ("--clients 1000 --sigma 0", 2, "sigma"),
-        ("--clients 1", 2, "--clients"),
-        ("--clients 1000000000000000", 2, "--clients"),  # so large that logarithms are equal
-        ("--clients 1000 --mode naive", 2, "--mode"),
-        ("--corrupt 0.1", 2, "--clients"),
+        ("--devices 1000 --corrupt 0.5 --dropout 0.5", 1, "infeasible"),
+        ("--devices 1000 --corrupt 0.34 --dropout 0.34 --mode active", 1, "infeasible"),
+        ("--devices 1000 --corrupt 0.34 --dropout 0.34", 1, "can be done with --dropout 0.25"),
+        ("--devices 1000 --corrupt 0.34 --dropout 0.34", 1, "can be done with --corrupt 0.2"),
+        ("--devices 1000 --corrupt 0.34 --dropout 0.34", 1, "with --mode semi-honest"),
+        ("--devices 2 --corrupt 0.6 --dropout 0", 1, "can be done with --devices 4"),
+        ("--devices 1000 --corrupt 1.5", 2, "fraction"),
+        ("--devices 1000 --sigma 0", 2, "sigma"),
+        ("--devices 1", 2, "--devices"),
+        ("--devices 1000000000000000", 2, "--devices"),  # so large that logarithms are equal
+        ("--devices 1000 --mode naive", 2, "--mode"),
+        ("--corrupt 0.1", 2, "--devices"),
         ("--sum one-shot --members 2", 2, "--members"),
         ("--sum one-shot --corrupt 0.1", 2, "raise --corrupt"),
         ("--sum one-shot --members 9 --corrupt 0.4 --dropout 0.4", 2, "cannot agree"),
         ("--sum one-shot --words 0", 2, "--words"),
-        ("--clients 10 --json /nowhere/at/all.json", 2, "cannot write"),
+        ("--devices 10 --json /nowhere/at/all.json", 2, "cannot write"),
     ],
 )
 def test_impossible_options_have_a_clear_error(options: str, code: int, error: str) -> None:

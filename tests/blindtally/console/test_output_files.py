@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from blindtally.cli import app
 from blindtally.console.output_files import atomic_write, write_json
 
-SMALL_STUDY_OPTIONS = ["--clients", "200", "--rounds", "3", "--words", "400", "--threshold", "5"]
+SMALL_STUDY_OPTIONS = ["--devices", "200", "--rounds", "3", "--words", "400", "--threshold", "5"]
 
 
 def simulate(*options: str, colour: str | None = None) -> Result:

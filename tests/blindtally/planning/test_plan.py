@@ -64,7 +64,7 @@ def test_predictions_agree_with_simulated_studies(words: Path) -> None:
     for mechanism in ("tracked", "adaptive-iblt"):
         scores = []
         for seed in (1, 2):
-            command = ["simulate", mechanism, "--data", words, "--rounds", 8, "--clients", 600]
+            command = ["simulate", mechanism, "--data", words, "--rounds", 8, "--devices", 600]
             command += ["--threshold", 40, "--words", 150, "--seed", seed, "--json", "-"]
             result = CliRunner().invoke(app, [*map(str, command)])
             assert result.exit_code == 0, result.stderr
@@ -132,7 +132,7 @@ def test_the_users_of_a_file_are_simulated_themselves(tmp_path: Path) -> None:
     assert predicted["f1_low"] is predicted["f1_high"] is None
     scores = []
     for seed in (1, 2, 3):
-        command = ["simulate", "tracked", "--data", path, "--rounds", 8, "--clients", 600]
+        command = ["simulate", "tracked", "--data", path, "--rounds", 8, "--devices", 600]
         command += ["--threshold", 40, "--words", 150, "--contribution", 2, "--seed", seed]
         result = CliRunner().invoke(app, [*map(str, command), "--json", "-"])
         assert result.exit_code == 0, result.stderr
@@ -189,7 +189,7 @@ def reports(*options: object) -> Result:
 
 @pytest.mark.parametrize("goal", ["worst-mse", "l2", "heavy"])
 def test_reports_are_planned_for_a_goal(goal: str) -> None:
-    options = ["--users", 100_000, "--domain", 100_000, "--epsilon", 2, "--goal", goal]
+    options = ["--devices", 100_000, "--domain", 100_000, "--epsilon", 2, "--goal", goal]
     result = reports(*options, "--json", "-")
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
@@ -209,46 +209,46 @@ def test_reports_are_planned_for_a_goal(goal: str) -> None:
 
 def test_if_no_oracle_works_the_necessary_users_are_reported() -> None:
     options = ["--domain", 1000, "--epsilon", 0.1, "--goal", "l2", "--json", "-"]
-    result = reports("--users", 1000, *options)
+    result = reports("--devices", 1000, *options)
     assert result.exit_code == 1
     assert "nothing works: it takes 401,408 users" in result.stderr
     document = json.loads(result.stdout)
     assert not document["works"]
-    enough = reports("--users", document["users_needed"], *options)
+    enough = reports("--devices", document["users_needed"], *options)
     assert enough.exit_code == 0
     assert json.loads(enough.stdout)["works"]
 
 
 def test_strings_without_a_dictionary_take_prefix_extension() -> None:
     options = ["--epsilon", 4, "--goal", "heavy", "--max-bytes", 8]
-    result = reports("--users", 100_000, *options, "--json", "-")
+    result = reports("--devices", 100_000, *options, "--json", "-")
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
     question = parse_question(document["question"] | {"threshold": 1})
     assert isinstance(question, PrefixQuestion)
     assert document["error"] == pytest.approx(0.06, abs=0.02)  # with probability 95%
     assert document["bytes"] == 4
-    few = reports("--users", 50, *options)
+    few = reports("--devices", 50, *options)
     assert few.exit_code == 1
     assert "nothing works" in few.stderr
 
 
 def test_if_no_oracle_works_the_one_with_the_fewest_users_is_reported() -> None:
     common = ["--domain", 100_000, "--epsilon", 1, "--goal", "heavy", "--json", "-"]
-    result = reports("--users", 100, *common)
+    result = reports("--devices", 100, *common)
     assert result.exit_code == 1
     assert "items that less than half of all users hold" in result.stderr
     document = json.loads(result.stdout)
     assert document["error"] is None
     assert document["mechanism"] == "ocms-gf"
     assert 300 < document["users_needed"] < 2000
-    assert json.loads(reports("--users", document["users_needed"], *common).stdout)["works"]
-    never = reports("--users", 9, "--domain", 2**20, "--epsilon", 1e-6, "--goal", "l1")
+    assert json.loads(reports("--devices", document["users_needed"], *common).stdout)["works"]
+    never = reports("--devices", 9, "--domain", 2**20, "--epsilon", 1e-6, "--goal", "l1")
     assert "it takes more than 10^15 users" in never.stderr
 
 
 def test_the_bytes_on_the_wire_are_shown_with_those_of_the_report() -> None:
-    common = ["--users", 100_000, "--domain", 100_000, "--epsilon", 2, "--goal", "l2"]
+    common = ["--devices", 100_000, "--domain", 100_000, "--epsilon", 2, "--goal", "l2"]
     document = json.loads(reports(*common, "--json", "-").stdout)
     assert (document["bytes"], document["bytes_signed"], document["bytes_enrolled"]) == (3, 99, 163)
     shown = reports(*common).stdout.replace("\n", " ")
@@ -256,7 +256,7 @@ def test_the_bytes_on_the_wire_are_shown_with_those_of_the_report() -> None:
 
 
 def test_a_known_bound_on_shares_is_planned_with_and_can_be_asked() -> None:
-    common = ["--users", 100_000, "--domain", 10_000, "--epsilon", 3, "--goal", "worst-mse"]
+    common = ["--devices", 100_000, "--domain", 10_000, "--epsilon", 3, "--goal", "worst-mse"]
     every, bounded = (
         json.loads(reports(*common, *more, "--json", "-").stdout) for more in ([], ["--most", 0.01])
     )
@@ -271,33 +271,33 @@ def test_a_known_bound_on_shares_is_planned_with_and_can_be_asked() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--users", 100], "sums take --rounds"),
-        (["--users", 100, "--epsilon", 1, "--domain", "alphabet"], "--domain must be a number"),
-        (["--users", 100, "--epsilon", 1, "--domain", 1], "--domain must be a number"),
-        (["--users", 100, "--epsilon", 0, "--domain", 9], "epsilon must be from"),
-        (["--users", 100, "--epsilon", "nan", "--domain", 9], "epsilon must be from"),
-        (["--users", 10**10, "--epsilon", 1, "--domain", 9], "--users must be from"),
-        (["--users", 100, "--epsilon", 1, "--domain", 9, "--goal", "best"], "--goal must be one"),
-        (["--users", 100, "--epsilon", 1, "--goal", "l2"], "--goal must be heavy"),
-        (["--users", 9, "--epsilon", 1, "--domain", 2**20 + 1], "no larger dictionaries"),
-        (["--users", 9, "--epsilon", 1, "--goal", "heavy", "--max-bytes", 600], "to 512, not 600"),
+        (["--devices", 100], "sums take --rounds"),
+        (["--devices", 100, "--epsilon", 1, "--domain", "alphabet"], "--domain must be a number"),
+        (["--devices", 100, "--epsilon", 1, "--domain", 1], "--domain must be a number"),
+        (["--devices", 100, "--epsilon", 0, "--domain", 9], "epsilon must be from"),
+        (["--devices", 100, "--epsilon", "nan", "--domain", 9], "epsilon must be from"),
+        (["--devices", 10**10, "--epsilon", 1, "--domain", 9], "--devices must be from"),
+        (["--devices", 100, "--epsilon", 1, "--domain", 9, "--goal", "best"], "--goal must be one"),
+        (["--devices", 100, "--epsilon", 1, "--goal", "l2"], "--goal must be heavy"),
+        (["--devices", 9, "--epsilon", 1, "--domain", 2**20 + 1], "no larger dictionaries"),
+        (["--devices", 9, "--epsilon", 1, "--goal", "heavy", "--max-bytes", 600], "not 600"),
         (
-            ["--users", 9, "--epsilon", 99, "--goal", "heavy"],
+            ["--devices", 9, "--epsilon", 99, "--goal", "heavy"],
             "epsilon: must be from 1e-06 to 32, not 99",
         ),
         (
-            ["--users", 9, "--epsilon", 1, "--domain", 9, "--data", "x.csv", "--delta", 0],
+            ["--devices", 9, "--epsilon", 1, "--domain", 9, "--data", "x.csv", "--delta", 0],
             "takes no --delta, --data",
         ),
-        (["--users", 9, "--epsilon", 1, "--domain", 9, "--max-bytes", 9], "takes no --max-bytes"),
-        (["--users", 9, "--epsilon", 1, "--domain", 9, "--most", 0.1], "goes with --goal worst"),
+        (["--devices", 9, "--epsilon", 1, "--domain", 9, "--max-bytes", 9], "takes no --max-bytes"),
+        (["--devices", 9, "--epsilon", 1, "--domain", 9, "--most", 0.1], "goes with --goal worst"),
         (
-            ["--users", 9, "--rounds", 1, "--threshold", 2, "--words", 9, "--goal", "l2"],
+            ["--devices", 9, "--rounds", 1, "--threshold", 2, "--words", 9, "--goal", "l2"],
             "no --goal",
         ),
-        (["--users", 5, "--rounds", 1, "--threshold", 2, "--words", 9], "--devices must be"),
+        (["--devices", 5, "--rounds", 1, "--threshold", 2, "--words", 9], "--devices must be"),
         (
-            ["--users", 50, "--rounds", 1, "--threshold", 2, "--words", 9, "--domain", 9],
+            ["--devices", 50, "--rounds", 1, "--threshold", 2, "--words", 9, "--domain", 9],
             "strings or alphabet without --epsilon",
         ),
     ],
@@ -317,7 +317,7 @@ def plan_and_table(folder: Path, *args: str) -> tuple[dict[str, Any], str]:
 
 
 def test_ways_to_release_counts_are_compared(tmp_path: Path) -> None:
-    asked = ["--mechanism", "triehh", "--users", "1000000", "--epsilon", "1", "--levels", "10"]
+    asked = ["--mechanism", "triehh", "--devices", "1000000", "--epsilon", "1", "--levels", "10"]
     document, shown = plan_and_table(tmp_path, *asked)
     assert document["theta"] / document["m"] <= 8.3e-5
     assert document["invited"] == math.ceil(document["m"] + 10 * document["m"] ** 0.5) / 10**6
@@ -377,11 +377,11 @@ def test_all_users_join_if_all_are_needed() -> None:
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        (["--users", "100"], "takes --epsilon"),
-        (["--users", "5", "--epsilon", "1"], "--users must be"),
-        (["--users", "100", "--epsilon", "0"], "epsilon"),
-        (["--users", "100", "--epsilon", "1", "--levels", "300"], "--levels must be"),
-        (["--users", "100", "--epsilon", "1", "--delta", "2"], "delta"),
+        (["--devices", "100"], "takes --epsilon"),
+        (["--devices", "5", "--epsilon", "1"], "--devices must be"),
+        (["--devices", "100", "--epsilon", "0"], "epsilon"),
+        (["--devices", "100", "--epsilon", "1", "--levels", "300"], "--levels must be"),
+        (["--devices", "100", "--epsilon", "1", "--delta", "2"], "delta"),
     ],
 )
 def test_impossible_releases_have_a_reason(args: list[str], reason: str) -> None:

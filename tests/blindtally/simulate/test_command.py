@@ -38,7 +38,7 @@ def documented(result: Result) -> Any:
 def test_the_json_has_what_scripts_read(words: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     result = simulate(
-        *("--data", words, "--column", "word", "--rounds", 5, "--clients", 2000),
+        *("--data", words, "--column", "word", "--rounds", 5, "--devices", 2000),
         *("--threshold", 50, "--words", 1000, "--seed", 1, "--json", out),
     )
     assert result.exit_code == 0, result.output
@@ -57,7 +57,7 @@ def test_the_json_has_what_scripts_read(words: Path, tmp_path: Path) -> None:
 
 def test_a_study_stops_at_its_goal_and_states_the_expectations(words: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    options = ("--data", words, "--rounds", 8, "--clients", 2000, "--words", 1000, "--json", out)
+    options = ("--data", words, "--rounds", 8, "--devices", 2000, "--words", 1000, "--json", out)
     result = simulate(*options, "--stop-at", "0.9,0.6")
     assert result.exit_code == 0, result.output
     document = json.loads(out.read_text())
@@ -90,7 +90,7 @@ def test_a_goal_is_refused_where_it_cannot_be_checked(words: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_result(words: Path) -> None:
-    options = ["--data", words, "--rounds", 2, "--clients", 900, "--words", 300, "--json", "-"]
+    options = ["--data", words, "--rounds", 2, "--devices", 900, "--words", 300, "--json", "-"]
     first, same, other = (
         documented(simulate(*options, "--seed", seed)) | {"parameters": None} for seed in (3, 3, 4)
     )
@@ -104,7 +104,7 @@ def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
             app,
             [
                 *("simulate", "subsampled-iblt", "--data", str(words), "--rounds", "2"),
-                *("--clients", "500", "--set", "t=2.5", "--set", "rule=practical", "--json", "-"),
+                *("--devices", "500", "--set", "t=2.5", "--set", "rule=practical", "--json", "-"),
             ],
         )
     )
@@ -115,7 +115,7 @@ def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
 def test_devices_may_drop_out(words: Path) -> None:
     document = documented(
         simulate(
-            *("--data", words, "--rounds", 2, "--clients", 40, "--words", 600, "--json", "-"),
+            *("--data", words, "--rounds", 2, "--devices", 40, "--words", 600, "--json", "-"),
             *("--secagg", "--dropout", 0.1),
         )
     )
@@ -123,7 +123,7 @@ def test_devices_may_drop_out(words: Path) -> None:
 
 
 def test_one_shot_sums_give_the_result_of_pairwise_sums(words: Path) -> None:
-    args = ("--data", words, "--rounds", 1, "--clients", 40, "--words", 600, "--json", "-")
+    args = ("--data", words, "--rounds", 1, "--devices", 40, "--words", 600, "--json", "-")
     pairwise, one_shot = (
         documented(simulate(*args, "--secagg", "--sum", kind)) for kind in ("pairwise", "one-shot")
     )
@@ -167,7 +167,7 @@ def test_the_domain_can_be_chosen(
     words: Path, options: list[object], kind: str, left_out: int
 ) -> None:
     document = documented(
-        simulate("--data", words, "--rounds", 1, "--clients", 99, "--json", "-", *options)
+        simulate("--data", words, "--rounds", 1, "--devices", 99, "--json", "-", *options)
     )
     assert document["parameters"]["domain"]["kind"] == kind
     assert document["parameters"]["items_outside_domain"] == left_out
@@ -195,14 +195,14 @@ def test_the_domain_can_be_chosen(
         (["--data", "{words}", "--lost-rounds", "31,"], "lists rounds from 1 to 30"),
         (["--data", "{words}", "--lost-rounds", "31"], "at most the 30 rounds, got 31"),
         (["--data", "{words}", "--lost-rounds", "a,b"], "whole numbers with commas"),
-        (["--data", "{words}", "--devices-by-round", "9"], "takes no --clients"),
+        (["--data", "{words}", "--devices-by-round", "9"], "takes no --devices"),
         ([], "--data"),
     ],
 )
 def test_a_mistake_is_reported_in_a_line_with_exit_code_2(
     words: Path, options: list[object], fault: str
 ) -> None:
-    result = simulate(*("--clients", 100), *(str(option).format(words=words) for option in options))
+    result = simulate(*("--devices", 100), *(str(option).format(words=words) for option in options))
     assert result.exit_code == 2
     assert fault in result.stderr
     assert "Traceback" not in result.output
@@ -292,7 +292,7 @@ def long_words(tmp_path: Path) -> Path:
 
 def test_tracked_hashes_long_words_by_default_and_finds_more(long_words: Path) -> None:
     """Compare one study of each domain; another seed moves an F1 by about 0.02."""
-    common = ["simulate", "tracked", "--data", long_words, "--rounds", 10, "--clients", 3000]
+    common = ["simulate", "tracked", "--data", long_words, "--rounds", 10, "--devices", 3000]
     common += ["--words", 2000, "--threshold", 40, "--json", "-"]
     runs = {
         domain: documented(CliRunner().invoke(app, [*map(str, [*common, "--domain", domain])]))
@@ -323,7 +323,7 @@ def test_equal_rounds_by_round_are_those_of_clients(words: Path) -> None:
     common = ["--data", words, "--rounds", 3, "--words", 500, "--json", "-"]
     plain, listed = (
         documented(simulate(*common, *how)) | {"parameters": None}
-        for how in (["--clients", 700], ["--devices-by-round", "700"])
+        for how in (["--devices", 700], ["--devices-by-round", "700"])
     )
     assert plain == listed
 
@@ -331,7 +331,7 @@ def test_equal_rounds_by_round_are_those_of_clients(words: Path) -> None:
 @pytest.mark.parametrize("drift", ["gradual", "sudden", "late", "crowds", "weekly", "bursts"])
 def test_items_may_drift(words: Path, drift: str) -> None:
     """The first item has 15% of the devices; each of the drifts takes some of its count or none."""
-    common = ["--data", words, "--rounds", 16, "--clients", 400, "--words", 600, "--json", "-"]
+    common = ["--data", words, "--rounds", 16, "--devices", 400, "--words", 600, "--json", "-"]
     document, still = (documented(simulate(*common, "--drift", kind)) for kind in (drift, "none"))
     assert document["parameters"]["drift"] == drift
     if drift == "crowds":  # rounds 8 to 14 have a third of the devices
@@ -343,7 +343,7 @@ def test_items_may_drift(words: Path, drift: str) -> None:
 
 
 def test_the_output_names_the_domain_and_the_share_of_intervals_that_hold(words: Path) -> None:
-    options = ["--data", words, "--rounds", 6, "--clients", 900, "--words", 400]
+    options = ["--data", words, "--rounds", 6, "--devices", 900, "--words", 400]
     shown = simulate(*options).stdout
     assert "alphabet: keys of" in shown
     document = documented(simulate(*options, "--json", "-"))
@@ -354,7 +354,7 @@ def test_the_output_names_the_domain_and_the_share_of_intervals_that_hold(words:
 
 
 def test_more_confidence_reports_fewer_items(words: Path) -> None:
-    common = ["--data", words, "--rounds", 4, "--clients", 900, "--words", 200, "--json", "-"]
+    common = ["--data", words, "--rounds", 4, "--devices", 900, "--words", 200, "--json", "-"]
     few, many = (
         {hit["item"] for hit in documented(simulate(*common, "--confidence", p))["heavy_hitters"]}
         for p in (0.95, 0.5)

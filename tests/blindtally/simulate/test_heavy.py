@@ -41,7 +41,7 @@ def parsed(result: Result) -> dict[str, Any]:
 def test_heavy_items_are_found(
     words: Path, mechanism: str, threshold: int, heavy: set[str], kind: str
 ) -> None:
-    options = ["--clients", 40_000, "--epsilon", 6, "--threshold", threshold, "--seed", 2]
+    options = ["--devices", 40_000, "--epsilon", 6, "--threshold", threshold, "--seed", 2]
     result = parsed(simulate(mechanism, "--data", words, *options, "--json", "-"))
     assert {hitter["item"] for hitter in result["heavy_hitters"]} == heavy
     assert (result["f1"], result["precision"], result["recall"]) == (1, 1, 1)
@@ -54,7 +54,7 @@ def test_heavy_items_are_found(
 
 
 def test_missed_items_are_shown(words: Path) -> None:
-    common = ["prefix-extension", "--data", words, "--clients", 2000, "--epsilon", 1]
+    common = ["prefix-extension", "--data", words, "--devices", 2000, "--epsilon", 1]
     result = parsed(simulate(*common, "--threshold", 150, "--json", "-"))
     assert set(result["missed"]) >= {"second", "third"}
     assert result["recall"] < 1
@@ -85,7 +85,7 @@ def test_impossible_options_are_reported(words: Path, options: list[object], why
 
 def test_a_length_bounds_strings_and_longer_ones_are_counted(words: Path) -> None:
     words.write_text(words.read_text() + "a string of more bytes,2000\n")
-    common = ["prefix-extension", "--data", words, "--clients", 20_000, "--epsilon", 6]
+    common = ["prefix-extension", "--data", words, "--devices", 20_000, "--epsilon", 6]
     common += ["--length", 6]
     shown = simulate(*common, "--threshold", 500)
     assert shown.exit_code == 0, shown.stderr
@@ -100,7 +100,7 @@ def test_a_length_bounds_strings_and_longer_ones_are_counted(words: Path) -> Non
 
 def test_an_alphabet_bounds_items(words: Path) -> None:
     words.write_text(words.read_text() + "Capital,2000\n")
-    common = ["glps-hh", "--data", words, "--clients", 20_000, "--epsilon", 6, "--json", "-"]
+    common = ["glps-hh", "--data", words, "--devices", 20_000, "--epsilon", 6, "--json", "-"]
     result = parsed(simulate(*common, "--alphabet", "abcdefghijklmnopqrstuvwxyz0123456789"))
     assert result["question"]["domain"]["kind"] == "alphabet"
     assert 1500 < result["outside_domain"] < 5000
@@ -112,7 +112,7 @@ def test_an_alphabet_bounds_items(words: Path) -> None:
 
 
 def test_the_default_threshold_is_that_of_noise(words: Path) -> None:
-    common = ["--clients", 1000, "--epsilon", 1, "--json", "-"]
+    common = ["--devices", 1000, "--epsilon", 1, "--json", "-"]
     result = parsed(simulate("bucket-hh", "--data", words, *common))
     assert result["found"] == 0
     assert 4 * 2.1 < result["threshold"] / 1000**0.5 < 4 * 2.4  # its deviation at epsilon 1 is 2.2
@@ -120,7 +120,7 @@ def test_the_default_threshold_is_that_of_noise(words: Path) -> None:
 
 def test_a_string_of_any_length_is_found_by_its_hash(words: Path) -> None:
     words.write_text(words.read_text() + "a long string with Spaces,9000\n")
-    options = ["--clients", 40_000, "--epsilon", 6, "--seed", 2, "--json", "-"]
+    options = ["--devices", 40_000, "--epsilon", 6, "--seed", 2, "--json", "-"]
     result = parsed(simulate("glps-hh", "--data", words, *options))
     assert result["question"]["domain"]["kind"] == "hashed"
     assert result["heavy_hitters"][0]["item"] == "a long string with Spaces"
@@ -128,7 +128,7 @@ def test_a_string_of_any_length_is_found_by_its_hash(words: Path) -> None:
 
 
 def test_precision_of_no_item_is_not_available(words: Path) -> None:
-    common = ["jl-hh", "--data", words, "--clients", 500, "--epsilon", 1, "--threshold", 499]
+    common = ["jl-hh", "--data", words, "--devices", 500, "--epsilon", 1, "--threshold", 499]
     shown = simulate(*common)
     assert "n/a (nothing was found)" in shown.stdout
     assert "n/a (nothing was heavy)" in shown.stdout

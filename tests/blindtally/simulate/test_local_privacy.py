@@ -37,7 +37,7 @@ def test_the_greatest_square_of_normal_errors_is_as_simulated() -> None:
 @pytest.mark.parametrize("mechanism", ["ocms", "recursive-hadamard"])
 def test_the_default_threshold_keeps_noise_out(words: Path, mechanism: str) -> None:
     """Check that only one item is above it; one of 299 rare items is with probability 5%."""
-    common = [mechanism, "--data", words, "--clients", 4000, "--epsilon", 3]
+    common = [mechanism, "--data", words, "--devices", 4000, "--epsilon", 3]
     result = simulate(*common, "--json", "-")
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
@@ -54,7 +54,7 @@ def test_the_default_threshold_keeps_noise_out(words: Path, mechanism: str) -> N
 def test_more_confidence_takes_fewer(tmp_path: Path) -> None:
     path = tmp_path / "slope.csv"
     path.write_text("word,count\n" + "".join(f"w{n},{n}\n" for n in range(1, 60)))
-    common = ["ocms-gf", "--data", path, "--clients", 4000, "--epsilon", 3, "--threshold", 60]
+    common = ["ocms-gf", "--data", path, "--devices", 4000, "--epsilon", 3, "--threshold", 60]
     few, many = (
         json.loads(simulate(*common, "--confidence", level, "--json", "-").stdout)["found"]
         for level in (0.99, 0.5)
@@ -65,7 +65,7 @@ def test_more_confidence_takes_fewer(tmp_path: Path) -> None:
 def test_a_known_bound_lowers_the_worst_error_and_long_lists_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "many.csv"
     path.write_text("word,count\n" + "".join(f"w{n},5\n" for n in range(4000)))
-    common = ["ocms", "--data", path, "--clients", 2000, "--epsilon", 3, "--goal", "worst-mse"]
+    common = ["ocms", "--data", path, "--devices", 2000, "--epsilon", 3, "--goal", "worst-mse"]
     options = ["--threshold", 1, "--json", "-"]
     plain, bounded = (
         json.loads(simulate(*common, *more, *options).stdout) for more in ([], ["--most", 0.01])
@@ -104,7 +104,7 @@ def test_options_of_others_are_refused(
 
 
 def test_an_alphabet_or_a_length_is_the_dictionary(words: Path) -> None:
-    common = ["ocms", "--data", words, "--clients", 4000, "--epsilon", 3, "--json", "-"]
+    common = ["ocms", "--data", words, "--devices", 4000, "--epsilon", 3, "--json", "-"]
     result = json.loads(simulate(*common, "--alphabet", "firstw0123", "--length", 5).stdout)
     assert result["domain"] == 11**5  # shorter ones are filled up
     assert result["heavy_hitters"][0]["item"] == "first"
@@ -122,7 +122,7 @@ def test_an_alphabet_or_a_length_is_the_dictionary(words: Path) -> None:
 def test_how_small_a_dictionary_is_counts_one_for_nothing(tmp_path: Path) -> None:
     path = tmp_path / "two.csv"
     path.write_text("word,count\na,5\nb,6\n")
-    refused = simulate("ocms", "--data", path, "--clients", 100)
+    refused = simulate("ocms", "--data", path, "--devices", 100)
     assert "domain must be more than m = 3, not 3" in refused.stderr
     assert "(2 items, and no item)" in refused.stderr
 

@@ -24,7 +24,7 @@ def document_of(*args: str) -> dict[str, Any]:
 
 def test_the_mean_of_a_file_is_in_its_interval() -> None:
     """The seed is fixed; of all seeds, one in twenty fails."""
-    document = document_of("--data", "ages", "--rounds", "3", "--clients", "2000")
+    document = document_of("--data", "ages", "--rounds", "3", "--devices", "2000")
     (row,) = document["numbers"]
     assert (row["segment"], row["devices"], document["clients"]) == (None, 6000, 6000)
     assert row["mean_low"] < row["true_mean"] < row["mean_high"]
@@ -36,7 +36,7 @@ def test_the_mean_of_a_file_is_in_its_interval() -> None:
 def test_secure_sums_with_dropouts_give_means_per_segment(tmp_path: Path) -> None:
     path = tmp_path / "rents.csv"
     path.write_text("item,count\nnorth:3,500\nnorth:9,100\nsouth:7,50\nsouth:x,3\nsouth:99,1\n")
-    asked = ["--data", str(path), "--rounds", "2", "--clients", "60", "--low", "0", "--high", "10"]
+    asked = ["--data", str(path), "--rounds", "2", "--devices", "60", "--low", "0", "--high", "10"]
     document = document_of(*asked, "--secagg", "--dropout", "0.05", "--set", "alpha=8")
     assert document["question"]["domain"]["segments"] == ["north", "south"]
     assert document["question"]["domain"]["inner"]["alpha"] == 8

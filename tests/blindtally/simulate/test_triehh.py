@@ -46,7 +46,7 @@ def deviations_of_first(document: dict[str, Any]) -> list[float]:
 
 @pytest.mark.parametrize("release", ["sample-threshold", "noise", "both"])
 def test_a_trie_finds_the_most_common_words(words: str, release: str) -> None:
-    asked = ["--clients", "100000", "--levels", "6", "--release", release]
+    asked = ["--devices", "100000", "--levels", "6", "--release", release]
     code, text = run("triehh", "--data", words, *asked, "--json", "-")
     assert code == 0, text
     document = json.loads(text)
@@ -65,7 +65,7 @@ def test_a_trie_finds_the_most_common_words(words: str, release: str) -> None:
 
 
 def test_a_trie_of_devices_that_join_by_coins_finds_the_same_words(words: str) -> None:
-    asked = ["--clients", "100000", "--levels", "6", "--invited", "0.2", "--seed", "2"]
+    asked = ["--devices", "100000", "--levels", "6", "--invited", "0.2", "--seed", "2"]
     code, text = run("triehh", "--data", words, *asked, "--json", "-")
     assert code == 0, text
     document = json.loads(text)
@@ -92,13 +92,13 @@ def test_a_trie_of_devices_that_join_by_coins_finds_the_same_words(words: str) -
     ],
 )
 def test_impossible_invitations_have_a_reason(words: str, args: list[str], why: str) -> None:
-    code, text = run(*args, "--data", words, "--clients", "1000", "--levels", "3")
+    code, text = run(*args, "--data", words, "--devices", "1000", "--levels", "3")
     assert code == 2
     assert why in " ".join(text.split())
 
 
 def test_the_same_seed_gives_the_same_and_dropouts_lower_the_counts(words: str) -> None:
-    asked = ["triehh", "--data", words, "--clients", "20000", "--levels", "6", "--json", "-"]
+    asked = ["triehh", "--data", words, "--devices", "20000", "--levels", "6", "--json", "-"]
     (_, first), (_, same), (_, fewer) = run(*asked), run(*asked), run(*asked, "--dropout", "0.3")
     assert json.loads(first) | {"cpu_seconds": 0} == json.loads(same) | {"cpu_seconds": 0}
     counts = [json.loads(text)["heavy_hitters"][0]["estimate"] for text in (first, fewer)]
@@ -110,7 +110,7 @@ def test_devices_of_several_items_vote_for_each_prefix_once(tmp_path: Path) -> N
     path = tmp_path / "users.csv"
     path.write_text("\n".join(["user,item,count", *rows]))
     asked = ["--data", str(path), "--levels", "3", "--contribution", "3", "--release", "noise"]
-    code, text = run("triehh", *asked, "--clients", "3000", "--epsilon", "4", "--json", "-")
+    code, text = run("triehh", *asked, "--devices", "3000", "--epsilon", "4", "--json", "-")
     assert code == 0, text
     document = {hitter["item"]: hitter["estimate"] for hitter in json.loads(text)["heavy_hitters"]}
     assert document == {item: pytest.approx(3000, abs=200) for item in ("abc", "abd", "b")}
@@ -121,7 +121,7 @@ def test_devices_of_several_items_vote_for_each_prefix_once(tmp_path: Path) -> N
 )
 def test_numbers_have_quantiles(numbers: str, mechanism: str, most: float) -> None:
     """Half a thousandth of the ranks of a histogram, a hundredth of a trie is usual."""
-    asked = ["--data", numbers, "--low", "0", "--high", "256", "--clients", "20000"]
+    asked = ["--data", numbers, "--low", "0", "--high", "256", "--devices", "20000"]
     code, text = run(mechanism, *asked, "--epsilon", "2", "--json", "-")
     assert code == 0, text
     document = json.loads(text)
@@ -148,6 +148,6 @@ def test_numbers_have_quantiles(numbers: str, mechanism: str, most: float) -> No
     ],
 )
 def test_impossible_studies_have_a_reason(words: str, args: list[str], reason: str) -> None:
-    code, text = run("triehh", "--data", words, "--clients", "2000", "--levels", "3", *args)
+    code, text = run("triehh", "--data", words, "--devices", "2000", "--levels", "3", *args)
     assert code == 2
     assert reason in text

@@ -114,7 +114,12 @@ async def test_a_committee_is_named_in_the_form(served: Served) -> None:
     study = answer.headers["location"].removeprefix("/studies/")
     terms = (await served.client.get(f"/v1/studies/{study}")).json()["terms"]
     assert terms["sum"] == "one-shot"
-    assert terms["committee"] == {"members": list(PINNED), "corrupt": 0.2, "dropout": 0.3}
+    assert terms["committee"] == {
+        "members": list(PINNED),
+        "corrupt": 0.2,
+        "dropout": 0.3,
+        "size": None,
+    }
 
 
 async def test_a_committee_that_is_missing_wrong_or_not_used_is_reported(served: Served) -> None:
