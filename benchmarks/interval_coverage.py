@@ -53,6 +53,7 @@ from blindtally.simulate.round_schedule import RoundSchedule
 from blindtally.simulate.rounds import terms_for
 from blindtally.simulate.scores import score
 from protocol.domains import Domain
+from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Listed
 from protocol.estimates import Estimate
 from protocol.mechanism import SumMechanism
@@ -237,10 +238,15 @@ def has_regime(data: Dataset, regime: str) -> bool:
 
 
 def domain_for(data: Dataset, mechanism: str, rounds: int, tokens: int, words: int) -> Domain:
-    """Return the domain that `simulate` chooses, or a dictionary where that is too large."""
+    """Return the domain that `simulate` chooses, or a dictionary where that is too large.
+
+    Hashed keys have their default size: two items that share a shorter key are counted together.
+    """
     domain = choose_domain(
         "auto", data.items, mechanism=mechanism, max_tokens=tokens, words=words, rounds=rounds
     )
+    if isinstance(domain, Hashed):
+        domain = Hashed(max_bytes=domain.max_bytes)
     if mechanism == "tracked" or candidate_count(domain) <= MAX_CANDIDATES:
         return domain
     return Listed(items=data.items)
