@@ -37,6 +37,8 @@ from server.telemetry.metrics import Metrics
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+# A client that repeats refused requests at once would otherwise take the time of all others.
+TOO_MANY_DELAY_SECONDS = 0.5
 _UNKNOWN = "none"  # the route of an unknown path, the status of an aborted request
 _REDACTED_ATTRIBUTES = {"url.path": "REDACTED", "url.query": "REDACTED"}  # `http.route` remains
 _log = structlog.get_logger(__name__)
@@ -99,7 +101,11 @@ class RequestLayer:
             try:
                 state["principal"] = await self._state.service.authenticator.principal_of(scope)
             except (ProblemError, *UNAVAILABLE_ERRORS) as error:
-                refusal = self._refuse(scope, problem_of(error))
+                problem = problem_of(error)
+                if problem.kind is ProblemType.TOO_MANY:
+                    await asyncio.sleep(TOO_MANY_DELAY_SECONDS)
+                    reply.started = perf_counter()
+                refusal = self._refuse(scope, problem)
                 await refusal(scope, body.receive, reply.send)
                 return
         body.check_declared_length()

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 import structlog
 
+from server.http import request_layer
 from server.settings import Settings
 from tests.server import application
 from tests.server.harness import Clock, Served, serving
@@ -21,6 +22,12 @@ from tests.server.simulation.shelf import postgres
 # As the service logs them: formatting hundreds of tracebacks with local variables takes minutes.
 _PLAIN_RENDERER = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PLAIN_RENDERER])
+
+
+@pytest.fixture(autouse=True)
+def _refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not delay refusals: limits count the requests of a minute."""
+    monkeypatch.setattr(request_layer, "TOO_MANY_DELAY_SECONDS", 0.0)
 
 
 @pytest.fixture

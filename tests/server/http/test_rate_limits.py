@@ -14,6 +14,7 @@ from protocol.api.credentials import (
     new_secret,
 )
 from secagg.keys import Identity
+from server.http import request_layer
 from server.http.auth import rate_limit_key
 from tests.server.conftest import Serve
 from tests.server.credentials import (
@@ -51,6 +52,22 @@ async def test_an_address_that_fails_too_often_waits_unless_its_credential_is_va
         await enrolled(served, token, Identity.generate(Random(2)))
         refusals = [e for e in await book(served).audit_entries(99, None) if e.outcome == "refused"]
         assert len(refusals) == 1  # a minute
+
+
+async def test_an_address_that_fails_too_often_is_answered_after_those_with_credentials(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that repeat refused requests at once would take the time of all others."""
+    monkeypatch.setattr(request_layer, "TOO_MANY_DELAY_SECONDS", 1.0)
+    async with serve(sqlite_url, open=False, max_auth_failures=1) as served:
+        head = await keyed(served)
+        refused(await served.client.get("/v1/studies"), 401, "not-authorised")
+        flood = [asyncio.ensure_future(served.client.get("/v1/studies")) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        assert (await served.client.get("/v1/studies", headers=head)).is_success
+        assert not any(each.done() for each in flood)
+        for answer in await asyncio.gather(*flood):
+            refused(answer, 429, "too-many-requests")
 
 
 async def test_lookups_are_limited_but_not_of_what_was_valid_within_the_hour(
