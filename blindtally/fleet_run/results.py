@@ -151,7 +151,7 @@ def summarize_study(
 ) -> StudyResults:
     threshold = study.question.threshold
     estimates = ((row.item, row.estimate, row.standard_error, row.low, row.high) for row in rows)
-    compared = compare_with_truth(estimates, true_counts(played), threshold)
+    compared = compare_with_truth(estimates, true_counts(played), threshold, study.question.domain)
     return StudyResults(
         study=study.id,
         mode=study.terms.variant,

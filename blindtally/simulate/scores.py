@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from protocol.domains import Domain
 from protocol.estimates import CONFIDENCE_LEVEL, Estimate, ListQuality
 from protocol.mechanism import Mechanism
 from protocol.mechanisms.quality_goal import QualityGoal
@@ -135,16 +136,31 @@ def compare_with_truth(
     estimates: Iterable[tuple[str, float, float, float, float]],
     truth: Mapping[str, int],
     threshold: float,
+    domain: Domain | None = None,
 ) -> Comparison:
-    """Compare found items, each with estimate, standard error and interval, with true counts."""
+    """Compare found items, each with estimate, standard error and interval, with true counts.
+
+    An item that is known only by its name in `domain`, as by a hashed key, is not found, but its
+    true count is that of its key.
+    """
+    rows = list(estimates)
+    names = {item for item, *_ in rows}
+    counts = dict(truth) if names <= truth.keys() else _counts_by_name(truth, domain) | dict(truth)
     hitters = tuple(
-        FoundItem(item, estimate, error, truth.get(item, 0), low, high)
-        for item, estimate, error, low, high in estimates
+        FoundItem(item, estimate, error, counts.get(item, 0), low, high)
+        for item, estimate, error, low, high in rows
     )
     heavy = {item: count for item, count in truth.items() if count >= threshold}
-    names = {hitter.item for hitter in hitters}
     missed = sorted(heavy.keys() - names, key=lambda item: (-heavy[item], item))
     return Comparison(score(names, set(heavy)), hitters, {item: heavy[item] for item in missed})
+
+
+def _counts_by_name(truth: Mapping[str, int], domain: Domain | None) -> dict[str, int]:
+    counts = Counter[str]()
+    if domain is not None:
+        for item, count in truth.items():
+            counts[domain.name(item)] += count
+    return dict(counts)
 
 
 def compare_estimates(
@@ -152,6 +168,7 @@ def compare_estimates(
     estimates: Sequence[Estimate],
     truth: Mapping[str, int],
     threshold: float,
+    domain: Domain | None = None,
 ) -> Comparison:
     counts = np.array([each.count for each in estimates], np.float64)
     variances = np.array([each.variance for each in estimates], np.float64)
@@ -160,7 +177,7 @@ def compare_estimates(
         (each.item, each.count, math.sqrt(each.variance), low, high)
         for each, low, high in zip(estimates, *ends, strict=True)
     )
-    return compare_with_truth(rows, truth, threshold)
+    return compare_with_truth(rows, truth, threshold, domain)
 
 
 def score_study(
@@ -199,7 +216,9 @@ def score_study(
         state = outcome.study_state
     mechanism = SUM_MECHANISMS[question.mechanism]
     final = mechanism.final_answer(question, state)
-    comparison = compare_estimates(mechanism, final.heavy_hitters, truth, question.threshold)
+    comparison = compare_estimates(
+        mechanism, final.heavy_hitters, truth, question.threshold, question.domain
+    )
     has_reached = stop_at is not None and stop_at.is_reached(is_decoded, final.quality)
     return StudyScore(
         comparison,

@@ -110,6 +110,7 @@ def _result(
     }
     comparison = score.comparison
     lost = f", {score.rounds_lost} lost" if score.rounds_lost else ""
+    unread = "" if score.rounds_decoded else ": no table could be read; try more --words"
     done = f"{len(score.thresholds)} rounds of {request.rounds}" if score.is_partial else None
     facts = {
         **({"partial": f"stopped after {done}"} if done else {}),
@@ -117,7 +118,7 @@ def _result(
         "heavy": shown_share(comparison.found_items),
         "missed": f"{len(comparison.missed):,} with a true count of at least "
         f"{question.threshold:g}",
-        "rounds": f"{score.rounds_decoded} decoded of {request.rounds}{lost}",
+        "rounds": f"{score.rounds_decoded} decoded of {request.rounds}{lost}{unread}",
         "devices": f"{score.devices:,} counted, {_shown_sizes(schedule.sizes)} selected per round",
         "words": f"{score.words:,} of 16 bits per device and round",
         "thresholds": " ".join(f"{t:.3g}" for t in score.thresholds),

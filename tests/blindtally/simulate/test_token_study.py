@@ -1,4 +1,4 @@
-"""Simulated rounds of tokens: every token is used once, and a study finds heavy items."""
+"""Simulated rounds of tokens, each of which is used once, and the score of what a study finds."""
 
 import itertools
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from blindtally.simulate.populations import ItemPopulation
+from blindtally.simulate.scores import compare_with_truth
 from blindtally.simulate.token_study import KeyedPopulation, TooFewWordsError, run_tokens
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
@@ -69,3 +70,15 @@ def test_too_few_words_have_their_own_error() -> None:
     tokens = KeyedPopulation.of(population(), 100).distribute([np.ones(256, np.int64)], 1, rng)
     with pytest.raises(TooFewWordsError):
         run_tokens("tracked", tokens, 2, 50, rng)
+
+
+def test_an_item_that_is_known_by_its_key_only_has_the_true_count_of_the_key() -> None:
+    """An interval may hold the count of an item that is not found."""
+    domain = Hashed(max_bytes=9)
+    truth = {"known": 60, "hidden": 70, "rare": 3}
+    rows = [("known", 61.0, 1.0, 59.0, 63.0), (domain.name("hidden"), 69.0, 2.0, 65.0, 73.0)]
+    compared = compare_with_truth(rows, truth, 50, domain)
+    assert [each.true_count for each in compared.found_items] == [60, 70]
+    assert compared.interval_coverage == 1
+    assert (compared.score.precision, compared.score.recall) == (0.5, 0.5)
+    assert compared.missed == {"hidden": 70}
