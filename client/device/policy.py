@@ -30,7 +30,7 @@ from protocol.mechanisms.registry import (
 )
 from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
 from secagg.errors import UnsafeRequestError
-from secagg.keys import SIGNATURE_BYTES, Identity
+from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity
 from secagg.messages import KeyShares
 from secagg.parameters import Mode, choose_parameters
 from secagg.seating import MAX_DRAWS, CohortSeating, seating_fault
@@ -117,6 +117,9 @@ class Policy:
             collection within `exact_period_days`, over all services. The difference of two exact
             sums may reveal its items. A sum with noise is not exact as long as the noise of all
             such sums in that time together keeps `max_epsilon` at `max_delta`.
+
+    Raises:
+        ValueError: if a key is not 32 bytes.
     """
 
     max_contribution: int = 100
@@ -142,6 +145,14 @@ class Policy:
     max_exact_studies: int = 1
     exact_period_days: float = 30.0
     accept_exact_estimates: bool = False
+
+    def __post_init__(self) -> None:
+        for key in (*self.committee, *([] if self.registrar is None else [self.registrar])):
+            if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+                raise ValueError(
+                    f"registrar and committee have public keys of {KEY_BYTES} bytes, got {key!r}: "
+                    "bytes.fromhex reads a key of hexadecimal digits"
+                )
 
     def check_plan(
         self,

@@ -49,6 +49,14 @@ def plan(**terms: object) -> AnyPlan:
     return PLAN.model_copy(update={"terms": changed})
 
 
+@pytest.mark.parametrize("key", ["aa" * 32, b"short"])
+def test_keys_of_another_form_are_refused_at_once(key: Any) -> None:
+    with pytest.raises(ValueError, match="public keys of 32 bytes"):
+        Policy(registrar=key)
+    with pytest.raises(ValueError, match="public keys of 32 bytes"):
+        Policy(committee=frozenset([key]))
+
+
 def test_the_default_limits_are_those_of_the_documents() -> None:
     """A change of one is a change of what blindtally promises."""
     assert Policy() == Policy(
