@@ -68,6 +68,9 @@ async def test_a_failed_round_gives_the_reason(served: Served) -> None:
     assert "<dt>devices in the sum</dt><dd>0</dd>" in page
     study_page = await page_of(served, f"/studies/{study}")
     assert f'<span class="sub why">{why}</span>' in study_page
+    page = await page_of(served, f"/studies/{study}")
+    assert "No round has had a sum.<" in page
+    assert "more words" not in page
 
 
 async def test_blamed_participants_are_named(served: Served) -> None:
