@@ -70,8 +70,9 @@ class KilledInEachPhase:
             clients = [http_client(self.service.url) for _ in members]
             transports = [Transport(await stack.enter_async_context(each)) for each in clients]
             while True:
-                await self._kill_if_due(await self._phase(transports[0]), members, transports)
                 for member, transport in zip(members, transports, strict=True):
+                    # Before each step, because the seventh one ends a phase.
+                    await self._kill_if_due(await self._phase(transport), members, transports)
                     await member.act(transport)
                 await asyncio.sleep(0.02)
 

@@ -110,7 +110,7 @@ async def test_a_sketch_with_noise_counts_and_spends_no_exact_study(connect: Cli
     fleet = Fleet(connect, study, [{"cab": 1}] * 32, config)
     assert [each.view.state async for each in fleet.run()] == ["decoded"]
     heavy_hitters = await heavy_hitters_of(connect, study)
-    assert [each["item"] for each in heavy_hitters] == ["cab"]
+    assert "cab" in [each["item"] for each in heavy_hitters]  # and others of its only cell
     assert (await epsilons_of(connect, study))["server"] == pytest.approx(2, rel=0.01)
 
 
