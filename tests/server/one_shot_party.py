@@ -45,21 +45,12 @@ TIMEOUTS = {"collecting": 30, "idle": 5}
 
 
 @dataclass
-class Operators:
-    """The members of a committee; those in `away` do nothing."""
+class Members:
+    """Members of a committee, or volunteers for one; those in `away` do nothing."""
 
     members: list[CommitteeMember]
     away: set[int] = field(default_factory=set)
     refusals: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls, journals: Sequence[MemberJournal] = (), identities: Sequence[Identity] = OPERATORS
-    ) -> "Operators":
-        """Return the operators, with fresh journals unless some are given."""
-        kept = journals or [MemberJournal() for _ in identities]
-        pairs = zip(identities, kept, strict=True)
-        return cls([CommitteeMember(each, journal, MEMBER_POLICY) for each, journal in pairs])
 
     async def act(self, served: Served) -> None:
         """Let each present member take the steps that wait for it now."""
@@ -71,6 +62,19 @@ class Operators:
     def _report(self, pending: CommitteeRound, refusal: str) -> None:
         if refusal:
             self.refusals.append(f"{pending.phase}: {refusal}")
+
+
+class Operators(Members):
+    """The operators of a committee."""
+
+    @classmethod
+    def of(
+        cls, journals: Sequence[MemberJournal] = (), identities: Sequence[Identity] = OPERATORS
+    ) -> "Operators":
+        """Return the operators, with fresh journals unless some are given."""
+        kept = journals or [MemberJournal() for _ in identities]
+        pairs = zip(identities, kept, strict=True)
+        return cls([CommitteeMember(each, journal, MEMBER_POLICY) for each, journal in pairs])
 
 
 @asynccontextmanager

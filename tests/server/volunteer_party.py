@@ -1,7 +1,7 @@
 """Committees of volunteers over ASGI: devices that offer themselves, and the registrar's draw."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import SystemRandom
 from typing import Any
 
@@ -10,7 +10,7 @@ from client.device.device import StudyDevice
 from client.device.policy import Policy
 from client.member_journal import MemberJournal
 from client.registrar import DrawRecord, Registrar
-from protocol.api.messages import CommitteeRound, RoundView
+from protocol.api.messages import RoundView
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import AnyPlan
 from secagg.keys import Identity
@@ -20,6 +20,7 @@ from tests.server.one_shot_party import (
     MEMBER_POLICY,
     MINIMUM,
     TIMEOUTS,
+    Members,
     create,
     one_shot_device,
     phase_of,
@@ -43,30 +44,14 @@ POLICY = Policy(
 )
 
 
-@dataclass
-class Volunteers:
-    """Devices that volunteer for the committee of a study; those in `away` do nothing."""
-
-    members: list[CommitteeMember]
-    away: set[int] = field(default_factory=set)
-    refusals: list[str] = field(default_factory=list)
+class Volunteers(Members):
+    """Devices that volunteer for the committee of a study."""
 
     @classmethod
     def of(cls, study: str, count: int = VOLUNTEERS) -> "Volunteers":
         """Return the first `count` devices as volunteers."""
         identities = [one_shot_device(number).identity for number in range(count)]
         return cls([volunteer(study, identity) for identity in identities])
-
-    async def act(self, served: Served) -> None:
-        """Let each present volunteer take the steps that wait for it now."""
-        async with transport_to(served) as transport:
-            for number, member in enumerate(self.members):
-                if number not in self.away:
-                    await member.act(transport, report=self._report)
-
-    def _report(self, pending: CommitteeRound, refusal: str) -> None:
-        if refusal:
-            self.refusals.append(f"{pending.phase}: {refusal}")
 
     def numbers_in(self, view: RoundView) -> list[int]:
         """Return the numbers of the volunteers that the registrar drew, in their order."""
