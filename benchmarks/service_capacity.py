@@ -240,21 +240,29 @@ def capacity_rows(
         + costs.download_bytes_per_holder * setting.holders
     )
     sent = setting.sent_bytes
-    figures = [
+    figures = _service_figures(rate, each, database, sent, received)
+    name = f"{devices:,.0f} devices in {seconds / 3600:g} h"
+    return [BenchmarkRow(f"{name}: {figure}", value, unit) for figure, value, unit in figures]
+
+
+def _service_figures(
+    rate: float, server: float, database: float, sent: float, received: float
+) -> list[tuple[str, float, str]]:
+    """Return figures of a peak `rate`, from CPU seconds and bytes of one device."""
+    gigabit = rate * 8 / 1e9
+    return [
         ("devices a second, peak", rate, "1/s"),
-        ("server CPU a device", 1e3 * each, "ms"),
+        ("server CPU a device", 1e3 * server, "ms"),
         (
             f"cores of servers, {TARGET_UTILISATION:.0%} busy at the peak",
-            rate * each / TARGET_UTILISATION,
+            rate * server / TARGET_UTILISATION,
             "",
         ),
         ("cores of databases", rate * database / TARGET_UTILISATION, ""),
         ("written", rate * sent / 1e6, "MB/s"),
-        ("received from devices", rate * sent * 8 / 1e9, "Gbit/s"),
-        ("sent to devices", rate * received * 8 / 1e9, "Gbit/s"),
+        ("received from devices", gigabit * sent, "Gbit/s"),
+        ("sent to devices", gigabit * received, "Gbit/s"),
     ]
-    name = f"{devices:,.0f} devices in {seconds / 3600:g} h"
-    return [BenchmarkRow(f"{name}: {figure}", value, unit) for figure, value, unit in figures]
 
 
 def one_shot_rows(
@@ -269,17 +277,7 @@ def one_shot_rows(
     member = costs.member + costs.member_byte * column
     gigabit = rate * 8 / 1e9
     figures = [
-        ("devices a second, peak", rate, "1/s"),
-        ("server CPU a device", 1e3 * server, "ms"),
-        (
-            f"cores of servers, {TARGET_UTILISATION:.0%} busy at the peak",
-            rate * server / TARGET_UTILISATION,
-            "",
-        ),
-        ("cores of databases", rate * database / TARGET_UTILISATION, ""),
-        ("written", rate * message / 1e6, "MB/s"),
-        ("received from devices", gigabit * message, "Gbit/s"),
-        ("sent to devices", gigabit * costs.open_round_bytes, "Gbit/s"),
+        *_service_figures(rate, server, database, message, costs.open_round_bytes),
         ("sent to each member", gigabit * column, "Gbit/s"),
         ("cores of each member", rate * member / TARGET_UTILISATION, ""),
     ]
