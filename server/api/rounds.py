@@ -41,22 +41,24 @@ async def page(
 @router.get(
     "/open",
     dependencies=[require(Permission.READ, Permission.TAKE_PART)],
+    response_model=RoundView,
     responses=etag_responses(problem_responses(404, 409, 422)),
     tags=["devices"],
 )
 async def open_round(
     study: StudyId, service: ServiceDep, after: After = 0, wait: WaitSeconds = 0
-) -> RoundView:
+) -> Response:
     """Return the round that is open to devices and comes after round `after`.
 
-    Its cohorts name no survivors and nobody who is blamed.
+    Its cohorts name no survivors and nobody who is blamed. The numbers of their devices may be half
+    a second old.
     """
-    view = await service.notifier.wait_for(
-        study_channel(study), lambda: service.store.rounds.find_open(study, after), wait
+    document = await service.notifier.wait_for(
+        study_channel(study), lambda: service.cohort_cache.open_round(study, after), wait
     )
-    if view is None:
+    if document is None:
         raise ProblemError(ProblemType.NO_ROUND, f"no round after {after} is open to devices now")
-    return view
+    return Response(document, media_type="application/json")
 
 
 @router.get("/{number}", **reading(404, 422))

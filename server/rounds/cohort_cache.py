@@ -2,7 +2,8 @@
 
 Callers check the phase of the cohort first: a fact is only valid once its phase is closed. The
 status of a cohort, with its phase, is cached until the notifier reports that it has changed. Phases
-only move forward, so a status that is out of date never shows a phase before its time.
+only move forward, so a status that is out of date never shows a phase before its time. The document
+of an open round, which every device reads, is cached for half a second and until any phase ends.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from functools import partial
 from threading import Lock
 from typing import Generic, TypeVar
 
-from cachetools import LRUCache
+from cachetools import Cache, LRUCache, TTLCache
 
 from protocol.api.device_messages import Survivors
 from protocol.api.phases import MessageKind
@@ -46,6 +47,8 @@ _MAX_CACHED_SHARE_BYTES = 200 * 2**20  # 16 MB for 1,000 participants with 116 h
 _MAX_CACHED_HOLDER_BYTES = 20 * 2**20  # 0.2 MB for the same
 _MAX_CACHED_STATUSES = 20_000
 _MAX_CACHED_DIGESTS = 500_000  # about 90 bytes each; 15 for a message to seven members
+_MAX_OPEN_ROUND_BYTES = 50 * 2**20
+_OPEN_ROUND_SECONDS = 0.5  # for which the number of devices in it may be out of date
 _SINGLE_READS = 4  # more cost cohorts that fit the cache, fewer cost those that do not
 
 
@@ -53,14 +56,23 @@ class AsyncCache(Generic[K, V]):
     """Cache of values that never change; concurrent and later calls share one read.
 
     It keeps the most recently used values whose total weight is at most `size`, and always the
-    last one.
+    last one; each for `seconds`, if given.
     """
 
     def __init__(
-        self, read: Callable[[K], Awaitable[V]], size: int, weigh: Callable[[V], int] = lambda _: 1
+        self,
+        read: Callable[[K], Awaitable[V]],
+        size: int,
+        weigh: Callable[[V], int] = lambda _: 1,
+        seconds: float | None = None,
     ) -> None:
         self._read = read
-        self._values: LRUCache[K, V] = LRUCache(size, lambda value: min(weigh(value), size))
+        getsizeof = partial(_limited_weight, weigh, size)
+        self._values: Cache[K, V] = (
+            LRUCache(size, getsizeof)
+            if seconds is None
+            else TTLCache(size, seconds, getsizeof=getsizeof)
+        )
         self._reads: dict[K, asyncio.Future[V]] = {}
 
     def __contains__(self, key: K) -> bool:
@@ -69,8 +81,10 @@ class AsyncCache(Generic[K, V]):
 
     async def __call__(self, key: K) -> V:
         """Return the value of `key`; an error of `read` is raised and not cached."""
-        if key in self._values:
+        try:
             return self._values[key]
+        except KeyError:  # not checked before: a value may expire in between
+            pass
         if key not in self._reads:
             self._reads[key] = asyncio.ensure_future(self._read(key))
             self._reads[key].add_done_callback(partial(self._on_read, key))
@@ -114,6 +128,12 @@ class CohortCache:
             self._message_trees,
             _MAX_CACHED_DIGESTS,
             lambda trees: 1 + sum(2 * len(tree[0]) for tree in trees),
+        )
+        self._open_rounds = AsyncCache(
+            self._read_open_round,
+            _MAX_OPEN_ROUND_BYTES,
+            lambda document: 100 + len(document or b""),
+            _OPEN_ROUND_SECONDS,
         )
         self._slot = AsyncCache(store.participants.slot, 20_000)
         self._statuses = AsyncCache(store.participants.status, _MAX_CACHED_STATUSES)
@@ -203,6 +223,16 @@ class CohortCache:
             return await self._read_status(cohort)
         return await self._statuses(cohort)
 
+    async def open_round(self, study: str, after: int) -> bytes | None:
+        """Return the JSON document of the open round after number `after`, None without one.
+
+        Raises:
+            ProblemError: if there is no such study, or it has ended.
+        """
+        if not self._notifier.is_complete:
+            return await self._read_open_round((study, after))
+        return await self._open_rounds((study, after))
+
     def on_change(self, channels: Collection[str]) -> None:
         """Use no cached status of these cohorts until `after_change`: one is about to change."""
         with self._changing_lock:
@@ -214,7 +244,11 @@ class CohortCache:
             self._changing -= Counter(_cohorts_of(channels))
 
     def _forget_statuses(self, channels: Collection[str] | None) -> None:
-        """Read the status of the cohorts of `channels` again, or of all cohorts if None."""
+        """Read the status of the cohorts of `channels` again, or of all cohorts if None.
+
+        The open rounds are read again after any change.
+        """
+        self._open_rounds.forget_all()
         if channels is None:
             self._statuses.forget_all()
             return
@@ -260,6 +294,10 @@ class CohortCache:
         if kind == MessageKind.MASKED_INPUT:
             return await self.survivors(cohort)
         return (await self.confirmations(cohort)).keys()
+
+    async def _read_open_round(self, key: tuple[str, int]) -> bytes | None:
+        view = await self._store.rounds.find_open(*key)
+        return None if view is None else view.model_dump_json().encode()
 
     async def _plan_digest(self, study_round: tuple[str, int]) -> bytes:
         plan = await self.plan(study_round)
@@ -313,6 +351,10 @@ class CohortCache:
 
 def _cohorts_of(channels: Collection[str]) -> list[int]:
     return [cohort for cohort in map(cohort_of, channels) if cohort is not None]
+
+
+def _limited_weight(weigh: Callable[[V], int], limit: int, value: V) -> int:
+    return min(weigh(value), limit)
 
 
 def _weight(signatures: Iterable[Mapping[int, bytes]]) -> int:

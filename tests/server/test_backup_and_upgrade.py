@@ -23,9 +23,9 @@ def back_up(folder: Path) -> Path:
     return folder / "backup.db"
 
 
-@pytest.mark.parametrize("taken_after", ["share", "mask"])
+@pytest.mark.parametrize(("taken_after", "phase"), [("share", "checking"), ("mask", "confirming")])
 async def test_devices_finish_a_round_at_a_service_that_was_restored(
-    serve: Serve, sqlite_url: str, tmp_path: Path, taken_after: str
+    serve: Serve, sqlite_url: str, tmp_path: Path, taken_after: str, phase: str
 ) -> None:
     """A round goes on from the backup, with what devices send again and what they send next."""
     lost = STEPS[: STEPS.index(taken_after) + 1]
@@ -35,6 +35,7 @@ async def test_devices_finish_a_round_at_a_service_that_was_restored(
         first = await served.until_closed(study)
         devices = await served.join(study, 6, after=1)
         await together(devices, *lost)
+        await served.until_phase(study, phase, 2)
         backup = back_up(tmp_path)
         # What is acknowledged after the backup is lost with the disk.
         following = STEPS[len(lost)]

@@ -1,7 +1,12 @@
 """Clients that poll receive no unchanged document, and a time to retry."""
 
+import asyncio
 from random import Random
 
+import pytest
+
+from protocol.api.messages import RoundView
+from server.db.repositories.rounds import RoundRepository
 from server.notify.retry_after import MAX_RETRY_AFTER_SECONDS, RetryScheduler
 from tests.server.harness import Served
 from tests.server.party import Party, refused
@@ -26,6 +31,28 @@ async def test_a_document_is_sent_again_only_if_it_changed(served: Served) -> No
         elif path != "/heavy-hitters":
             assert changed.status_code == 200
             assert changed.headers["etag"] != tag
+
+
+async def test_devices_that_ask_for_the_open_round_share_one_read(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change is shown at once; without one, a document is half a second old at most."""
+    find_open, reads = type(served.service.store.rounds).find_open, list[int]()
+
+    async def counted(rounds: RoundRepository, study: str, after: int) -> RoundView | None:
+        reads.append(after)
+        return await find_open(rounds, study, after)
+
+    monkeypatch.setattr(type(served.service.store.rounds), "find_open", counted)
+    address = f"/v1/studies/{await served.create()}/rounds/open"
+    answers = await asyncio.gather(*(served.client.get(address) for _ in range(10)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert reads == [0]
+    await asyncio.sleep(0.6)
+    await served.client.get(address)
+    assert reads == [0, 0]
+    await served.client.post(f"{address.removesuffix('/rounds/open')}/stop")
+    refused(await served.client.get(address), 409, "wrong-state")
 
 
 async def test_an_answer_that_is_not_ready_has_a_time_to_retry(party: Party) -> None:

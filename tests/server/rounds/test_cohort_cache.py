@@ -35,6 +35,21 @@ async def test_many_who_ask_together_cost_one_reading() -> None:
     assert reads == [1, 2, 3, 1]
 
 
+async def test_a_value_with_an_age_limit_is_read_again() -> None:
+    reads: list[int] = []
+
+    async def read(key: int) -> None:
+        reads.append(key)
+
+    cache = AsyncCache(read, 2, seconds=0.05)
+    await cache(1)
+    await cache(1)
+    assert reads == [1]
+    await asyncio.sleep(0.06)
+    await cache(1)
+    assert reads == [1, 1]
+
+
 async def test_an_error_is_raised_and_not_kept() -> None:
     answers = iter([ValueError("not yet"), "now"])
 
