@@ -2,6 +2,7 @@
 
     python -m benchmarks.oneshot [--devices N] [--cohort N] [--json PATH]
     python -m benchmarks.oneshot --service 10000 [--workers N] [--words W] [--database postgresql]
+    python -m benchmarks.oneshot --service 1000 --volunteers 100
 
 Each row has the figure of one-shot sums as its value, and that of a pairwise sum over the same
 vector as its reference: for a device, all bytes that it sends and all of its CPU time in a cohort
@@ -25,7 +26,7 @@ from random import Random, SystemRandom
 import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, fastest_cpu_seconds, report
-from benchmarks.one_shot_service import service_rows
+from benchmarks.one_shot_service import OneShotStudy, service_rows
 from benchmarks.secure_sums.server_work import Stopwatch
 from secagg.aggregator import route_shares
 from secagg.keys import SIGNATURE_BYTES, Identity
@@ -216,10 +217,14 @@ def main() -> None:
     parser.add_argument("--service", type=int, help="Run one sum of this many devices over HTTP.")
     parser.add_argument("--workers", type=int, default=2, help="Processes of devices, for HTTP.")
     parser.add_argument("--words", type=int, default=367, help="16-bit words, for HTTP.")
+    parser.add_argument(
+        "--volunteers", type=int, default=0, help="Devices as members, with kills of the server."
+    )
     parser.add_argument("--database", choices=["postgresql", "sqlite"], default="sqlite")
     options = parser.parse_args()
     if options.service:
-        rows = service_rows(options.service, options.workers, options.words, options.database)
+        study = OneShotStudy(options.service, options.words, options.volunteers)
+        rows = service_rows(study, options.workers, options.database)
         report(rows, "pairwise", options.json)
         return
     rng, rows = SystemRandom(), []

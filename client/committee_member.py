@@ -11,7 +11,7 @@ it is asked again. It reads the plan of each round and serves only those that it
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
@@ -382,14 +382,9 @@ class _MemberStep:
 
 @asynccontextmanager
 async def serving_committee(
-    connect: Callable[[], httpx.AsyncClient],
-    operators: Sequence[Identity],
-    policy: MemberPolicy,
-    api_key: str | None = None,
+    connect: Callable[[], httpx.AsyncClient], members: Iterable[tuple[CommitteeMember, str | None]]
 ) -> AsyncIterator[None]:
-    """Serve as all members of a committee in the background, for programs that simulate them.
-
-    Their journals end with the process.
+    """Serve as members in the background, each with its API key, for programs that simulate them.
 
     Raises:
         ServiceError: if the service refuses the first request, for example without the scope
@@ -397,9 +392,8 @@ async def serving_committee(
     """
     async with AsyncExitStack() as stack:
         tasks = []
-        for identity in operators:
+        for member, api_key in members:
             transport = Transport(await stack.enter_async_context(connect()))
-            member = CommitteeMember(identity, MemberJournal(), policy)
             await member.act(transport, api_key)
             serving = member.serve(transport, api_key, poll_seconds=POLL_SECONDS / 5)
             tasks.append(asyncio.create_task(serving))

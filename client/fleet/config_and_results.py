@@ -30,6 +30,8 @@ class FleetConfig:
             `behaviour` can set it by phase instead.
         registrar: enrols the devices for their study; None leaves them without an enrolment.
         operators: the members of the committee of one-shot sums, if the fleet runs them itself.
+        committee_dropout: the fraction of volunteers for a committee that register a key and leave.
+            The fleet's devices volunteer if it has the registrar's key.
         token: registers the devices at a closed service.
         api_key: lets the fleet read the rounds of a closed service.
     """
@@ -41,6 +43,7 @@ class FleetConfig:
     patience: float = 120.0
     registrar: Identity | None = None
     operators: tuple[Identity, ...] = ()
+    committee_dropout: float = 0.0
     token: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
     behaviour: FleetBehaviour = field(default_factory=FleetBehaviour)

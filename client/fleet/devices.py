@@ -186,6 +186,19 @@ class FleetDevices:
             end.policy_error,
         )
 
+    async def credentials(self, index: int) -> tuple[Identity, bytes, str]:
+        """Return the identity, the enrolment and the credential of a device, enrolled if needed.
+
+        Raises:
+            ServiceError, ServiceUnreachableError: if a closed service does not enrol it.
+        """
+        member = self._member(index)
+        identity = Identity.of(member.secret)
+        if self.config.token is not None:
+            async with self.transport() as transport:
+                await self._ensure_enrolled(transport, member, identity)
+        return identity, member.enrolment, member.credential
+
     async def _ensure_enrolled(
         self, transport: Transport, member: _Member, identity: Identity
     ) -> None:

@@ -16,15 +16,16 @@ system's randomness.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from client.committee_member import MemberPolicy, serving_committee
+from client.committee_member import serving_committee
 from client.device.device import STEP_OF_PHASE, DeviceStep
 from client.device.driver import PARTICIPATION_ERRORS, EndState, wait_for_open_round
 from client.device.policy import PolicyError
 from client.errors import NoRoundError, NotFoundError, WrongStateError
+from client.fleet import committee
 from client.fleet.behaviour import DeviceBehaviour, draw_behaviours
 from client.fleet.config_and_results import (
     DeviceResult,
@@ -37,6 +38,7 @@ from client.fleet.devices import ClientFactory, FleetDevices, Holdings
 from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
 from client.registrar import DrawRecord, Registrar, seating_rounds
 from protocol.api.messages import RoundView, StudyView
+from protocol.committee_terms import VolunteerTerms
 
 _MAX_ROUND_BYTES: Final = 2**24  # of a view: the survivors of a round of a million devices
 _CLOSING_POLL_SECONDS: Final = 0.1  # between two requests for a round that will end soon
@@ -80,29 +82,33 @@ class Fleet:
 
         Raises:
             NobodyEnteredError: if no device took part in a round.
+            ValueError: if the fleet has too few devices for a committee of volunteers.
         """
         async with self._seating(), self._serving_committee():
             async for played in self._rounds():
                 yield played
 
     def _seating(self) -> AbstractAsyncContextManager[None]:
-        """Seat the rounds, if the fleet has the key of a registrar that must."""
-        config = self.config
-        if config.registrar is None or not self.study.terms.is_seated:
+        """Seat devices and draw committees, if the fleet has the key of a registrar that must."""
+        config, terms = self.config, self.study.terms
+        if config.registrar is None or not (terms.is_seated or terms.draws_committee):
             return nullcontext()
         # Its draws are not kept: it must not seat the devices of others.
         registrar = Registrar(config.registrar, DrawRecord(), study=self.study.id)
         return seating_rounds(self.connect, registrar, config.api_key)
 
-    def _serving_committee(self) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def _serving_committee(self) -> AsyncIterator[None]:
         """Serve as the members of the committee, if the fleet has their keys."""
-        config = self.config
-        if not config.operators:
-            return nullcontext()
-        policy = MemberPolicy(
-            config.policy.min_cohort, serve_unverified=config.policy.trust_server_identities
-        )
-        return serving_committee(self.connect, config.operators, policy, config.api_key)
+        terms = self.study.terms.committee
+        if self.config.operators:
+            members = [*committee.operators(self.config)]
+        elif isinstance(terms, VolunteerTerms) and self.config.registrar is not None:
+            members = await committee.volunteers(self._devices, terms)
+        else:
+            members = []
+        async with serving_committee(self.connect, members):
+            yield
 
     async def _rounds(self) -> AsyncIterator[FleetRound]:
         after = latest = 0

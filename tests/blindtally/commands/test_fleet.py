@@ -16,8 +16,9 @@ from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.registrar_key_files import create_key_file, load_key_file
 from blindtally.fleet_run.run_on_terminal import heavy_hitter_table, suggest_options
 from client.analyst.analyst import Analyst
-from client.committee_member import MemberPolicy, serving_committee
+from client.committee_member import CommitteeMember, MemberPolicy, serving_committee
 from client.device.policy import PolicyError
+from client.member_journal import MemberJournal
 from client.transport import http_client
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
 from protocol.domains.strings import Utf8
@@ -239,7 +240,8 @@ def test_members_of_other_processes_open_the_sums_of_a_new_study(service: Server
 
     async def serve() -> tuple[int, str]:
         policy = MemberPolicy(min_devices=6)
-        async with serving_committee(lambda: http_client(service.url), members[:5], policy):
+        present = [(CommitteeMember(each, MemberJournal(), policy), None) for each in members[:5]]
+        async with serving_committee(lambda: http_client(service.url), present):
             return await asyncio.to_thread(
                 fleet, "--url", service.url, *SMALL_FLEET, "--idle", "0.3", *named
             )

@@ -187,6 +187,31 @@ async def test_a_fleet_with_the_keys_of_operators_opens_its_one_shot_sums(
         }
 
 
+async def test_devices_of_a_fleet_volunteer_for_the_committees_of_its_rounds(
+    connect: ClientFactory, registrar: Identity
+) -> None:
+    """One of twelve volunteers leaves after it has registered a key; most often it is drawn."""
+    committee = {"volunteers": 12, "size": 9}
+    terms = {"registrar": registrar.public.hex(), "sum": "one-shot", "committee": committee}
+    study = await create(connect, cohort_size=10, minimum=5, **terms)
+    policy = Policy(min_cohort=5, registrar=registrar.public, min_volunteers=12)
+    fleet_config = config(dropout=0, registrar=registrar, policy=policy, committee_dropout=0.08)
+    played = await play(connect, study, fleet_config)
+    assert len(played) == 2
+    for each in played:
+        assert (each.view.state, each.view.participants) == ("decoded", 10)
+
+
+async def test_a_fleet_too_small_for_its_committee_is_refused(
+    connect: ClientFactory, registrar: Identity
+) -> None:
+    committee = {"volunteers": 40, "size": 40}
+    terms = {"registrar": registrar.public.hex(), "sum": "one-shot", "committee": committee}
+    study = await create(connect, cohort_size=10, minimum=5, **terms)
+    with pytest.raises(ValueError, match="drawn from 40 devices, and this fleet has"):
+        await play(connect, study, config(registrar=registrar))
+
+
 async def test_devices_that_wait_for_no_other_take_turns_over_few_connections(
     connect: ClientFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
