@@ -10,8 +10,9 @@ from blindtally.console.options import ModeOption
 from blindtally.console.output_files import JsonOption, write_json
 
 MAX_CLIENTS: Final = 100_000  # as in a study's terms
-_PAIRWISE_CORRUPT, _COMMITTEE_CORRUPT, _DROPOUT = 0.1, 0.2, 0.2
+_PAIRWISE_CORRUPT, _OPERATORS_CORRUPT, _DROPOUT = 0.1, 0.2, 0.2
 _PAIRWISE_WORDS, _ONE_SHOT_WORDS = 100_000, 1_000
+_OPERATORS = 7
 _NO_DEVICES: Final = "a pairwise sum needs --devices, the number of devices in a cohort"
 
 
@@ -24,7 +25,7 @@ def params(
         float | None,
         Option(
             help="Fraction of corrupt devices (gamma), or members of a committee.",
-            show_default="0.1, of a committee 0.2",
+            show_default="0.1, of operators 0.2",
         ),
     ] = None,
     dropout: Annotated[
@@ -54,12 +55,26 @@ def params(
         Option(
             "--sum",
             help="Kind of sum: devices mask for one another (pairwise), or send one message each "
-            "to a committee of operators (one-shot).",
+            "to a committee (one-shot).",
         ),
     ] = "pairwise",
     members: Annotated[
-        int, Option(min=3, max=100, help="Members of the committee of a one-shot sum (m).")
-    ] = 7,
+        int | None,
+        Option(
+            min=3,
+            max=1_000,
+            help="Members of the committee of a one-shot sum (m).",
+            show_default="7 operators, or all volunteers",
+        ),
+    ] = None,
+    volunteers: Annotated[
+        int | None,
+        Option(
+            min=3,
+            max=5_000,
+            help="Devices from which a registrar draws the committee (V), instead of operators.",
+        ),
+    ] = None,
     json_path: JsonOption = None,
 ) -> None:
     """Compute the secure parameters of a sum, and its cost to devices and server.
@@ -67,11 +82,13 @@ def params(
     Example:
       blindtally params --devices 1000 --corrupt 0.2 --dropout 0.2
       blindtally params --sum one-shot --members 7
+      blindtally params --sum one-shot --members 100 --volunteers 1000 --dropout 0.1
     """
     if kind == "one-shot":
-        fraction = _COMMITTEE_CORRUPT if corrupt is None else corrupt
         size = _ONE_SHOT_WORDS if words is None else words
-        _show_committee(members, fraction, dropout, size, has_registrar, json_path)
+        fraction = _OPERATORS_CORRUPT if volunteers is None else _PAIRWISE_CORRUPT
+        rates = (fraction if corrupt is None else corrupt), dropout, sigma, eta
+        _show_committee(members, volunteers, rates, size, has_registrar, json_path)
         return
     if devices is None:
         raise exit_with_error(_NO_DEVICES)
@@ -105,32 +122,43 @@ def params(
 
 
 def _show_committee(
-    members: int,
-    corrupt: float,
-    dropout: float,
+    members: int | None,
+    volunteers: int | None,
+    rates: tuple[float, float, int, int],
     words: int,
     has_registrar: bool,
     json_path: str | None,
 ) -> None:
-    """Show the numbers of a committee, and the cost of a one-shot sum with it."""
+    """Show the numbers of a committee, and the cost of a one-shot sum with it.
+
+    `rates` are the fractions of corrupt and absent members, sigma and eta.
+    """
     from random import SystemRandom
 
     from blindtally.planning.committee_cost import MAX_WORDS, CommitteeCost
     from blindtally.planning.parameter_report import show_rows
-    from secagg.oneshot.parameters import committee_parameters
+    from secagg.oneshot.parameters import committee_parameters, drawn_committee_parameters
 
+    corrupt, dropout, sigma, eta = rates
+    size = members or volunteers or _OPERATORS
     try:
-        parameters = committee_parameters(members, corrupt, dropout)
+        parameters = (
+            committee_parameters(size, corrupt, dropout)
+            if volunteers is None
+            else drawn_committee_parameters(
+                size, corrupt, dropout, volunteers, sigma=sigma, eta=eta
+            )
+        )
     except ValueError as error:
         raise exit_with_error(error) from None
     if parameters.corrupt < 1:
         raise exit_with_error(
-            f"a corrupt fraction of {corrupt:g} lets none of {members} members collude, so that "
+            f"a corrupt fraction of {corrupt:g} lets none of {size} members collude, so that "
             "each of them could read devices: raise --corrupt"
         )
     if not 1 <= words <= MAX_WORDS:
         raise exit_with_error(f"--words is 1 to {MAX_WORDS:,} in a one-shot sum, got {words:,}")
-    cost = CommitteeCost(parameters, words, has_registrar)
+    cost = CommitteeCost(parameters, words, has_registrar, volunteers)
     seconds = cost.measure(SystemRandom())
     if json_path != "-":
         show_rows(cost.rows(seconds))

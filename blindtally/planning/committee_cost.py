@@ -1,4 +1,4 @@
-"""Parameters of a committee of operators, and the bytes and time of one-shot sums with it.
+"""Parameters of a committee, and the bytes and time of one-shot sums with it.
 
 Bytes are those of the messages without HTTP headers. Times are measured: a device makes its message
 for a committee with fresh keys, and a member checks its part of a number of copies. They are of one
@@ -40,11 +40,15 @@ class CommitteeSeconds:
 
 @dataclass(frozen=True)
 class CommitteeCost:
-    """Costs of one-shot sums of `words` 16-bit words, with a committee of operators."""
+    """Costs of one-shot sums of `words` 16-bit words.
+
+    The committee has operators, or members that a registrar draws from `volunteers` devices.
+    """
 
     parameters: CommitteeParameters
     words: int
     has_registrar: bool
+    volunteers: int | None = None
 
     @cached_property
     def _members(self) -> list[tuple[Identity, bytes]]:
@@ -96,6 +100,7 @@ class CommitteeCost:
         p, layout = self.parameters, self.layout
         return {
             "members": p.members,
+            "volunteers": self.volunteers,
             "corrupt_members": p.corrupt,
             "colluders_to_read": p.corrupt + 1,
             "absent_members": p.dropouts,
@@ -117,7 +122,11 @@ class CommitteeCost:
         """Yield the rows of the table: name, value and reason."""
         p, layout = self.parameters, self.layout
         a, t = p.corrupt, p.threshold
-        yield "members m", str(p.members), "operators, whose keys each device pins"
+        if self.volunteers is None:
+            yield "members m", str(p.members), "operators, whose keys each device pins"
+        else:
+            yield "members m", str(p.members), "devices, which the registrar draws for each round"
+            yield "volunteers V", f"{self.volunteers:,}", "devices from which it draws them"
         yield "colluders A", str(a), "members that work for the server learn only the sum"
         yield "readers", str(a + 1), f"members that collude with the server read some; {t} read all"
         yield "dropouts D", str(p.dropouts), "members that are absent or lie, and the sum opens"

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.planning.parameter_report import feasible_alternatives
-from secagg.oneshot.parameters import CommitteeParameters
+from secagg.oneshot.parameters import CommitteeParameters, drawn_committee_parameters
 from secagg.oneshot.sharing import Sharing
 from secagg.parameters import Assumptions, choose_parameters
 from secagg.ring import Lane, Ring
@@ -141,6 +141,18 @@ def test_the_cost_of_a_one_shot_sum_states_who_must_collude() -> None:
     shares, proof = 7 * sharing.share_bytes, sharing.proof_bytes
     assert document["message_bytes"] == 32 + 64 + 32 + shares + proof + 64
     assert document["seconds_of_device"] > document["seconds_of_member_per_device"] > 0
+
+
+def test_a_committee_of_volunteers_has_the_parameters_of_its_draw() -> None:
+    asked = "params --sum one-shot --members 100 --volunteers 1000 --dropout 0.1 --json -"
+    document = json.loads(RUN.invoke(app, asked.split()).stdout)
+    drawn = drawn_committee_parameters(100, 0.1, 0.1, 1000, sigma=40, eta=30)
+    assert document["volunteers"] == 1000
+    assert document["corrupt_members"] == drawn.corrupt > 10  # of 100 that are drawn by chance
+    assert document["absent_members"] == drawn.dropouts
+    result = RUN.invoke(app, [*asked.split()[:-2], "--corrupt", "0.3"])
+    assert result.exit_code == 2
+    assert "cannot agree on one set" in result.output
 
 
 @pytest.mark.parametrize("members", [3, 7, 100])
