@@ -5,6 +5,10 @@ headers of any size. Here the time for the headers counts from their first byte,
 of a new connection. A body that is not read, because its request was answered before, may take
 `body_seconds`.
 
+A client may send requests before it has the responses to earlier ones (pipelining). uvicorn stores
+any number of them, and reads more after each response. Here the next ones are read after the last
+response, and a connection with too many is closed.
+
 Each connection takes a file descriptor. Without any left, a process can neither accept connections
 nor open its database, and cannot even log that. So there is a largest number of connections, and of
 those of one address, so that one program cannot take them all. Others are closed at once.
@@ -18,7 +22,12 @@ from time import monotonic
 from typing import Any, cast
 
 import structlog
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from protocol.api.messages import ProblemType
 from server.errors import ProblemError
@@ -26,6 +35,7 @@ from server.http.problem_details import problem_response
 from server.http.security_headers import SECURITY_HEADERS
 from server.telemetry.metrics import Metrics
 
+_MAX_PIPELINED_REQUESTS = 32  # of a connection, which wait for the response to an earlier one
 _log = structlog.get_logger(__name__)
 
 
@@ -83,7 +93,7 @@ class ConnectionLimits:
     counter: ConnectionCounter
 
 
-class _HeadersTooLargeError(Exception):
+class _LimitError(Exception):
     """Stops the parser, whose caller does not get the reason."""
 
 
@@ -97,6 +107,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._is_in_headers = True  # or between two requests
         self._received_bytes = self._parsed_bytes = self._fields = 0
         self._counted_address: str | None = None
+        self._answered: RequestResponseCycle | None = None  # the first without a whole response
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(cast("Transport", transport))
@@ -112,6 +123,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._counted_address is not None:
             self._limits.counter.remove(self._counted_address)
         super().connection_lost(exc)
+        # uvicorn lets only the last request know, and an endless response would go on for ever.
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self._is_in_headers:
@@ -141,6 +156,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._is_in_headers = False
         super().on_headers_complete()
+        if len(self.pipeline) > _MAX_PIPELINED_REQUESTS:
+            raise _LimitError
 
     def on_message_complete(self) -> None:
         self._stop_timer()
@@ -152,8 +169,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Limit the time for the rest of a body that is not read."""
         super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
         if not self._is_in_headers and not self.transport.is_closing():
             self._start_timer(self._limits.body_seconds)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         if self._is_too_large():
@@ -164,7 +187,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _count(self, nbytes: int) -> None:
         self._parsed_bytes += nbytes
         if self._is_too_large():
-            raise _HeadersTooLargeError
+            raise _LimitError
 
     def _is_too_large(self) -> bool:
         limits = self._limits

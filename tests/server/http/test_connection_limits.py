@@ -11,6 +11,7 @@ import pytest
 import structlog
 import uvicorn
 from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 from uvicorn.server import ServerState
 
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
@@ -149,6 +150,65 @@ async def test_requests_behind_one_another_are_answered_in_their_order(app: Fast
         writer.write((GET + b"\r\n") * 20)
         for _ in range(20):
             await asyncio.wait_for(reader.readuntil(b'{"it":"is"}'), 20)
+
+
+async def test_a_connection_with_too_many_requests_behind_one_another_is_closed() -> None:
+    """Uvicorn stored them all, so that one connection took the memory of the process."""
+    app, answered = FastAPI(), 0
+
+    @app.get("/")
+    async def wait() -> None:
+        nonlocal answered
+        await asyncio.sleep(0.05)
+        answered += 1
+
+    async with listening(app) as (reader, writer):
+        writer.write((GET + b"\r\n") * 1000)
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        await asyncio.sleep(0.2)
+        assert answered <= 1
+
+
+async def test_more_requests_are_read_after_the_responses_to_those_before() -> None:
+    app, may_answer = FastAPI(), asyncio.Semaphore(0)
+
+    @app.get("/")
+    async def root() -> dict[str, str]:
+        await may_answer.acquire()
+        return {"it": "is"}
+
+    async with listening(app) as (reader, writer):
+        for _ in range(2):
+            writer.write((GET + b"\r\n") * 20)
+            await asyncio.sleep(0.05)
+            may_answer.release()
+            await asyncio.wait_for(reader.readuntil(b'{"it":"is"}'), 20)
+        for _ in range(38):
+            may_answer.release()
+            await asyncio.wait_for(reader.readuntil(b'{"it":"is"}'), 20)
+
+
+async def test_an_endless_response_ends_with_its_connection_also_before_other_requests() -> None:
+    app, is_disconnected = FastAPI(), asyncio.Event()
+
+    @app.get("/")
+    async def stream() -> StreamingResponse:
+        async def forever() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield b"a"
+                    await asyncio.sleep(0.01)
+            finally:
+                is_disconnected.set()
+
+        return StreamingResponse(forever())
+
+    async with listening(app) as (reader, writer):
+        writer.write((GET + b"\r\n") * 2)
+        await asyncio.wait_for(reader.readuntil(b"a\r\n"), 20)
+        writer.close()
+        await asyncio.wait_for(is_disconnected.wait(), 20)
 
 
 class Body(httpx.AsyncByteStream):
