@@ -86,11 +86,10 @@ def create_app(
         version="1",
         description=_DESCRIPTION,
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's pages load scripts from elsewhere
-        redoc_url=None,
+        openapi_url=None,  # the document and its page are in `server/pages/help.py`
         telemetry=traces.request_tracing(provider),
     )
-    app.state.metrics = metrics
+    app.state.metrics, app.state.public_responses = metrics, {}
     for module in (  # in the order in which a path is matched
         *_DEVICES,
         studies,

@@ -12,6 +12,7 @@ devices, and query strings contain items. Of the headers only the id is recorded
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from itertools import count
 from secrets import token_hex
 from time import perf_counter
@@ -37,7 +38,7 @@ from server.telemetry.metrics import Metrics
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-# A client that repeats refused requests at once would otherwise take the time of all others.
+# Of each 429: a client that repeats refused requests at once would take the time of all others.
 TOO_MANY_DELAY_SECONDS = 0.5
 _UNKNOWN = "none"  # the route of an unknown path, the status of an aborted request
 _REDACTED_ATTRIBUTES = {"url.path": "REDACTED", "url.query": "REDACTED"}  # `http.route` remains
@@ -102,9 +103,8 @@ class RequestLayer:
                 state["principal"] = await self._state.service.authenticator.principal_of(scope)
             except (ProblemError, *UNAVAILABLE_ERRORS) as error:
                 problem = problem_of(error)
-                if problem.kind is ProblemType.TOO_MANY:
-                    await asyncio.sleep(TOO_MANY_DELAY_SECONDS)
-                    reply.started = perf_counter()
+                if problem.kind is ProblemType.TOO_MANY:  # pages may redirect to the login
+                    await reply.delay()
                 refusal = self._refuse(scope, problem)
                 await refusal(scope, body.receive, reply.send)
                 return
@@ -142,12 +142,23 @@ class RequestLayer:
 class _Reply:
     """Response to a request, its time and its size in bytes, while it is sent."""
 
-    __slots__ = ("_id", "_scope", "_security", "_send", "acknowledged", "sent", "started", "status")
+    __slots__ = (
+        "_id",
+        "_is_delayed",
+        "_scope",
+        "_security",
+        "_send",
+        "acknowledged",
+        "sent",
+        "started",
+        "status",
+    )
 
     def __init__(
         self, scope: Scope, send: Send, security: SecurityHeaders, request_id: bytes
     ) -> None:
         self._scope, self._send, self._security, self._id = scope, send, security, request_id
+        self._is_delayed = False
         self.started = perf_counter()
         self.acknowledged: float | None = None  # time of the headers
         self.status: int | None = None
@@ -155,8 +166,18 @@ class _Reply:
         if (span := trace.get_current_span()) is not trace.INVALID_SPAN:
             span.set_attributes(_REDACTED_ATTRIBUTES)
 
+    async def delay(self) -> None:
+        """Wait before a refusal, once; the time does not count as that of the response."""
+        if not self._is_delayed:
+            self._is_delayed = True
+            since = perf_counter()
+            await asyncio.sleep(TOO_MANY_DELAY_SECONDS)
+            self.started += perf_counter() - since
+
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            if message["status"] == HTTPStatus.TOO_MANY_REQUESTS:
+                await self.delay()
             self.status, self.acknowledged = message["status"], perf_counter()
             headers = message["headers"]
             added = self._security.added_to(headers, self._scope["scheme"])

@@ -1,14 +1,19 @@
-"""Pages of help: the terms of the other pages, and the API's reference without scripts."""
+"""Pages of help: the terms of the other pages, and the API's reference without scripts.
 
-from collections.abc import Iterator, Mapping
+Strangers may read the reference, as a page and as an OpenAPI document. To make them takes a tenth
+of a second of all other requests, so a process makes each once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request, Response
+from starlette.responses import JSONResponse
 
 from server.pages.forms.fields import QUESTION_FORMS
 from server.pages.page_requests import page_router
-from server.pages.rendering import render
+from server.pages.rendering import is_partial, render
 
 router = page_router()
 Schema = Mapping[str, Any]
@@ -29,6 +34,25 @@ class Operation:
 @router.get("/docs")
 async def show_api(request: Request) -> Response:
     """Show the operations by subject, and the documents that they take and return."""
+    return _made_once(request, _api_page)
+
+
+@router.get("/openapi.json")
+async def show_document(request: Request) -> Response:
+    """Return the OpenAPI document."""
+    return _made_once(request, lambda request: JSONResponse(request.app.openapi()))
+
+
+def _made_once(request: Request, make: Callable[[Request], Response]) -> Response:
+    """Return the response of `make` to the first request of this path and layout."""
+    made: dict[tuple[str, bool], Response] = request.app.state.public_responses
+    key = request.scope["path"], is_partial(request)
+    if key not in made:
+        made[key] = make(request)
+    return made[key]
+
+
+def _api_page(request: Request) -> Response:
     document = request.app.openapi()
     subjects: dict[str, list[Operation]] = {}
     for subject, operation in operations_of(document["paths"]):

@@ -32,6 +32,7 @@ def _config() -> Config:
     return config
 
 
+@cache
 def head_revision() -> str:
     revision = ScriptDirectory.from_config(_config()).get_current_head()
     assert revision is not None  # there is a first migration

@@ -70,6 +70,46 @@ async def test_an_address_that_fails_too_often_is_answered_after_those_with_cred
             refused(answer, 429, "too-many-requests")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/studies", 429),
+        ("GET", "/", 303),
+        ("POST", "/login", 429),
+        ("POST", "/v1/devices", 429),
+        ("GET", "/v1/participants/0/roster", 429),
+    ],
+)
+async def test_each_refusal_of_an_address_that_fails_too_often_is_delayed_once(
+    serve: Serve,
+    sqlite_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    status: int,
+) -> None:
+    """Also those of routes that check credentials, tokens and forms themselves."""
+    delay, delays, sleep = 0.123, 0, asyncio.sleep
+
+    async def count(seconds: float) -> None:
+        nonlocal delays
+        delays += seconds == delay
+        await sleep(0 if seconds == delay else seconds)
+
+    monkeypatch.setattr(request_layer, "TOO_MANY_DELAY_SECONDS", delay)
+    monkeypatch.setattr(asyncio, "sleep", count)
+    headers = showing(new_secret(SystemRandom())) if path.startswith("/v1") else {}
+    form = {"key": new_secret(SystemRandom(), API_KEY_PREFIX)} if path == "/login" else None
+    async with serve(sqlite_url, open=False, max_auth_failures=1, max_joins=3) as served:
+        headers |= {"Origin": "http://test"}
+        answers = [
+            await served.client.request(method, path, headers=headers, data=form) for _ in range(6)
+        ]
+    assert answers[-1].status_code == status
+    refusals = [each for each in answers if each.status_code == 429]
+    assert delays == len(refusals) if status == 429 else delays > 0
+
+
 async def test_lookups_are_limited_but_not_of_what_was_valid_within_the_hour(
     serve: Serve, sqlite_url: str
 ) -> None:

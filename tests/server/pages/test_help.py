@@ -46,6 +46,24 @@ async def test_the_page_has_each_operation_and_each_document(closed: Served) -> 
     assert "DELETE /v1/studies/{study}" in operations
 
 
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+async def test_what_strangers_may_read_is_made_once(
+    closed: Served, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifteen requests a second for the page took all of the time of the process."""
+    client, partial = closed.client, {"HX-Request": "true"}
+    first = [await client.get(path), await client.get(path, headers=partial)]
+    monkeypatch.setattr(closed.app, "openapi", None)
+    again = [
+        await client.get(path, headers={"Host": "x.example"}),
+        await client.get(path, headers=partial),
+    ]
+    assert [each.content for each in again] == [each.content for each in first]
+    assert all(each.is_success and each.headers["x-request-id"] for each in again)
+    assert len({each.headers["x-request-id"] for each in (*first, *again)}) == 4
+    assert len(closed.app.state.public_responses) == 2
+
+
 async def test_pages_that_load_scripts_from_elsewhere_are_off(served: Served) -> None:
     for path in ("/redoc", "/docs/oauth2-redirect"):
         refused(await served.client.get(path), 404, "not-found")
