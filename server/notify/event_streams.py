@@ -74,8 +74,9 @@ class EventStreams:
     ) -> AsyncIterator[Event]:
         """Yield the events of `study` after number `last`, until it ends or the server stops.
 
-        The stream also ends when the database is unavailable, after which the follower reconnects,
-        and when `is_authorized` returns false. This is checked before events are sent.
+        The stream also ends when the database is unavailable or the study deleted, after which the
+        follower reconnects, and when `is_authorized` returns false. This is checked before events
+        are sent.
         """
         checked = monotonic()
 
@@ -94,6 +95,8 @@ class EventStreams:
                     checked = monotonic()
             except UNAVAILABLE_ERRORS as error:
                 _log.warning("event stream ended", error=type(error).__name__)
+                return
+            except ProblemError:
                 return
             for event in events or ():
                 yield event

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ from sqlalchemy import true
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.db.repositories.leases import Job, Lease
 from server.db.store import Store
+from server.errors import ProblemError
 from server.rounds.jobs import LeaseRunner
 from server.settings import Settings
 
@@ -53,9 +55,10 @@ class RetentionWorker:
         if keep.keep_studies_days is not None:
             ended = now - timedelta(days=keep.keep_studies_days)
             for study in await retention.studies_ended_before(ended):
-                await retention.delete_study(study)
+                with suppress(ProblemError):  # an analyst has deleted it meanwhile
+                    await retention.delete_study(study)
+                    studies += 1
                 self.forget_cohorts()
-                studies += 1
         ended = now - timedelta(days=keep.keep_devices_days)
         devices_of = await retention.studies_with_device_rows(ended)
         for study in devices_of:

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Select, select
+from sqlalchemy import Select, select, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -15,6 +16,7 @@ from server.db.columns import Base
 from server.db.repositories import retention
 from server.db.repositories.devices.uploads import DeviceUpload
 from server.db.repositories.populations import EXACT_SUM_PERIOD
+from server.db.repositories.retention import RetentionRepository
 from server.db.schema import CohortRow, ParticipantRow
 from server.errors import ProblemError
 from server.rounds.retention import RetentionWorker
@@ -25,6 +27,7 @@ from tests.server.harness import Served, play, study_request, until_summed
 from tests.server.party import refused
 from tests.server.test_reports import create as create_reports
 from tests.server.test_reports import put, report
+from tests.server.volunteer_party import Volunteers, create_drawn
 
 DAY = 24 * 3600.0
 
@@ -96,6 +99,23 @@ async def test_a_running_study_is_not_deleted_but_a_draft_is(served: Served) -> 
         assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
         refused(await served.client.get(f"/v1/studies/{study}"), 404, "not-found")
     assert await tables_with(served, [running, draft]) == {"audit_entries"}
+
+
+async def test_a_deleted_study_leaves_no_response_to_its_creation(each_served: Served) -> None:
+    """Otherwise a repetition describes a study that no longer exists."""
+    client, asked = each_served.client, study_request(start=False)
+    kept, study = [
+        (await client.post("/v1/studies", json=asked, headers={"Idempotency-Key": key})).json()
+        for key in ("kept", "deleted")
+    ]
+    assert (await client.delete(f"/v1/studies/{study['id']}")).status_code == 204
+    assert await tables_with(each_served, [study["id"]]) == {"audit_entries"}
+    again = [
+        (await client.post("/v1/studies", json=asked, headers={"Idempotency-Key": key})).json()
+        for key in ("kept", "deleted")
+    ]
+    assert again[0] == kept
+    assert again[1]["id"] not in (study["id"], kept["id"])
 
 
 async def test_what_a_study_has_spent_outlives_it(each_served: Served) -> None:
@@ -224,6 +244,61 @@ async def test_rows_of_devices_are_deleted_some_time_after_their_study(
         assert await tables_with(served, [device.identity.public.hex()]) == {"participants"}
         assert (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json() == answer
         assert (await served.show_round(study)).state == "decoded"
+
+
+async def test_volunteers_of_a_study_without_a_message_are_deleted_like_other_devices(
+    served: Served,
+) -> None:
+    """Their identities are only in the messages of members."""
+    study = await create_drawn(served)
+    volunteers = Volunteers.of(study)
+    volunteers.away = {3}
+    await volunteers.act(served)
+    await served.pass_phase(study)
+    await served.client.post(f"/v1/studies/{study}/stop")
+    identities = [each.identity.public.hex() for each in volunteers.members]
+    assert await tables_with(served, identities) == {"member_messages"}
+    served.clock.advance(31 * DAY)
+    await worker_of(served.service).apply()
+    assert await tables_with(served, identities) == set()
+
+
+async def test_identities_in_seatings_are_deleted_after_an_interrupted_deletion(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, identities = await finished(served)
+    seating = update(CohortRow).values(seating=bytes.fromhex("".join(identities)))
+    await served.store.database.write(lambda session: session.execute(seating) and None)
+    served.clock.advance(31 * DAY)
+    worker, of_study = worker_of(served.service), select(CohortRow.seating)
+
+    def interrupt(*_arguments: object) -> None:
+        raise OperationalError("", {}, Exception("killed"))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(retention, "_delete_leases", interrupt)
+        with pytest.raises(OperationalError):
+            await worker.apply()
+    assert await tables_with(served, identities) == set()
+    assert await served.store.database.read(partial(read_all, of_study)) != [None]
+    await worker.apply()
+    assert await served.store.database.read(partial(read_all, of_study)) == [None]
+    assert (await served.show_round(study)).state == "decoded"
+
+
+async def test_a_study_that_an_analyst_deletes_meanwhile_keeps_no_old_rows(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, _ = await finished(served)
+    served.clock.advance(401 * DAY)
+    find = served.store.retention.studies_ended_before
+
+    async def find_one_more(_: RetentionRepository, time: datetime) -> Sequence[str]:
+        return ["deleted", *await find(time)]
+
+    monkeypatch.setattr(RetentionRepository, "studies_ended_before", find_one_more)
+    await worker_of(served.service, keep_studies_days=400.0).apply()
+    assert await tables_with(served, [study]) == set()
 
 
 async def test_old_studies_and_audit_entries_are_deleted_by_the_settings(

@@ -26,7 +26,14 @@ class EventRepository(Repository):
 
     @read_transaction
     def after(self, session: Session, study: str, last: int) -> tuple[Event, ...]:
-        """Return at most `MAX_EVENTS_PER_READ` events of `study` after number `last`, in order."""
+        """Return at most `MAX_EVENTS_PER_READ` events of `study` after number `last`, in order.
+
+        Raises:
+            ProblemError: if there is no such study.
+        """
+        row = session.get(StudyRow, study)
+        if row is None:
+            raise not_found("study")
         query = (
             select(EventRow)
             .where(EventRow.study == study, EventRow.id > last)
@@ -39,8 +46,7 @@ class EventRepository(Repository):
             )
             for row in session.scalars(query)
         ]
-        row = session.get(StudyRow, study)
-        if row is not None and hides_sizes(row):
+        if hides_sizes(row):
             events = [event_without_sizes(event) for event in events]
         return tuple(events)
 

@@ -37,6 +37,7 @@ from server.db.schema import (
     EventCounterRow,
     EventRow,
     HeavyHitterRow,
+    IdempotencyKeyRow,
     LeaseRow,
     LoginSessionRow,
     MemberMessageRow,
@@ -141,6 +142,7 @@ class RetentionRepository(Repository):
                 )
             )
         _delete_leases(session, study)
+        _delete_creation_response(session, study)
         for table in _TABLES_OF_STUDY:
             _delete(session, table, table.study == study)
         _delete(session, StudyRow, StudyRow.id == study)
@@ -148,11 +150,18 @@ class RetentionRepository(Repository):
 
     @read_transaction
     def studies_with_device_rows(self, session: Session, ended_before: datetime) -> Sequence[str]:
-        """Return the studies that ended before a time and still have rows of devices."""
+        """Return the studies that ended before a time and still have rows of devices.
+
+        Volunteers are only in the messages of members. Seatings, which have identities, are
+        deleted last: they remain if a deletion was interrupted.
+        """
+        of_study = CohortRow.study == StudyRow.id
         has_rows = or_(
             exists().where(ParticipantRow.study == StudyRow.id),
             exists().where(ReportRow.study == StudyRow.id),
             exists().where(OneShotMessageRow.study == StudyRow.id),
+            exists().where(of_study, CohortRow.seating.is_not(None)),
+            exists().where(of_study, MemberMessageRow.cohort == CohortRow.id),
         )
         return session.scalars(_ended_before(ended_before).where(has_rows)).all()
 
@@ -191,6 +200,16 @@ def _ended_before(time: datetime) -> Select[str]:
         EventRow.study == StudyRow.id, EventRow.kind == EventKind.STUDY_ENDED, EventRow.at < time
     )
     return select(StudyRow.id).where(StudyRow.state.in_(_FINAL_STATES), ended)
+
+
+def _delete_creation_response(session: Session, study: str) -> None:
+    """Delete the stored response to the request that created a study, which describes it."""
+    created = select(EventRow.at).where(EventRow.study == study, EventRow.id == 1)
+    stored = select(IdempotencyKeyRow).where(IdempotencyKeyRow.created == created.scalar_subquery())
+    for row in session.scalars(stored):
+        if row.response.get("id") == study:
+            session.delete(row)
+    session.flush()
 
 
 def _delete_leases(session: Session, study: str, *cohorts: int) -> None:

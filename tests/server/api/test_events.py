@@ -108,6 +108,16 @@ async def test_events_of_a_rolled_back_change_are_not_reported(
     assert counted("blindtally_events_total", {"kind": STUDY_STARTED}) is None
 
 
+async def test_a_stream_ends_when_its_study_is_deleted(each_served: Served) -> None:
+    """Deletion may follow the end of the study before a stream has read its last event."""
+    draft = await each_served.create(start=False)
+    async with listening(each_served, draft) as listener:
+        await listener.until(1)
+        assert (await each_served.client.delete(f"/v1/studies/{draft}")).status_code == 204
+        assert kinds(await listener.until_over()) == [STUDY_CREATED]
+    refused(await each_served.client.get(f"/v1/studies/{draft}/events"), 404, "not-found")
+
+
 async def test_an_impossible_stream_is_refused(served: Served) -> None:
     study = await served.create(start=False)
     await served.client.post(f"/v1/studies/{study}/stop")
