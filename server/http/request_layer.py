@@ -38,8 +38,8 @@ from server.telemetry.metrics import Metrics
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-# Of each 429: a client that repeats refused requests at once would take the time of all others.
-TOO_MANY_DELAY_SECONDS = 0.5
+TOO_MANY_DELAY_SECONDS, _MAX_TOO_MANY_DELAY_SECONDS = 0.5, 5.0  # of each 429
+_MAX_TOO_MANY_RATE = 200.0  # sent in a second by a process, unless thousands wait
 _UNKNOWN = "none"  # the route of an unknown path, the status of an aborted request
 _REDACTED_ATTRIBUTES = {"url.path": "REDACTED", "url.query": "REDACTED"}  # `http.route` remains
 _log = structlog.get_logger(__name__)
@@ -69,6 +69,7 @@ class RequestLayer:
         self._security_headers = SecurityHeaders(settings.hsts_seconds)
         # Unique and no secret: random digits for each request would take longer than the log line.
         self._id_prefix, self._id_counter = token_hex(12), count()
+        self._refusals = _RefusalQueue()
 
     def _new_id(self) -> bytes:
         return b"%s%08x" % (self._id_prefix.encode(), next(self._id_counter))
@@ -79,7 +80,7 @@ class RequestLayer:
             return
         request_id = _sent_id(scope) or self._new_id()
         body = LimitedBody(scope, receive, self._settings)
-        reply = _Reply(scope, send, self._security_headers, request_id)
+        reply = _Reply(scope, send, self._security_headers, request_id, self._refusals)
         fields = start_log_fields(request_id=request_id.decode())
         try:
             await self._respond(scope, body, reply)
@@ -139,12 +140,31 @@ class RequestLayer:
         getattr(_log, level)("request", **facts, sent=reply.sent, seconds=seconds)
 
 
+class _RefusalQueue:
+    """Delay of 429s: clients that repeat refused requests at once would take the time of others.
+
+    The more wait, the longer each waits.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    async def wait(self) -> None:
+        self._waiting += 1
+        seconds = max(TOO_MANY_DELAY_SECONDS, self._waiting / _MAX_TOO_MANY_RATE)
+        try:
+            await asyncio.sleep(min(seconds, _MAX_TOO_MANY_DELAY_SECONDS))
+        finally:
+            self._waiting -= 1
+
+
 class _Reply:
     """Response to a request, its time and its size in bytes, while it is sent."""
 
     __slots__ = (
         "_id",
         "_is_delayed",
+        "_refusals",
         "_scope",
         "_security",
         "_send",
@@ -155,9 +175,15 @@ class _Reply:
     )
 
     def __init__(
-        self, scope: Scope, send: Send, security: SecurityHeaders, request_id: bytes
+        self,
+        scope: Scope,
+        send: Send,
+        security: SecurityHeaders,
+        request_id: bytes,
+        refusals: _RefusalQueue,
     ) -> None:
         self._scope, self._send, self._security, self._id = scope, send, security, request_id
+        self._refusals = refusals
         self._is_delayed = False
         self.started = perf_counter()
         self.acknowledged: float | None = None  # time of the headers
@@ -171,7 +197,7 @@ class _Reply:
         if not self._is_delayed:
             self._is_delayed = True
             since = perf_counter()
-            await asyncio.sleep(TOO_MANY_DELAY_SECONDS)
+            await self._refusals.wait()
             self.started += perf_counter() - since
 
     async def send(self, message: Message) -> None:

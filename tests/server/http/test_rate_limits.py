@@ -110,6 +110,28 @@ async def test_each_refusal_of_an_address_that_fails_too_often_is_delayed_once(
     assert delays == len(refusals) if status == 429 else delays > 0
 
 
+async def test_the_more_refusals_wait_the_longer_each_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A flood of 1,500 connections that are answered twice a second took most of the time."""
+    delays, sleep, may_end = list[float](), asyncio.sleep, asyncio.Event()
+
+    async def record(seconds: float) -> None:
+        delays.append(seconds)
+        await may_end.wait()
+
+    monkeypatch.setattr(request_layer, "TOO_MANY_DELAY_SECONDS", 0.5)
+    monkeypatch.setattr(asyncio, "sleep", record)
+    queue = request_layer._RefusalQueue()
+    waiting = [asyncio.create_task(queue.wait()) for _ in range(1500)]
+    await sleep(0)
+    assert (delays[0], delays[99], delays[299], delays[1499]) == (0.5, 0.5, 1.5, 5.0)
+    may_end.set()
+    await asyncio.gather(*waiting)
+    await queue.wait()
+    assert delays[-1] == 0.5
+
+
 async def test_lookups_are_limited_but_not_of_what_was_valid_within_the_hour(
     serve: Serve, sqlite_url: str
 ) -> None:
