@@ -40,7 +40,8 @@ OPTION_BY_LIMIT = {
     "repeat_exact": "--repeat-exact",
 }
 _KEY_NOTE = (
-    "# and digits: key of an item whose string was not fetched, because it was too rare or too late"
+    "# and digits: key of an item whose string was not fetched. A round fetches a limited number "
+    "of strings, those of the most common items first: more rounds or more words fetch more of them"
 )
 _COHORT_NOTE = "much more or less common in some cohorts, as by lying devices"
 

@@ -1,5 +1,6 @@
-"""Validation errors of pydantic, in texts that state both limits of the allowed range.
+"""Validation errors of pydantic, in plain words that state both limits of the allowed range.
 
+Errors state what a value must be, and never name a type of pydantic or a regular expression.
 pydantic names the limit that was crossed. The other is in the JSON Schema of the expected document,
 at the location of the fault: "must be from 1 to 16, not 17". The parts of a location are fields,
 positions in lists, and the tags that select a member of a union. Any other part is pydantic's own
@@ -16,10 +17,8 @@ Schema: TypeAlias = Mapping[str, Any]
 Location: TypeAlias = tuple[int | str, ...]
 
 _BOUND_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
-_NUMBER_ERRORS = {
-    *("int_type", "int_parsing", "int_from_float", "int_parsing_size"),
-    *("float_type", "float_parsing", "finite_number"),
-}
+_WHOLE_NUMBER_ERRORS = {"int_type", "int_parsing", "int_from_float", "int_parsing_size"}
+_NUMBER_ERRORS = {"float_type", "float_parsing", "finite_number"}
 _LENGTH_ERRORS = {
     "string_too_short": ("minLength", "maxLength", "characters"),
     "string_too_long": ("minLength", "maxLength", "characters"),
@@ -27,6 +26,42 @@ _LENGTH_ERRORS = {
     "bytes_too_long": ("minLength", "maxLength", "bytes"),
     "too_short": ("minItems", "maxItems", "items"),
     "too_long": ("minItems", "maxItems", "items"),
+}
+# Plain words by type of error; names in braces are those of its context.
+_PLAIN_WORDS = dict.fromkeys(_WHOLE_NUMBER_ERRORS, "must be a whole number")
+_PLAIN_WORDS |= dict.fromkeys(_NUMBER_ERRORS, "must be a number")
+_PLAIN_WORDS |= dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false")
+_PLAIN_WORDS |= dict.fromkeys(("list_type", "tuple_type", "set_type"), "must be a list")
+_PLAIN_WORDS |= dict.fromkeys(
+    ("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"),
+    "must be an object with named fields",
+)
+_PLAIN_WORDS |= dict.fromkeys(("literal_error", "enum"), "must be {expected}")
+_PLAIN_WORDS |= {
+    "missing": "is missing",
+    "string_type": "must be text",
+    "extra_forbidden": "is not a field of this document",
+    "union_tag_not_found": "must have a field {discriminator}",
+    "union_tag_invalid": "must have one of {expected_tags} as its {discriminator}",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+}
+# What a regular expression allows.
+PATTERN_WORDS = {
+    r"^[0-9a-f]{64}$": "64 hexadecimal digits (0 to 9, a to f)",
+    r"^[0-9a-f]{128}$": "128 hexadecimal digits (0 to 9, a to f)",
+    r"^([0-9a-f]{64})?$": "64 hexadecimal digits (0 to 9, a to f), or empty",
+    r"^([0-9a-f]{2})*$": "pairs of hexadecimal digits (0 to 9, a to f)",
+    r"^[a-z0-9][a-z0-9-]{0,63}$": "1 to 64 letters a to z, digits and hyphens, without a hyphen at "
+    "the start",
+    r"^[ -~]*$": "characters of ASCII that can be printed",
+    r"^[!-~]{1,200}$": "1 to 200 characters of ASCII that can be printed, without spaces",
+    r"^[^:\x00-\x1f]+$": "characters other than colons and control characters",
+    r"^[0-9A-Za-z]{1,64}$": "1 to 64 letters and digits",
+    r"^[0-9A-Za-z]{0,64}$": "at most 64 letters and digits",
+    r"^\d{1,9}-\d{1,9}$": "two numbers with a hyphen between them, such as 1-5",
 }
 _BOUND_KEYWORDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 _MAX_ECHOED_NUMBER = 10**15  # larger numbers are not repeated in errors
@@ -45,11 +80,11 @@ def validation_faults(error: ValidationError, *forms: object) -> Iterator[tuple[
 
 def describe_fault(fault: Mapping[str, Any], schema: Schema) -> str:
     """Return the text of one of pydantic's faults; `schema` is that of the whole document."""
-    message = str(fault["msg"]).removeprefix("Value error, ")
     kind, location = fault["type"], fault["loc"]
+    message = _plain_words(fault)
     if kind in _BOUND_ERRORS and (span := _allowed_range(schema, location)):
         return f"must be {span}{_received_value(fault)}"
-    if kind in _NUMBER_ERRORS and (span := _allowed_range(schema, location)):
+    if kind in _WHOLE_NUMBER_ERRORS | _NUMBER_ERRORS and (span := _allowed_range(schema, location)):
         return f"{message}, {span}"
     if kind in _LENGTH_ERRORS:
         minimum, maximum, unit = _LENGTH_ERRORS[kind]
@@ -59,6 +94,16 @@ def describe_fault(fault: Mapping[str, Any], schema: Schema) -> str:
             length = f"{low:,}" if low == high else f"{low:,} to {high:,}"
             return f"must have {length} {unit}"
     return message
+
+
+def _plain_words(fault: Mapping[str, Any]) -> str:
+    """Return the text of a fault without limits; pydantic's own if there is no plainer one."""
+    kind, context = fault["type"], fault.get("ctx", {})
+    if kind == "string_pattern_mismatch" and context.get("pattern") in PATTERN_WORDS:
+        return f"must be {PATTERN_WORDS[context['pattern']]}"
+    if kind in _PLAIN_WORDS:
+        return _PLAIN_WORDS[kind].format_map(context)
+    return str(fault["msg"]).removeprefix("Value error, ")
 
 
 def _schema_named(title: str, schemas: Iterable[Schema]) -> Schema | None:

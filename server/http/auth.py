@@ -52,6 +52,10 @@ _MAX_AUDITED_REFUSALS = 600  # per minute and process: about 100 MB a day
 _FAILURE_BITS, _JOIN_BITS = 48, 64
 _MISSING: Final = "an API key or a device's credential is required in Authorization: Bearer"
 _INVALID: Final = "the API key or the credential is unknown, expired or revoked"
+_NO_KEY: Final = (
+    "Authorization has no key of this service: an API key is Bearer btk_ and 43 letters, digits, - "
+    "and _, and a device's credential is Bearer and 43 of these without a prefix"
+)
 _OTHER_NAME: Final = "an open service is for this machine: use http://localhost or its address"
 _TOO_MANY_LOGINS: Final = "too many logins from this address: wait, or use an API key"
 _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
@@ -149,9 +153,12 @@ class Authenticator:
             return ANONYMOUS
         principal = await self.authenticate(secret)
         if principal is None:
-            action = f"{scope['method']} without credential" if secret is None else "bad credential"
+            has_header = header(scope, b"authorization") is not None
+            is_missing = secret is None and not has_header
+            action = f"{scope['method']} without credential" if is_missing else "bad credential"
             await self.record_failure(client_address(scope), action[:32], scope["path"])
-            raise ProblemError(ProblemType.NOT_AUTHORISED, _MISSING if secret is None else _INVALID)
+            detail = _MISSING if is_missing else _NO_KEY if secret is None else _INVALID
+            raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
         return principal
 
     async def authenticate(self, secret: str | None) -> Principal | None:

@@ -1,7 +1,7 @@
 """Answer of a study as its page shows it: heavy hitters, a distribution, or means."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +31,7 @@ from server.pages.drawing import (
     estimate_bars,
     sparkline,
 )
-from server.pages.estimate_histories import EstimateHistory
+from server.pages.estimate_histories import EstimateHistory, RoundSize
 
 MAX_SHOWN_ITEMS: Final = 100
 _CDF_POINTS = 101
@@ -52,15 +52,15 @@ class RankedItem:
 class ItemTable:
     """The first rows among the items that match a search.
 
-    `has_unresolved_keys` is true if a row seems to be the key of a string that was not fetched, and
-    `has_flags` if a row is of an item whose cohorts differ.
+    `has_keys` is true if a row seems to be the key of a string that was not fetched,
+    and `has_flags` if a row is of an item whose cohorts differ.
     """
 
     rows: tuple[RankedItem, ...]
     bars: Bars
     matching: int
     total: int
-    has_unresolved_keys: bool
+    has_keys: bool
     has_flags: bool
 
 
@@ -84,6 +84,25 @@ def item_table(
     )
     has_flags = any(row.heavy_hitter.cohort_p_value is not None for row in rows)
     return ItemTable(rows, bars, len(ranked), len(items), has_keys, has_flags)
+
+
+def unresolved_keys(study: StudyView, sizes: Iterable[RoundSize]) -> str:
+    """Return the reason why items of `study` have no strings, and what would fetch more."""
+    key = "An item that begins with # is the key of an item whose string"
+    largest = max((size.fetched_strings for size in sizes), default=0)
+    limit = "A round fetches a limited number of strings, those of the most common items first"
+    if study.state not in ("finished", "stopped"):
+        return f"{key} is not known yet. {limit}, beginning with the second round."
+    if study.round < 2:
+        return (
+            f"{key} was not fetched: strings are fetched from the second round on, and this study "
+            "had one. A clone with more rounds fetches them."
+        )
+    most = f"at most {largest:,}" if largest else "there was no room for any"
+    return (
+        f"{key} was not fetched. {limit}; in this study {most}. A clone with more rounds, more "
+        "words per device, or a smaller limit of bytes of an item fetches more of them."
+    )
 
 
 @dataclass(frozen=True, slots=True)

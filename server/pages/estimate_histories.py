@@ -17,6 +17,7 @@ from fastapi import Depends, Request
 
 from protocol.api.messages import StudyView
 from protocol.api.one_shot import message_bytes
+from protocol.domains import Domain
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from protocol.mechanisms.tracked.plan import TrackedPlan
@@ -44,12 +45,14 @@ class RoundSize:
         capacity: number of keys that a table can hold, None if there is no table.
         sent_bytes: bytes of the message that has the vector or report.
         message: what that message is.
+        fetched_strings: number of strings of which the round fetches pieces.
     """
 
     nbytes: int
     capacity: int | None
     sent_bytes: int
     message: str
+    fetched_strings: int = 0
 
     @classmethod
     def of_plan(cls, plan: AnyPlan) -> "RoundSize":
@@ -60,14 +63,21 @@ class RoundSize:
         keys = capacity(plan.cells) if isinstance(plan, _ONE_TABLE_PLANS) else None
         nbytes = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes
         if plan.terms.is_one_shot:
-            return cls(nbytes, keys, message_bytes(plan), "message")
-        return cls(nbytes, keys, nbytes, "table")
+            sent_bytes, message = message_bytes(plan), "message"
+        else:
+            sent_bytes, message = nbytes, "table"
+        strings = len(plan.string_pieces) if isinstance(plan, TrackedPlan) else 0
+        return cls(nbytes, keys, sent_bytes, message, strings)
 
 
 @dataclass(slots=True)
 class EstimateHistory:
-    """Estimates of heavy items after each decoded round, up to round `last_round`."""
+    """Estimates of heavy items after each decoded round, up to round `last_round`.
 
+    Items of a hashed `domain` are known by their keys, because their strings are fetched later.
+    """
+
+    domain: Domain
     last_round: int = 0
     study_state: StudyState = EMPTY_STATE
     is_broken: bool = False  # a round could not be read; another attempt would fail too
@@ -76,7 +86,11 @@ class EstimateHistory:
 
     def estimates_of(self, item: str) -> list[float | None]:
         """Return the estimate of `item` after each round; None where it was not heavy."""
-        return [estimates.get(item) for estimates in self.estimates]
+        return [estimates.get(self.key_of(item)) for estimates in self.estimates]
+
+    def key_of(self, item: str) -> str:
+        """Return the key of an item of a hashed domain; other items, and keys, stay."""
+        return self.domain.name(item) if item in self.domain else item
 
 
 class EstimateHistories:
@@ -113,7 +127,7 @@ class EstimateHistories:
         keeps_sums = study.question.mechanism in SUM_MECHANISMS and not study.question.discards_sums
         if not keeps_sums or total_bytes > MAX_BYTES_READ_AGAIN:
             return None, False
-        history = self._histories.setdefault(study.id, EstimateHistory())
+        history = self._histories.setdefault(study.id, EstimateHistory(study.question.domain))
         closed = [each.number for each in rounds if each.state in ("decoded", "undecoded")]
         missing = [number for number in closed if number > history.last_round]
         if history.is_broken or (missing and rounds[0].number > history.last_round + 1):
@@ -147,7 +161,7 @@ class EstimateHistories:
             history.study_state = outcome.answer.state
             history.rounds.append(number)
             items = outcome.heavy_hitters[:_MAX_ITEMS_PER_ROUND]
-            history.estimates.append({item.item: item.count for item in items})
+            history.estimates.append({history.key_of(item.item): item.count for item in items})
 
     async def aclose(self) -> None:
         """Cancel all reading."""

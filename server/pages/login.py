@@ -31,7 +31,11 @@ from server.service import Service, ServiceDep
 
 router = page_router()
 _BAD_KEY_MESSAGE = (
-    "This is not a valid API key. Keys begin with btk_, and an operator creates them."
+    "This is not a valid API key: it is unknown, expired or revoked. An operator creates keys."
+)
+_NO_KEY_MESSAGE = (
+    "This is not a valid API key. A key is btk_ and 43 letters, digits, - and _, with no space in "
+    "it: copy all of it."
 )
 ATTEMPT_COOKIE_NAME = "blindtally_login"
 Next = Annotated[str, Query(alias="next", max_length=2000)]
@@ -59,7 +63,8 @@ async def log_in(request: Request, service: ServiceDep) -> Response:
         await service.authenticator.record_failure(
             client_address(request.scope), "bad credential", request.url.path
         )
-        return _login_page(request, service, next_page, _BAD_KEY_MESSAGE)
+        message = _NO_KEY_MESSAGE if secret is None else _BAD_KEY_MESSAGE
+        return _login_page(request, service, next_page, message)
     response = RedirectResponse(next_page or "/", 303, PAGE_HEADERS)
     await _start_session(request, service, principal, response)
     return response

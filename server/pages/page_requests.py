@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import Scope
 
 from protocol.api.messages import ProblemType
+from protocol.api.validation_errors import describe_fault
 from server.api.dependencies import require
 from server.errors import ProblemError, malformed, malformed_fields
 from server.http.auth import AUTH_RETRY_AFTER, is_page, session_secret
@@ -41,8 +42,9 @@ class PageRoute(APIRoute):
                     check_origin(request)
                 return await handle(request)
             except RequestValidationError as error:
-                faults = [field_error(each["loc"], each["msg"]) for each in error.errors()]
-                return error_page(request, malformed_fields(faults))
+                faults = error.errors()
+                errors = [field_error(each["loc"], describe_fault(each, {})) for each in faults]
+                return error_page(request, malformed_fields(errors))
             except Exception as error:
                 return error_page(request, problem_of(error))
 

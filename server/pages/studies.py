@@ -27,7 +27,12 @@ from server.api.dependencies import Caller, require
 from server.api.populations import study_statement
 from server.errors import ProblemError
 from server.pages import charts
-from server.pages.answers import distribution_summary, item_table, number_summaries
+from server.pages.answers import (
+    distribution_summary,
+    item_table,
+    number_summaries,
+    unresolved_keys,
+)
 from server.pages.estimate_histories import EstimateHistories, HistoriesDep
 from server.pages.formatting import significant
 from server.pages.forms.cloning import can_clone
@@ -97,6 +102,7 @@ async def _context(
     quality = await store.answers.list_quality(study.id)
     entry = await store.populations.ledger_entry(study.id)
     now = await store.database.read_now()
+    table = item_table(items, history, search, study.question)
     return {
         "now": now,
         "asked": question_in_words(study),
@@ -105,7 +111,7 @@ async def _context(
         "progress": (await store.progress.of_studies([study.id]))[study.id],
         "rounds": [(each, sizes[each.number]) for each in reversed(rounds)],
         "is_cut": study.round > len(rounds),
-        "table": item_table(items, history, search, study.question),
+        "table": table,
         "distribution": await distribution_summary(store, study),
         "quality": quality_sentence(quality) if quality else None,
         "numbers": await number_summaries(store, study),
@@ -113,6 +119,7 @@ async def _context(
         "count_chart": charts.count_chart(study, [item.item for item in items], history),
         "charts": charts.round_charts(study, rounds, sizes),
         "is_pending": is_pending,
+        "unresolved_keys": unresolved_keys(study, sizes.values()) if table.has_keys else None,
         "privacy": privacy_summary(study, entry),
         "statement": await asyncio.to_thread(study_statement, study, entry),
         "cost": privacy_cost(study),

@@ -21,12 +21,6 @@ _SECTIONS: Final = {"question": "Question", "terms": "Rounds and cohorts", "time
 _FIELD_NAMES: Final = re.compile(
     r"\b(cohort_size|max_bytes|minimum(?= \d)|corrupt(?= \+)|dropout(?= is)|low(?= must)|high(?=,))"
 )
-_PLAIN_WORDING: Final = (
-    (re.compile(r"^Input should be a valid integer(, unable to parse[a-z ]*)?"), "a whole number"),
-    (re.compile(r"^Input should be a valid number(, unable to parse[a-z ]*)?"), "a number"),
-    (re.compile(r"^Field required$"), "not empty"),
-    (re.compile(r"^String should match pattern "), "of the form "),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +54,9 @@ def assign_to_fields(question: QuestionForm, faults: Sequence[FieldError]) -> Fo
 
 
 def with_labels(question: QuestionForm, text: str) -> str:
-    """Return a fault's text with labels instead of names, and without a parser's terms."""
+    """Return a fault's text with labels instead of names."""
     labels = {field.path.split(".")[-1]: field.label for field in form_fields(question)}
-    for pattern, plain in _PLAIN_WORDING:
-        text = pattern.sub(f"must be {plain}", text)
+    text = "must not be empty" if text == "is missing" else text
     return _FIELD_NAMES.sub(lambda match: f"“{labels.get(match[0], match[0])}”", text)
 
 

@@ -73,12 +73,22 @@ async def test_a_stranger_is_answered_alike_for_every_path(serve: Serve, sqlite_
             assert (await served.client.get(path)).status_code == 200
 
 
-async def test_an_invalid_key_has_another_reason_than_a_missing_one(closed: Served) -> None:
-    heads: tuple[dict[str, str], ...] = ({}, showing(new_secret(SystemRandom(), API_KEY_PREFIX)))
+async def test_a_missing_key_another_text_and_an_invalid_key_have_different_reasons(
+    closed: Served,
+) -> None:
+    heads: tuple[dict[str, str], ...] = (
+        {},
+        showing("my-secret-password"),
+        {"Authorization": "Basic bXktc2VjcmV0"},
+        showing(new_secret(SystemRandom(), API_KEY_PREFIX)),
+    )
     reasons = [
         (await closed.client.get("/v1/studies", headers=head)).json()["detail"] for head in heads
     ]
-    assert reasons == [
+    assert reasons[1] == reasons[2]
+    assert "no key of this service: an API key is Bearer btk_ and 43 letters" in reasons[1]
+    assert "secret" not in reasons[1]
+    assert reasons[::3] == [
         "an API key or a device's credential is required in Authorization: Bearer",
         "the API key or the credential is unknown, expired or revoked",
     ]

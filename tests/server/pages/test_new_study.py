@@ -73,7 +73,7 @@ async def test_a_study_may_have_a_goal(served: Served) -> None:
     page = (await served.client.get(where)).text
     assert "an expected precision of 0.95 and an expected recall of 0.9." in page
     answer = await send(served, filled("tracked", **goal | {"stop_at.recall": "", "key": "1"}))
-    assert error_at(answer.text, "stop_at.recall") == "must be not empty"
+    assert error_at(answer.text, "stop_at.recall") == "must not be empty"
     answer = await send(served, filled("tracked", **goal | {"stop_at.precision": "1", "key": "2"}))
     assert "above 0 and below 1" in error_at(answer.text, "stop_at.precision")
 
@@ -124,7 +124,7 @@ async def test_a_committee_is_named_in_the_form(served: Served) -> None:
 
 async def test_a_committee_that_is_missing_wrong_or_not_used_is_reported(served: Served) -> None:
     missing = await send(served, filled("tracked", **{"terms.sum": "one-shot"}))
-    assert error_at(missing.text, "terms.committee.members") == "must be not empty"
+    assert error_at(missing.text, "terms.committee.members") == "must not be empty"
     short = COMMITTEE | {"terms.committee.members": "abc"}
     assert "3 to 100 items" in error_at(
         (await send(served, filled("tracked", **short))).text, "terms.committee.members"

@@ -15,6 +15,8 @@ from sqlalchemy.exc import OperationalError
 
 from protocol.api.messages import HeavyHitter, HeavyHitterPage
 from protocol.api.phases import Phase
+from protocol.domains.hashed import Hashed
+from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,
     NOISE_ARRAY,
@@ -22,8 +24,9 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 )
 from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
+from server.pages.answers import unresolved_keys
 from server.pages.drawing import Bar, Bars, estimate_bars
-from server.pages.estimate_histories import EstimateHistory
+from server.pages.estimate_histories import EstimateHistory, RoundSize
 from server.pages.rounds import round_progress
 from tests.server.harness import Served, histogram_request, play, study_request, together
 from tests.server.pages.browsing import page_of, post
@@ -206,7 +209,7 @@ async def test_a_history_that_is_decoded_again_equals_the_earlier_estimates(serv
     view = await store.studies.show(study)
     rounds, history, is_pending = (
         await store.progress.round_summaries(study, 10),
-        EstimateHistory(),
+        EstimateHistory(view.question.domain),
         True,
     )
     while is_pending:
@@ -321,7 +324,7 @@ async def test_an_error_has_a_page_without_details(
 
 
 async def test_keys_of_hashed_items_and_who_may_read_them_are_explained(served: Served) -> None:
-    running, over = "is a key whose string is not known yet", "whose string was not fetched"
+    running, over = "whose string is not known yet", "strings are fetched from the second round on"
     limit = (
         "Devices do not see the counts. A dishonest server could ask for the string of a rare key"
     )
@@ -334,6 +337,30 @@ async def test_keys_of_hashed_items_and_who_may_read_them_are_explained(served: 
         assert ((running in page), (limit in page)) == (has_keys, has_keys)
         await post(served, f"/studies/{study}/stop")
         assert (over in await page_of(served, f"/studies/{study}")) == has_keys
+
+
+@pytest.mark.parametrize("strings", [0, 4])
+async def test_a_finished_study_states_how_many_strings_a_round_fetched(
+    served: Served, strings: int
+) -> None:
+    view = await served.store.studies.show(await served.create())
+    over = view.model_copy(update={"state": "finished", "round": 3})
+    sizes = [RoundSize(100, 10, 100, "table", fetched) for fetched in (0, strings)]
+    reason = unresolved_keys(over, sizes)
+    assert ("in this study at most 4." in reason) is (strings == 4)
+    assert ("in this study there was no room" in reason) is (strings == 0)
+    assert "more rounds, more words per device, or a smaller limit of bytes" in reason
+
+
+def test_the_history_of_a_key_is_that_of_the_item_whose_string_was_fetched_later() -> None:
+    domain = Hashed(max_bytes=20, salt="study")
+    history = EstimateHistory(domain)
+    key = domain.name("example.org")
+    for name, count in ((key, 5.0), ("example.org", 9.0)):
+        history.estimates.append({history.key_of(name): count})
+    assert history.estimates_of("example.org") == history.estimates_of(key) == [5, 9]
+    assert history.estimates_of("example.com") == [None, None]
+    assert EstimateHistory(Utf8(max_bytes=20)).key_of("example.org") == "example.org"
 
 
 async def test_a_study_with_a_budget_shows_the_epsilon_of_each_party(served: Served) -> None:
