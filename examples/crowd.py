@@ -1,6 +1,7 @@
 """Simulated devices, and the registrar that enrols them: the parties that an example plays."""
 
 import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,7 +15,11 @@ REGISTRAR = Identity.generate(SystemRandom())  # a real one is another party tha
 
 def service_url() -> str:
     """Return the argument of the program, or the address of a service on this machine."""
-    return sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
+    parser = ArgumentParser(
+        description=sys.modules["__main__"].__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="Address.")
+    return str(parser.parse_args().url)
 
 
 def take_part(url: str, study: Study, items_by_device: Sequence[Any]) -> None:

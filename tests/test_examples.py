@@ -28,12 +28,19 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.url
 
 
-def run(example: str, url: str) -> list[str]:
+def run(example: str, argument: str) -> list[str]:
     """Return the lines that an example prints."""
-    command = [sys.executable, FOLDER / f"{example}.py", url]
+    command = [sys.executable, FOLDER / f"{example}.py", argument]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("example", [*PRINTED, "latency_quantiles"])
+def test_an_example_explains_itself(example: str) -> None:
+    usage, *description = run(example, "--help")
+    assert usage.startswith(f"usage: {example}.py")
+    assert f"    python examples/{example}.py [URL]" in description
 
 
 @pytest.mark.parametrize("example", PRINTED)
@@ -61,7 +68,7 @@ def test_examples_import_public_names_only_and_are_short() -> None:
         modules = {
             node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)
         }
-        assert modules <= {"blindtally", "crowd", "random", "contextlib"} | {
+        assert modules <= {"argparse", "blindtally", "crowd", "random", "contextlib"} | {
             "collections",
             "collections.abc",
             "typing",

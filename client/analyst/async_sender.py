@@ -61,7 +61,7 @@ class AsyncSender:
 
     async def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
         rows = [row async for row in self.rows(listing)]
-        return ResultTable(rows, listing.columns, listing.threshold)
+        return ResultTable(rows, listing.columns, listing.threshold, listing.row_type)
 
     async def events(self, cursor: EventCursor) -> AsyncIterator[Event]:
         """Yield events as they happen, until the study ends.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_urlsafe
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_args
 from urllib.parse import quote
 
 import httpx
@@ -92,12 +92,13 @@ class ApiRequest(Generic[T]):
 class PagedRequest(Generic[T]):
     """A list in pages after row `after`; `parse` returns a page's rows and the next `after`.
 
-    `threshold` is that of a list of heavy hitters.
+    `row_type` is the model of a row, and `threshold` is that of a list of heavy hitters.
     """
 
     path: str
     parse: Callable[[bytes], tuple[Sequence[T], str | int | None]]
     columns: tuple[str, ...]
+    row_type: type[BaseModel]
     after: str | int | None = None
     threshold: float | None = None
 
@@ -264,7 +265,7 @@ def top_items(
 
     def parse(body: bytes) -> ResultTable[HeavyHitter]:
         page = HeavyHitterPage.model_validate_json(body)
-        return ResultTable(page.heavy_hitters, TOP_COLUMNS, listed_from)
+        return ResultTable(page.heavy_hitters, TOP_COLUMNS, listed_from, HeavyHitter)
 
     url = path("studies", study.id, "heavy-hitters")
     return ApiRequest("GET", url, parse, _given(top=k, threshold=threshold))
@@ -295,7 +296,7 @@ def series(study: str, items: Sequence[str]) -> ApiRequest[ResultTable[RoundRate
     """Return the request of the rates of `items` by round."""
 
     def parse(body: bytes) -> ResultTable[RoundRate]:
-        return ResultTable(RoundRates.model_validate_json(body).rates, RoundRate.model_fields)
+        return _table(RoundRates.model_validate_json(body).rates, RoundRate)
 
     return ApiRequest("GET", path("studies", study, "series"), parse, {"item": items})
 
@@ -318,7 +319,7 @@ def query(study: str, kind: str, **params: object) -> ApiRequest[ResultTable[Que
     """Return the request of quantiles, ranks, masses, frequencies or the CDF of a study."""
 
     def parse(body: bytes) -> ResultTable[QueryResult]:
-        return ResultTable(QueryResults.model_validate_json(body).results, QueryResult.model_fields)
+        return _table(QueryResults.model_validate_json(body).results, QueryResult)
 
     return ApiRequest("GET", path("studies", study, kind), parse, _given(**params))
 
@@ -327,8 +328,7 @@ def numbers(study: str, beta: float) -> ApiRequest[ResultTable[NumberSummary]]:
     """Return the request of the means and variances of a study's numbers."""
 
     def parse(body: bytes) -> ResultTable[NumberSummary]:
-        page = NumberSummaries.model_validate_json(body)
-        return ResultTable(page.results, NumberSummary.model_fields)
+        return _table(NumberSummaries.model_validate_json(body).results, NumberSummary)
 
     return ApiRequest("GET", path("studies", study, "numbers"), parse, {"beta": beta})
 
@@ -337,8 +337,7 @@ def segments(study: str, limit: int) -> ApiRequest[ResultTable[SegmentSummary]]:
     """Return the request of the totals, and of at most `limit` items, of each segment."""
 
     def parse(body: bytes) -> ResultTable[SegmentSummary]:
-        page = SegmentSummaries.model_validate_json(body)
-        return ResultTable(page.segments, SegmentSummary.model_fields)
+        return _table(SegmentSummaries.model_validate_json(body).segments, SegmentSummary)
 
     return ApiRequest("GET", path("studies", study, "segments"), parse, {"limit": limit})
 
@@ -366,6 +365,11 @@ def _get(model: type[M], *parts: object, **params: object) -> ApiRequest[M]:
     return ApiRequest("GET", path(*parts), model.model_validate_json, _given(**params))
 
 
+def _table(rows: Sequence[M], row_type: type[M]) -> ResultTable[M]:
+    """Return a table with all fields of its rows."""
+    return ResultTable(rows, row_type.model_fields, row_type=row_type)
+
+
 def _given(**params: object) -> dict[str, object]:
     return {name: value for name, value in params.items() if value is not None}
 
@@ -379,4 +383,5 @@ def _listing(
         page: Any = model.model_validate_json(body)
         return getattr(page, rows), page.next
 
-    return PagedRequest(url, parse, columns, after or None)
+    row_type, _ = get_args(model.model_fields[rows].annotation)  # of a tuple of any length
+    return PagedRequest(url, parse, columns, row_type, after or None)

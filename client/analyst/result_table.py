@@ -1,8 +1,21 @@
 """Table of result rows, which is also text, a data frame, an Arrow stream, HTML and a bar chart."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING, Final, TypeVar, overload
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from pydantic import BaseModel
 
@@ -11,7 +24,7 @@ from client.extras_installation import install_command
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
-    from pyarrow import Table
+    from pyarrow import DataType, Table
 
 _MAX_SHOWN_ROWS: Final = 100  # as text and in HTML
 _MAX_TEXT_CHARS: Final = 32  # of a cell
@@ -24,14 +37,20 @@ class ResultTable(Sequence[T]):
     """Rows in order; `columns` are the attributes of a row that a data frame shows.
 
     `threshold` is the count from which a row of heavy hitters is listed, None in other tables.
+    `row_type` is the model of the rows, whose fields have the types of the columns.
     """
 
     def __init__(
-        self, rows: Iterable[T], columns: Iterable[str], threshold: float | None = None
+        self,
+        rows: Iterable[T],
+        columns: Iterable[str],
+        threshold: float | None = None,
+        row_type: type[BaseModel] | None = None,
     ) -> None:
         self._rows = tuple(rows)
         self.columns = tuple(columns)
         self.threshold = threshold
+        self._row_type = row_type
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -39,7 +58,7 @@ class ResultTable(Sequence[T]):
     def __getitem__(self, index: slice) -> "ResultTable[T]": ...
     def __getitem__(self, index: int | slice) -> "T | ResultTable[T]":
         if isinstance(index, slice):
-            return ResultTable(self._rows[index], self.columns, self.threshold)
+            return ResultTable(self._rows[index], self.columns, self.threshold, self._row_type)
         return self._rows[index]
 
     def __len__(self) -> int:
@@ -89,7 +108,11 @@ class ResultTable(Sequence[T]):
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> "Table":
-        """Return an Arrow table; raises ImportError with the command that installs pyarrow."""
+        """Return an Arrow table, whose types do not depend on the values if the rows are a model's.
+
+        Raises:
+            ImportError: if pyarrow is not installed; names the command that installs it.
+        """
         try:
             import pyarrow as pa  # noqa: PLC0415 - pyarrow is optional
         except ImportError as error:
@@ -98,10 +121,15 @@ class ResultTable(Sequence[T]):
         cells = zip(*self._records, strict=True) if self._rows else ((),) * len(self.columns)
         return pa.table(
             {
-                column: pa.array([_plain(cell) for cell in values])
+                column: pa.array([_plain(cell) for cell in values], self._arrow_type(column))
                 for column, values in zip(self.columns, cells, strict=True)
             }
         )
+
+    def _arrow_type(self, column: str) -> "DataType | None":
+        """Return the type of a column, None if it depends on the values."""
+        fields = {} if self._row_type is None else self._row_type.model_fields
+        return arrow_type(fields[column].annotation) if column in fields else None
 
     def to_pandas(self) -> "DataFrame":
         """Return a data frame; raises ImportError with the command that installs pandas."""
@@ -123,6 +151,35 @@ class ResultTable(Sequence[T]):
         from client.analyst.bar_chart import draw_bars  # noqa: PLC0415 - matplotlib is optional
 
         return draw_bars(self[:top]._records, self.columns, self.threshold, axes)
+
+
+def arrow_type(annotation: Any) -> "DataType | None":  # noqa: ANN401 - any annotation
+    """Return the Arrow type of a field's values, None if they are of several types.
+
+    None of Python is a null of any type.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - pyarrow is optional
+
+    members = [each for each in get_args(annotation) if each not in (NoneType, Ellipsis)]
+    origin = get_origin(annotation)
+    if origin is tuple:
+        inner = arrow_type(members[0])
+        return None if inner is None else pa.list_(inner)
+    if origin is Annotated or (origin in (Union, UnionType) and len(members) == 1):
+        return arrow_type(members[0])
+    kind = type(members[0]) if origin is Literal else annotation
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields = {name: arrow_type(field.annotation) for name, field in kind.model_fields.items()}
+        return None if None in fields.values() else pa.struct(fields)
+    simple_types = {  # a bool is also an int
+        bool: pa.bool_(),
+        int: pa.int64(),
+        float: pa.float64(),
+        str: pa.string(),
+        datetime: pa.timestamp("us", "UTC"),
+    }
+    kinds = [each for each in simple_types if isinstance(kind, type) and issubclass(kind, each)]
+    return simple_types[kinds[0]] if kinds else None
 
 
 def _text(cell: object) -> str:

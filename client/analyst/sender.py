@@ -61,7 +61,7 @@ class Sender:
 
     def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
         rows = list(self.rows(listing))
-        return ResultTable(rows, listing.columns, listing.threshold)
+        return ResultTable(rows, listing.columns, listing.threshold, listing.row_type)
 
     def events(self, cursor: EventCursor) -> Iterator[Event]:
         """Yield events as they happen, until the study ends.

@@ -33,6 +33,10 @@ from client.device.journal import JournalError, complete_lines, sync_folder
 
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _MAX_RECORD_BYTES: Final = 2**14
+OWN_STATE_ADVICE: Final = (
+    "Each device needs its own state: pass device_state=DeviceState.on_disk(FOLDER) with a folder "
+    "for each device, or DeviceState.in_memory() in a simulation"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ def _open_locked(path: Path, stack: ExitStack) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise JournalError(
-            f"{path} is locked: this device runs already; several devices need a folder each"
+            f"{path} is locked: this device runs already. {OWN_STATE_ADVICE}"
         ) from None
     return file
 

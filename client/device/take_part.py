@@ -10,9 +10,10 @@ or next year, is the same device, which contributes to no study twice.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from random import SystemRandom
+from threading import Lock
 from typing import Final, TypeAlias
 
 from pydantic import BaseModel, Field
@@ -37,6 +38,7 @@ from client.device.driver import (
     wait_for_open_round,
 )
 from client.device.encoding import Items, LeftOut, count_items, make_contribution
+from client.device.folder_lock import OWN_STATE_ADVICE
 from client.device.journal import Journal, JournalError
 from client.device.policy import Policy
 from client.documents import parse_document
@@ -59,6 +61,12 @@ from secagg.session import Registry
 MAX_LISTED_STUDIES: Final = 20  # bounds the work that a service can give to a device
 DEFAULT_PATIENCE_SECONDS: Final = 120.0
 _MAY_CHANGE: Final = (EndState.NO_ROUND, EndState.LATE)  # when another round opens
+_RUNS_TWICE: Final = (
+    f"this device takes part in the study already, in another call of this program. "
+    f"{OWN_STATE_ADVICE}"
+)
+_running: Final[set[bytes]] = set()  # devices that take part in a study, by their identity in it
+_running_access: Final = Lock()  # devices may run in several threads
 
 EnrolmentSigner: TypeAlias = Callable[[Registry, bytes], Awaitable[bytes]]
 
@@ -217,7 +225,18 @@ class _DeviceRun:
         return tuple(outcomes.values())
 
     async def run(self, study: str, deadline: float) -> ParticipationOutcome:
-        """Take part in one round of `study`; if that round is full, in the next one."""
+        """Take part in one round of `study`; if that round is full, in the next one.
+
+        The outcome is a refusal if another call in this process takes part as the same device.
+        """
+        device = self.device_state.identity(self.url, study).public
+        with _running_once(device) as is_only_one:
+            if not is_only_one:
+                self.on_progress(EndState.REJECTED)
+                return ParticipationOutcome(study, EndState.REJECTED, error=_RUNS_TWICE)
+            return await self._run_alone(study, deadline)
+
+    async def _run_alone(self, study: str, deadline: float) -> ParticipationOutcome:
         rounds_by_study = await asyncio.to_thread(self.journal.rounds_by_study)
         after = max(rounds_by_study.get(study, ()), default=0)
         async with http_client(self.url) as http:
@@ -356,6 +375,20 @@ class _DeviceRun:
             with suppress(NotAuthorisedError):
                 await enrol_device(transport, identity, self.token, credential)
         return credential
+
+
+@contextmanager
+def _running_once(device: bytes) -> Iterator[bool]:
+    """Yield whether no other call in this process takes part as `device`, a study's identity."""
+    with _running_access:
+        is_only_one = device not in _running
+        _running.add(device)
+    try:
+        yield is_only_one
+    finally:
+        if is_only_one:
+            with _running_access:
+                _running.discard(device)
 
 
 def _growing_pauses() -> Iterator[float]:

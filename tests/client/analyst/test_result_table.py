@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from io import StringIO
 from types import SimpleNamespace
+from typing import Any
 
 import matplotlib as mpl
 import pyarrow as pa
@@ -12,9 +13,12 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.container import BarContainer, ErrorbarContainer
 
+from client.analyst import requests
+from client.analyst.requests import PagedRequest
 from client.analyst.result_table import ResultTable
 from client.extras_installation import install_command
 from protocol.api.messages import HeavyHitter, QueryResult
+from protocol.api.segments import SegmentSummary
 
 COLUMNS = ("at", "value", "low", "high")
 ROWS = [QueryResult(at=at, value=2.0 * at, low=0.0, high=9.0) for at in (1.0, 2.0, 3.0)]
@@ -71,6 +75,31 @@ def test_a_table_is_an_arrow_table_and_stream() -> None:
     assert table["value"].to_pylist() == [2.0, 4.0, 6.0]
     assert pa.table(TABLE) == table  # as polars, duckdb and pandas read it
     assert TABLE[:0].to_arrow().column_names == list(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "listing", [requests.studies(), requests.rounds("x"), requests.populations()]
+)
+def test_an_empty_answer_has_the_arrow_types_of_others(listing: PagedRequest[Any]) -> None:
+    schema = ResultTable([], listing.columns, None, listing.row_type).to_arrow().schema
+    assert not any(pa.types.is_null(kind) for kind in schema.types)
+    assert schema.field("created" if "created" in listing.columns else "closed").type == (
+        pa.timestamp("us", "UTC")
+    )
+
+
+def test_arrow_types_do_not_depend_on_the_values() -> None:
+    item = HeavyHitter(item="a", estimate=1, standard_error=0, low=1, high=1)
+    full, empty = (
+        ResultTable(rows, HeavyHitter.model_fields, None, HeavyHitter).to_arrow().schema
+        for rows in ([item], [])
+    )
+    assert full == empty  # also where all values are None
+    assert pa.types.is_float64(full.field("top_probability").type)
+    segment = SegmentSummary(segment="north", heavy_hitters=1, items=(item,))
+    table = ResultTable([segment], SegmentSummary.model_fields, None, SegmentSummary)
+    assert table.to_arrow().schema == table[:0].to_arrow().schema
+    assert table.to_arrow()["items"].to_pylist() == [[item.model_dump()]]
 
 
 def test_rows_within_a_row_are_structures_in_arrow() -> None:

@@ -118,6 +118,21 @@ async def test_devices_take_part_once_and_items_are_found(app: FastAPI, study: S
     assert await take_part(URL, [], POLICY, device_state=devices[0]) == ()  # nothing runs any more
 
 
+async def test_of_calls_that_are_one_device_all_except_one_are_refused_with_advice(
+    study: StudyView,
+) -> None:
+    kept, others = DeviceState.in_memory(), [DeviceState.in_memory() for _ in range(DEVICES - 1)]
+    calls = await asyncio.gather(
+        *(outcome_of(each, study.id, ["common"], wait=1) for each in (kept, kept, kept, *others))
+    )
+    twice = [outcome for outcome in calls if "already" in outcome.error]
+    assert [outcome.state for outcome in twice] == [EndState.REJECTED] * 2
+    assert "pass device_state=DeviceState.on_disk(FOLDER) with a folder" in twice[0].error
+    assert Counter(outcome.state for outcome in calls)[EndState.FINISHED] == DEVICES
+    later = await outcome_of(kept, study.id, ["common"])
+    assert "already" not in later.error
+
+
 async def test_who_finds_a_round_full_waits_for_the_next(study: StudyView) -> None:
     devices = [DeviceState.in_memory() for _ in range(2 * DEVICES)]
     taken = await all_take_part(devices, study=study.id)
