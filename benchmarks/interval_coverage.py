@@ -230,7 +230,7 @@ def load(source: str) -> Dataset:
 
 def devices_per_round(data: Dataset, regime: str) -> int:
     rounds = len(_REGIMES[regime].sizes(_DEVICES))
-    return data.clients_per_round(rounds, _DEVICES)
+    return data.devices_per_round(rounds, _DEVICES)
 
 
 def has_regime(data: Dataset, regime: str) -> bool:

@@ -79,7 +79,7 @@ def cdf(
     options.write_figure(
         out, lambda path: drawing.draw_cdf(path, rows, title), list(_point_rows(rows))
     )
-    write_json(json_path, {"figure": "cdf", "clients": devices, "epsilon": epsilon, **rows})
+    write_json(json_path, {"figure": "cdf", "devices": devices, "epsilon": epsilon, **rows})
 
 
 def _point_rows(rows: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:

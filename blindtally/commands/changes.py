@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import typer
 from typer import Argument, Option
 
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
@@ -90,6 +91,9 @@ def compare_studies(
 
     with open_analyst(url, key) as analyst:
         comparison = analyst.study(study).compare(other, false_discovery_rate=false_discovery_rate)
+    if comparison.differences:
+        differences = "; ".join(comparison.differences)
+        typer.echo(f"warning: the studies ask different questions. {differences}", err=True)
     if json_path != "-":
         _show_changes(comparison, "differ between the studies")
     write_json(json_path, comparison.model_dump())

@@ -9,7 +9,7 @@ from blindtally.console.errors import exit_with_error
 from blindtally.console.options import ModeOption
 from blindtally.console.output_files import JsonOption, write_json
 
-MAX_CLIENTS: Final = 100_000  # as in a study's terms
+MAX_DEVICES: Final = 100_000  # as in a study's terms
 _PAIRWISE_CORRUPT, _OPERATORS_CORRUPT, _DROPOUT = 0.1, 0.2, 0.2
 _PAIRWISE_WORDS, _ONE_SHOT_WORDS = 100_000, 1_000
 _OPERATORS = 7
@@ -19,7 +19,7 @@ _NO_DEVICES: Final = "a pairwise sum needs --devices, the number of devices in a
 def params(
     devices: Annotated[
         int | None,
-        Option(min=2, max=MAX_CLIENTS, help="Devices in a cohort (n) of a pairwise sum."),
+        Option(min=2, max=MAX_DEVICES, help="Devices in a cohort (n) of a pairwise sum."),
     ] = None,
     corrupt: Annotated[
         float | None,

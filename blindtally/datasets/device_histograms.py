@@ -93,7 +93,7 @@ class DeviceHistograms(Sequence[Histogram]):
             sums += held.item_totals(held.counts)
         return dict(zip(self._index, sums.tolist(), strict=True))
 
-    def clients_per_round(self, rounds: int, wanted: int) -> int:
+    def devices_per_round(self, rounds: int, wanted: int) -> int:
         """Return `wanted`, or fewer devices if each takes part in one of `rounds` only."""
         return min(wanted, len(self) // rounds)
 

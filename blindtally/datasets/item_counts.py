@@ -23,7 +23,7 @@ class ItemCounts:
         kept = [number for number, item in enumerate(self.items) if admits(item)]
         return ItemCounts(tuple(self.items[number] for number in kept), self.counts[kept])
 
-    def clients_per_round(self, rounds: int, wanted: int) -> int:
+    def devices_per_round(self, rounds: int, wanted: int) -> int:
         """Return `wanted`, because draws never run out."""
         del rounds
         return wanted

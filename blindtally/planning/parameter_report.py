@@ -15,7 +15,7 @@ from secagg.keys import SIGNATURE_BYTES
 from secagg.parameters import Assumptions, choose_parameters
 from secagg.seating import max_colluders
 
-MAX_CLIENTS: Final = 100_000  # as in a study's terms
+MAX_DEVICES: Final = 100_000  # as in a study's terms
 _RATE_STEP: Final = 0.05  # between two rates that are tried instead of an infeasible one
 
 
@@ -26,7 +26,7 @@ def feasible_alternatives(n: int, assumptions: Assumptions) -> list[str]:
         ("--dropout", ((f"{x:g}", n, replace(a, dropout=x)) for x in _lower_rates(a.dropout))),
         ("--corrupt", ((f"{x:g}", n, replace(a, corrupt=x)) for x in _lower_rates(a.corrupt))),
         ("--mode", [("semi-honest", n, replace(a, mode="semi-honest"))]),
-        ("--devices", ((str(m), m, a) for m in (n << i for i in range(1, 7)) if m <= MAX_CLIENTS)),
+        ("--devices", ((str(m), m, a) for m in (n << i for i in range(1, 7)) if m <= MAX_DEVICES)),
         ("--devices", ((str(m), m, a) for m in (n >> i for i in range(1, 7)) if m >= 2)),
     ]
     for option, values in tried:
@@ -53,7 +53,7 @@ def as_json(cost: SumCost, units: OperationSeconds, words: int, cohorts: int = 1
     chosen, assumptions = cost.parameters, cost.assumptions
     dropouts = assumptions.max_dropouts(chosen.n)
     return {
-        "clients": chosen.n,
+        "devices": chosen.n,
         **asdict(assumptions),
         "registrar": cost.has_registrar,
         "k": chosen.holders,

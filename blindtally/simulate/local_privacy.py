@@ -50,7 +50,7 @@ class _Round:
     mechanism: ReportMechanism[Any, Any, Any]
     plan: DictionaryPlan | LinearPlan | PrefixPlan
     domain: Domain
-    clients: int
+    devices: int
     state: StudyState
     truth: dict[str, int]
     threshold: float
@@ -71,23 +71,23 @@ def simulate(request: SimulationRequest) -> SimulationResult:
     dataset = read_dataset(request.data, request.column)
     domain = _domain_of(request, dataset.items)
     question = _question_of(request, domain)
-    clients = dataset.clients_per_round(1, request.devices)
-    size = min(clients, _MAX_COHORT_SIZE)
-    terms = Terms(cohort_size=size, minimum=3, cohorts=-(-clients // size), mode="semi-honest")
+    devices = dataset.devices_per_round(1, request.devices)
+    size = min(devices, _MAX_COHORT_SIZE)
+    terms = Terms(cohort_size=size, minimum=3, cohorts=-(-devices // size), mode="semi-honest")
     mechanism = REPORT_MECHANISMS[request.mechanism]
     plan = mechanism.first_plan(question, terms, "simulation", 1, Random(request.seed))
     rng = np.random.default_rng(request.seed)
-    devices = next(dataset.rounds([clients], 1, rng, chunk_devices=CHUNK_DEVICES))
+    histograms = next(dataset.rounds([devices], 1, rng, chunk_devices=CHUNK_DEVICES))
     with (
         open_round_executor(request.workers, request.dask, _MIN_TASK_SECONDS) as executor,
         spinner("reports"),
     ):
         spec = ReportRoundSpec(mechanism, plan, request.seed)
-        reports = run_report_round(spec, devices, rng, executor)
+        reports = run_report_round(spec, histograms, rng, executor)
     with spinner("decoding reports"):
         state = mechanism.decode(plan, reports.aggregate, EMPTY_STATE).state
     if request.threshold is None:
-        threshold = max(1.0, math.ceil(_default_threshold(plan, clients, state)))
+        threshold = max(1.0, math.ceil(_default_threshold(plan, devices, state)))
         question = question.model_copy(update={"threshold": threshold})
     estimates = mechanism.final_estimates(question, state)
     if isinstance(domain, Hashed):  # devices report keys
@@ -95,7 +95,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         estimates = [replace(e, item=item_of.get(e.item, e.item)) for e in estimates]
     comparison = compare_estimates(mechanism, estimates, reports.truth, question.threshold)
     finished = _Round(
-        mechanism, plan, domain, clients, state, reports.truth, question.threshold, comparison
+        mechanism, plan, domain, devices, state, reports.truth, question.threshold, comparison
     )
     if isinstance(plan, DictionaryPlan):
         return _dictionary_result(request, finished, plan)
@@ -114,16 +114,16 @@ def _question_of(request: SimulationRequest, domain: Domain) -> AnyQuestion:
 
 
 def _default_threshold(
-    plan: DictionaryPlan | LinearPlan | PrefixPlan, clients: int, state: StudyState
+    plan: DictionaryPlan | LinearPlan | PrefixPlan, devices: int, state: StudyState
 ) -> float:
     """Return a count that items which no device holds rarely reach."""
     if isinstance(plan, DictionaryPlan):
         tail = _FALSE_POSITIVE_PROBABILITY / plan.question.domain.value_count
-        return clients * plan.oracle.detection_threshold(clients, tail)
+        return devices * plan.oracle.detection_threshold(devices, tail)
     if isinstance(plan, PrefixPlan):
-        return plan.extension.median_detected_count(clients)
+        return plan.extension.median_detected_count(devices)
     variances = state.column(VARIANCE_COLUMN)
-    largest = variances.max(initial=plan.projection.variance(clients, 0, 0))
+    largest = variances.max(initial=plan.projection.variance(devices, 0, 0))
     return _THRESHOLD_STANDARD_ERRORS * math.sqrt(largest)
 
 
@@ -168,9 +168,9 @@ def _dictionary_result(
     items = domain.names_of(np.arange(domain.value_count, dtype=np.uint64))
     truth = [0 if item is None else finished.truth.get(item, 0) for item in items]
     scores = finished.state.arrays["scores"]
-    measures = error_measures(plan.oracle, finished.clients, scores, np.array(truth, float))
+    measures = error_measures(plan.oracle, finished.devices, scores, np.array(truth, float))
     sizes = {
-        "clients": finished.clients,
+        "devices": finished.devices,
         "domain": len(items),
         "bits": plan.oracle.bits,
         "threshold": finished.threshold,
@@ -199,7 +199,7 @@ def _dictionary_result(
         note += f"; the items of {sizes['outside_domain']:,} devices are outside the domain"
     summary = (
         f"{plan.mechanism}, {', '.join(f'{name} {value}' for name, value in parameters.items())}: "
-        f"{sizes['bits']} bits per device, {sizes['clients']:,} devices, {sizes['domain']:,} "
+        f"{sizes['bits']} bits per device, {sizes['devices']:,} devices, {sizes['domain']:,} "
         f"items, {sizes['found']:,} of at least {sizes['threshold']:,.0f}{note}"
     )
     rows = [
@@ -218,16 +218,16 @@ def _dictionary_result(
 
 def _heavy_hitter_result(request: SimulationRequest, finished: _Round) -> SimulationResult:
     comparison, threshold, plan = finished.comparison, finished.threshold, finished.plan
-    mechanism, clients = finished.mechanism, finished.clients
+    mechanism, devices = finished.mechanism, finished.devices
     detectable = None
     if isinstance(plan, PrefixPlan):
-        detectable = plan.extension.reliably_detected_count(clients)
+        detectable = plan.extension.reliably_detected_count(devices)
     document = {
         "mechanism": request.mechanism,
         "epsilon": mechanism.epsilon(plan),
         "delta": mechanism.delta(plan),
         **asdict(comparison.score),
-        "clients": clients,
+        "devices": devices,
         "bytes": mechanism.nbytes(plan),
         "threshold": threshold,
         "min_detectable_count": detectable if detectable and math.isfinite(detectable) else None,
@@ -242,7 +242,7 @@ def _heavy_hitter_result(request: SimulationRequest, finished: _Round) -> Simula
     summary = (
         f"{request.mechanism}: {document['bytes']:,} bytes per device, "
         f"epsilon {document['epsilon']:.3g}, delta {document['delta']:.3g}, "
-        f"{clients:,} devices, domain {finished.domain.kind}"
+        f"{devices:,} devices, domain {finished.domain.kind}"
     )
     note = ", several standard errors of an item that nobody holds"
     facts = {
@@ -259,7 +259,7 @@ def _heavy_hitter_result(request: SimulationRequest, finished: _Round) -> Simula
     if not comparison.missed and all(hit.true_count < threshold for hit in comparison.found_items):
         facts["recall"] = "n/a (nothing was heavy)"
     if detectable is not None:
-        facts["predicted"] = _describe_prediction(detectable, clients, threshold)
+        facts["predicted"] = _describe_prediction(detectable, devices, threshold)
     return SimulationResult(
         document, [summary, heavy_hitter_table(comparison.found_items), fact_table(facts)]
     )

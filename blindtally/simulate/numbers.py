@@ -128,7 +128,7 @@ def _result(
     document = {
         "mechanism": request.mechanism,
         "numbers": rows,
-        "clients": devices,
+        "devices": devices,
         "items_outside_domain": excluded,
         "question": plan.question.model_dump(mode="json"),
         "parameters": request.source(),

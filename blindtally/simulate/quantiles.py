@@ -92,7 +92,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         "epsilon": epsilons["public"],
         "epsilon_by_party": epsilons,
         "delta": delta,
-        "clients": study.devices,
+        "devices": study.devices,
         "items_outside_domain": study.excluded_items,
         "question": study.plan.question.model_dump(mode="json"),
         "parameters": request.source(),

@@ -53,7 +53,7 @@ class RoundSchedule:
             given = _parse_sizes(request.devices_by_round)
             sizes = tuple(islice(cycle(given), rounds))
         sizes = tuple(size_with_drift(size, number, drift) for number, size in enumerate(sizes))
-        most = dataset.clients_per_round(1, sum(sizes))
+        most = dataset.devices_per_round(1, sum(sizes))
         if most < sum(sizes):
             raise ValueError(
                 f"{request.data}: holds {most:,} devices, each in one round at most, and the "
@@ -89,11 +89,11 @@ class RoundSchedule:
 
 
 def _equal_sizes(request: SimulationRequest, dataset: Dataset) -> tuple[int, ...]:
-    clients = dataset.clients_per_round(request.rounds, request.devices)
-    if clients < MIN_ROUND_DEVICES:
-        devices = dataset.clients_per_round(1, MIN_ROUND_DEVICES * request.rounds)
+    devices = dataset.devices_per_round(request.rounds, request.devices)
+    if devices < MIN_ROUND_DEVICES:
+        devices = dataset.devices_per_round(1, MIN_ROUND_DEVICES * request.rounds)
         raise ValueError(too_few_devices_message(request.data, devices))
-    return (clients,) * request.rounds
+    return (devices,) * request.rounds
 
 
 def _parse_sizes(text: str) -> list[int]:

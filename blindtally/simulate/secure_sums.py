@@ -102,7 +102,7 @@ def _result(
         "data": str(request.data),
         "threshold": request.sum_threshold,
         "words": request.words or _DEFAULT_WORDS,
-        "clients": max(schedule.sizes),
+        "devices": max(schedule.sizes),
         "lost_rounds": sorted(schedule.lost),
         "domain": question.domain.model_dump(),
         "terms": terms.model_dump(mode="json"),
@@ -159,11 +159,11 @@ def _describe_domain(domain: Domain) -> str:
     return f"{domain.kind}: keys of {domain.key_bit_count} bits"
 
 
-def _terms_of(request: SimulationRequest, clients: int) -> Terms:
+def _terms_of(request: SimulationRequest, devices: int) -> Terms:
     if not 0 <= request.dropout < 1:
         raise ValueError(f"dropout is a fraction from 0 to below 1, got {request.dropout}")
     return terms_for(
-        clients,
+        devices,
         _COHORT_SIZE,
         _MAX_COHORTS,
         corrupt=request.corrupt,

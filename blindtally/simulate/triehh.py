@@ -49,7 +49,7 @@ class _Holdings:
     items: tuple[str, ...]
     device_of_holding: Integers
     item_of_holding: Integers
-    clients: int
+    devices: int
     truncated_items: int  # items of the file that were cut to fit
     excluded_items: int  # items of the file that are outside the domain
 
@@ -104,13 +104,13 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         "epsilon_replace_one": ledger_of(event).epsilon(delta, "public", "replace-one"),
         "delta": delta,
         "theta": release.threshold,
-        "m": round(release.probability * holdings.clients),
+        "m": round(release.probability * holdings.devices),
         "probability": release.probability,
         "invited": plan.join_probability,
         "max_participants": study.max_participants,
         "noise_variance": release.variance,
         "levels": study.levels,
-        "clients": holdings.clients,
+        "devices": holdings.devices,
         "cpu_seconds": study.cpu_seconds,
         "words": study.words,
         "threshold": request.sum_threshold,
@@ -150,7 +150,7 @@ def _score_at_rank(comparison: Comparison, truth: dict[str, int], rank: int) -> 
 def _release_facts(study: _Study, holdings: _Holdings) -> dict[str, str]:
     release, probability = study.plan.release, study.plan.join_probability
     facts: dict[str, str] = {
-        release.mode: f"{release.probability:.2%} of {holdings.clients:,} devices vote in a level, "
+        release.mode: f"{release.probability:.2%} of {holdings.devices:,} devices vote in a level, "
         f"shown from {release.threshold:,} votes"
     }
     if probability < 1:
@@ -171,7 +171,7 @@ def _run(
     rng: np.random.Generator,
 ) -> _Study:
     terms = terms_for(
-        max(3, seats_for(holdings.clients, question.join_probability)),
+        max(3, seats_for(holdings.devices, question.join_probability)),
         _MAX_COHORT_SIZE,
         corrupt=request.corrupt,
         dropout=max(0.1, request.dropout + 0.1),
@@ -221,9 +221,9 @@ def _domain_of(items: tuple[str, ...], alphabet: str | None, length: int) -> Alp
 
 
 def _assign_holdings(
-    dataset: Dataset, question: TrieHhQuestion, clients: int, rng: np.random.Generator
+    dataset: Dataset, question: TrieHhQuestion, devices: int, rng: np.random.Generator
 ) -> _Holdings:
-    """Return at most `clients` devices of the data, each with the items that it counts.
+    """Return at most `devices` devices of the data, each with the items that it counts.
 
     Raises:
         ValueError: if no item is within the domain, or there are fewer than three devices.
@@ -232,20 +232,20 @@ def _assign_holdings(
     admitted = {item: name for item, name in canonical.items() if name is not None}
     if not admitted:
         raise ValueError(f"none of the items is in the domain {question.domain!r}")
-    clients = dataset.clients_per_round(1, clients)
-    if clients < MIN_ROUND_DEVICES:
+    devices = dataset.devices_per_round(1, devices)
+    if devices < MIN_ROUND_DEVICES:
         raise ValueError(
-            f"the data holds {clients} devices: at least {MIN_ROUND_DEVICES} are needed"
+            f"the data holds {devices} devices: at least {MIN_ROUND_DEVICES} are needed"
         )
     numbers: dict[str, int] = {}
     number_of = {item: numbers.setdefault(name, len(numbers)) for item, name in admitted.items()}
     within = dataset.filter_items(admitted.__contains__)
-    drawn = Histograms.concatenated(next(within.rounds([clients], question.contribution, rng)))
+    drawn = Histograms.concatenated(next(within.rounds([devices], question.contribution, rng)))
     held = clip_histograms(drawn, question.contribution, rng)
     items = np.array([number_of[name] for name in held.items], np.int64)[held.item_indices]
     truncated = sum(item != name for item, name in admitted.items())
     excluded = len(canonical) - len(admitted)
-    return _Holdings(tuple(numbers), held.devices, items, clients, truncated, excluded)
+    return _Holdings(tuple(numbers), held.devices, items, devices, truncated, excluded)
 
 
 def _simulate_round(
@@ -257,17 +257,17 @@ def _simulate_round(
 ) -> tuple[Vector, int]:
     """Return the sum of one round over the devices that did not drop out, and their number."""
     words = seeded_words(rng)
-    devices, items = holdings.device_of_holding, holdings.item_of_holding
-    participants = holdings.clients
-    takes_part = np.ones(holdings.clients, np.bool_)
+    voters, items = holdings.device_of_holding, holdings.item_of_holding
+    participants = holdings.devices
+    takes_part = np.ones(holdings.devices, np.bool_)
     if dropout:
-        takes_part &= rng.random(holdings.clients) >= dropout
+        takes_part &= rng.random(holdings.devices) >= dropout
     if plan.join_probability < 1:
-        takes_part &= bernoulli(words, math.floor(plan.join_probability * 2**64), holdings.clients)
+        takes_part &= bernoulli(words, math.floor(plan.join_probability * 2**64), holdings.devices)
     if not takes_part.all():
         participants = int(takes_part.sum())
-        devices, items = devices[takes_part[devices]], items[takes_part[devices]]
-    total = encode_votes(plan, digits, items, words, devices)
+        voters, items = voters[takes_part[voters]], items[takes_part[voters]]
+    total = encode_votes(plan, digits, items, words, voters)
     shares = _MECHANISM.noise_shares(plan, plan.terms.cohort_size)
     if shares is not None:
         total = plan.simulate_noise(total[0], float(shares.share * participants), rng)

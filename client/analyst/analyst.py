@@ -168,7 +168,8 @@ class Study:
     def compare(self, other: Study | str, *, false_discovery_rate: float = 0.05) -> ItemChanges:
         """Return the rates of the heavy hitters of this study, and of the `other` one as the later.
 
-        A `change` is None where they do not differ at the false-discovery rate.
+        A `change` is None where they do not differ at the false-discovery rate. If the studies ask
+        different questions, `differences` states in what: rates may differ for this alone.
         """
         study = other if isinstance(other, str) else other.id
         return self._sender.send(requests.comparison(self.id, study, false_discovery_rate))

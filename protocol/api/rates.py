@@ -67,6 +67,8 @@ class ItemChanges(PublicModel):
     `changed` of them are significant, and intervals of factors have the level `interval_level`, so
     that of those of the changed items on average at most this rate misses the truth. `before` and
     `after` are the first and the last round of the compared rounds; all rounds of two studies.
+    `differences` are those of the questions of two studies, in words: rates may differ for these
+    reasons alone.
     """
 
     changes: tuple[ItemChange, ...]
@@ -76,3 +78,4 @@ class ItemChanges(PublicModel):
     changed: int
     false_discovery_rate: float
     interval_level: float
+    differences: tuple[str, ...] = ()

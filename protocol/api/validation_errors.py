@@ -38,9 +38,10 @@ _PLAIN_WORDS |= dict.fromkeys(
 )
 _PLAIN_WORDS |= dict.fromkeys(("literal_error", "enum"), "must be {expected}")
 _PLAIN_WORDS |= {
+    "finite_number": "must be a finite number",
     "missing": "is missing",
     "string_type": "must be text",
-    "extra_forbidden": "is not a field of this document",
+    "extra_forbidden": "is not a known field",
     "union_tag_not_found": "must have a field {discriminator}",
     "union_tag_invalid": "must have one of {expected_tags} as its {discriminator}",
     "greater_than": "must be above {gt}",

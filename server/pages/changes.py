@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -23,6 +24,7 @@ from server.service import Service, ServiceDep
 router = page_router(Permission.READ)
 _FALSE_DISCOVERY_RATE: Final = 0.05
 _MAX_ROWS: Final = 100
+_MAX_OTHER_STUDIES: Final = 200  # of which a reader selects one to compare
 _Search = Annotated[str, Query(alias="q", max_length=200)]
 _OtherStudy = Annotated[str, Query(pattern="^[0-9A-Za-z]{0,64}$")]
 
@@ -82,9 +84,20 @@ async def show(
         compare=compare,
         unit=f"per {RATE_DEVICES:,} devices",
         changed=changed,
+        others=[] if caller.study else await _other_studies(service, study, compare),
         compared=await _compared(service, view, compare) if compare else None,
         rates=rates,
     )
+
+
+async def _other_studies(service: Service, study: str, compared: str) -> list[StudyView]:
+    """Return the newest studies that `study` can be compared with, and the `compared` one."""
+    newest = await service.store.studies.page(_MAX_OTHER_STUDIES, None, None)
+    others = [each for each in newest if each.round and each.id != study]
+    if compared and compared not in {each.id for each in others}:
+        with suppress(ProblemError):  # unknown; the comparison reports it
+            others.append(await service.store.studies.show(compared))
+    return others
 
 
 def _over_time(

@@ -12,15 +12,14 @@ from starlette.responses import RedirectResponse
 
 from protocol.api.messages import ProblemType, StudyView
 from protocol.committee_terms import CommitteeTerms
-from protocol.domains import Domain
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.product import Product
-from protocol.domains.strings import Alphabet, Listed, Utf8
+from protocol.domains.strings import Listed, Utf8
 from protocol.estimates import quality_sentence
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from server.api import studies as api
 from server.api.answers.heavy_hitters import csv_table, heavy_hitter_page
+from server.api.answers.question_differences import domain_in_words
 from server.api.answers.segments import segment_summaries
 from server.api.common import StudyId, paginate
 from server.api.dependencies import Caller, require
@@ -34,7 +33,6 @@ from server.pages.answers import (
     unresolved_keys,
 )
 from server.pages.estimate_histories import EstimateHistories, HistoriesDep
-from server.pages.formatting import significant
 from server.pages.forms.cloning import can_clone
 from server.pages.page_requests import page_router
 from server.pages.privacy_summary import privacy_cost, privacy_summary
@@ -225,28 +223,6 @@ def _participation(study: StudyView) -> str:
     part = "every round" if question.asks_every_round else "one of them"
     rounds = f"There are {study.rounds:,} rounds of {devices}"
     return f"{rounds}; a device takes part in {part}, and gives {most}"
-
-
-def domain_in_words(domain: Domain) -> str:
-    """Return the items of a domain, as a noun phrase in the plural."""
-    match domain:
-        case HashedProduct():
-            return f"texts of up to {domain.max_bytes:,} bytes in {_segments(domain.segments)}"
-        case Hashed() | Utf8():
-            return f"texts of up to {domain.max_bytes:,} bytes"
-        case Alphabet():
-            length = f"up to {domain.length:,}" if domain.pad else f"{domain.length:,}"
-            return f"strings of {length} characters from an alphabet of {len(domain.characters):,}"
-        case Listed():
-            return f"{len(domain.items):,} listed items"
-        case NumericInterval():
-            return f"numbers from {significant(domain.low)} to {significant(domain.high)}"
-        case Product():
-            return f"{domain_in_words(domain.inner)} in {_segments(domain.segments)}"
-
-
-def _segments(segments: tuple[str, ...]) -> str:
-    return f"{len(segments):,} {'segment' if len(segments) == 1 else 'segments'}"
 
 
 _MIN_DOMAIN_NAME_BYTES = 40  # most of the default items are shorter

@@ -26,6 +26,7 @@ from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.numerics.arrays import Floats
 from protocol.rate_changes import RateChanges, RateHistory, RateSample, compare_rates, listed_bound
+from server.api.answers.question_differences import question_differences
 from server.api.common import StudyId, problem_responses
 from server.api.dependencies import Caller, check_study, require
 from server.errors import ProblemError, malformed, not_found
@@ -109,7 +110,8 @@ async def compare(
     """Return the rates of the heavy hitters of either study, and how those of `other` differ.
 
     The study itself is the one before. An item that one answer does not list has an upper bound
-    there. Items that the other study's domain cannot hold are left out.
+    there. Items that the other study's domain cannot hold are left out. If the studies ask
+    different questions, `differences` states in what.
     """
     return await compared_studies(service, study, other, false_discovery_rate, limit)
 
@@ -258,7 +260,9 @@ async def compared_studies(
     result = await asyncio.to_thread(compare_rates, before, after, false_discovery_rate)
     ranges = (1, first.study.round), (1, second.study.round)
     rows = _rows(items, before, after, result)
-    return _document(rows, ranges, result, false_discovery_rate, limit)
+    document = _document(rows, ranges, result, false_discovery_rate, limit)
+    differences = question_differences(first.study.question, second.study.question)
+    return document.model_copy(update={"differences": tuple(differences)})
 
 
 def _rows(

@@ -103,6 +103,14 @@ def test_the_command_shows_rates_and_two_studies(url: str, studies: tuple[str, s
     assert "items differ between the studies" in text
     code, text = run_command("studies", "compare", *studies, "--url", url, "--json", "-")
     assert json.loads(text)["tested"] == 3
+    assert json.loads(text)["differences"] == []
+    question = QUESTION.model_copy(update={"contribution": 1})
+    with Analyst(url) as analyst:
+        other = analyst.create("other", question, TERMS, rounds=1)
+        asyncio.run(play_one_round(url, other.view, {"always": 1}))
+    code, text = run_command("studies", "compare", studies[0], other.id, "--url", url)
+    assert code == 0, text
+    assert "the studies ask different questions. the largest number of items that a" in text
     code, text = run_command("studies", "compare", studies[0], "nobody", "--url", url)
     assert code == 1
     assert "no such study" in text

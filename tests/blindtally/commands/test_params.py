@@ -52,10 +52,10 @@ def test_cohorts_that_a_registrar_seats_tolerate_a_fraction_of_the_round() -> No
     assert "colluders 4,279 of the 100,000 devices of a round, divided at random" in shown
 
 
-@pytest.mark.parametrize("clients", [4, 1000])
+@pytest.mark.parametrize("devices", [4, 1000])
 @pytest.mark.parametrize("mode", ["active", "semi-honest"])
-def test_the_table_has_values_and_reasons_in_eighty_columns(clients: int, mode: str) -> None:
-    result = RUN.invoke(app, ["params", "--devices", str(clients), "--mode", mode])
+def test_the_table_has_values_and_reasons_in_eighty_columns(devices: int, mode: str) -> None:
+    result = RUN.invoke(app, ["params", "--devices", str(devices), "--mode", mode])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -121,7 +121,7 @@ def test_each_way_out_leads_out(n: int, assumptions: Assumptions) -> None:
     assert ways
     for way in ways:
         asked = {
-            "clients": n,
+            "devices": n,
             "corrupt": assumptions.corrupt,
             "dropout": assumptions.dropout,
             "mode": assumptions.mode,

@@ -169,7 +169,7 @@ def test_an_unknown_column_is_reported_with_the_known_ones(tmp_path: Path) -> No
 def test_devices_are_drawn_as_often_as_their_items_count(tmp_path: Path) -> None:
     population = read_dataset(written(tmp_path, "w,n\na,6\nb,3\nc,1\n"))
     rng = np.random.default_rng(1)
-    rounds = list(population.rounds([population.clients_per_round(3, 2000)] * 3, 1, rng))
+    rounds = list(population.rounds([population.devices_per_round(3, 2000)] * 3, 1, rng))
     devices = [list(chain(*blocks)) for blocks in rounds]
     assert [len(some) for some in devices] == [2000, 2000, 2000]
     drawn = Counter(item for some in devices for histogram in some for item in histogram)
@@ -193,8 +193,8 @@ def test_each_draw_is_the_item_of_the_token_with_that_number(counts: list[int], 
 
 def test_no_device_is_in_two_rounds() -> None:
     people = DeviceHistograms.of({str(number): 1} for number in range(100))
-    assert people.clients_per_round(3, 1000) == 33
-    assert people.clients_per_round(3, 20) == 20
+    assert people.devices_per_round(3, 1000) == 33
+    assert people.devices_per_round(3, 20) == 20
     rounds = [
         list(chain(*blocks)) for blocks in people.rounds([33] * 3, 1, np.random.default_rng(1))
     ]

@@ -166,7 +166,7 @@ def test_devices_are_taken_as_they_are(tmp_path: Path) -> None:
             *("--json", "-"),
         )
     )
-    assert document["parameters"]["clients"] == 30
+    assert document["parameters"]["devices"] == 30
     assert document["f1"] == 1
     counts = {hitter["item"]: hitter["true_count"] for hitter in document["heavy_hitters"]}
     assert counts == {"1": 60, "2": 120, "3": 60}
@@ -206,7 +206,7 @@ def test_the_domain_can_be_chosen(
         (["--data", "{words}", "--rounds", 0], "--rounds"),
         (["--data", "{words}", "--set", "t"], "--set takes NAME=VALUE"),
         (["--data", "{words}", "--set", "words=3"], "--set takes NAME=VALUE"),
-        (["--data", "{words}", "--set", "depth=3"], "depth: Extra inputs are not permitted"),
+        (["--data", "{words}", "--set", "depth=3"], "depth: is not a known field"),
         (["--data", "{words}", "--seed", -1], "--seed"),
         (["--data", "{words}", "--domain", "hashed"], "--domain hashed goes with tracked"),
         (["--data", "{words}", "--domain", "utf8", "--alphabet", "w"], "not of --domain utf8"),
@@ -337,7 +337,7 @@ def test_rounds_may_differ_in_size_and_some_may_be_lost(words: Path) -> None:
     assert "90 to 900 selected per round" in shown
 
 
-def test_equal_rounds_by_round_are_those_of_clients(words: Path) -> None:
+def test_equal_rounds_by_round_are_those_of_devices(words: Path) -> None:
     common = ["--data", words, "--rounds", 3, "--words", 500, "--json", "-"]
     plain, listed = (
         documented(simulate(*common, *how)) | {"parameters": None}

@@ -46,7 +46,7 @@ def test_heavy_items_are_found(
     assert {hitter["item"] for hitter in result["heavy_hitters"]} == heavy
     assert (result["f1"], result["precision"], result["recall"]) == (1, 1, 1)
     assert result["missed"] == {}
-    assert result["clients"] == 40_000
+    assert result["devices"] == 40_000
     assert (result["epsilon"], result["delta"]) == (6, 0)
     assert result["question"]["domain"]["kind"] == kind
     for hitter in result["heavy_hitters"]:
@@ -68,7 +68,7 @@ def test_missed_items_are_shown(words: Path) -> None:
     [
         (["--set", "noise=loud"], "'paper', 'laplace'"),
         (["--set", "noise"], "--set takes NAME=VALUE"),
-        (["--set", "keep=1"], "Extra inputs"),
+        (["--set", "keep=1"], "is not a known field"),
         (["--set", "epsilon=50"], "--set takes NAME=VALUE of a mechanism's own field"),
         (["--set", "delta=1e-6"], "--set takes NAME=VALUE of a mechanism's own field"),
         (["--words", 5, "--rounds", 2, "--secagg"], "takes no --rounds, --words, --secagg"),

@@ -26,7 +26,7 @@ def test_the_mean_of_a_file_is_in_its_interval() -> None:
     """The seed is fixed; of all seeds, one in twenty fails."""
     document = document_of("--data", "ages", "--rounds", "3", "--devices", "2000")
     (row,) = document["numbers"]
-    assert (row["segment"], row["devices"], document["clients"]) == (None, 6000, 6000)
+    assert (row["segment"], row["devices"], document["devices"]) == (None, 6000, 6000)
     assert row["mean_low"] < row["true_mean"] < row["mean_high"]
     assert row["mean_high"] - row["mean_low"] < 1
     low, high = row["standard_deviation_low"], row["standard_deviation_high"]
@@ -41,7 +41,7 @@ def test_secure_sums_with_dropouts_give_means_per_segment(tmp_path: Path) -> Non
     assert document["question"]["domain"]["segments"] == ["north", "south"]
     assert document["question"]["domain"]["inner"]["alpha"] == 8
     assert document["items_outside_domain"] == 2
-    assert document["clients"] < 120
+    assert document["devices"] < 120
     assert [row["segment"] for row in document["numbers"]][:2] == [None, "north"]
     code, text = run(*asked)
     assert code == 0

@@ -55,7 +55,7 @@ def shape(kind: str, size: object, **more: object) -> dict[str, object]:
         (shape("round", 10**40), "size", "must be from 1 to 1,000,000"),
         (shape("square", 2), "size", "must be above 0 and at most 0.5, not 2"),
         (shape("round", 1.5), "size", "must be a whole number, from 1 to 1,000,000"),
-        (shape("square", 0.1, more=1), "more", "is not a field of this document"),
+        (shape("square", 0.1, more=1), "more", "is not a known field"),
         ({"shape": {"kind": "round"}}, "size", "is missing"),
         (shape("heptagon", 1), "shape", "must have one of 'round', 'square' as its 'kind'"),
         ({"name": 5}, "name", "must be text"),

@@ -8,22 +8,25 @@ from protocol.api.messages import ProblemType
 from protocol.api.rates import ItemChange, ItemChanges, RoundRates
 from protocol.estimates import Estimate, add_estimates
 from protocol.mechanism import Answer
-from protocol.mechanisms.registry import MECHANISMS
+from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, parse_question
 from protocol.mechanisms.sampled_counts import record_round_counts
 from protocol.study_state import add_devices
+from server.api.answers.question_differences import question_differences
 from server.db.repositories.leases import close_round_job
 from server.db.repositories.rounds import ClosedRound
-from tests.server.harness import Served, histogram_request
+from tests.server.harness import Served, histogram_request, study_request
 
 DEVICES = 100
 
 
-async def play(served: Served, *rounds: dict[str, float] | None, t: float = 1) -> str:
+async def play(
+    served: Served, *rounds: dict[str, float] | None, t: float = 1, **request: Any
+) -> str:
     """Return a study in whose rounds, of 100 devices each, items were sampled this often.
 
     A round of None was not read.
     """
-    study = await served.create(rounds=len(rounds))
+    study = await served.create(rounds=len(rounds), **request)
     store = served.store
     for number, counts in enumerate(rounds, start=1):
         plan = (await served.show_round(study, number)).plan
@@ -176,6 +179,49 @@ async def test_two_studies_are_compared_and_unlisted_items_have_a_bound(
     assert own.factor_high < 1
     reverse = await compare(each_served, second, first)
     assert kinds(reverse) == {"ab": "falling", "cd": "new", "ef": "gone", "gh": None}
+
+
+async def test_a_comparison_of_different_questions_states_in_what_they_differ(
+    served: Served,
+) -> None:
+    first, same = await play(served, {"ab": 30}), await play(served, {"ab": 30})
+    assert (await compare(served, first, same)).differences == ()
+    question = study_request()["question"]
+    other = await play(
+        served,
+        {"ab": 30},
+        question=question | {"contribution": 5, "domain": {"kind": "utf8", "max_bytes": 7}},
+    )
+    assert (await compare(served, first, other)).differences == (
+        "the items: texts of up to 3 bytes, then texts of up to 7 bytes",
+        "the largest number of items that a device gives: 2, then 5",
+    )
+
+
+def test_differences_are_those_that_change_what_a_rate_means() -> None:
+    def question(domain: dict[str, object], **fields: object) -> AnyQuestion:
+        usual = {"mechanism": "tracked", "threshold": 9, "contribution": 1, "words": 5000}
+        return parse_question(usual | {"domain": domain} | fields)
+
+    utf8, hashed = {"kind": "utf8", "max_bytes": 9}, {"kind": "hashed", "max_bytes": 9}
+    plain = question(utf8)
+    for alike in (
+        question(utf8, threshold=20, words=9000),
+        question(hashed),
+        question(hashed | {"salt": "s", "key_bits": 48}),
+    ):
+        assert not list(question_differences(plain, alike))
+    letters = {"kind": "alphabet", "length": 3}
+    first, second = (question(letters | {"characters": each}) for each in ("ab", "cd"))
+    assert list(question_differences(first, second)) == [
+        "the items: strings of 3 characters from an alphabet of 2, then others of that kind"
+    ]
+    (mechanism,) = question_differences(plain, question(utf8, mechanism="adaptive-iblt"))
+    assert mechanism == "the mechanism: tracked, then adaptive-iblt"
+    trie = {"mechanism": "triehh", "threshold": 1, "domain": letters | {"characters": "ab"}}
+    trie |= {"epsilon": 1, "delta": 1e-6, "words": 100, "contribution": 1}
+    asked = list(question_differences(first, parse_question(trie)))
+    assert asked[-1] == "the rounds in which a device takes part: one round, then every round"
 
 
 async def test_a_study_without_rates_is_refused_with_the_reason(served: Served) -> None:

@@ -8,7 +8,7 @@ import pytest
 from protocol.api.rates import RoundRate
 from server.pages.drawing import rate_sparkline
 from tests.server.api.test_changes import play
-from tests.server.harness import Served, histogram_request
+from tests.server.harness import Served, histogram_request, study_request
 from tests.server.pages.browsing import page_of
 
 EARLY_COUNTS, LATE_COUNTS = {"ab": 40.0, "cd": 30.0}, {"ab": 42.0, "<b>": 50.0}
@@ -50,8 +50,30 @@ async def test_two_studies_are_compared_on_the_page(served: Served) -> None:
     assert "2 of 3 items differ between the studies" in text
     assert re.search(r"<b> new at most [\d.]+ 500", text)
     assert re.search(r"cd gone 300 at most [\d.]+", text)
+    assert "different questions" not in text
     unknown = text_of(await page_of(served, f"/studies/{first}/changes?compare=nobody"))
     assert "there is no such study" in unknown
+
+
+async def test_studies_are_selected_by_name_and_their_differences_are_shown(
+    served: Served,
+) -> None:
+    first = await play(served, EARLY_COUNTS)
+    page = await page_of(served, f"/studies/{first}/changes")
+    assert "There is no other study with a round." in page
+    question = study_request()["question"] | {"contribution": 1}
+    second = await play(served, LATE_COUNTS, name="<later>", question=question)
+    waits = await served.create(name="waits", start=False)
+    page = await page_of(served, f"/studies/{first}/changes")
+    options = re.findall(r'<option value="(\w+)" (selected)?>(.*?)</option>', page)
+    assert options == [(second, "", "&lt;later&gt;, 2026-05-01 12:00:00 UTC")]
+    compared = await page_of(served, f"/studies/{first}/changes?compare={second}")
+    assert f'<option value="{second}" selected>' in compared
+    assert "The studies ask different questions." in compared
+    assert "the largest number of items that a device gives: 2, then 1" in compared
+    chosen = await page_of(served, f"/studies/{first}/changes?compare={waits}")
+    assert f'<option value="{waits}" selected>waits' in chosen  # and why it cannot be compared
+    assert "has a sum yet" in chosen
 
 
 async def test_a_study_without_rates_has_the_reason(served: Served) -> None:
