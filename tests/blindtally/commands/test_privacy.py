@@ -64,7 +64,7 @@ def test_a_population_needs_no_budget(url: str) -> None:
         (["abc", "--create"], "--create takes"),
         (["--population", "nobody"], "no such population"),
         (["abc"], "no such study"),
-        (["--population", "A B", "--create", "--epsilon", "1"], "pattern"),
+        (["--population", "A B", "--create", "--epsilon", "1"], "letters a to z, digits"),
         (["--population", "phones", "--create", "--epsilon", "0"], "above 0 and at most"),
     ],
 )

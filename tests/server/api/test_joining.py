@@ -116,7 +116,7 @@ async def test_malformed_keys_are_refused(served: Served) -> None:
         ({"identity": LOW_ORDER, "signature": "01" + "00" * 63}, "low order"),
         ({"mask_key": LOW_ORDER}, "low order"),
         ({"encryption_key": LOW_ORDER}, "low order"),
-        ({"mask_key": "zz" * 32}, "pattern"),
+        ({"mask_key": "zz" * 32}, "64 hexadecimal digits"),
         ({"encryption_key": wish.mask_key}, "differ"),
     ):
         answer = await send(device, wish.model_copy(update=change))
