@@ -48,6 +48,9 @@ _BLOCK_WORDS = 4  # 32-bit words
 _BATCH_BYTES = 2**16  # bytes of streams expanded at a time, which stay in the cache
 
 
+_MAX_CACHED_ENROLMENTS = 2**15  # about 500 bytes each
+
+
 @dataclass(frozen=True, slots=True)
 class Registry:
     """The identities that may take part: those that `registrar` signed for `scope` (32 bytes).
@@ -63,8 +66,14 @@ class Registry:
         return statement("enrolment", self.scope, 0, identity)
 
     def admits(self, identity: bytes, signature: bytes) -> bool:
-        """Return whether `signature` is the registrar's over the enrolment of `identity`."""
-        return is_signed(self.registrar, self.enrolment_statement(identity), signature)
+        """Return whether `signature` is the registrar's over the enrolment of `identity`.
+
+        The answer is kept: a device sends the same enrolment in every round of its study.
+        """
+        return _is_enrolled(self.registrar, self.enrolment_statement(identity), signature)
+
+
+_is_enrolled = lru_cache(_MAX_CACHED_ENROLMENTS)(is_signed)
 
 
 def advertisement_statement(plan_digest: bytes, keys: PublicKeys) -> bytes:

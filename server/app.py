@@ -25,6 +25,7 @@ from server.api.devices import (
     enrolments,
     joining,
     one_shot_messages,
+    open_rounds,
     reports,
     seatings,
     uploads,
@@ -51,7 +52,7 @@ _DESCRIPTION = (
     "Finds which items are common among many devices, and how common, without revealing what one "
     "device holds. Every error is problem+json (RFC 9457); programs act on its `type`."
 )
-_DEVICES = (uploads, documents, joining, one_shot_messages)
+_DEVICES = (uploads, documents, joining, open_rounds, one_shot_messages)
 
 
 def create_app(

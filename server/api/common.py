@@ -21,6 +21,9 @@ WaitSeconds = Annotated[
         description="Seconds to wait for the answer if it does not exist yet.",
     ),
 ]
+AfterRound = Annotated[
+    int, Query(ge=0, le=2**31 - 1, description="Number of the last known round.")
+]
 RoundNumber = Annotated[int, InPath(ge=1, le=2**31 - 1)]
 CohortNumber = Annotated[int, InPath(ge=0, le=2**31 - 1)]
 

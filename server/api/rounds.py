@@ -1,29 +1,26 @@
-"""Rounds: list, show, wait for an open round, and read a cohort's sum."""
+"""Rounds: list, show, and read a cohort's sum."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from protocol.api.messages import ProblemType, RoundPage, RoundView
+from protocol.api.messages import RoundPage, RoundView
 from server.api.common import (
     OCTET_STREAM_RESPONSE,
+    AfterRound,
     CohortNumber,
     RoundNumber,
     StudyId,
-    WaitSeconds,
     paginate,
     problem_responses,
 )
 from server.api.dependencies import reading, require
-from server.db.channels import study_channel
-from server.errors import ProblemError
 from server.http.etag import ETagRoute, etag_responses
 from server.http.request_bodies import OCTET_STREAM
 from server.principals import Permission
 from server.service import ServiceDep
 
 router = APIRouter(prefix="/v1/studies/{study}/rounds", tags=["rounds"], route_class=ETagRoute)
-After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Number of the last known round.")]
 
 
 @router.get("", **reading(404, 422))
@@ -31,34 +28,11 @@ async def page(
     study: StudyId,
     service: ServiceDep,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    after: After = 0,
+    after: AfterRound = 0,
 ) -> RoundPage:
     """List rounds, first to last."""
     rounds, last = paginate(await service.store.rounds.page(study, limit + 1, after), limit)
     return RoundPage(rounds=rounds, next=last and last.number)
-
-
-@router.get(
-    "/open",
-    dependencies=[require(Permission.READ, Permission.TAKE_PART)],
-    response_model=RoundView,
-    responses=etag_responses(problem_responses(404, 409, 422)),
-    tags=["devices"],
-)
-async def open_round(
-    study: StudyId, service: ServiceDep, after: After = 0, wait: WaitSeconds = 0
-) -> Response:
-    """Return the round that is open to devices and comes after round `after`.
-
-    Its cohorts name no survivors and nobody who is blamed. The numbers of their devices may be half
-    a second old.
-    """
-    document = await service.notifier.wait_for(
-        study_channel(study), lambda: service.cohort_cache.open_round(study, after), wait
-    )
-    if document is None:
-        raise ProblemError(ProblemType.NO_ROUND, f"no round after {after} is open to devices now")
-    return Response(document, media_type="application/json")
 
 
 @router.get("/{number}", **reading(404, 422))

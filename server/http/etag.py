@@ -27,6 +27,18 @@ def etag_responses(responses: ResponseDocs) -> ResponseDocs:
     return {**responses, 200: ok, 304: unchanged}
 
 
+def tag_response(request: Request, response: Response) -> Response:
+    """Return a response to GET with its tag, or 304 if the client has this document."""
+    tag = f'"{sha256(bytes(response.body)).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    fields = ",".join(request.headers.getlist("if-none-match"))
+    known = [each.strip().removeprefix("W/") for each in fields.split(",")]
+    if tag in known or "*" in known:  # by weak comparison [RFC 9110]
+        return Response(status_code=304, headers=headers)
+    response.headers.update(headers)
+    return response
+
+
 class ETagRoute(APIRoute):
     """Route that tags its responses to GET and answers 304 if the client has the document."""
 
@@ -35,15 +47,7 @@ class ETagRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             response = await handle(request)
-            if request.method != "GET" or response.status_code != 200:
-                return response
-            tag = f'"{sha256(bytes(response.body)).hexdigest()[:32]}"'
-            headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-            fields = ",".join(request.headers.getlist("if-none-match"))
-            known = [each.strip().removeprefix("W/") for each in fields.split(",")]
-            if tag in known or "*" in known:  # by weak comparison [RFC 9110]
-                return Response(status_code=304, headers=headers)
-            response.headers.update(headers)
-            return response
+            is_document = request.method == "GET" and response.status_code == 200
+            return tag_response(request, response) if is_document else response
 
         return answer
