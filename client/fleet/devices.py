@@ -31,7 +31,7 @@ from protocol.api.one_shot import SUM_NUMBER
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import AnyPlan
 from protocol.randomness import system_words
-from secagg.keys import KEY_BYTES, Identity
+from secagg.keys import KEY_BYTES, Identity, verifying_once
 from secagg.session import Registry
 
 ClientFactory: TypeAlias = Callable[[], httpx.AsyncClient]  # used by one device at a time
@@ -99,8 +99,17 @@ class FleetDevices:
         Devices that wait for no other take turns: `MAX_TURNS` of them make and send their messages
         at the same time, over one connection each, which the next ones use again. Otherwise
         thousands would prepare their messages before the first one is sent. A slow device pauses
-        before its turn.
+        before its turn. Devices verify the signatures of others once in this process.
         """
+        with verifying_once():
+            return await self._run_all(view, behaviours, on_progress)
+
+    async def _run_all(
+        self,
+        view: RoundView,
+        behaviours: Mapping[int, DeviceBehaviour],
+        on_progress: ProgressCallback,
+    ) -> tuple[DeviceResult, ...]:
         if participation_type(view.plan).has_one_step:
             return await self._run_in_turns(view, behaviours, on_progress)
 

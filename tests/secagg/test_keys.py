@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 
@@ -18,6 +19,7 @@ from secagg.keys import (
     is_signed,
     pass_quick_check,
     permute_blocks,
+    verifying_once,
 )
 
 Q = 2**255 - 19  # both curves are over GF(Q)
@@ -169,3 +171,35 @@ def test_a_stream_continues_where_it_stopped_across_its_buffer() -> None:
     for start, stop in ((0, 1), (1, 70_001), (70_001, 200_000)):
         stream.fill(parts[start:stop])
     assert np.array_equal(whole, parts)
+
+
+def test_a_signature_is_verified_once_only_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verified = list[bytes]()
+
+    class Counted:
+        def __init__(self, public: bytes) -> None:
+            self._key = Ed25519PublicKey.from_public_bytes(public)
+
+        @classmethod
+        def from_public_bytes(cls, public: bytes) -> "Counted":
+            return cls(public)
+
+        def verify(self, signature: bytes, statement: bytes) -> None:
+            verified.append(statement)
+            self._key.verify(signature, statement)
+
+    monkeypatch.setattr("secagg.keys.Ed25519PublicKey", Counted)
+    signer, other = Identity.of(b"s" * 32), Identity.of(b"o" * 32)
+    signature = signer.sign(b"yes")
+    with verifying_once():
+        for _ in range(3):
+            assert is_signed(signer.public, b"yes", signature)
+            assert not is_signed(signer.public, b"no", signature)
+            assert not is_signed(other.public, b"yes", signature)
+    assert verified.count(b"yes") == 1 + 3
+    assert verified.count(b"no") == 3
+    for _ in range(2):
+        assert is_signed(signer.public, b"yes", signature)
+    assert verified.count(b"yes") == 1 + 3 + 2
