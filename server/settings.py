@@ -1,6 +1,6 @@
 """Settings of the service, by option or by environment variable BLINDTALLY_<NAME>."""
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
@@ -138,6 +138,17 @@ class Settings(BaseSettings):
         if urlsplit(url).path not in ("", "/"):
             raise ValueError("a URL without a path expected")
         return url.removesuffix("/")
+
+    @field_validator("forwarded_allow_ips")
+    @classmethod
+    def _are_addresses(cls, proxies: str) -> str:
+        """Refuse what uvicorn would compare with addresses as text, and so never find."""
+        for proxy in proxies.split(",") if proxies.strip() not in ("", "*") else ():
+            try:
+                ip_network(proxy.strip())
+            except ValueError as error:
+                raise ValueError(f"addresses and networks, or * for all: {error}") from None
+        return proxies.strip()
 
     @field_validator("oidc_allowed")
     @classmethod

@@ -429,6 +429,8 @@ def _round_document(view: "RoundView") -> dict[str, Any]:
 def _write_csv(path: str | None, rows: "Sequence[HeavyHitter]") -> None:
     """Write all rows; a spreadsheet shows texts that look like formulas as texts.
 
+    Texts are quoted, because spreadsheets may separate cells by semicolons.
+
     Raises:
         typer.Exit: if the file cannot be written.
     """
@@ -441,11 +443,12 @@ def _write_csv(path: str | None, rows: "Sequence[HeavyHitter]") -> None:
         [first, *others],
         *([row.csv_item, *(getattr(row, x) for x in others)] for row in rows),
     ]
+    style: dict[str, Any] = {"lineterminator": "\n", "quoting": csv.QUOTE_NONNUMERIC}
     if path == "-":
-        csv.writer(sys.stdout, lineterminator="\n").writerows(table)
+        csv.writer(sys.stdout, **style).writerows(table)
         return
     with (
         atomic_write(Path(path)) as file,
         file.open("w", encoding="utf-8", newline="") as stream,
     ):
-        csv.writer(stream, lineterminator="\n").writerows(table)
+        csv.writer(stream, **style).writerows(table)

@@ -26,6 +26,15 @@ def test_a_setting_outside_its_range_is_refused(fault: dict[str, object]) -> Non
         Settings(**fault)  # type: ignore[arg-type]
 
 
+def test_a_proxy_is_an_address_or_a_network() -> None:
+    """Any other text would be compared with addresses, and the proxy not be trusted."""
+    for proxies in ("", "*", "10.0.0.7", "10.0.0.0/8, ::1,fd00::/8"):
+        assert Settings(forwarded_allow_ips=proxies).forwarded_allow_ips == proxies
+    for fault in ("proxy", "10.0.0.7/8", "10.0.0.0/33", "10.0.0.7,", "*,10.0.0.7", "10.0.0.7:80"):
+        with pytest.raises(ValidationError, match="forwarded_allow_ips"):
+            Settings(forwarded_allow_ips=fault)
+
+
 def test_a_password_is_not_shown() -> None:
     settings = oidc_settings(database_url=f"postgresql://u:{CLIENT_SECRET}@h/x")
     assert CLIENT_SECRET not in repr(settings)

@@ -137,9 +137,12 @@ def _parse_cursor(cursor: str) -> HeavyHitter:
 
 
 def csv_table(rows: Iterable[HeavyHitter]) -> str:
-    """Return `rows` as CSV in which no cell is a formula."""
+    """Return `rows` as CSV in which no cell is a formula.
+
+    Texts are quoted: where numbers have decimal commas, spreadsheets separate cells by semicolons.
+    """
     out = io.StringIO()
-    writer = csv.writer(out)
+    writer = csv.writer(out, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(
         ("item", "estimate", "standard_error", "low", "high", "cohort_p_value", "probability")
     )

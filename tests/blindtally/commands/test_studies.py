@@ -114,7 +114,7 @@ async def test_an_answer_is_shown_and_exported(url: str, tmp_path: Path) -> None
     assert [each["state"] for each in document["rounds"]] == ["decoded"]
     assert document["heavy_hitters"][0]["item"] == "=common"
     code, output = run(url, "show", view["id"], "--csv", "-")
-    assert output.splitlines()[0].startswith("item,estimate")
+    assert output.splitlines()[0].startswith('"item","estimate"')
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,14 @@ async def test_an_unknown_cursor_is_malformed(served: Served) -> None:
         )
 
 
+async def test_an_item_is_one_cell_also_if_semicolons_separate_cells(served: Served) -> None:
+    study = await answer(served, [("a;=1+1;b", 5, 4)])
+    response = await served.client.get(f"/v1/studies/{study}/heavy-hitters?format=csv")
+    assert response.text.splitlines()[1].startswith('"a;=1+1;b",5.0,2.0,')
+    rows = csv.reader(io.StringIO(response.text, newline=""), delimiter=";")
+    assert [len(row) for row in rows] == [1, 1]
+
+
 async def test_the_table_has_every_row_and_no_formula(served: Served) -> None:
     study = await answer(served, [(item, 5, 4) for item in HOSTILE])
     path = f"/v1/studies/{study}/heavy-hitters"
