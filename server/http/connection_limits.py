@@ -7,7 +7,8 @@ of a new connection. A body that is not read, because its request was answered b
 
 A client may send requests before it has the responses to earlier ones (pipelining). uvicorn stores
 any number of them, and reads more after each response. Here the next ones are read after the last
-response, and a connection with too many is closed.
+response, and a connection with too many is closed. A client that reads nothing of a response for a
+minute is disconnected: asyncio waits for ever, also to close the connection.
 
 Each connection takes a file descriptor. Without any left, a process can neither accept connections
 nor open its database, and cannot even log that. So there is a largest number of connections, and of
@@ -31,19 +32,23 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from protocol.api.messages import ProblemType
 from server.errors import ProblemError
+from server.http.auth import rate_limit_key
 from server.http.problem_details import problem_response
 from server.http.security_headers import SECURITY_HEADERS
 from server.telemetry.metrics import Metrics
 
 _MAX_PIPELINED_REQUESTS = 32  # of a connection, which wait for the response to an earlier one
+_UNREAD_SECONDS = 60.0  # in which a client that reads receives something, also through a proxy
+_SOURCE_BITS = 64  # of the IPv6 network that counts as one address: that of a household
 _log = structlog.get_logger(__name__)
 
 
 class ConnectionCounter:
     """Numbers of open connections, of which there are at most `maximum`, and half of one address.
 
-    A proxy has the connections of many clients, so its address may have them all. When
-    four fifths are open, and when connections are closed, the log has a warning a minute.
+    An IPv6 network counts as one address, because its owner can use any address in it. A proxy has
+    the connections of many clients, so its address may have them all. When four fifths are open,
+    and when connections are closed, the log has a warning a minute.
     """
 
     _LOG_SECONDS = 60.0
@@ -54,16 +59,17 @@ class ConnectionCounter:
         self._metrics = metrics
         metrics.connections_limit.set(maximum)
         self._open = 0
-        self._by_address = Counter[str]()
+        self._by_source = Counter[str]()
         self._next_log = 0.0
 
     def add(self, address: str) -> bool:
         """Count a connection, unless there are too many; return whether it was counted."""
         limit = self._maximum if self._is_proxy(address) else self._maximum // 2
-        is_counted = self._open < self._maximum and self._by_address[address] < limit
+        source = rate_limit_key(address, _SOURCE_BITS)
+        is_counted = self._open < self._maximum and self._by_source[source] < limit
         if is_counted:
             self._open += 1
-            self._by_address[address] += 1
+            self._by_source[source] += 1
             self._metrics.connections.set(self._open)
         else:
             self._metrics.refused_connections.inc()
@@ -75,10 +81,11 @@ class ConnectionCounter:
 
     def remove(self, address: str) -> None:
         """Count a connection that was counted as closed."""
+        source = rate_limit_key(address, _SOURCE_BITS)
         self._open -= 1
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
+        self._by_source[source] -= 1
+        if not self._by_source[source]:
+            del self._by_source[source]
         self._metrics.connections.set(self._open)
 
 
@@ -104,6 +111,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().__init__(**uvicorn_arguments)
         self._limits = limits
         self._timer: TimerHandle | None = None
+        self._unread_timer: TimerHandle | None = None
         self._is_in_headers = True  # or between two requests
         self._received_bytes = self._parsed_bytes = self._fields = 0
         self._counted_address: str | None = None
@@ -120,6 +128,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_unread_timer()
         if self._counted_address is not None:
             self._limits.counter.remove(self._counted_address)
         super().connection_lost(exc)
@@ -171,8 +180,23 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.pipeline:
             self.flow.pause_reading()
+        if self.transport.is_closing():
+            self._limit_unread()
         if not self._is_in_headers and not self.transport.is_closing():
             self._start_timer(self._limits.body_seconds)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._limit_unread()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._stop_unread_timer()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._limit_unread()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answered = cycle
@@ -210,6 +234,24 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
+    def _limit_unread(self) -> None:
+        """Disconnect a client that has read nothing of what was sent before the timer ends."""
+        unread = self.transport.get_write_buffer_size()
+        if unread and self._unread_timer is None:
+            self._unread_timer = self.loop.call_later(_UNREAD_SECONDS, self._check_unread, unread)
+
+    def _check_unread(self, before: int) -> None:
+        self._unread_timer = None
+        if self.transport.get_write_buffer_size() >= before:
+            self.transport.abort()
+        else:
+            self._limit_unread()
+
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
     def _on_timeout(self) -> None:
         self._timer = None
         if self.cycle is not None and not self.cycle.response_complete:
@@ -222,6 +264,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             )
         else:
             self.transport.close()
+            self._limit_unread()
 
     def _can_respond(self) -> bool:
         """Return whether a response now would be the response to the last request."""
@@ -243,3 +286,4 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             head = STATUS_LINE[response.status_code] + fields.encode("latin-1") + b"\r\n"
             self.transport.write(head + bytes(response.body))
         self.transport.close()
+        self._limit_unread()

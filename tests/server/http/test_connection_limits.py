@@ -11,10 +11,11 @@ import pytest
 import structlog
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from uvicorn.server import ServerState
 
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
+from server.http import connection_limits
 from server.http.connection_limits import ConnectionCounter, ConnectionLimits, LimitedHttpProtocol
 from server.telemetry.metrics import Metrics
 from tests.server.conftest import Serve
@@ -209,6 +210,49 @@ async def test_an_endless_response_ends_with_its_connection_also_before_other_re
         await asyncio.wait_for(reader.readuntil(b"a\r\n"), 20)
         writer.close()
         await asyncio.wait_for(is_disconnected.wait(), 20)
+
+
+@pytest.mark.parametrize("fields", [b"", b"Connection: close\r\n"])
+@pytest.mark.parametrize("reads", [False, True])
+async def test_a_client_that_reads_nothing_of_a_response_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, fields: bytes, reads: bool
+) -> None:
+    """A slow one is not. Otherwise a client keeps connections for ever, and sends nothing."""
+    monkeypatch.setattr(connection_limits, "_UNREAD_SECONDS", 0.3)
+    app, body = FastAPI(), bytes(2**26)
+
+    @app.get("/")
+    async def root() -> Response:
+        return Response(body)
+
+    metrics = Metrics()
+    counter = ConnectionCounter(10, lambda _: False, metrics)
+    async with listening(app, counter=counter) as (reader, writer):
+        writer.write(GET + fields + b"\r\n")
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+        if reads:
+            for _ in range(64):
+                await asyncio.wait_for(reader.readexactly(2**20), 20)
+                await asyncio.sleep(0.01)
+        else:
+            for _ in range(100):
+                if not metrics.registry.get_sample_value("blindtally_connections"):
+                    break
+                await asyncio.sleep(0.1)
+            assert metrics.registry.get_sample_value("blindtally_connections") == 0
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await asyncio.wait_for(reader.readexactly(2**26), 20)
+
+
+def test_the_addresses_of_an_ipv6_network_count_as_one() -> None:
+    counter = ConnectionCounter(10, lambda address: address == "2001:db8::9", METRICS)
+    accepted = [counter.add(f"2001:db8::{number}") for number in range(7)]
+    assert accepted == [True] * 5 + [False] * 2
+    assert counter.add("2001:db8::9")
+    assert counter.add("2001:db8:0:1::1")
+    counter.remove("2001:db8::3")
+    counter.remove("2001:db8::9")
+    assert counter.add("2001:db8::7")
 
 
 class Body(httpx.AsyncByteStream):
