@@ -16,6 +16,7 @@ from server.errors import ProblemError, malformed
 from server.settings import Settings
 
 OCTET_STREAM = "application/octet-stream"
+_BODY_FIELDS = (b"content-length", b"transfer-encoding")
 _TIMEOUT_DETAIL = "the body of the request took too long"
 
 
@@ -56,6 +57,16 @@ class LimitedBody:
         if self.received > self._max_bytes:
             raise HTTPException(413, self._too_large)
         return message
+
+    async def discard(self) -> None:
+        """Receive the rest of the body, unless the client waits for a response before it."""
+        has_body = any(header(self._scope, name) for name in _BODY_FIELDS)
+        if not has_body or header(self._scope, b"expect") is not None:
+            return
+        while not self._is_complete:
+            message = await self._receive()
+            self.received += len(message.get("body", b""))
+            self._is_complete = not message.get("more_body", False)
 
     @property
     def _too_large(self) -> str:

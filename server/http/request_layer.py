@@ -12,6 +12,7 @@ devices, and query strings contain items. Of the headers only the id is recorded
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from itertools import count
 from secrets import token_hex
@@ -80,7 +81,8 @@ class RequestLayer:
             return
         request_id = _sent_id(scope) or self._new_id()
         body = LimitedBody(scope, receive, self._settings)
-        reply = _Reply(scope, send, self._security_headers, request_id, self._refusals)
+        wait = partial(self._refusals.wait, body)
+        reply = _Reply(scope, send, self._security_headers, request_id, wait)
         fields = start_log_fields(request_id=request_id.decode())
         try:
             await self._respond(scope, body, reply)
@@ -143,18 +145,20 @@ class RequestLayer:
 class _RefusalQueue:
     """Delay of 429s: clients that repeat refused requests at once would take the time of others.
 
-    The more wait, the longer each waits.
+    The more wait, the longer each waits. Meanwhile nothing is stored of their bodies.
     """
 
     def __init__(self) -> None:
         self._waiting = 0
 
-    async def wait(self) -> None:
+    async def wait(self, body: LimitedBody) -> None:
         self._waiting += 1
         seconds = max(TOO_MANY_DELAY_SECONDS, self._waiting / _MAX_TOO_MANY_RATE)
+        discarding = asyncio.create_task(body.discard())
         try:
             await asyncio.sleep(min(seconds, _MAX_TOO_MANY_DELAY_SECONDS))
         finally:
+            discarding.cancel()
             self._waiting -= 1
 
 
@@ -164,10 +168,10 @@ class _Reply:
     __slots__ = (
         "_id",
         "_is_delayed",
-        "_refusals",
         "_scope",
         "_security",
         "_send",
+        "_wait_to_refuse",
         "acknowledged",
         "sent",
         "started",
@@ -180,10 +184,10 @@ class _Reply:
         send: Send,
         security: SecurityHeaders,
         request_id: bytes,
-        refusals: _RefusalQueue,
+        wait_to_refuse: Callable[[], Awaitable[None]],
     ) -> None:
         self._scope, self._send, self._security, self._id = scope, send, security, request_id
-        self._refusals = refusals
+        self._wait_to_refuse = wait_to_refuse
         self._is_delayed = False
         self.started = perf_counter()
         self.acknowledged: float | None = None  # time of the headers
@@ -197,7 +201,7 @@ class _Reply:
         if not self._is_delayed:
             self._is_delayed = True
             since = perf_counter()
-            await self._refusals.wait()
+            await self._wait_to_refuse()
             self.started += perf_counter() - since
 
     async def send(self, message: Message) -> None:
