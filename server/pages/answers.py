@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, Literal, TypeAlias
+
+from fastapi import Query
 
 from protocol.api.messages import HeavyHitter, QueryResult, StudyView
 from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
@@ -33,7 +35,8 @@ from server.pages.drawing import (
 )
 from server.pages.estimate_histories import EstimateHistory, RoundSize
 
-MAX_SHOWN_ITEMS: Final = 100
+PAGE_ITEMS: Final = 50
+ItemOrder: TypeAlias = Literal["estimate", "item"]
 _CDF_POINTS = 101
 _SHOWN_RANKS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -50,7 +53,7 @@ class RankedItem:
 
 @dataclass(frozen=True, slots=True)
 class ItemTable:
-    """The first rows among the items that match a search.
+    """One page of the items that match a search, in an order.
 
     `has_keys` is true if a row seems to be the key of a string that was not fetched,
     and `has_flags` if a row is of an item whose cohorts differ.
@@ -62,18 +65,43 @@ class ItemTable:
     total: int
     has_keys: bool
     has_flags: bool
+    order: ItemOrder
+    page: int
+    pages: int
+
+    @property
+    def first(self) -> int:
+        """Return the number of the first row among the matching items, from 1."""
+        return (self.page - 1) * PAGE_ITEMS + 1
+
+
+@dataclass(frozen=True, slots=True)
+class ItemQuery:
+    """A page of the items that contain `search` in any case.
+
+    They are in the `order` of their estimates, the largest first, or of their texts. After the last
+    `page` comes the last one again.
+    """
+
+    search: Annotated[str, Query(alias="q", max_length=200)] = ""
+    order: Annotated[ItemOrder, Query()] = "estimate"
+    page: Annotated[int, Query(ge=1, le=10**6)] = 1
 
 
 def item_table(
     items: Sequence[HeavyHitter],
     history: EstimateHistory | None,
-    search: str,
     question: AnyQuestion,
+    query: ItemQuery,
 ) -> ItemTable:
-    """Return the items that contain `search` in any case, most frequent first."""
-    text = search.casefold()
+    """Return those `items` that `query` asks for, each with its history."""
+    text = query.search.casefold()
     ranked = [(rank, item) for rank, item in enumerate(items, 1) if text in item.item.casefold()]
-    ranked_rows = ranked[:MAX_SHOWN_ITEMS]
+    if query.order == "item":
+        ranked.sort(key=lambda row: (row[1].item.casefold(), row[1].item))
+    pages = max(1, -(-len(ranked) // PAGE_ITEMS))
+    page = min(query.page, pages)
+    ranked_rows = ranked[(page - 1) * PAGE_ITEMS : page * PAGE_ITEMS]
     bars = estimate_bars([item for _, item in ranked_rows], question.threshold)
     rows = tuple(
         RankedItem(rank, item, bar, sparkline(history.estimates_of(item.item)) if history else None)
@@ -83,7 +111,9 @@ def item_table(
         row.heavy_hitter.item.startswith(KEY_NAME_PREFIX) for row in rows
     )
     has_flags = any(row.heavy_hitter.cohort_p_value is not None for row in rows)
-    return ItemTable(rows, bars, len(ranked), len(items), has_keys, has_flags)
+    return ItemTable(
+        rows, bars, len(ranked), len(items), has_keys, has_flags, query.order, page, pages
+    )
 
 
 def unresolved_keys(study: StudyView, sizes: Iterable[RoundSize]) -> str:

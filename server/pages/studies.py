@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 from uuid import uuid4
 
-from fastapi import Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from protocol.api.messages import ProblemType, StudyView
@@ -27,6 +27,7 @@ from server.api.populations import study_statement
 from server.errors import ProblemError
 from server.pages import charts
 from server.pages.answers import (
+    ItemQuery,
     distribution_summary,
     item_table,
     number_summaries,
@@ -45,7 +46,6 @@ router = page_router()
 _PAGE_SIZE = 50
 _ITEMS_PER_SEGMENT = 5
 MAX_ROUNDS_SHOWN: Final = 100  # of a study on its page, the last ones
-Search = Annotated[str, Query(alias="q", max_length=200)]
 
 
 @router.get("/", dependencies=[require(Permission.READ, is_filtered=True)])
@@ -78,18 +78,18 @@ async def show(
     request: Request,
     service: ServiceDep,
     histories: HistoriesDep,
-    search: Search = "",
+    query: Annotated[ItemQuery, Depends()],
 ) -> Response:
     """Show one study: its answer, its rounds, and its privacy summary."""
     live = await event_context(service.store, study)
     view = await service.store.studies.show(study)
-    context = await _context(service, histories, view, search)
+    context = await _context(service, histories, view, query)
     context["fleet_command"] = fleet_command(view, str(request.base_url).rstrip("/"))
-    return render(request, "study.html", study=view, search=search, **live, **context)
+    return render(request, "study.html", study=view, search=query.search, **live, **context)
 
 
 async def _context(
-    service: Service, histories: EstimateHistories, study: StudyView, search: str
+    service: Service, histories: EstimateHistories, study: StudyView, query: ItemQuery
 ) -> dict[str, Any]:
     store = service.store
     rounds = await store.progress.round_summaries(study.id, MAX_ROUNDS_SHOWN)
@@ -100,7 +100,7 @@ async def _context(
     quality = await store.answers.list_quality(study.id)
     entry = await store.populations.ledger_entry(study.id)
     now = await store.database.read_now()
-    table = item_table(items, history, search, study.question)
+    table = item_table(items, history, study.question, query)
     return {
         "now": now,
         "asked": question_in_words(study),

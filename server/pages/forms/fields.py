@@ -22,6 +22,7 @@ class FormField:
     hint: str = ""
     choices: tuple[tuple[str, str], ...] = ()
     is_optional: bool = False
+    is_rare: bool = False  # few studies change it: it is folded away
 
     def convert(self, text: str) -> object:
         """Return the value of `text`; the request's validation refuses a text of the wrong type."""
@@ -78,19 +79,19 @@ _STOP_PRECISION = FormField(
     "stop_at.precision", "Stop at precision", "", "number",
     "Expected share of listed items that are heavy, such as 0.95. The study ends early if it and "
     "the expected recall are reached.",
-    is_optional=True,
+    is_optional=True, is_rare=True,
 )  # fmt: skip
 _STOP_RECALL = FormField(
     "stop_at.recall", "Stop at recall", "", "number",
     "Expected share of heavy items that are listed, such as 0.9. The true values can be lower, "
     "above all if the list is short.",
-    is_optional=True,
+    is_optional=True, is_rare=True,
 )  # fmt: skip
 _SEGMENTS = FormField(
     "question.domain.segments", "Segments", "", "lines",
     "One per line, such as countries, for an answer by segment. Devices pass pairs of a segment "
     "and an item.",
-    is_optional=True,
+    is_optional=True, is_rare=True,
 )  # fmt: skip
 _SHORT_BYTES = replace(_BYTES, default="12")
 
@@ -225,14 +226,14 @@ TERMS_FIELDS: Final = (
         "terms.minimum", "Devices in a cohort, at least", "100",
         hint="A cohort with fewer devices fails.",
     ),
-    FormField("terms.cohorts", "Cohorts per round", "1"),
+    FormField("terms.cohorts", "Cohorts per round", "1", is_rare=True),
     FormField(
         "terms.corrupt", "Share of corrupt devices", "0.1", "number",
-        "Largest share of a cohort that may work for the server.",
+        "Largest share of a cohort that may work for the server.", is_rare=True,
     ),
     FormField(
         "terms.dropout", "Share of dropouts", "0.2", "number",
-        "Largest share of a cohort that may drop out.",
+        "Largest share of a cohort that may drop out.", is_rare=True,
     ),
     FormField(
         "terms.mode", "Server", "active", "choice",
@@ -240,6 +241,7 @@ TERMS_FIELDS: Final = (
             ("active", "may depart from the protocol"),
             ("semi-honest", "follows the protocol"),
         ),
+        is_rare=True,
     ),
     FormField(
         "terms.registrar", "Registrar", "", "text",
@@ -252,36 +254,36 @@ SUM_FIELDS: Final = (
     FormField(
         "terms.sum", "Sums are opened by", "pairwise", "choice",
         "With a committee a device sends one message and may go, instead of six.",
-        choices=(("pairwise", "the devices"), ("one-shot", "a committee")),
+        choices=(("pairwise", "the devices"), ("one-shot", "a committee")), is_rare=True,
     ),
     FormField(
         "terms.committee.members", "Members of the committee", "", "lines",
         "Public keys of operators, one per line: blindtally member FILE --show prints it. A "
         "device accepts only members that its policy names.",
-        is_optional=True,
+        is_optional=True, is_rare=True,
     ),
     FormField(
         "terms.committee.corrupt", "Share of corrupt members", "0.2", "number",
-        "Largest share of the members that may work for the server.",
+        "Largest share of the members that may work for the server.", is_rare=True,
     ),
     FormField(
         "terms.committee.dropout", "Share of absent members", "0.2", "number",
-        "Largest share of the members without which a sum still opens.",
+        "Largest share of the members without which a sum still opens.", is_rare=True,
     ),
 )  # fmt: skip
 MORE_FIELDS: Final = (
     FormField(
         "population", "Population", "", "text",
         "Devices that several studies share, with their privacy budget.",
-        is_optional=True,
+        is_optional=True, is_rare=True,
     ),
     FormField(
         "timeouts.enrolling", "Seconds to enrol", "600", "number",
-        "Longest time in which devices may join a cohort.",
+        "Longest time in which devices may join a cohort.", is_rare=True,
     ),
     FormField(
         "timeouts.idle", "Idle seconds", "5", "number",
-        "A phase with enough devices ends when no message arrives for this time.",
+        "A phase with enough devices ends when no message arrives for this time.", is_rare=True,
     ),
 )  # fmt: skip
 START_FIELD: Final = FormField("start", "Start at once", "on", "check")

@@ -1,6 +1,7 @@
 """Routes of the form that creates a study, with every fault at its field."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from server.api.common import StudyId
 from server.api.dependencies import Caller, require
 from server.errors import FieldError, ProblemError
 from server.pages.forms.cloning import EXAMPLE, lost_fields, values_of
-from server.pages.forms.errors import assign_to_fields
+from server.pages.forms.errors import FormErrors, assign_to_fields
 from server.pages.forms.fields import (
     MORE_FIELDS,
     NAME_FIELD,
@@ -22,6 +23,7 @@ from server.pages.forms.fields import (
     START_FIELD,
     SUM_FIELDS,
     TERMS_FIELDS,
+    FormField,
     QuestionForm,
     form_fields,
     question_form,
@@ -82,6 +84,33 @@ async def create(request: Request, service: ServiceDep, caller: Caller) -> Respo
     return RedirectResponse(f"/studies/{study.id}", 303, PAGE_HEADERS)
 
 
+@dataclass(frozen=True, slots=True)
+class FormSection:
+    """A section of the form; its `rare` fields are folded away unless `is_open`."""
+
+    title: str
+    usual: tuple[FormField, ...]
+    rare: tuple[FormField, ...]
+    is_open: bool
+
+    @classmethod
+    def of(
+        cls, title: str, fields: Sequence[FormField], form: Mapping[str, str], errors: FormErrors
+    ) -> "FormSection":
+        """Return a section, open if a rare field has an error or another value than its default."""
+        rare = tuple(field for field in fields if field.is_rare)
+        is_open = any(
+            field.path in errors.by_field or form.get(field.path, field.default) != field.default
+            for field in rare
+        )
+        return cls(title, tuple(field for field in fields if not field.is_rare), rare, is_open)
+
+    @property
+    def summary(self) -> str:
+        """Return the labels of the rare fields."""
+        return ", ".join(field.label for field in self.rare).capitalize()
+
+
 def _form(
     request: Request,
     question: QuestionForm,
@@ -104,12 +133,15 @@ def _form(
         status=422 if faults else 200,
         question=question,
         questions=tuple(QUESTION_FORMS.values()),
-        sections=(
-            ("Question", (NAME_FIELD, *question.fields)),
-            ("Rounds and cohorts", TERMS_FIELDS),
-            ("Sums", SUM_FIELDS),
-            ("More", MORE_FIELDS),
-        ),
+        sections=[
+            FormSection.of(title, fields, form, errors)
+            for title, fields in (
+                ("Question", (NAME_FIELD, *question.fields)),
+                ("Rounds and cohorts", TERMS_FIELDS),
+                ("Sums", SUM_FIELDS),
+                ("More", MORE_FIELDS),
+            )
+        ],
         start=START_FIELD,
         values=form,
         field_errors=errors.by_field,

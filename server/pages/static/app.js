@@ -94,9 +94,6 @@
 
   // -- folded details stay as the reader left them when the live part is fetched again ---------
   const isOpen = new Map();
-  if (matchMedia("(max-width: 40rem)").matches) {
-    for (const { id } of document.querySelectorAll("[data-folded-on-phones]")) isOpen.set(id, false);
-  }
   document.addEventListener("toggle", ({ target }) => {
     if (target.id) isOpen.set(target.id, target.open);
   }, true);

@@ -104,7 +104,7 @@ def photograph(browser: Browser, url: str, paths: dict[str, str]) -> list[str]:
         for name, path in paths.items():
             page.goto(url + path)
             if name == "study":
-                page.locator(".plot .lines").first.wait_for()
+                page.locator(".plot .lines").first.wait_for(state="attached")
             problems += [f"{name} {width} {scheme}: {fault}" for fault in faults(page)]
             page.screenshot(path=SHOTS / f"{name}-{width}-{scheme}.png", full_page=True)
         context.close()
@@ -143,6 +143,8 @@ def play(url: str, study: StudyView, fleet: list[Fleet], after: int) -> None:
 
 def fill(page: Page) -> None:
     """Fill in the form for the study whose items the fleet holds."""
+    for summary in page.locator(".rare > summary").all():
+        summary.click()
     question, terms = REQUEST.question, REQUEST.terms
     for label, value in {
         "Name": "words <i>live</i>",
@@ -293,6 +295,110 @@ def test_a_study_is_created_watched_live_and_read(
             "reference": "/docs",
         }
         assert photograph(browser, server.url, paths) == []
+        assert watched.problems == []
+
+
+def add_items(server: ServerProcess, study: str, count: int) -> None:
+    rows = [(study, f"www.site-{n}.example".encode(), 500.0 - n, 4.0, 1.0) for n in range(count)]
+    statement = (
+        "INSERT INTO heavy_hitters (study, item, estimate, variance, probability) "
+        "VALUES (?, ?, ?, ?, ?)"
+    )
+    with connect_sqlite(server.database) as database:
+        database.executemany(statement, rows)
+
+
+def cut_or_broken(page: Page) -> list[str]:
+    """Return the tables that are wider than their place, and the values broken in a word."""
+    return page.evaluate(
+        """() => {
+          const lines = (each) => {
+            const range = document.createRange();
+            range.selectNodeContents(each);
+            return range.getClientRects().length;
+          };
+          return [
+          ...[...document.querySelectorAll(".scroll")]
+            .filter((each) => each.scrollWidth > each.clientWidth)
+            .map((each) => each.getAttribute("aria-label")),
+          ...[...document.querySelectorAll(".card .pairs dd")]
+            .filter((each) => lines(each) > 1)
+            .map((each) => each.textContent),
+          ];
+        }"""
+    )
+
+
+def test_a_phone_shows_all_in_few_screens_with_and_without_scripts(
+    browser: Browser, tmp_path: Path
+) -> None:
+    name = "a-name-without-a-space-" * 8
+    with ServerProcess(tmp_path, is_open=True) as server, Analyst(server.url) as analyst:
+        study = analyst.create(
+            name, REQUEST.question, REQUEST.terms, rounds=1, timeouts=Timeouts(idle=1)
+        )
+        play(server.url, study.view, [], 0)
+        study.wait()
+        add_items(server, study.id, 28)  # besides those that were found
+        paths = [f"/studies/{study.id}{path}" for path in ("", "/changes", "/rounds/1")]
+        for has_scripts in (True, False):
+            size = {"width": 390, "height": 844}
+            context = browser.new_context(viewport=size, java_script_enabled=has_scripts)  # type: ignore[arg-type]
+            page = context.new_page()
+            heights = {}
+            for path in [*paths, "/studies/new"]:
+                page.goto(server.url + path)
+                box = page.locator("html").bounding_box()
+                assert box is not None
+                heights[path] = box["height"]
+                if has_scripts:
+                    assert page.evaluate("document.documentElement.scrollWidth") == 390, path
+                    assert cut_or_broken(page) == [], path
+            assert heights[paths[0]] < 2500
+            assert heights["/studies/new"] < 3000
+            page.goto(server.url + paths[0])
+            rows = page.get_by_role("region", name="Table of heavy hitters").locator("tbody tr")
+            expect(rows.nth(9)).to_be_visible()
+            expect(rows.nth(10)).to_be_hidden()
+            page.get_by_text(re.compile("Show all 3[0-9] rows")).click()
+            expect(rows.nth(29)).to_be_visible()
+            context.close()
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(server.url + paths[0])
+        facts, settings = page.locator("#visible-facts ul"), page.locator("#settings dl")
+        expect(facts).to_be_visible()  # only phones fold it
+        expect(settings).to_be_hidden()
+        page.emulate_media(media="print")
+        expect(settings).to_be_visible()
+        page.close()
+
+
+def test_two_hundred_items_are_sorted_and_paged_and_stay_so(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with ServerProcess(tmp_path, is_open=True) as server, Analyst(server.url) as analyst:
+        study = analyst.create("many", REQUEST.question, REQUEST.terms, rounds=2)
+        add_items(server, study.id, 200)
+        page = browser.new_page()
+        watched = WatchedPage(page, server.url)
+        watched.open(f"/studies/{study.id}")
+        region = page.get_by_role("region", name="Table of heavy hitters")
+        items = region.locator("tbody th bdi")
+        expect(items).to_have_count(50)
+        expect(items.first).to_have_text("www.site-0.example")
+        page.get_by_role("link", name="Next").click()
+        expect(items.first).to_have_text("www.site-50.example")
+        page.get_by_role("link", name="Item", exact=True).click()
+        expect(items.nth(2)).to_have_text("www.site-10.example")
+        page.get_by_role("link", name="Next").click()
+        last = items.last.text_content()
+        page.evaluate("htmx.trigger(document.getElementById('main'), 'refresh')")
+        page.wait_for_timeout(1500)  # the page has fetched its live part
+        expect(items.last).to_have_text(last or "")
+        page.get_by_label("Search items").fill("site-19")
+        expect(items).to_have_count(11)
+        assert faults(page) == []
+        page.close()
         assert watched.problems == []
 
 

@@ -25,8 +25,8 @@ async def test_the_page_has_changes_and_rates_with_their_intervals(served: Serve
     text = text_of(page)
     assert "2 of 3 items changed between rounds 1–1 and 2–2" in text
     assert "at most 5% of these changes are false" in text
-    assert "cd gone 300 0" in text
-    assert re.search(r"<b> new 0 500 – .* – ∞", text)
+    assert "cd gone gone 300 0" in text
+    assert re.search(r"<b> new new 0 500 – .* – ∞", text)
     assert '<th scope="row"><bdi class="item">&lt;b&gt;</bdi>' in page
     assert page.count("<polygon") == 5  # two changed items and three by round
     assert "Another study" in text
@@ -48,8 +48,8 @@ async def test_two_studies_are_compared_on_the_page(served: Served) -> None:
     first, second = await play(served, EARLY_COUNTS), await play(served, LATE_COUNTS)
     text = text_of(await page_of(served, f"/studies/{first}/changes?compare={second}"))
     assert "2 of 3 items differ between the studies" in text
-    assert re.search(r"<b> new at most [\d.]+ 500", text)
-    assert re.search(r"cd gone 300 at most [\d.]+", text)
+    assert re.search(r"<b> new new ≤ [\d.]+ 500", text)
+    assert re.search(r"cd gone gone 300 ≤ [\d.]+", text)
     assert "different questions" not in text
     unknown = text_of(await page_of(served, f"/studies/{first}/changes?compare=nobody"))
     assert "there is no such study" in unknown

@@ -107,6 +107,21 @@ async def test_every_fault_is_at_its_field_and_what_was_typed_stays(served: Serv
     assert (await served.client.get("/v1/studies")).json()["studies"] == []
 
 
+async def test_rare_fields_are_folded_unless_they_have_an_error_or_another_value(
+    served: Served,
+) -> None:
+    form = (await served.client.get("/studies/new?question=tracked")).text
+    folds = re.findall(r'<details class="fold rare" id="rare-\d" (open)?>', form)
+    assert folds == ["", "", "", ""]
+    assert "<summary>Segments, stop at precision, stop at recall</summary>" in form
+    answer = await send(
+        served, filled("tracked", **{"question.domain.segments": "north", "terms.corrupt": "2"})
+    )
+    folds = re.findall(r'<details class="fold rare" id="rare-\d" (open)?>', answer.text)
+    assert folds == ["open", "open", "", ""]
+    assert error_at(answer.text, "terms.corrupt")
+
+
 async def test_a_committee_is_named_in_the_form(served: Served) -> None:
     named = COMMITTEE | {"terms.committee.dropout": "0.3"}
     answer = await send(served, filled("tracked", **named))

@@ -7,6 +7,7 @@ import re
 from html import unescape
 from typing import Any
 from unittest.mock import AsyncMock
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -260,13 +261,42 @@ async def test_a_search_ignores_case(served: Served) -> None:
     assert (long.status_code, "text/html" in long.headers["content-type"]) == (422, True)
 
 
+async def test_items_are_sorted_and_have_pages(served: Served) -> None:
+    study = await served.create()
+    items = [f"{'aB'[number % 2]}{number:03}" for number in range(120)]
+    await add_heavy_hitters(served, study, tuple(items))
+
+    async def shown(**query: object) -> list[str]:
+        return items_in(await page_of(served, f"/studies/{study}?{urlencode(query)}"))
+
+    assert await shown() == items[:50]
+    assert await shown(page=3) == await shown(page=99) == items[100:]
+    by_text = sorted(items, key=str.casefold)
+    assert await shown(order="item") == by_text[:50]
+    assert await shown(order="item", page=3) == by_text[100:]
+    assert await shown(q="B", order="item", page=2) == by_text[110:]
+    page = await page_of(served, f"/studies/{study}?q=B&order=item&page=1")
+    links = [unescape(link) for link in re.findall(r'href="(/studies/\w+\?q=[^"]+)"', page)]
+    assert links == [
+        f"/studies/{study}?q=B&order=estimate&page=1",
+        f"/studies/{study}?q=B&order=item&page=2",
+    ]
+    assert 'aria-sort="ascending">Item' in page
+    assert "Items 1 to 50 of 60" in page
+    ranks = re.findall(r'<td class="n hint minor">(\d+)</td>', page)
+    assert ranks[:2] == ["2", "4"]  # by estimate, in any order
+    for query in ("order=rank", "page=0", "page=x"):
+        refused = await served.client.get(f"/studies/{study}?{query}")
+        assert (refused.status_code, "text/html" in refused.headers["content-type"]) == (422, True)
+
+
 async def test_downloads_hold_all_and_nothing_that_a_spreadsheet_runs(served: Served) -> None:
     study = await served.create()
     usual = tuple(f"item {number}" for number in range(150))
     await add_heavy_hitters(served, study, ("=1+1", *usual))
     page = await page_of(served, f"/studies/{study}")
-    assert len(items_in(page)) == 100
-    assert "The first 100 of 151" in page
+    assert len(items_in(page)) == 50
+    assert "The CSV and JSON files have all items." in page
     answer = await served.client.get(f"/studies/{study}/heavy-hitters.csv")
     assert f'filename="heavy-hitters-{study}.csv"' in answer.headers["content-disposition"]
     rows = list(csv.DictReader(io.StringIO(answer.text)))
