@@ -26,7 +26,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
-from blindtally.planning.study_form_predictions import predict
+from blindtally.planning.study_form_predictions import ProcessPredictions
 from client.extras_installation import install_command
 from server.app import create_app
 from server.db import migrations
@@ -61,7 +61,7 @@ def run_service(
         structlog.get_logger(__name__).warning("unknown environment variable", name=name, **hint)
     _check_access(settings, has_keys=_upgrade_database(settings))
     provider = _trace_provider()
-    app = create_app(settings, None, SystemRandom(), provider, predict)
+    app = create_app(settings, None, SystemRandom(), provider, ProcessPredictions())
     config = _uvicorn_config(app, settings)
     listener = _listen(settings)
     server = _AnnouncingServer(config, app)

@@ -41,7 +41,7 @@ from server.pages import studies as study_pages
 from server.pages.estimate_histories import EstimateHistories
 from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
-from server.pages.forms.preview import Predict, Predictor
+from server.pages.forms.predictor import PredictionSource, Predictor
 from server.pages.page_requests import unauthenticated_response
 from server.service import run_service
 from server.settings import Settings
@@ -60,14 +60,14 @@ def create_app(
     clock: Callable[[], datetime] | None,
     rng: Random,
     provider: TracerProvider | None = None,
-    predict: Predict | None = None,
+    predictions: PredictionSource | None = None,
 ) -> FastAPI:
     """Return the application; its database is opened when its lifespan starts.
 
     Tests pass a `clock`; None is the database's clock. `rng` makes public seeds, identifiers and
     graphs: pass the system's randomness. `provider` receives the traces; None is the provider of
-    the process, which discards them by default. `predict` predicts the results of a plan for the
-    page that creates studies.
+    the process, which discards them by default. `predictions` predict the results of a study for
+    the page that creates studies.
     """
     metrics = Metrics()
 
@@ -77,9 +77,10 @@ def create_app(
         async with (
             run_service(settings, clock, rng, metrics, tracer) as service,
             aclosing(EstimateHistories(service.store)) as histories,
+            aclosing(Predictor(predictions)) as predictor,
         ):
             app.state.service, app.state.histories = service, histories
-            app.state.predictor = Predictor(predict)
+            app.state.predictor = predictor
             yield
 
     app = FastAPI(

@@ -125,7 +125,7 @@ class StudyCase:
 
 @dataclass(frozen=True, slots=True)
 class DrawnStudy:
-    """The devices of each round, and the items that are heavy over all rounds."""
+    """The devices of each round, and which items of `tokens.known` are heavy over all rounds."""
 
     tokens: TokenRounds
     heavy: ItemMask
@@ -137,14 +137,20 @@ class DrawnStudy:
 
 
 def draw_study(case: StudyCase, setting: StudySetting, seed: Sequence[int]) -> DrawnStudy:
-    """Draw the rounds of one study."""
+    """Draw the rounds of one study, whose population then has only the items that devices hold.
+
+    The other items change no sum, and computing their keys would take most of the time.
+    """
     rng = np.random.default_rng([*seed, 0])
     population = case.known.population
     if case.users is not None:
         return _draw_users(case, case.users, setting, rng)
     rounds = list(population.rounds(setting.rounds, setting.tokens, rng, case.drift))
-    heavy: ItemMask = np.sum(rounds, axis=0) >= setting.tau
-    return DrawnStudy(case.known.distribute(rounds, case.contribution, rng), heavy)
+    totals = np.sum(rounds, axis=0)
+    held = np.flatnonzero(totals)
+    known = case.known.with_items(held)
+    tokens = known.distribute([counts[held] for counts in rounds], case.contribution, rng)
+    return DrawnStudy(tokens, totals[held] >= setting.tau)
 
 
 def _draw_users(

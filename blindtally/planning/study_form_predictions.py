@@ -1,104 +1,138 @@
 """Predictions for the page that creates studies: accuracy by simulation, and measured times.
 
-Each runs in its own process, at a low priority and with bounded memory, which is killed when it
-takes too long, is cancelled, or outlives the service.
+Each runs in its own process, with bounded memory, which is killed when it takes too long, is
+cancelled, or outlives the service. The process is started when a form is shown, so that it is ready
+when a prediction is requested: its imports and compiled code take some seconds.
 """
 
 import asyncio
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
 from blindtally.console.tables import format_seconds
-from blindtally.planning.bracketing_populations import AssumedCounts, bracketing_cases, middle_case
 from blindtally.planning.f1_by_words import StudySetting
-from blindtally.planning.forecast import (
-    DEVICE_RANGE,
-    ROUND_RANGE,
-    forecast_study,
+from blindtally.planning.forecast import DEVICE_RANGE, ROUND_RANGE, StudyForecast
+from blindtally.planning.stepwise_forecast import (
+    RUNS,
+    ForecastRequest,
+    PartialForecast,
+    SumTimes,
+    advance,
+    begin,
+    prepare,
 )
-from blindtally.planning.sum_costs import SumCost, measure_operations
+from blindtally.planning.sum_costs import SumCost
 from blindtally.process_pool import RetryingProcessPool
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
 from secagg.parameters import choose_parameters
 from server.pages.formatting import nbytes, significant
-from server.pages.forms.preview import AdviceLine, plan_command_options
+from server.pages.forms.predictor import AdviceLine, PartialPrediction
+from server.pages.forms.preview import plan_command_options
 
-_RUNS: Final = 2
-_SEED: Final = 1
 _TIMEOUT_SECONDS: Final = 50.0  # the page waits 60
-_NICENESS: Final = 10
-_MAX_MEMORY_BYTES: Final = 2**31  # a prediction takes some 300 MB
+_IDLE_SECONDS: Final = 300.0  # after which a process that nobody uses ends
 _MAX_STRING_BYTES: Final = 64  # of an assumed item, if the domain sets no limit
-_WORD_BYTES: Final = 4
 
 
-async def predict(plan: AnyPlan) -> Sequence[AdviceLine]:
-    """Return the predictions for the study that `plan` begins.
+class ProcessPredictions:
+    """Predictions, each in a process that is started before it is needed."""
 
-    Raises:
-        ValueError: if the study cannot be simulated.
-        TimeoutError: if the predictions take too long.
-    """
-    pool = RetryingProcessPool(1, max_attempts=1)
-    try:
-        async with asyncio.timeout(_TIMEOUT_SECONDS):
-            return await asyncio.wrap_future(pool.submit(_predict_with_limits, plan))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # kills the process
+    def __init__(self) -> None:
+        self._ready: RetryingProcessPool | None = None
+        self._idle: asyncio.TimerHandle | None = None
+
+    def prepare(self) -> None:
+        """Start a process unless one is ready; it ends after a while without a prediction."""
+        if self._ready is None:
+            self._ready = RetryingProcessPool(1, max_attempts=1)
+            self._ready.submit(prepare)
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self.close)
+
+    def close(self) -> None:
+        """End the process that is ready."""
+        pool, self._ready = self._ready, None
+        if self._idle is not None:
+            self._idle.cancel()
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)  # kills the process
+
+    async def predict(self, plan: AnyPlan) -> AsyncGenerator[PartialPrediction]:
+        """Yield better and better predictions for the study that `plan` begins.
+
+        Raises:
+            ValueError: if the study cannot be simulated.
+            TimeoutError: if the predictions take too long.
+        """
+        self.prepare()
+        pool, self._ready = self._ready, None
+        assert pool is not None
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                await asyncio.wrap_future(pool.submit(begin, request_of(plan)))
+                while (step := await asyncio.wrap_future(pool.submit(advance))) is not None:
+                    yield PartialPrediction(lines_of(plan, step), step.done, step.steps)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # kills the process
 
 
-def _predict_with_limits(plan: AnyPlan) -> list[AdviceLine]:
-    limit_memory(_MAX_MEMORY_BYTES)
-    os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
-    return predict_here(plan)
+def request_of(plan: AnyPlan) -> ForecastRequest:
+    """Return the settings of the forecast for the study that `plan` begins."""
+    setting, terms, question = None, plan.terms, plan.question
+    if _is_simulated(plan):
+        tokens, words = terms.max_devices * question.contribution, _words(plan)
+        setting = StudySetting(plan.rounds, question.threshold, tokens, words)
+    domain = question.domain
+    max_bytes = domain.max_bytes if isinstance(domain, Hashed) else _MAX_STRING_BYTES
+    if plan.mechanism in REPORT_MECHANISMS:
+        return ForecastRequest(setting, question.contribution, max_bytes)
+    parameters = choose_parameters(terms.cohort_size, terms.assumptions)
+    return ForecastRequest(
+        setting,
+        question.contribution,
+        max_bytes,
+        SumCost(parameters, terms.assumptions, terms.registrar is not None),
+        SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes,
+        terms.assumptions.max_dropouts(terms.cohort_size),
+    )
 
 
-def limit_memory(max_bytes: int) -> None:
-    """Let this process have at most `max_bytes` of data; no effect on Windows."""
-    with suppress(ImportError):
-        import resource  # noqa: PLC0415 (not on every platform)
-
-        resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, max_bytes))
+def _words(plan: AnyPlan) -> int:
+    words: int = getattr(plan.question, "words")  # noqa: B009 (both simulated mechanisms have it)
+    return words
 
 
-def predict_here(plan: AnyPlan) -> list[AdviceLine]:
-    """Return the predictions, computed in this process.
+def _is_simulated(plan: AnyPlan) -> bool:
+    if plan_command_options(plan) is None:
+        return False
+    return plan.terms.max_devices in DEVICE_RANGE and plan.rounds in ROUND_RANGE
 
-    Raises:
-        ValueError: if the study cannot be simulated.
-    """
-    lines = list(_accuracy_lines(plan))
-    if plan.mechanism not in REPORT_MECHANISMS:
-        lines += _time_lines(plan)
+
+def lines_of(plan: AnyPlan, forecast: PartialForecast) -> list[AdviceLine]:
+    """Return the lines of the page for a forecast."""
+    lines = list[AdviceLine]()
+    if plan_command_options(plan) is not None and not _is_simulated(plan):
+        limits = f"{DEVICE_RANGE[0]} to {DEVICE_RANGE[-1]:,} devices and {ROUND_RANGE[-1]:,} rounds"
+        note = f"only studies of {limits} are simulated"
+        lines.append(AdviceLine("F1", "not simulated", note))
+    if forecast.study is not None:
+        lines += _accuracy_lines(plan, forecast.study, min(forecast.done, RUNS))
+    if forecast.times is not None:
+        lines += _time_lines(plan, forecast.times)
     return lines
 
 
-def _accuracy_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
-    if plan_command_options(plan) is None:
-        return
-    devices, question = plan.terms.max_devices, plan.question
-    if devices not in DEVICE_RANGE or plan.rounds not in ROUND_RANGE:
-        limits = f"{DEVICE_RANGE[0]} to {DEVICE_RANGE[-1]:,} devices and {ROUND_RANGE[-1]:,} rounds"
-        yield AdviceLine("F1", "not simulated", f"only studies of {limits} are simulated")
-        return
-    domain, contribution = question.domain, question.contribution
-    max_bytes = domain.max_bytes if isinstance(domain, Hashed) else _MAX_STRING_BYTES
-    assumed, counts = Hashed(max_bytes=max_bytes), AssumedCounts()
-    words: int = getattr(question, "words")  # noqa: B009 (both mechanisms have it)
-    setting = StudySetting(plan.rounds, question.threshold, devices * contribution, words)
-    middle = middle_case(assumed, counts, setting.tokens, contribution)
-    brackets = bracketing_cases(assumed, counts, setting, contribution)
-    seeds = [(_SEED, run) for run in range(_RUNS)]
-    forecast = forecast_study(middle, setting, seeds, brackets)
+def _accuracy_lines(plan: AnyPlan, forecast: StudyForecast, runs: int) -> Iterator[AdviceLine]:
+    studies = "one simulated study" if runs == 1 else "simulated studies"
     for row in forecast.predictions:
         by = "" if row.mechanism == plan.mechanism else f" by {row.mechanism}"
-        f1 = f"{row.f1:.2f} ± {row.f1_deviation:.2f}"
-        yield AdviceLine(f"F1{by}", f1, "of simulated studies: 100,000 items, shares as 1 / rank")
-        note = f"low: {row.f1_low_population}; high: {row.f1_high_population}"
-        yield AdviceLine(f"F1 in other data{by}", row.described_range, note)
+        f1 = f"{row.f1:.2f}" if runs == 1 else f"{row.f1:.2f} ± {row.f1_deviation:.2f}"
+        yield AdviceLine(f"F1{by}", f1, f"of {studies}: 100,000 items, shares as 1 / rank")
+        if row.described_range:
+            note = f"low: {row.f1_low_population}; high: {row.f1_high_population}"
+            yield AdviceLine(f"F1 in other data{by}", row.described_range, note)
         decoded = significant(row.rounds_decoded)
         yield AdviceLine(f"Rounds decoded{by}", decoded, f"of {plan.rounds}")
         yield AdviceLine(f"A device receives{by}", nbytes(row.download_bytes), "a plan, at most")
@@ -107,20 +141,10 @@ def _accuracy_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
         yield AdviceLine(f"Words for an F1 of {goal}", value, "by tracked")
 
 
-def _time_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
-    terms = plan.terms
-    words = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes // _WORD_BYTES
-    parameters = choose_parameters(terms.cohort_size, terms.assumptions)
-    cost = SumCost(parameters, terms.assumptions, terms.registrar is not None)
-    operations = measure_operations(parameters)
-    dropouts = terms.assumptions.max_dropouts(terms.cohort_size)
-    device = sum(cost.device_seconds(operations, words).values())
-    server, with_dropouts = (
-        format_seconds(sum(cost.server_seconds(operations, words, count).values()))
-        for count in (0, dropouts)
+def _time_lines(plan: AnyPlan, times: SumTimes) -> Iterator[AdviceLine]:
+    device, server, with_dropouts = map(
+        format_seconds, (times.device, times.server, times.server_with_dropouts)
     )
-    yield AdviceLine(
-        "A device computes", format_seconds(device), "per round, on a core of this machine"
-    )
-    note = f"per cohort; {with_dropouts} with {terms.dropout:.0%} dropouts"
+    yield AdviceLine("A device computes", device, "per round, on a core of this machine")
+    note = f"per cohort; {with_dropouts} with {plan.terms.dropout:.0%} dropouts"
     yield AdviceLine("The server computes", server, note)

@@ -72,6 +72,13 @@ class KeyedPopulation:
         """Return a mask of the items of `index` in the domain; devices do not send the others."""
         return np.array([item in self.domain for item in self.index])
 
+    def with_items(self, places: Integers) -> "KeyedPopulation":
+        """Return the population of only the items at `places` in the population."""
+        names, shares = self.population.items, self.population.shares
+        items = tuple(names[place] for place in places.tolist())
+        population = ItemPopulation(items, shares[places], self.population.domain)
+        return KeyedPopulation(population, self.domain)
+
     def distribute(
         self, rounds: Iterable[RoundCounts], contribution: int, rng: np.random.Generator
     ) -> "TokenRounds":

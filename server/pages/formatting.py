@@ -3,9 +3,11 @@
 import math
 import unicodedata
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from protocol.api.messages import StudyView
-from server.db.repositories.progress import StudyProgress
+if TYPE_CHECKING:
+    from protocol.api.messages import StudyView
+    from server.db.repositories.progress import StudyProgress
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -92,7 +94,7 @@ def invisible_characters(text: str) -> list[str]:
     return [f"U+{ord(char):04X}" for char in dict.fromkeys(invisible)]
 
 
-def study_outcome(study: StudyView, progress: StudyProgress) -> str:
+def study_outcome(study: "StudyView", progress: "StudyProgress") -> str:
     """Return the state of a study; one that is finished without any answer has failed."""
     has_failed = study.state == "finished" and not progress.decoded_rounds
     return "failed" if has_failed else study.state

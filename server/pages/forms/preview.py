@@ -1,17 +1,14 @@
 """Preview of a study while its form is filled: its cost for a device, and its expected results.
 
-The cost follows from the first plan. Results take a simulation of some seconds, which runs only on
-request, by a function that the program which serves passes to `create_app`.
+The cost follows from the first plan. Results take a simulation, which runs only on request
+(`predictor.py`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from math import sqrt
-from time import monotonic
-from typing import Any, Final
+from typing import Any
 
-import structlog
 from fastapi import Request, Response
 from pydantic import ValidationError
 
@@ -29,129 +26,25 @@ from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
 from server.first_plan import PlanRequest
-from server.notify.notifier import Notifier
 from server.pages.estimate_histories import RoundSize
 from server.pages.formatting import items_label, nbytes, number, percent, significant
 from server.pages.forms.errors import assign_to_fields, with_labels
 from server.pages.forms.fields import NAME_FIELD, question_form, study_document
+from server.pages.forms.predictor import AdviceLine, Prediction
 from server.pages.page_requests import page_router, read_form
 from server.pages.rendering import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
 router = page_router(Permission.WRITE, prefix="/studies/new")
-_ANSWER_SECONDS: Final = 1.5  # until the page shows that the simulation runs
-_ABANDONED_SECONDS: Final = 10.0  # without a request of the page
-_SLOW_MESSAGE: Final = (
-    "the simulation takes longer than this service allows: `blindtally plan` predicts the study on "
-    "your machine"
-)
-_BUSY_MESSAGE: Final = "another study is being simulated: try again in a moment"
-_STOPPING_MESSAGE: Final = "the service is stopping: try again in a moment"
-_FAILED_MESSAGE: Final = "the simulation failed: the log of the service has the reason"
-_log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AdviceLine:
-    """One fact of a preview: a label, its value, and a note on the value."""
-
-    label: str
-    value: str
-    note: str = ""
-
-
-Predict = Callable[[AnyPlan], Awaitable[Sequence[AdviceLine]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """The facts of a prediction, or the reason why there are none, or the seconds that it runs."""
-
-    lines: Sequence[AdviceLine] = ()
-    error: str = ""
-    seconds: float | None = None
-
-
-@dataclass(slots=True)
-class _Simulation:
-    """A prediction that runs, or has ended; `requested` is the time of the page's last request."""
-
-    question: tuple[object, ...]
-    task: asyncio.Task[Prediction]
-    started: float
-    requested: float
-
-
-class Predictor:
-    """Runs `predict` for one plan at a time; None if the server has no such function.
-
-    The page requests a prediction again until it has ended. A prediction that no page requests any
-    more is cancelled.
-    """
-
-    def __init__(self, predict: Predict | None) -> None:
-        self._predict = predict
-        self._simulation: _Simulation | None = None
-
-    @property
-    def is_available(self) -> bool:
-        return self._predict is not None
-
-    async def predict(self, plan: AnyPlan, notifier: Notifier) -> Prediction:
-        """Start the prediction for `plan` unless it runs, and return its state after a moment.
-
-        When the service stops, the prediction is cancelled. It has ended when this returns.
-        """
-        question, now = (plan.question, plan.terms, plan.rounds), monotonic()
-        simulation = self._simulation
-        if simulation is not None and simulation.question != question:
-            if not simulation.task.done():
-                return Prediction(error=_BUSY_MESSAGE)
-            simulation = None
-        if simulation is None or (simulation.task.done() and simulation.task.result().error):
-            task = asyncio.create_task(self._run(plan, notifier))
-            self._simulation = simulation = _Simulation(question, task, now, now)
-        simulation.requested = now
-        await asyncio.wait((simulation.task,), timeout=_ANSWER_SECONDS)
-        if not simulation.task.done():
-            return Prediction(seconds=monotonic() - simulation.started)
-        return simulation.task.result()
-
-    async def _run(self, plan: AnyPlan, notifier: Notifier) -> Prediction:
-        if self._predict is None:
-            return Prediction(error=_FAILED_MESSAGE)
-        prediction = asyncio.ensure_future(self._predict(plan))
-        shutdown = asyncio.create_task(notifier.wait_for_shutdown())
-        try:
-            while not prediction.done() and not shutdown.done() and not self._is_abandoned():
-                await asyncio.wait(
-                    (prediction, shutdown),
-                    timeout=_ABANDONED_SECONDS / 2,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-            if not prediction.done():
-                return Prediction(error=_STOPPING_MESSAGE if shutdown.done() else _BUSY_MESSAGE)
-            return Prediction(await prediction)
-        except TimeoutError:
-            return Prediction(error=_SLOW_MESSAGE)
-        except Exception:
-            _log.exception("no prediction", mechanism=plan.mechanism)
-            return Prediction(error=_FAILED_MESSAGE)
-        finally:
-            prediction.cancel()
-            shutdown.cancel()
-            await asyncio.gather(prediction, shutdown, return_exceptions=True)
-
-    def _is_abandoned(self) -> bool:
-        simulation = self._simulation
-        return simulation is not None and monotonic() - simulation.requested > _ABANDONED_SECONDS
 
 
 @router.post("/preview")
 async def preview(request: Request, service: ServiceDep) -> Response:
     """Show the cost of the study for a device, as far as the form is filled."""
     plan, error = await _plan_of_form(await read_form(request), service)
+    if plan is not None:
+        request.app.state.predictor.prepare()
     return render(
         request,
         "preview.html",
