@@ -19,6 +19,7 @@ from secagg.oneshot.committee import (
     sign_committee,
 )
 from secagg.oneshot.field import FieldMatrix, lagrange_matrix
+from secagg.oneshot.member import Checked, volunteer_again
 from secagg.oneshot.member_messages import ComplaintList
 from secagg.oneshot.message import (
     DeviceMessage,
@@ -201,6 +202,34 @@ def test_a_member_signs_one_set_only(whole: Round) -> None:
     for included in (whole.set_of(), whole.set_of([1, 2, 3])):
         with pytest.raises(OutOfPhaseError, match="has taken its step"):
             state.agree(included, whole.rng)
+
+
+def test_a_member_that_starts_again_releases_the_sum_of_the_set_that_it_signed(
+    whole: Round,
+) -> None:
+    """Guards: `agree_again` compares the set with the one in the journal, and needs its shares."""
+    pair = whole.states[4]._pair
+    assert pair is not None
+
+    def restart(columns: list[bytes]) -> Checked:
+        identity, number = whole.states[4].identity, whole.session.committee.number
+        again = volunteer_again(identity, pair.secret, PLAN, number)
+        return again.check(whole.session, columns)[0]
+
+    whole.check()
+    included = whole.set_of([1, 2, 3])
+    whole.agree(included)
+    whole.release()
+    signed, columns = whole.session.set_digest(included), whole.columns(4)
+    gap = altered(whole, 4, 2, 0)
+    for shown, seen, fault in (
+        (whole.set_of(), columns, "other messages than those that I signed"),
+        (included, gap, "no valid share of"),
+    ):
+        with pytest.raises(UnsafeRequestError, match=fault):
+            restart(seen).agree_again(shown, signed)
+    again = restart(columns).agree_again(included, signed)
+    assert again.release(whole.signatures) == whole.sums[4]
 
 
 def test_a_member_that_refused_a_set_signs_no_other(whole: Round) -> None:
