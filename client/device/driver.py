@@ -84,6 +84,18 @@ class RoundEnd:
         return cls(_end_state_of(error), last_step, text, policy_error)
 
 
+def logging_errors(on_progress: ProgressCallback) -> ProgressCallback:
+    """Return `on_progress` with its errors in the log: they do not drop the device out."""
+
+    def report(step: DeviceStep | EndState) -> None:
+        try:
+            on_progress(step)
+        except Exception:
+            _LOG.exception("on_progress failed after %s; the device goes on", step)
+
+    return report
+
+
 def participation_type(plan: AnyPlan) -> type[RoundParticipation]:
     """Return the class of a device's participation in the round of `plan`."""
     if plan.mechanism in REPORT_MECHANISMS:

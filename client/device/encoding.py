@@ -56,6 +56,7 @@ def count_items(items: Items) -> Histogram:
     """Return the histogram of `items`: texts, numbers, or pairs of a segment and one of these.
 
     In a mapping, the value of an item is its count, and the value of a segment a list of its items.
+    A column of a data frame or of an Arrow table is a list.
 
     Raises:
         ValueError: if `items` is one text or a table, an item is neither text nor number, a count
@@ -69,7 +70,8 @@ def count_items(items: Items) -> Histogram:
         )
     counts = Counter[str]()
     if not isinstance(items, Mapping):
-        for record in items:
+        to_list = getattr(items, "to_pylist", None)  # of an Arrow column, which iterates scalars
+        for record in items if to_list is None else to_list():
             counts[_pair(*record) if isinstance(record, tuple) else _text(record)] += 1
         return dict(counts)
     for key, value in items.items():
@@ -94,7 +96,7 @@ def _text(item: object) -> str:
     """Return a text, or the text of a number; raises ValueError for NaN, None and others."""
     if isinstance(item, str) or (isinstance(item, Real) and not math.isnan(item)):
         return str(item)
-    raise ValueError(f"an item is a text or a number, got {item!r}")
+    raise ValueError(f"an item is a text or a number, got {item!r}: leave out missing values")
 
 
 def make_contribution(

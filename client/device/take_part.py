@@ -33,6 +33,7 @@ from client.device.driver import (
     ProgressCallback,
     RoundEnd,
     enrol_device,
+    logging_errors,
     participation_type,
     run_participation,
     wait_for_open_round,
@@ -127,7 +128,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     machine need one folder each. A closed service admits the device by an enrolment `token`. If a
     study has a registrar, `enrolment_signer` returns the registrar's signature under the device's
     identity. A service out of reach is tried again for `patience` seconds. `on_progress` receives
-    each step of the device, and the end of its part unless it finished.
+    each step of the device, and the end of its part unless it finished; its errors are logged.
 
     With `serve_on_committee` the device also volunteers for the committee of one round of `study`,
     if one convenes within `wait` seconds and before the device has sent its message. If the
@@ -163,7 +164,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
         token,
         enrolment_signer,
         patience,
-        on_progress,
+        logging_errors(on_progress),
     )
     start = time.monotonic()
     with device_state.running():

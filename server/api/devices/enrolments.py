@@ -30,7 +30,10 @@ async def _token_digest(
         await service.authenticator.record_failure(
             client_address(request.scope), "enrol", "without a token"
         )
-        detail = "Authorization: Bearer and an enrolment token are needed"
+        detail = (
+            "Authorization: Bearer and an enrolment token are needed: bte_ and 43 letters, digits, - "
+            "and _"
+        )
         raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
     return secret_digest(token)
 

@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +96,19 @@ def test_a_column_of_a_data_frame_is_a_list_of_items_and_the_frame_is_not() -> N
         count_items(frame)
     with pytest.raises(ValueError, match="an item is a text or a number, got nan"):
         count_items(frame["minutes"].where(frame["minutes"] > 1))
+
+
+def test_a_column_of_an_arrow_table_is_a_list_of_items_and_the_table_is_not() -> None:
+    table = pa.table({"city": ["Paris", "Rome", "Rome"], "minutes": [1, 2, None]})
+    assert count_items(table["city"]) == {"Paris": 1, "Rome": 2}
+    assert count_items(table["city"].combine_chunks().dictionary_encode()) == {
+        "Paris": 1,
+        "Rome": 2,
+    }
+    with pytest.raises(ValueError, match="pass one column"):
+        count_items(table)
+    with pytest.raises(ValueError, match="got None: leave out missing values"):
+        count_items(table["minutes"])
 
 
 @pytest.mark.parametrize("item", [None, b"Paris", ["Paris"], math.nan])

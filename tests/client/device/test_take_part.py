@@ -261,6 +261,18 @@ async def test_progress_ends_with_the_reason_why_a_device_did_not_join(study: St
     assert steps == [EndState.DECLINED]
 
 
+async def test_an_error_of_a_progress_callback_is_logged_and_drops_no_device_out(
+    study: StudyView, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_step: object) -> None:
+        raise BrokenPipeError("the screen of the program")
+
+    devices = [DeviceState.in_memory() for _ in range(DEVICES)]
+    taken = await all_take_part(devices, study=study.id, on_progress=fail)
+    assert {outcome.state for outcome in taken} == {EndState.FINISHED}
+    assert "on_progress failed after joined; the device goes on" in caplog.text
+
+
 async def test_one_text_is_refused_before_any_request() -> None:
     with pytest.raises(ValueError, match=r"pass \['Paris'\]"):
         await take_part("http://127.0.0.1:1", "Paris", POLICY, device_state=DeviceState.in_memory())
