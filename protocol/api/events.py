@@ -40,7 +40,8 @@ def end_sentence(cause: EndCause, number: int, rounds: int, *, has_goal: bool) -
     if cause is EndCause.INTERNAL:
         return f"A fault of the service ended the study {where}."
     goal = ", and the list has not reached the goal" if has_goal else ""
-    return f"All {rounds:,} rounds are over{goal}."
+    over = "The one round is over" if rounds == 1 else f"All {rounds:,} rounds are over"
+    return f"{over}{goal}."
 
 
 class EventKind(StrEnum):

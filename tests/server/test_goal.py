@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.api.events import EndCause, Event, EventKind
+from protocol.api.events import EndCause, Event, EventKind, end_sentence
 from protocol.api.messages import StudyView
 from protocol.estimates import ListQuality
 from protocol.mechanism import Answer
@@ -158,6 +158,8 @@ async def test_each_study_that_has_ended_has_a_cause(served: Served) -> None:
         assert (await close(served, study, "decoded", QUALITY)).state == "running"
     view = await close(served, study, "decoded", QUALITY)
     assert (view.end_cause, view.end_reason) == (EndCause.LAST_ROUND, "All 3 rounds are over.")
+    sentence = end_sentence(EndCause.LAST_ROUND, 1, 1, has_goal=False)
+    assert sentence == "The one round is over."
     stopped = await served.create(rounds=3)
     await served.client.post(f"/v1/studies/{stopped}/stop")
     view = await show(served, stopped)

@@ -31,8 +31,8 @@ async def _token_digest(
             client_address(request.scope), "enrol", "without a token"
         )
         detail = (
-            "Authorization: Bearer and an enrolment token are needed: bte_ and 43 letters, digits, - "
-            "and _"
+            "Authorization: Bearer and an enrolment token are needed: bte_ and 43 letters, digits, "
+            "- and _"
         )
         raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
     return secret_digest(token)

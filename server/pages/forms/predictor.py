@@ -184,6 +184,8 @@ async def _wait_for_change(simulation: _Simulation) -> None:
     except TimeoutError:
         return
     simulation.changed.clear()
+    if simulation.task is not None and simulation.latest.done == simulation.latest.steps:
+        await asyncio.wait((simulation.task,), timeout=ANSWER_SECONDS)  # which ends now
 
 
 def _is_abandoned(simulation: _Simulation) -> bool:
