@@ -124,6 +124,8 @@ class Counters:
             window, sums = 2**group.bits, (int(total[0]), int(check[0]))
             if _correct_one_count(part, weights, *sums):
                 continue
+            if _read_as_smallest(part, weights, *sums, window):
+                continue
             if not _correct_windows(part, weights, *sums, window, _Usual(usual, spread)):
                 moved = _move_improbable_counts(part, window, _Usual(usual, spread))
                 missing = abs(sums[0] - int(part.sum()))
@@ -237,6 +239,44 @@ def _correct_one_count(counts: Integers, weights: Integers, total: int, check: i
         return False
     counts[rows[0]] += missing
     return True
+
+
+def _read_as_smallest(
+    counts: Integers, weights: Integers, total: int, check: int, window: int
+) -> bool:
+    """Read in place all counts as the smallest possible, except for up to two; return success."""
+    smallest = counts % window
+    missing = total - int(smallest.sum())
+    if not _correct_one_count(smallest, weights, total, check):
+        if missing <= 0 or missing % window:
+            return False
+        off = (check - _check(smallest, weights)) % _CHECK_PRIME
+        pairs = _pairs_sharing(missing // window, weights, off, window)
+        if len(pairs) != 1:
+            return False
+        for row, windows in pairs[0]:
+            smallest[row] += windows * window
+    counts[:] = smallest
+    return True
+
+
+def _pairs_sharing(
+    windows: int, weights: Integers, off: int, window: int
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the pairs of rows, with their parts of `windows`, that explain a check `off` by this.
+
+    Returns none if there are too many pairs, of which a wrong one could agree.
+    """
+    if len(weights) ** 2 * windows > tuning.MAX_TRIED_PAIRS:
+        return []
+    pairs, steps = [], weights * (window % _CHECK_PRIME) % _CHECK_PRIME
+    for part in range(1, windows // 2 + 1):
+        rest = windows - part
+        sums = (part * steps[:, np.newaxis] + rest * steps) % _CHECK_PRIME
+        for row, other in np.argwhere(sums == off).tolist():
+            if row < other or (row > other and part < rest):
+                pairs.append(((row, part), (other, rest)))
+    return pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,31 +42,13 @@ ITEM_JUMP_Z_SCORE = 3.3
 # Part of the surprise (1 / divisor) that is added to the variance before the test for a jump, since
 # counts of few tokens are skewed.
 SKEW_DIVISOR = 3
-# Tokens that an item without any is assumed to have over all its exposure.
-MIN_TOKENS_PER_ITEM = 0.25
 
-# Change points of items (`totals.py`).
+# Totals (`totals.py`).
 
-# Shape of the prior of a segment's rate. Web words, 1,000 words: at 0.25 and 0.5, intervals of late
-# items covered 0.90, and with a gradual drift too; at 4 they covered 0.89 and 0.78.
-SEGMENT_RATE_SHAPE = 0.5
-# Prior of a segment's mean rate: multiples of the item's mean, with their probabilities. Web words
-# with a sudden change, two seeds, heavy items: rms errors 1.54 and 1.74 with a single 1, 1.19 and
-# 1.32 with a probability of 0.1 for 8, 1.10 and 1.16 with 0.25, and 1.04 and 1.06 with 0.5, where
-# frequent items had 0.84. It changes nothing for i.i.d. and late items.
-SEGMENT_RATE_FACTORS = ((1.0, 0.75), (8.0, 0.25))
-FIRST_CHANGE_RATE = 0.01  # probability of a change before a block, before it is measured
-CHANGE_RATE_ITERATIONS = 15  # of expectation maximisation
-CHANGE_RATE_ITEMS = 400  # items of which the probability is measured
-CHANGE_RATE_VIRTUAL_ITEMS = 100  # whose changes are distributed evenly over the blocks
 MIN_EXPECTED_TOKENS = 1e-3  # unobserved tokens of a block, for the weight of a sketch
 # Trend per block, in multiples of the mean rate, from which a study drifts gradually. Web words:
 # 0.066 with a gradual drift, and at most 0.003 without, changes and bursts included.
 MIN_TREND = 0.02
-# Items that may be relevant for the threshold: their total of the filter and this many deviations
-# reach this share of it.
-RELEVANT_Z_SCORE = 4.0
-RELEVANT_THRESHOLD_SHARE = 0.5
 
 # Counters (`counters.py`).
 
@@ -83,6 +65,9 @@ MIN_SLIP_WINDOWS = 8  # windows that a slip may count for in small groups
 # Moved and other counts that are exchanged in pairs. A wrong pair agrees with the check with
 # probability 2^-24, and so one of all pairs with 2^-14.
 MAX_EXCHANGED_COUNTS = 32
+# Pairs of counts that may share the windows above the smallest counts. A wrong pair agrees with the
+# check with probability 2^-24, and so one of all pairs with 2^-8.
+MAX_TRIED_PAIRS = 2**16
 # Log likelihood ratio above which a count is moved although the check does not agree. Web words in
 # bursts, without sketches: rms error 1.17 -> 1.03 standard errors, 2 -> 0 items beyond 5.
 MIN_JUMP_EVIDENCE = 5.0

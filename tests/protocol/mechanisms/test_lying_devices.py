@@ -28,6 +28,7 @@ from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler, sampled_table
 from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion, TableReadings
 from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.mechanisms.tracked import tuning_constants
 from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.observations import record_round
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
@@ -194,7 +195,10 @@ def test_counters_and_samples_of_all_rounds_add_up_to_no_more_than_their_devices
 
 
 def test_a_counter_that_was_read_wrong_has_no_more_than_there_are_devices() -> None:
-    """Three devices hold nothing; counters of one bit are read near 4.5, the expected count."""
+    """Three devices hold nothing, but one lies in the check of the counters.
+
+    So the counters, of one bit, are read near 4.5, the expected count.
+    """
     question, mechanism = TrackedQuestion(**ASKED), SUM_MECHANISMS["tracked"]
     plan = mechanism.first_plan(question, TERMS, "liars", 5, Random(1))
     earlier = [Estimate(item, 60.0, 0.0) for item in ("ab", "cd")]
@@ -202,6 +206,7 @@ def test_a_counter_that_was_read_wrong_has_no_more_than_there_are_devices() -> N
     groups = (CounterGroup(bits=1, items=("ab", "cd")),)
     plan = plan.model_copy(update={"counter_groups": groups})
     total = mechanism.encode_sum(plan, [{}] * 3, seeded(1))
+    total[2][0] += 1
     answer = mechanism.decode(plan, total, 3, state)
     assert [each.count for each in answer.estimates] == [3, 3]
 
@@ -323,8 +328,9 @@ def test_a_cohort_with_a_counter_below_zero_does_not_count() -> None:
     assert counts_of(TRACKED.decode(plan, total, devices, state)) == [92, 68]
 
 
-def test_cohorts_that_are_read_correct_a_sum_that_is_not() -> None:
+def test_cohorts_that_are_read_correct_a_sum_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counters of 44 devices are one and two windows off in the sum, and inside in cohorts."""
+    monkeypatch.setattr(tuning_constants, "MAX_TRIED_PAIRS", 0)
     plan, state = two_counters(5, bits=3)
     part = TRACKED.encode_sum(plan, [{"ab": 1}] * 7 + [{"cd": 1}] * 4, seeded(1))
     sums = [CohortSum(plan.ring.pack(part), 11)] * 4
