@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.change_points import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift, History
+from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift
 from protocol.numerics.arrays import Floats
 
 _FULL_EXPOSURE = 1 - 1e-9  # of the devices of a block; sums of many rounds are rounded

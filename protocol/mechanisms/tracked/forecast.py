@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from protocol.change_points import History
 from protocol.empirical_bayes import decision_threshold
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
 from protocol.mechanisms.tracked.observations import LAST_SLIP_COLUMN, drift_of, history_of
 from protocol.mechanisms.tracked.past_sketch import estimate_levels
-from protocol.mechanisms.tracked.rate_filter import History, filter_levels
+from protocol.mechanisms.tracked.rate_filter import filter_levels
 from protocol.numerics.arrays import Flags, Floats, Integers, Keys
 from protocol.question_and_plan import Plan
 from protocol.study_state import StudyState

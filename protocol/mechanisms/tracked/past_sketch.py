@@ -38,9 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from protocol.change_points import History
 from protocol.domains import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.rate_filter import Drift, History, Levels, filter_levels
+from protocol.mechanisms.tracked.rate_filter import Drift, Levels, filter_levels
 from protocol.numerics.arrays import Flags, Floats
 from protocol.public_model import PublicModel
 from protocol.question_and_plan import SumQuestion

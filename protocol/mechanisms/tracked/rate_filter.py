@@ -30,12 +30,12 @@ constant slope; the sum of unobserved tokens in the state is ours. The smoother 
 [RauchTungStriebel65].
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
+from protocol.change_points import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.numerics.arrays import Floats
 
@@ -58,47 +58,6 @@ class Drift:
 
 
 STATIONARY = Drift(0.0, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """Observations of k items in B blocks: `observed` and `exposure` (k, B), `devices` (B,).
-
-    `sketch_counts` (k, B) are estimates of the unobserved tokens, with `sketch_variances`, which
-    are infinite where there is none. Both are None without sketches.
-    """
-
-    observed: Floats
-    exposure: Floats
-    devices: Floats
-    sketch_counts: Floats | None = None
-    sketch_variances: Floats | None = None
-
-    @property
-    def rates(self) -> Floats:
-        """Return the mean rate of each item (k,), above zero."""
-        return _mean_rates(self.observed, self.exposure)
-
-    def rates_between(self, breaks: Iterable[int]) -> Floats:
-        """Return each item's mean rate between the breaks around each block (k, B).
-
-        Without exposure between the breaks, this is the mean rate of all blocks.
-        """
-        blocks = len(self.devices)
-        ends = [0, *sorted(block for block in breaks if 0 < block < blocks), blocks]
-        parts = []
-        for start, end in pairwise(ends):
-            exposure = self.exposure[:, start:end]
-            mean = _mean_rates(self.observed[:, start:end], exposure)
-            mean = np.where(exposure.sum(axis=1) > 0, mean, self.rates)
-            parts.append(np.repeat(mean[:, np.newaxis], end - start, axis=1))
-        return np.concatenate(parts, axis=1)
-
-
-def _mean_rates(observed: Floats, exposure: Floats) -> Floats:
-    tokens, devices = observed.sum(axis=1), exposure.sum(axis=1)
-    rates: Floats = np.maximum(tokens, tuning.MIN_TOKENS_PER_ITEM) / np.maximum(devices, 1e-9)
-    return rates
 
 
 @dataclass(frozen=True, slots=True)

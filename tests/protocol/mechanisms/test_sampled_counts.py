@@ -11,7 +11,7 @@ from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan, AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.sampled_counts import (
-    capped_totals,
+    change_point_totals,
     record_round_counts,
     shown_distinct,
 )
@@ -22,8 +22,13 @@ from tests.protocol.chance import seeded
 _DEVICES, _ITEMS = 10_000, tuple(f"item{number}" for number in range(400))
 
 
-def _study(thresholds: list[float], seed: int) -> tuple[StudyState, np.ndarray]:
-    """Return the state after rounds at these thresholds (0: not read), and the true totals."""
+def _study(
+    thresholds: list[float], seed: int, change: int | None = None
+) -> tuple[StudyState, np.ndarray]:
+    """Return the state after rounds at these thresholds (0: not read), and the true totals.
+
+    The rates of all items change before round `change`, if there is one.
+    """
     rng = np.random.default_rng(seed)
     question = AdaptiveIbltQuestion(
         threshold=50, contribution=1, words=2000, domain=Listed(items=_ITEMS)
@@ -35,6 +40,8 @@ def _study(thresholds: list[float], seed: int) -> tuple[StudyState, np.ndarray]:
     state, rates = EMPTY_STATE, 10 ** rng.uniform(-4, -2, len(_ITEMS))
     truth = np.zeros(len(_ITEMS), np.int64)
     for number, t in enumerate(thresholds, 1):
+        if number == change:
+            rates = 10 ** rng.uniform(-4, -2, len(_ITEMS))
         counts = rng.poisson(rates * _DEVICES)
         truth += counts
         now = plan.model_copy(update={"round": number})
@@ -55,33 +62,49 @@ def _study(thresholds: list[float], seed: int) -> tuple[StudyState, np.ndarray]:
 
 def test_rounds_at_one_threshold_are_added_up() -> None:
     state, _ = _study([10, 10, 10, 0], seed=1)
-    capped = capped_totals(state)
-    assert capped is not None
+    estimated = change_point_totals(state, 50)
+    assert estimated is not None
     counts, variances = totals_of_all_rounds(state)
-    assert capped[0] == pytest.approx(counts, rel=1e-5)
-    assert capped[1] == pytest.approx(variances.sum() / counts.sum(), rel=1e-5)
+    assert estimated[0] == pytest.approx(counts, rel=0.02, abs=1)
+    assert estimated[1].sum() == pytest.approx(variances.sum(), rel=0.2)
 
 
 def test_a_round_at_a_far_higher_threshold_counts_less() -> None:
     """Errors are as large as stated, and a quarter smaller than those of plain sums.
 
-    With eight seeds the first ratio was 1.00 +- 0.06 and the second 0.76 +- 0.02, so that another
+    With eight seeds the first ratio was 0.87 to 1.06 and the second 0.70 to 0.80, so that another
     fails with probability below 0.01.
     """
     state, truth = _study([95, 14, 14], seed=2)
-    capped = capped_totals(state)
-    assert capped is not None
-    errors, stated = capped[0] - truth, truth * capped[1]
-    assert 0.82 < np.sqrt((errors**2).sum() / stated.sum()) < 1.2
+    estimated = change_point_totals(state, 50)
+    assert estimated is not None
+    errors = estimated[0] - truth
+    assert 0.82 < np.sqrt((errors**2).sum() / estimated[1].sum()) < 1.2
     plain = totals_of_all_rounds(state)[0] - truth
     assert np.sqrt((errors**2).sum()) < 0.87 * np.sqrt((plain**2).sum())
-    assert abs(errors.sum()) < 4 * np.sqrt(stated.sum())
+    assert abs(errors.sum()) < 4 * np.sqrt(estimated[1].sum())
 
 
-def test_a_study_without_all_rounds_has_no_capped_totals() -> None:
+def test_rounds_after_a_sudden_change_keep_their_own_rates() -> None:
+    """All rates change half way, and the threshold with them.
+
+    With ten seeds the rms error was 0.98 to 1.08 standard errors, and 0.93 to 0.97 of the true
+    totals were within two, so that another fails with probability below 0.01. If rounds at a high
+    threshold took the rates of all rounds, they were 2.4 to 2.8 and 0.46 to 0.56.
+    """
+    state, truth = _study([13, *[1] * 7, *[8] * 7], seed=3, change=8)
+    estimated = change_point_totals(state, 50)
+    assert estimated is not None
+    z_scores = (estimated[0] - truth) / np.sqrt(np.maximum(estimated[1], 1 / 12))
+    z_scores = z_scores[estimated[0] >= 50]
+    assert 0.75 < np.sqrt((z_scores**2).mean()) < 1.2
+    assert (np.abs(z_scores) < 2).mean() > 0.91
+
+
+def test_a_study_without_all_rounds_has_no_totals_of_change_points() -> None:
     state, _ = _study([10, 10], seed=3)
-    assert capped_totals(add_devices(state, 10, is_read=True)) is None
-    assert capped_totals(EMPTY_STATE) is None
+    assert change_point_totals(add_devices(state, 10, is_read=True), 50) is None
+    assert change_point_totals(EMPTY_STATE, 50) is None
 
 
 @pytest.mark.parametrize("holders", [0, 1, 4, 5, 6])

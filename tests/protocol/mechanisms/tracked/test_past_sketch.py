@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from protocol.change_points import History
 from protocol.domains.strings import Alphabet, Listed
 from protocol.estimates import gamma_interval
 from protocol.mechanisms.tracked.mechanism import Tracked
@@ -20,7 +21,7 @@ from protocol.mechanisms.tracked.past_sketch import (
     store_sketch,
 )
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
-from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift, History
+from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift
 from protocol.question_and_plan import Terms
 from protocol.simulation.study import RoundOutcome, run_study
 from protocol.study_state import StudyState
