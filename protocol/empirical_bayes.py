@@ -39,7 +39,7 @@ import numpy as np
 from protocol.numerics import special
 from protocol.numerics.arrays import Flags, Floats, Integers
 
-_CELL_WIDTH = 0.05  # of the grid, in the logarithm of the count
+CELL_WIDTH = 0.05  # of the grid, in the logarithm of the count
 _MIN_RELATIVE_ERROR = 0.1  # of an estimate that the prior changes
 # Smoothing, in relative errors of items near the threshold, times the root of their number, and at
 # most one error. 2,000 items of log-normal counts, sampled at 0.1: with 8, 106.5 of the listed ones
@@ -50,10 +50,10 @@ _MAX_SMOOTHING_CELLS = 20
 # The same share if errors are normal. 17,576 items by Zipf's law, noise of 40, threshold 50: 71 of
 # the listed ones were expected to be heavy, 72 were; with 1, 105 and 90. 60 heavy items of 100,000:
 # 12 and 13; with 1, 90 and 35.
-_NORMAL_SMOOTHING = 0.25
+NORMAL_SMOOTHING = 0.25
 _ITERATIONS = 60
 _VIRTUAL_ITEMS = 2.0
-_MIN_COUNT, _MIN_SHARE, _MIN_SHAPE = 0.5, 1e-4, 1e-6
+MIN_COUNT, _MIN_SHARE, _MIN_SHAPE = 0.5, 1e-4, 1e-6
 # Sampled tokens of a known item. With `adaptive-iblt` in growing rounds (web words), items with a
 # sample in a small, early round only had an rms error of 2.3 standard errors, and 1.2 with it.
 _MIN_SAMPLES = 1.0
@@ -94,16 +94,16 @@ def posterior(counts: Floats, variances: Floats, threshold: float, known_share: 
     """
     if not len(counts):
         return Posterior(counts, variances, counts)
-    counts, variances = np.maximum(counts, _MIN_COUNT), np.maximum(variances, 0)
+    counts, variances = np.maximum(counts, MIN_COUNT), np.maximum(variances, 0)
     shares = np.maximum(counts / (counts + variances), _MIN_SHARE)
     samples = np.maximum(counts * shares, _MIN_SAMPLES)
     columns = np.stack([samples, shares]).round(4)
     distinct, rows, sizes = np.unique(columns, axis=1, return_inverse=True, return_counts=True)
-    edges = _grid_edges(counts, threshold)
-    grid, likelihoods = _grid_middles(edges), _likelihoods(distinct[0], distinct[1], edges)
+    edges = grid_edges(counts, threshold)
+    grid, likelihoods = grid_middles(edges), _likelihoods(distinct[0], distinct[1], edges)
     known = -np.expm1(grid * np.log1p(-min(max(known_share, _MIN_SHARE), 1 - 1e-12)))
-    width = _smoothing_width(counts, np.sqrt(variances / counts / threshold), threshold)
-    weights = _fit(likelihoods / known, sizes, width)
+    width = smoothing_width(counts, np.sqrt(variances / counts / threshold), threshold)
+    weights = fit_weights(likelihoods / known, sizes, width)
     is_heavy = grid >= threshold
     means, spread, heavy = _moments(weights, grid, is_heavy)[:, rows.reshape(-1)]
     is_precise = variances < (_MIN_RELATIVE_ERROR * counts) ** 2
@@ -117,30 +117,24 @@ def posterior(counts: Floats, variances: Floats, threshold: float, known_share: 
     )
 
 
-def normal_posterior(
-    counts: Floats, variances: Floats, threshold: float, *, heavy_tail: float = 0.0
-) -> Posterior:
-    """Return the posterior of all items of a domain, whose `counts` have normal errors.
-
-    A share `heavy_tail` of the errors has twice the standard deviation.
-    """
+def normal_posterior(counts: Floats, variances: Floats, threshold: float) -> Posterior:
+    """Return the posterior of all items of a domain, whose `counts` have normal errors."""
     if not len(counts):
         return Posterior(counts, variances, counts)
     deviations = np.sqrt(np.maximum(variances, 0))
     is_precise = deviations < _MIN_RELATIVE_ERROR * counts
-    usual = np.maximum(deviations, np.maximum(_MIN_RELATIVE_ERROR * counts, _MIN_COUNT))
+    usual = np.maximum(deviations, np.maximum(_MIN_RELATIVE_ERROR * counts, MIN_COUNT))
     levels = np.rint(_LEVELS_PER_E * np.log(usual)).astype(np.int64)
     bins = np.rint(_BINS_PER_DEVIATION * counts * np.exp(-levels / _LEVELS_PER_E))
     columns = np.stack([levels, np.maximum(bins, _LOWEST_BIN).astype(np.int64)])
     distinct, rows, sizes = np.unique(columns, axis=1, return_inverse=True, return_counts=True)
     spread = np.exp(distinct[0] / _LEVELS_PER_E)
-    grid = np.append(0.0, _grid_middles(_grid_edges(counts, threshold)))
+    grid = np.append(0.0, grid_middles(grid_edges(counts, threshold)))
     z_scores = (distinct[1] / _BINS_PER_DEVIATION)[:, np.newaxis] - grid / spread[:, np.newaxis]
     squares = np.minimum(z_scores**2, _MAX_SQUARED_Z_SCORE)
-    tail = heavy_tail / 2 * np.exp(-squares / 8)
-    likelihoods = (1 - heavy_tail) * np.exp(-squares / 2) + tail
-    width = _smoothing_width(counts, deviations / threshold, threshold, _NORMAL_SMOOTHING)
-    weights = _fit(likelihoods, sizes, width, zero_cells=1)
+    likelihoods = np.exp(-squares / 2)
+    width = smoothing_width(counts, deviations / threshold, threshold, NORMAL_SMOOTHING)
+    weights = fit_weights(likelihoods, sizes, width, zero_cells=1)
     means, posterior_variances, heavy = _moments(weights, grid, grid >= threshold)[
         :, rows.reshape(-1)
     ]
@@ -152,15 +146,15 @@ def normal_posterior(
     )
 
 
-def _grid_edges(counts: Floats, threshold: float) -> Floats:
+def grid_edges(counts: Floats, threshold: float) -> Floats:
     """Return the edges of the cells of true counts, which are uniform in their logarithm."""
     largest = 4 * max(float(counts.max()), threshold)
-    cells = math.ceil(math.log(largest / _MIN_COUNT) / _CELL_WIDTH)
-    edges: Floats = _MIN_COUNT * np.exp(_CELL_WIDTH * np.arange(cells + 1))
+    cells = math.ceil(math.log(largest / MIN_COUNT) / CELL_WIDTH)
+    edges: Floats = MIN_COUNT * np.exp(CELL_WIDTH * np.arange(cells + 1))
     return edges
 
 
-def _grid_middles(edges: Floats) -> Floats:
+def grid_middles(edges: Floats) -> Floats:
     middles: Floats = np.sqrt(edges[1:] * edges[:-1])
     return middles
 
@@ -184,7 +178,7 @@ def _likelihoods(samples: Floats, shares: Floats, edges: Floats) -> Floats:
     return likelihoods
 
 
-def _smoothing_width(
+def smoothing_width(
     counts: Floats, errors: Floats, threshold: float, share: float | None = None
 ) -> int:
     """Return the cells of smoothing: a `share` of the usual error of items near the threshold.
@@ -196,16 +190,16 @@ def _smoothing_width(
     usual = float(np.median(errors[is_near] if is_near.any() else errors))
     if share is None:
         share = min(1.0, _SMOOTHING_PER_ROOT / math.sqrt(max(1, int(is_near.sum()))))
-    return min(max(1, round(share * usual / _CELL_WIDTH)), _MAX_SMOOTHING_CELLS)
+    return min(max(1, round(share * usual / CELL_WIDTH)), _MAX_SMOOTHING_CELLS)
 
 
-def _fit(likelihoods: Floats, sizes: Integers, width: int, zero_cells: int = 0) -> Floats:
+def fit_weights(likelihoods: Floats, sizes: Integers, width: int, zero_cells: int = 0) -> Floats:
     """Return the posterior weights of the cells for each item (k, c).
 
     The first `zero_cells`, for counts of 0, are not smoothed.
     """
     cells = likelihoods.shape[1]
-    zipf = np.exp(-_CELL_WIDTH * np.arange(cells))
+    zipf = np.exp(-CELL_WIDTH * np.arange(cells))
     virtual = _VIRTUAL_ITEMS * zipf / zipf.sum()
     prior = np.full(cells, 1 / cells)
     for _ in range(_ITERATIONS):

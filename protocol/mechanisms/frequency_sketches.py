@@ -34,6 +34,7 @@ from protocol.estimates import (
     normal_interval,
 )
 from protocol.histograms import Histogram, keyed_histograms
+from protocol.measured_noise import MeasuredNoise, posterior_with_noise
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.central.release_design import (
     max_noise,
@@ -51,6 +52,7 @@ from protocol.privacy.release import Release
 from protocol.question_and_plan import WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits
+from protocol.sketches.median_estimates import keys_of_nobody
 from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
@@ -58,12 +60,10 @@ FrequencySketchName = Literal["count-median", "count-sketch"]
 MAX_CANDIDATES = 2**20
 _CELL_COUNT_LIMIT = 2**31
 _EXPECTED_FALSE_POSITIVES = 0.3  # mean number of items of a study that only noise shows
-# Arrays of the study state: the first two by candidate, and the numbers of devices and rounds.
+# Arrays of the study state: the first two by candidate, and the number of devices.
 _SCORES_ARRAY, _VARIANCES_ARRAY, _DEVICES_ARRAY = "scores", "variances", "devices"
-_ROUNDS_ARRAY = "rounds"
-# Share of the errors of one round that have about twice the usual deviation: a median of few rows
-# is not normal. Web words, 3 rounds, 4,000 words: coverage 0.90 without it, and 0.96 with it.
-_HEAVY_TAIL = 0.05
+# The same as of candidates, of keys that nobody holds.
+_NOISE_ARRAY, _NOISE_VARIANCES_ARRAY = "scores of nobody", "variances of nobody"
 
 
 class FrequencySketchQuestion(SumQuestion):
@@ -210,13 +210,17 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         self, plan: FrequencySketchPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
         sketch, keys = plan.sketch, enumerate_keys(plan.question.domain)
-        scores, variances = sketch.read(sketch.counts(total), keys)
+        every = np.concatenate((keys, keys_of_nobody(keys.shape[1])))
+        estimates = sketch.read(sketch.counts(total), every)
+        scores, noise = np.split(estimates.counts, [len(keys)])
+        variances, noise_variances = np.split(estimates.variances, [len(keys)])
         devices = np.array([float(participants)])
         added = {
             _SCORES_ARRAY: scores,
             _VARIANCES_ARRAY: variances,
+            _NOISE_ARRAY: noise,
+            _NOISE_VARIANCES_ARRAY: noise_variances,
             _DEVICES_ARRAY: devices,
-            _ROUNDS_ARRAY: np.ones(1),
         }
         for name, column in added.items():
             state = state.with_array(name, state.arrays.get(name, np.zeros(len(column))) + column)
@@ -233,9 +237,12 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
     ) -> list[Estimate]:
         scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
         variances = state.arrays.get(_VARIANCES_ARRAY, scores)
-        rounds = float(state.arrays.get(_ROUNDS_ARRAY, np.ones(1))[0])
         threshold = decision_threshold(question.threshold)
-        result = normal_posterior(scores, variances, threshold, heavy_tail=_HEAVY_TAIL / rounds)
+        if _NOISE_ARRAY in state.arrays:
+            noise = MeasuredNoise(state.arrays[_NOISE_ARRAY], state.arrays[_NOISE_VARIANCES_ARRAY])
+            result = posterior_with_noise(scores, variances, threshold, noise)
+        else:  # a study of an earlier version
+            result = normal_posterior(scores, variances, threshold)
         listed = np.flatnonzero(result.heavy >= question.confidence)
         devices = int(state.arrays.get(_DEVICES_ARRAY, np.zeros(1))[0])
         means = np.minimum(result.means, question.largest_count(devices))

@@ -83,7 +83,9 @@ def test_of_items_that_only_noise_shows_almost_none_is_listed(name: str) -> None
     assert (scores >= 50).sum() > 10_000
     state = EMPTY_STATE.with_array("scores", scores).with_array("devices", np.full(1, 1e6))
     state = state.with_array("variances", np.full(len(scores), 1600.0))
-    state = state.with_array("rounds", np.full(1, 1000.0))
+    noise = rng.normal(0, 40, 2**14)
+    state = state.with_array("scores of nobody", noise)
+    state = state.with_array("variances of nobody", np.full(len(noise), 1600.0))
     asked = question(name, domain=domain, threshold=50)
     listed = MECHANISMS[name].final_estimates(asked, state)
     heavy = set(domain.names_of(np.arange(60, dtype=np.uint64)))
