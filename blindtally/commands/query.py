@@ -94,8 +94,9 @@ def query(
             _answer_segments(target.segments(3 if top is None else top), json_path)
             return
         if is_default and target.view.question.mechanism not in _DISTRIBUTIONS:
-            items = target.top(max(1, 10 if top is None else top), threshold=threshold)
-            _answer_items(items, target.list_quality(), json_path)
+            shown = 10 if top is None else top
+            items = target.top(max(1, shown), threshold=threshold)[:shown]
+            _answer_items(items, target.list_quality(threshold=threshold), json_path)
             return
         if is_default:
             quantile = _DEFAULT_QUANTILES
@@ -153,7 +154,8 @@ def _answer_items(
     if json_path != "-":
         headings = ["estimate, 95% interval", "probability heavy", "probability in this list"]
         notes = () if quality is None else (quality_sentence(quality),)
-        print_parts(result_table(["item"], headings, cells), *notes)
+        table = [result_table(["item"], headings, cells)] if cells or not notes else []
+        print_parts(*table, *notes)
     document = {"items": [row.model_dump() for row in rows]}
     write_json(json_path, document | {"quality": quality and quality.model_dump()})
 

@@ -197,7 +197,7 @@ def show_study(
         bool, Option("--watch", help="Print each round when it changes, until the study ends.")
     ] = False,
     top: Annotated[
-        int, Option(min=1, max=1000, help="Number of items to show; files have all.")
+        int, Option(min=0, max=1000, help="Number of items to show; files have all.")
     ] = _DEFAULT_TOP,
     csv_path: Annotated[
         str | None,
@@ -412,7 +412,7 @@ def _print_study(
     print_parts(
         fact_table(facts),
         *([table] if rounds else []),
-        answer if rows else "no heavy hitters yet",
+        *([answer] if rows else [] if total else ["no heavy hitters yet"]),
         *([more] if total > len(rows) else []),
     )
 

@@ -131,12 +131,13 @@ class Study:
         """
         return self._sender.send(requests.top_items(self.view, k, threshold))
 
-    def list_quality(self) -> ListQuality | None:
+    def list_quality(self, *, threshold: float | None = None) -> ListQuality | None:
         """Return the expected precision of the heavy hitters, and what the list does not show.
 
-        None if the mechanism does not estimate it, or before the first sum.
+        With `threshold`, that of the list of items that reach it. None if the mechanism does not
+        estimate it, or before the first sum.
         """
-        return self._sender.send(requests.list_quality(self.id))
+        return self._sender.send(requests.list_quality(self.id, threshold))
 
     def series(self, items: Sequence[str]) -> ResultTable[RoundRate]:
         """Return the rate of each heavy hitter in `items` by round, per 1,000 devices.

@@ -130,12 +130,13 @@ class AsyncStudy:
         """
         return await self._sender.send(requests.top_items(self.view, k, threshold))
 
-    async def list_quality(self) -> ListQuality | None:
+    async def list_quality(self, *, threshold: float | None = None) -> ListQuality | None:
         """Return the expected precision of the heavy hitters, and what the list does not show.
 
-        None if the mechanism does not estimate it, or before the first sum.
+        With `threshold`, that of the list of items that reach it. None if the mechanism does not
+        estimate it, or before the first sum.
         """
-        return await self._sender.send(requests.list_quality(self.id))
+        return await self._sender.send(requests.list_quality(self.id, threshold))
 
     async def series(self, items: Sequence[str]) -> ResultTable[RoundRate]:
         """Return the rate of each heavy hitter in `items` by round, per 1,000 devices.

@@ -271,13 +271,14 @@ def top_items(
     return ApiRequest("GET", url, parse, _given(top=k, threshold=threshold))
 
 
-def list_quality(study: str) -> ApiRequest[ListQuality | None]:
+def list_quality(study: str, threshold: float | None) -> ApiRequest[ListQuality | None]:
     """Return the request of the smallest page of heavy hitters, for the quality of their list."""
 
     def parse(body: bytes) -> ListQuality | None:
         return HeavyHitterPage.model_validate_json(body).quality
 
-    return ApiRequest("GET", path("studies", study, "heavy-hitters"), parse, {"limit": 1})
+    url = path("studies", study, "heavy-hitters")
+    return ApiRequest("GET", url, parse, _given(limit=1, threshold=threshold))
 
 
 def round_view(study: str, number: int) -> ApiRequest[RoundView]:

@@ -88,10 +88,22 @@ def sampling_variances(state: StudyState, rates: Floats) -> Floats:
     A sampled token has variance E[T] - 1, and an item that is counted has none. The samples of one
     item are too few for this variance: an item that was found late would have too low an estimate
     with too low an error. So its rate over all rounds is used.
+
+    An item that was found early by chance has too high an estimate, and few rounds in which it was
+    sampled. So it has at least the variance that is expected before it is known when it is found:
+    a block counts with the probability that the earlier ones sampled nothing.
     """
+    rates = np.maximum(rates, 0)
     uncounted = np.maximum(_spread(state) - state.column(_COUNTED_SPREAD_COLUMN), 0)
-    variances: Floats = state.column(SLIP_VARIANCE_COLUMN) + np.maximum(rates, 0) * uncounted
-    return variances
+    devices, exposure = state.arrays[_DEVICES_ARRAY], state.arrays[_SAMPLED_EXPOSURE_ARRAY]
+    expected, earlier = np.zeros_like(rates), 0.0
+    by_block = devices * (devices / np.maximum(exposure, 1e-9) - 1) * (exposure > 0)
+    by_block *= float(_spread(state).sum()) / max(float(by_block.sum()), 1e-9)
+    for spread, exposed in zip(by_block.tolist(), exposure.tolist(), strict=True):
+        expected += spread * np.exp(-rates * earlier)
+        earlier += exposed
+    variances: Floats = rates * np.maximum(uncounted, expected)
+    return state.column(SLIP_VARIANCE_COLUMN) + variances
 
 
 def _spread(state: StudyState) -> Floats:

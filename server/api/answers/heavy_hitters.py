@@ -20,6 +20,7 @@ from protocol.empirical_bayes import (
     probabilities_of_reaching,
     probabilities_of_top,
 )
+from protocol.estimates import ListQuality
 from protocol.mechanisms.registry import AnyQuestion
 from protocol.numerics.arrays import Floats
 from server.api.common import StudyId, paginate, problem_responses
@@ -51,10 +52,11 @@ async def heavy_hitters(
 ) -> HeavyHitterPage | Response:
     """Return the items that reach the study's threshold, summed over rounds.
 
-    With `threshold`, only those that reach this higher one. With `top`, only the most frequent
-    ones, with the probability that each is among them. Neither is paged. With `Accept: text/csv`
-    or `format=csv`, the response is one CSV table of all items. A cell that a spreadsheet would run
-    as a formula starts with an apostrophe.
+    With `threshold`, only those that reach this higher one. `quality` is then that of this list,
+    where all items that are missed at the study's threshold count as missed. With `top`, only the
+    most frequent ones, with the probability that each is among them. Neither is paged. With
+    `Accept: text/csv` or `format=csv`, the response is one CSV table of all items. A cell that a
+    spreadsheet would run as a formula starts with an apostrophe.
     """
     accepts_csv = "text/csv" in request.headers.get("accept", "")
     if output_format == "csv" or (output_format is None and accepts_csv):
@@ -64,9 +66,13 @@ async def heavy_hitters(
     if threshold is not None or top is not None:
         question = (await service.store.studies.show(study)).question
         items = await service.store.answers.heavy_hitters(study)
-        items = items if threshold is None else _above(items, threshold, question)
-        selected = items[:limit] if top is None else await asyncio.to_thread(_top, items, top)
-        return await heavy_hitter_page(service, study, selected)
+        above = items if threshold is None else _above(items, threshold, question)
+        selected = above[:limit] if top is None else await asyncio.to_thread(_top, above, top)
+        selection = await heavy_hitter_page(service, study, selected)
+        if threshold is None or selection.quality is None:
+            return selection
+        quality = _quality_above(selection.quality, items, above, threshold)
+        return selection.model_copy(update={"quality": quality})
     rows = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
     page, last = paginate(rows, limit)
     return await heavy_hitter_page(service, study, page, _cursor(last) if last else None)
@@ -110,6 +116,26 @@ def _above(
         for row, probability in rows
         if probability >= question.confidence
     )
+
+
+def _quality_above(
+    quality: ListQuality,
+    items: Sequence[HeavyHitter],
+    above: Sequence[HeavyHitter],
+    threshold: float,
+) -> ListQuality:
+    """Return the quality of the list `above` a threshold, from that of all `items`."""
+    correct = sum(row.probability or 0.0 for row in above)
+    reaching = probabilities_of_reaching(*_counts(items), decision_threshold(threshold)).sum()
+    missed = quality.expected_missed + max(0.0, float(reaching) - correct)
+    share = sum(row.estimate for row in above) / max(1.0, quality.tokens)
+    update = {
+        "expected_precision": correct / len(above) if above else 1.0,
+        "expected_recall": correct / (correct + missed) if above else 0.0,
+        "expected_missed": missed,
+        "unlisted_share": min(1.0, max(0.0, 1 - share)),
+    }
+    return quality.model_copy(update=update)
 
 
 def _top(items: Sequence[HeavyHitter], k: int) -> list[HeavyHitter]:

@@ -76,6 +76,11 @@ def test_common_items_have_their_probability_of_being_among_the_first(url: str) 
         quality = study.list_quality()
         assert quality is not None
         assert quality.model_dump() == document["quality"]
+        code, output = run(study.id, "--top", "0", "--url", url, "--json", "-")
+        assert (code, json.loads(output)) == (0, {"items": [], "quality": document["quality"]})
+        code, output = run(study.id, "--threshold", "1000", "--url", url, "--json", "-")
+        above = json.loads(output)
+        assert (code, above["items"], above["quality"]["unlisted_share"]) == (0, [], 1.0)
         code, output = run(study.id, "--threshold", "0.5", "--url", url)
         assert code == 1
         assert "agreed to a threshold of 5" in output
