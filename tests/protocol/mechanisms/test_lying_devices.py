@@ -365,7 +365,7 @@ def test_junk_of_one_device_does_not_make_the_cohorts_of_others_unreadable(quest
 
 def test_noise_gives_no_candidate_a_larger_count_than_there_are_devices() -> None:
     """Two rounds of 40 devices that all hold one item, and noise of 9 in its cells."""
-    asked = ASKED | {"words": 60, "mechanism": "count-sketch", "rows": 3, "threshold": 30}
+    asked = ASKED | {"words": 600, "mechanism": "count-sketch", "rows": 3, "threshold": 30}
     exact, question = (FrequencySketchQuestion(**asked, epsilon=each) for each in (None, 8.0))
     mechanism, state = SUM_MECHANISMS["count-sketch"], EMPTY_STATE
     plan = mechanism.first_plan(exact, TERMS, "liars", 2, Random(1))
