@@ -57,9 +57,9 @@ PATTERN_WORDS = {
     r"^([0-9a-f]{2})*$": "pairs of hexadecimal digits (0 to 9, a to f)",
     r"^[a-z0-9][a-z0-9-]{0,63}$": "1 to 64 letters a to z, digits and hyphens, without a hyphen at "
     "the start",
-    r"^[ -~]*$": "characters of ASCII that can be printed",
-    r"^[!-~]{1,200}$": "1 to 200 characters of ASCII that can be printed, without spaces",
-    r"^[^:\x00-\x1f]+$": "characters other than colons and control characters",
+    r"^[ -~]*$": "text of printable ASCII characters",
+    r"^[!-~]{1,200}$": "1 to 200 printable ASCII characters, without spaces",
+    r"^[^:\x00-\x1f]+$": "text without colons and control characters",
     r"^[0-9A-Za-z]{1,64}$": "1 to 64 letters and digits",
     r"^[0-9A-Za-z]{0,64}$": "at most 64 letters and digits",
     r"^\d{1,9}-\d{1,9}$": "two numbers with a hyphen between them, such as 1-5",
