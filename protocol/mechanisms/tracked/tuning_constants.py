@@ -67,7 +67,7 @@ MIN_SLIP_WINDOWS = 8  # windows that a slip may count for in small groups
 MAX_EXCHANGED_COUNTS = 32
 # Pairs of counts that may share the windows above the smallest counts. A wrong pair agrees with the
 # check with probability 2^-24, and so one of all pairs with 2^-8.
-MAX_TRIED_PAIRS = 2**16
+MAX_TRIED_PAIRS = 2**17
 # Log likelihood ratio above which a count is moved although the check does not agree. Web words in
 # bursts, without sketches: rms error 1.17 -> 1.03 standard errors, 2 -> 0 items beyond 5.
 MIN_JUMP_EVIDENCE = 5.0
