@@ -1,15 +1,15 @@
 """One cohort's secure sum, compared with the floor that its primitives alone would cost.
 
-    python -m benchmarks.secagg [--clients N ...] [--words W ...] [--mode MODE ...] [--json PATH]
+    python -m benchmarks.secagg [--devices N ...] [--words W ...] [--mode MODE ...] [--json PATH]
 
 The floors are measured among the work that they are compared with (`secure_sums/floors.py`):
 keystream and add, an X25519 agreement, an Ed25519 verification, SHA-256 of arriving vectors, each
 in the number that the protocol needs. `ratio` is value / reference. Rows that end in "too" repeat
 the row before with work that every implementation of the protocol has: the hashes of the vector
 and of shares, and envelopes. Times are process CPU seconds of one thread, because the machines are
-shared; a client's are means over all clients of the cohort, and include reading the server's
+shared; a device's are means over all devices of the cohort, and include reading the server's
 messages. A server checks the messages, adds the vectors, determines the shares to reveal, and
-unmasks the sum: one row has all of it. The messages of 100 clients in a phase are checked in a row.
+unmasks the sum: one row has all of it. The messages of 100 devices in a phase are checked in a row.
 The garbage collector is off: no device holds the state of a thousand others. The shares to reveal
 are determined twice, and the second time counts: the first may be the first use of memory at all,
 for which a virtual machine takes three times as long. In a cohort of 10,000 a sample is checked and
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
-from benchmarks.secure_sums.cohort import DROPOUT_SHARES, MIN_SAMPLED_CLIENTS, CohortBenchmark
+from benchmarks.secure_sums.cohort import DROPOUT_SHARES, MIN_SAMPLED_DEVICES, CohortBenchmark
 from benchmarks.secure_sums.floors import Floors
 from secagg.parameters import Mode
 
@@ -34,7 +34,7 @@ WARM_UP_PARTICIPANTS = 30  # participants of a cohort that is not reported: impo
 def main() -> None:
     """Measure, print a table, and write JSON rows if asked."""
     parser = argument_parser(__doc__)
-    parser.add_argument("--clients", type=int, action="append", help="100, 1,000 and 10,000")
+    parser.add_argument("--devices", type=int, action="append", help="100, 1,000 and 10,000")
     parser.add_argument("--words", type=int, action="append", help="10,000 and 100,000")
     parser.add_argument("--mode", choices=MODES, action="append", help="Both modes.")
     options = parser.parse_args()
@@ -46,10 +46,10 @@ def main() -> None:
             CohortBenchmark(
                 WARM_UP_PARTICIPANTS, words, "active", lambda: None, Floors(words)
             ).run()
-            for n in options.clients or [100, 1_000, MIN_SAMPLED_CLIENTS]:
+            for n in options.devices or [100, 1_000, MIN_SAMPLED_DEVICES]:
                 for mode in options.mode or MODES:
-                    steps = len(DROPOUT_SHARES) if n >= MIN_SAMPLED_CLIENTS else 2 * n
-                    task = progress.add_task(f"{mode}, {n:,} clients", total=steps)
+                    steps = len(DROPOUT_SHARES) if n >= MIN_SAMPLED_DEVICES else 2 * n
+                    task = progress.add_task(f"{mode}, {n:,} devices", total=steps)
                     advance = partial(progress.advance, task)
                     rows += CohortBenchmark(n, words, mode, advance, floors).run()
     report(rows, "floor", options.json)

@@ -41,7 +41,7 @@ from secagg.shares import ReceivedShares
 from secagg.unmasking import SumMessages, unmask
 
 DROPOUT_SHARES = (0.0, 0.1, 0.2)
-MIN_SAMPLED_CLIENTS = 10_000  # in larger cohorts the server's work is sampled
+MIN_SAMPLED_DEVICES = 10_000  # in larger cohorts the server's work is sampled
 PARTICIPANTS_PER_BURST = 100  # between bursts of floors; their messages are checked together
 FLOOR_BURSTS_PER_BLOCK = 4
 MIN_UNMASKING_SECONDS, MAX_UNMASKINGS = 1.0, 30  # repetitions end at the first limit
@@ -82,7 +82,7 @@ class CohortBenchmark:
         """Return the figures of this cohort."""
         gc.collect()
         gc.disable()
-        if self.n >= MIN_SAMPLED_CLIENTS:
+        if self.n >= MIN_SAMPLED_DEVICES:
             server = SampledServer(self.n, self.ring, self.mode, self.name, self.progress)
             return server.rows(self.floors, DROPOUT_SHARES)
         transcript = self._check(self._share())
