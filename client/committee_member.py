@@ -30,12 +30,12 @@ from client.errors import (
     ServiceUnreachableError,
     WrongPhaseError,
 )
-from client.member_journal import MemberEntry, MemberJournal, MemberJournalError
+from client.member_journal import KEEP_KEYS_SECONDS, MemberEntry, MemberJournal, MemberJournalError
 from client.pending_rounds import RoundReports, keep_asking
 from client.transport import Transport
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView
 from protocol.api.one_shot import SUM_NUMBER, OneShotRound, column_bytes
-from protocol.api.phases import MemberMessageKind, Phase
+from protocol.api.phases import MEMBER_MESSAGE_KIND, MemberMessageKind, Phase
 from protocol.committee_terms import CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from secagg.errors import ProtocolError, UnsafeRequestError
@@ -51,7 +51,6 @@ _LOG: Final = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.5  # between two requests after which there was nothing to do
 POLL_WAIT_SECONDS: Final = 20.0  # for which the service may wait for a round
 _MAX_KEPT_SUMS: Final = 16
-_KEEP_KEYS_SECONDS: Final = 30 * 24 * 3600.0
 _MAX_PAGE_BYTES: Final = 2**25  # of columns of messages
 
 
@@ -141,7 +140,7 @@ class CommitteeMember:
         """
 
         async def ask() -> int:
-            self.journal.erase_keys_before(self.clock() - _KEEP_KEYS_SECONDS)
+            self.journal.erase_keys_before(self.clock() - KEEP_KEYS_SECONDS)
             return await self.act(transport, api_key, report, POLL_WAIT_SECONDS)
 
         await keep_asking(ask, poll_seconds)
@@ -173,7 +172,8 @@ class CommitteeMember:
             if self._reports.is_refused(pending) or not self._may_serve(pending):
                 continue
             try:
-                await _MemberStep(self, transport, api_key, pending).take()
+                if not await _MemberStep(self, transport, api_key, pending).take():
+                    continue
             except (NotServedError, MemberJournalError, ProtocolError) as refusal:
                 self._reports.refuse(pending, str(refusal), report)
             except (WrongPhaseError, NoRoundError):
@@ -222,20 +222,22 @@ class _MemberStep:
     pending: CommitteeRound
     _digest: bytes = field(default=b"", init=False)  # of the plan
 
-    async def take(self) -> None:
-        """Take the step that the round's phase waits for.
+    async def take(self) -> bool:
+        """Take the step that the round's phase waits for; False if it went on meanwhile.
 
         Raises:
             NotServedError, MemberJournalError, ProtocolError: if the member must not take it.
             ServiceError, ServiceUnreachableError: if the service refuses it.
         """
         view = parse_document(CommitteeView, await self._get("committee"))
+        if view.phase not in MEMBER_MESSAGE_KIND:
+            return False
         self._check_plan(view.plan)
         self._digest = await asyncio.to_thread(view.plan.digest)
         entry = self.member.journal.entry(self._digest)
         if view.phase is Phase.CONVENING:
             await self._register(view.plan)
-            return
+            return True
         session = await asyncio.to_thread(self._session, view)
         if view.phase is Phase.CHECKING:
             await self._complain(view.plan, session, entry)
@@ -243,6 +245,7 @@ class _MemberStep:
             await self._agree(view.plan, session, entry)
         elif view.phase is Phase.RELEASING:
             await self._release(view.plan, session, entry)
+        return True
 
     def _check_plan(self, plan: AnyPlan) -> None:
         if (plan.study, plan.round) != (self.pending.study, self.pending.round):

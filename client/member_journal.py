@@ -22,6 +22,7 @@ CREATE TABLE IF NOT EXISTS sums (
     signature BLOB, sum BLOB, made INTEGER
 ) WITHOUT ROWID;
 """
+KEEP_KEYS_SECONDS: Final = 30 * 24 * 3600.0
 _COLUMNS: Final = ("secret", "committee", "complaints", "attempt", "signature", "sum")
 
 
@@ -95,9 +96,9 @@ class MemberJournal:
 
     def begin_to_agree(self, plan: bytes, set_digest: bytes) -> None:
         """Record the one set that is checked; raises MemberJournalError after any other attempt."""
-        if self.entry(plan).attempt is not None:
+        query = "UPDATE sums SET attempt = ? WHERE plan = ? AND attempt IS NULL"
+        if not self._execute(query, set_digest, plan).rowcount:  # also if another process began
             raise MemberJournalError("a set of messages was checked before, and not signed")
-        self._write_once("attempt", plan, set_digest)
 
     def sign(self, plan: bytes, signature: bytes) -> None:
         """Record the signature over the set, which may then be sent."""

@@ -18,6 +18,7 @@ secret may contribute twice. So both are in one folder, and one folder is one de
 import hmac
 import json
 import os
+import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from platformdirs import user_state_path
 
 from client.device.folder_lock import locked_folder, record_journal
 from client.device.journal import FileJournal, Journal, JournalError, MemoryJournal, sync_folder
-from client.member_journal import MemberJournal, MemberJournalError
+from client.member_journal import KEEP_KEYS_SECONDS, MemberJournal, MemberJournalError
 from protocol.api.credentials import encode_secret
 from secagg.keys import KEY_BYTES, Identity
 
@@ -83,13 +84,17 @@ class DeviceState:
     def member_journal(self) -> MemberJournal:
         """Return the journal of the committees that the device serves on; close it afterwards.
 
+        It has no keys any more of sums that are a month old, see `MemberJournal`.
+
         Raises:
             JournalError: if the file cannot be used.
         """
         try:
-            return MemberJournal(self._folder and self._folder / "committees")
+            journal = MemberJournal(self._folder and self._folder / "committees")
+            journal.erase_keys_before(time.time() - KEEP_KEYS_SECONDS)
         except MemberJournalError as error:
             raise JournalError(str(error)) from None
+        return journal
 
     def identity(self, service: str, study: str | None) -> Identity:
         """Return the device's identity in `study`; None stands for all studies of reports."""

@@ -1,11 +1,12 @@
 """Journal of a committee's member: each value once, and the key only until its sum is open."""
 
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from client.member_journal import MemberJournal, MemberJournalError
+from client.member_journal import MemberEntry, MemberJournal, MemberJournalError
 
 
 def test_a_journal_writes_each_value_once_and_erases_the_key() -> None:
@@ -31,6 +32,29 @@ def test_a_journal_writes_each_value_once_and_erases_the_key() -> None:
     journal.key(b"p" * 32, b"d" * 32, 1e9)
     journal.erase_keys_before(1e9 + 1)
     assert journal.entry(b"p" * 32).secret is None
+
+
+def test_two_processes_begin_to_agree_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards: one statement in `begin_to_agree`: each of two samples is a chance for a server."""
+    plan, begun = bytes(32), list[MemberJournal]()
+    first, second = (MemberJournal(tmp_path / "journal") for _ in range(2))
+    first.key(plan, b"a" * 32, 1e9)
+
+    def begin(journal: MemberJournal) -> None:
+        with suppress(MemberJournalError):
+            journal.begin_to_agree(plan, b"set")
+            begun.append(journal)
+
+    def read_before_the_other(plan: bytes) -> MemberEntry:
+        entry = second.entry(plan)
+        monkeypatch.undo()
+        begin(second)
+        return entry
+
+    monkeypatch.setattr(first, "entry", read_before_the_other)
+    begin(first)
+    begin(second)
+    assert len(begun) == 1
 
 
 def test_a_journal_on_the_disk_is_its_owners_and_survives(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from secagg.oneshot.member import volunteer, volunteer_again
 from server.db.repositories.committees import MemberUpload
+from server.errors import ProblemError
 from tests.server.harness import Served
 from tests.server.one_shot_party import (
     MEMBER_POLICY,
@@ -91,9 +92,11 @@ def as_phase(phase: Phase) -> dict[str, Callable[[bytes], bytes]]:
     return {"committee": view}
 
 
-def waits_again(served: Served, study: str) -> dict[str, Callable[[bytes], bytes]]:
+def waits_again(
+    served: Served, study: str, phase: Phase = Phase.AGREEING
+) -> dict[str, Callable[[bytes], bytes]]:
     """Return the cheat that lists the round, though the member has sent its message."""
-    listed = CommitteeRound(study=study, round=1, phase=Phase.AGREEING, deadline=served.clock.time)
+    listed = CommitteeRound(study=study, round=1, phase=phase, deadline=served.clock.time)
     page = CommitteeRoundPage(rounds=(listed,)).model_dump_json().encode()
     return {"rounds": lambda _body: page}
 
@@ -466,17 +469,62 @@ async def test_no_document_of_a_server_ends_a_member(
     assert wire.sent == {}
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_member_that_comes_late_has_nothing_to_refuse(
+    served: Served, is_over: bool
+) -> None:
+    """Guards: the phases of `_MemberStep.take`: a round may go on after it was listed."""
+    operators = Operators.of()
+    study = await create(served)
+    operators.away = {0}
+    view = await convene(served, study, operators)
+    number = 0
+    if is_over:
+        await send_all(served, view, range(6))
+        assert (await served.client.post(f"/v1/studies/{study}/stop")).status_code == 200
+        assert await phase_of(served, study) is Phase.FAILED
+        number = 1
+    wire = Wire(served, waits_again(served, study, Phase.CONVENING))
+    assert await wire.act(operators.members[number]) == []
+    assert wire.sent == {}
+
+
 async def test_a_stopped_study_opens_no_sum(served: Served) -> None:
     study, operators = await agreeing(served)
     assert (await served.client.post(f"/v1/studies/{study}/stop")).status_code == 200
     assert await phase_of(served, study) is Phase.FAILED
-    upload = MemberUpload(1, MemberMessageKind.SET_SIGNATURE, PINNED[0], bytes(64))
+    upload = MemberUpload(1, study, MemberMessageKind.SET_SIGNATURE, PINNED[0], bytes(64))
     with pytest.raises(Exception, match="the study was stopped"):
         await served.store.committees.accept(upload)
     await operators.act(served)
     assert {body for _, body in await served.store.one_shot_messages.page(1, "", 9)} == {None}
     assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
     assert await served.store.one_shot_messages.page(1, "", 9) == []
+
+
+async def test_a_message_for_a_deleted_study_counts_in_no_other(served: Served) -> None:
+    """Guards: the study of an upload. SQLite gives the row of a deleted round to the next one."""
+    operators, identity = Operators.of(), one_shot_device(0).identity.public.hex()
+    study = await create(served)
+    view = await convene(served, study, operators)
+    await send(served, view, one_shot_device(0))
+    ((_, stored),) = await served.store.one_shot_messages.page(1, "", 9)
+    body = stored or b""
+
+    async def slow_body() -> AsyncIterator[bytes]:
+        yield body[:1]
+        assert (await served.client.post(f"/v1/studies/{study}/stop")).status_code == 200
+        assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
+        await convene(served, await create(served), operators)
+        yield body[1:]
+
+    path = f"/v1/studies/{study}/rounds/1/devices/{identity}/message"
+    headers = OCTETS | {"content-length": str(len(body))}
+    refused(await served.client.put(path, content=slow_body(), headers=headers), 404, "not-found")
+    assert await served.store.one_shot_messages.page(1, "", 9) == []
+    late = MemberUpload(1, study, MemberMessageKind.KEY, PINNED[0], bytes(64))
+    with pytest.raises(ProblemError, match="no such round"):
+        await served.store.committees.accept(late)
 
 
 async def test_reports_have_no_one_shot_sum(served: Served) -> None:

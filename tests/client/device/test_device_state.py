@@ -2,6 +2,7 @@
 
 import json
 import stat
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -90,6 +91,18 @@ def test_what_is_no_secret_is_refused_and_not_replaced(tmp_path: Path, text: str
     with pytest.raises(JournalError, match="does not contain the secret"):
         DeviceState.on_disk(tmp_path)
     assert path.read_text() == text
+
+
+def test_a_device_keeps_no_old_keys_of_committees(tmp_path: Path) -> None:
+    """Guards: `DeviceState.member_journal`; otherwise a stolen disk opens stored messages."""
+    plan, state = bytes(32), DeviceState.on_disk(tmp_path / "device")
+    journal = state.member_journal()
+    journal.key(plan, b"a" * 32, 1e9)
+    journal.key(b"p" * 32, b"b" * 32, time.time())
+    journal.close()
+    journal = state.member_journal()
+    assert journal.entry(plan).secret is None
+    assert journal.entry(b"p" * 32).secret == b"b" * 32
 
 
 def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
