@@ -62,8 +62,8 @@ class MemberPolicy:
         min_devices: the smallest number of messages in a sum.
         registrars: the public keys of registrars whose studies it serves; empty for any.
         serve_unverified: serves studies without a registrar, whose server could invent devices.
-        max_column_bytes: the largest size of what it receives of all devices of a sum. Its memory
-            holds about five times as much.
+        max_column_bytes: the largest size of what it receives of all devices of a sum, and of all
+            sums whose shares it keeps. Its memory holds about five times as much.
     """
 
     min_devices: int = 50
@@ -76,7 +76,7 @@ class MemberPolicy:
         terms = plan.terms
         if terms.minimum < self.min_devices:
             return f"it sums as few as {terms.minimum} devices, below {self.min_devices}"
-        nbytes = terms.cohort_size * column_bytes(plan)
+        nbytes = received_bytes(plan)
         if nbytes > self.max_column_bytes:
             return f"its devices may send {nbytes:,} bytes, above {self.max_column_bytes:,}"
         if terms.registrar is None:
@@ -84,6 +84,11 @@ class MemberPolicy:
         if self.registrars and bytes.fromhex(terms.registrar) not in self.registrars:
             return "it names another registrar than those accepted"
         return None
+
+
+def received_bytes(plan: AnyPlan) -> int:
+    """Return the largest size of what a member receives of all devices of a sum."""
+    return plan.terms.cohort_size * column_bytes(plan)
 
 
 class NotServedError(Exception):
@@ -121,7 +126,9 @@ class CommitteeMember:
     clock: Callable[[], float] = time  # seconds since 1970
     volunteering: Volunteering | None = None
     last_contact: float | None = field(default=None, init=False)  # when it last read the rounds
-    _states: dict[bytes, Checked | Agreed] = field(default_factory=dict, init=False, repr=False)
+    _states: dict[bytes, tuple[Checked | Agreed, int]] = field(
+        default_factory=dict, init=False, repr=False
+    )
     _reports: RoundReports[CommitteeRound] = field(default_factory=RoundReports, init=False)
 
     async def serve(
@@ -201,15 +208,21 @@ class CommitteeMember:
         """Return whether the member takes no further part in a round."""
         return self._reports.is_refused(pending)
 
-    def keep(self, plan_digest: bytes, state: Checked | Agreed) -> None:
-        """Keep the shares of a sum until its next step; the oldest of many are made again."""
-        self._states[plan_digest] = state
-        while len(self._states) > _MAX_KEPT_SUMS:
-            del self._states[next(iter(self._states))]
+    def keep(self, plan_digest: bytes, state: Checked | Agreed, nbytes: int) -> None:
+        """Keep the shares of a sum of `nbytes` until its next step; the oldest are made again.
+
+        A sum that fails has no next step, so a server could fill the memory with many of them.
+        """
+        self._states[plan_digest] = state, nbytes
+        kept = sum(size for _, size in self._states.values())
+        while len(self._states) > 1 and (
+            len(self._states) > _MAX_KEPT_SUMS or kept > self.policy.max_column_bytes
+        ):
+            kept -= self._states.pop(next(iter(self._states)))[1]
 
     def take(self, plan_digest: bytes) -> Checked | Agreed | None:
         """Return the kept state of a sum, which is not kept any more, or None."""
-        return self._states.pop(plan_digest, None)
+        return self._states.pop(plan_digest, (None, 0))[0]
 
 
 @dataclass
@@ -293,7 +306,7 @@ class _MemberStep:
         if body is None:
             state, body = await self._check(plan, session, entry)
             self.member.journal.complain(self._digest, body)
-            self.member.keep(self._digest, state)
+            self._keep(plan, state)
         await self._put(MemberMessageKind.COMPLAINTS, body)
 
     async def _check(
@@ -336,7 +349,7 @@ class _MemberStep:
             agreed = await asyncio.to_thread(checked.agree, included, self.member.rng)
             state, signature = agreed
             self.member.journal.sign(self._digest, signature)
-            self.member.keep(self._digest, state)
+            self._keep(plan, state)
         await self._put(MemberMessageKind.SET_SIGNATURE, signature)
 
     async def _message_set(self, plan: AnyPlan) -> tuple[bytes, ...]:
@@ -354,13 +367,16 @@ class _MemberStep:
                 included = await self._message_set(plan)
                 checked, _ = await self._check(plan, session, entry)
                 agreed = checked.agree_again(included, entry.attempt)
-            self.member.keep(self._digest, agreed)
+            self._keep(plan, agreed)
             with refusing_malformed():
                 signatures = unpack_signatures(await self._get("set-signatures"))
             body = (await asyncio.to_thread(agreed.release, signatures)).pack()
             self.member.journal.release(self._digest, body)
             self.member.take(self._digest)
         await self._put(MemberMessageKind.SUM, body)
+
+    def _keep(self, plan: AnyPlan, state: Checked | Agreed) -> None:
+        self.member.keep(self._digest, state, received_bytes(plan))
 
     async def _get(
         self, resource: str, params: dict[str, int | str] | None = None, max_bytes: int = 2**22

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from client.committee_member import CommitteeMember
+from client.committee_member import CommitteeMember, received_bytes
 from client.device.policy import Policy, PolicyError
 from client.errors import ServiceError
 from client.member_journal import MemberJournal
@@ -487,6 +487,23 @@ async def test_a_member_that_comes_late_has_nothing_to_refuse(
     wire = Wire(served, waits_again(served, study, Phase.CONVENING))
     assert await wire.act(operators.members[number]) == []
     assert wire.sent == {}
+
+
+async def test_sums_that_wait_do_not_fill_a_member(served: Served) -> None:
+    """Guards: the bytes in `CommitteeMember.keep`; what it does not keep it makes again."""
+    operators = Operators.of()
+    member, studies = operators.members[0], [await create(served) for _ in range(2)]
+    views = [await convene(served, study, operators) for study in studies]
+    for view in views:
+        await send_all(served, view, range(6))
+    await served.pass_phase(studies[0])
+    await served.until_phase(studies[1], "checking")
+    member.policy = replace(MEMBER_POLICY, max_column_bytes=received_bytes(views[0].plan))
+    await operators.act(served)
+    assert [member.take(view.plan.digest()) for view in views].count(None) == 1
+    for study in studies:
+        assert (await open_sum(served, study, operators)).state == "decoded"
+    assert operators.refusals == []
 
 
 async def test_a_stopped_study_opens_no_sum(served: Served) -> None:
