@@ -32,6 +32,7 @@ import httpx
 
 from benchmarks.harness import BenchmarkRow
 from benchmarks.secure_sums.meters import CostMeter, ReplicaProcess, postgres
+from blindtally.fleet_run.fleet_setup import OPERATORS, new_operators
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.analyst import Analyst, Study
 from client.device.policy import Policy
@@ -47,7 +48,6 @@ from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 
-OPERATORS: Final = 7
 MEMBERS_AWAY: Final = 0.1  # fraction of the volunteers
 KILLS: Final = 2
 ITEMS: Final = 200
@@ -66,9 +66,7 @@ class OneShotStudy:
     words: int = 367
     volunteers: int = 0
     registrar: Identity = field(default_factory=lambda: Identity.generate(SystemRandom()))
-    operators: tuple[Identity, ...] = field(
-        default_factory=lambda: tuple(Identity.generate(SystemRandom()) for _ in range(OPERATORS))
-    )
+    operators: tuple[Identity, ...] = field(default_factory=partial(new_operators, "one-shot"))
 
     @property
     def committee(self) -> str:

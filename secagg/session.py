@@ -46,8 +46,6 @@ from secagg.roster import DIGEST_BYTES, Roster, ShareCommitment, ShareCommitment
 _STREAM_KEY_BYTES = 16
 _BLOCK_WORDS = 4  # 32-bit words
 _BATCH_BYTES = 2**16  # bytes of streams expanded at a time, which stay in the cache
-
-
 _MAX_CACHED_ENROLMENTS = 2**15  # about 500 bytes each
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.change_points import (
+    CHANGE_RATE_ITEMS,
     History,
     measure_change_rates,
     relevant_rows,
@@ -50,8 +51,6 @@ from protocol.study_state import StudyState, all_devices, block_ends, block_of
 
 SumQ = TypeVar("SumQ", bound=SumQuestion)
 
-# Items, the most frequent ones, by which the probabilities of changes are measured.
-_CHANGE_RATE_ITEMS = 400
 _TOKEN_DECIMALS = 3  # to which equal observations of items are found; one reading of 32 bits has 7
 _MAX_STORED_COUNTS = 2**22  # 42 MB; a round beyond them is treated as not read
 # Of the study state. The first two are by block.
@@ -110,7 +109,7 @@ def change_point_totals(state: StudyState, threshold: float) -> tuple[Floats, Fl
     rows = relevant_rows(np.maximum(totals, unbiased), np.maximum(variances, squares), threshold)
     if len(rows):
         observed = _tokens_by_block(state, rows)
-        frequent = np.argsort(-tokens[rows], kind="stable")[:_CHANGE_RATE_ITEMS]
+        frequent = np.argsort(-tokens[rows], kind="stable")[:CHANGE_RATE_ITEMS]
         change_rates = measure_change_rates(_history(observed[frequent], exposure, devices), 1.0)
         # Many rare items have the same few tokens.
         distinct, places = np.unique(observed.round(_TOKEN_DECIMALS), axis=0, return_inverse=True)

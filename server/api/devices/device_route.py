@@ -6,7 +6,7 @@ signatures of their endpoints, as it does all others.
 """
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import cached_property, lru_cache
 from inspect import signature
 from typing import Annotated, Any, TypeVar, cast
@@ -99,15 +99,20 @@ def validated(adapter: TypeAdapter[T], text: str, *location: str) -> T:
         raise RequestValidationError(faults) from None
 
 
+def query_parameters(request: Request) -> Mapping[str, str]:
+    """Return the parameters in the query of a request; of equal names, the last one."""
+    query = request.scope["query_string"]
+    return (_parsed_query if len(query) > _MAX_CACHED_QUERY_BYTES else _cached_query)(query)
+
+
 def wait_seconds(request: Request) -> float:
     """Return the parameter `wait` of a request, 0 if it has none."""
-    query = request.scope["query_string"]
-    return (_parsed_wait if len(query) > _MAX_CACHED_QUERY_BYTES else _cached_wait)(query)
-
-
-def _parsed_wait(query: bytes) -> float:
-    text = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("wait")
+    text = query_parameters(request).get("wait")
     return 0.0 if text is None else validated(_WAIT_SECONDS, text, "query", "wait")
 
 
-_cached_wait = lru_cache(_MAX_CACHED_QUERIES)(_parsed_wait)
+def _parsed_query(query: bytes) -> Mapping[str, str]:
+    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+
+
+_cached_query = lru_cache(_MAX_CACHED_QUERIES)(_parsed_query)

@@ -1,15 +1,14 @@
 """Round that is open to devices, which every device of a study requests."""
 
 from typing import Any, cast
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter
 
 from protocol.api.messages import ProblemType, RoundView
 from server.api.common import AfterRound, StudyId, WaitSeconds, problem_responses, read_study
-from server.api.dependencies import Caller, check_permission
-from server.api.devices.device_route import ThinRoute, validated, wait_seconds
+from server.api.dependencies import check_permission
+from server.api.devices.device_route import ThinRoute, query_parameters, validated, wait_seconds
 from server.db.channels import study_channel
 from server.errors import ProblemError
 from server.http.etag import etag_responses, tag_response
@@ -26,12 +25,11 @@ class _OpenRoundRoute(ThinRoute):
         caller = cast("Principal", request.state.principal)
         await check_permission(caller, request, service, Permission.READ, Permission.TAKE_PART)
         study = await read_study(request.path_params["study"])
-        query = dict(parse_qsl(request.scope["query_string"].decode("latin-1")))
+        after = query_parameters(request).get("after", "0")
         return {
             "study": study,
-            "after": validated(_AFTER, query.get("after", "0"), "query", "after"),
+            "after": validated(_AFTER, after, "query", "after"),
             "wait": wait_seconds(request),
-            "caller": caller,
             "request": request,
             "service": service,
         }
@@ -48,7 +46,6 @@ router = APIRouter(
     responses=etag_responses(problem_responses(404, 409, 422)),
 )
 async def open_round(
-    caller: Caller,  # noqa: ARG001 - describes who may ask
     study: StudyId,
     request: Request,
     service: ServiceDep,

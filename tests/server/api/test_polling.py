@@ -53,6 +53,8 @@ async def test_devices_that_ask_for_the_open_round_share_one_read(
     assert reads == [0, 0]
     await served.client.post(f"{address.removesuffix('/rounds/open')}/stop")
     refused(await served.client.get(address), 409, "wrong-state")
+    for query in ("after=", "after=-1", "wait=", "after=1&wait=x"):
+        refused(await served.client.get(f"{address}?{query}"), 422, "malformed")
 
 
 async def test_an_answer_that_is_not_ready_has_a_time_to_retry(party: Party) -> None:
