@@ -52,7 +52,6 @@ from protocol.privacy.release import Release
 from protocol.question_and_plan import WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits
-from protocol.sketches.median_estimates import keys_of_nobody
 from protocol.study_state import StudyState
 from secagg.ring import Ring, Vector
 
@@ -210,16 +209,13 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         self, plan: FrequencySketchPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
         sketch, keys = plan.sketch, enumerate_keys(plan.question.domain)
-        every = np.concatenate((keys, keys_of_nobody(keys.shape[1])))
-        estimates = sketch.read(sketch.counts(total), every)
-        scores, noise = np.split(estimates.counts, [len(keys)])
-        variances, noise_variances = np.split(estimates.variances, [len(keys)])
+        (scores, variances), noise = sketch.read(sketch.counts(total), keys)
         devices = np.array([float(participants)])
         added = {
             _SCORES_ARRAY: scores,
             _VARIANCES_ARRAY: variances,
-            _NOISE_ARRAY: noise,
-            _NOISE_VARIANCES_ARRAY: noise_variances,
+            _NOISE_ARRAY: noise.counts,
+            _NOISE_VARIANCES_ARRAY: noise.variances,
             _DEVICES_ARRAY: devices,
         }
         for name, column in added.items():

@@ -130,8 +130,11 @@ class CountSketch:
         """Return each row's estimates for `keys`, shape `(rows, n)`; without signs, too high."""
         return (counts.reshape(-1)[self._cell(keys)] * self._sign(keys)).astype(np.float64)
 
-    def read(self, counts: Integers, keys: Keys) -> MedianEstimates:
-        """Return the estimates of `keys` from the cells `counts`, without bias."""
+    def read(self, counts: Integers, keys: Keys) -> tuple[MedianEstimates, MedianEstimates]:
+        """Return the estimates of `keys` from the cells `counts`, without bias.
+
+        The second ones are of 2^14 keys that nobody holds: a sample of the noise.
+        """
         rows, noise_rows = (
             RowEstimates(self.estimates(counts, each), self._cell(each))
             for each in (keys, keys_of_nobody(self.chunks))

@@ -70,15 +70,16 @@ def keys_of_nobody(chunks: int) -> Keys:
 
 def estimate_medians(
     rows: RowEstimates, noise_rows: RowEstimates, *, has_signs: bool
-) -> MedianEstimates:
-    """Return the medians of `rows`, corrected and with variances by `noise_rows`.
+) -> tuple[MedianEstimates, MedianEstimates]:
+    """Return the medians of `rows` and those of `noise_rows`, corrected and with variances.
 
-    `noise_rows` are those of keys that nobody holds.
+    `noise_rows` are those of keys that nobody holds. They have no own count to leave out.
     """
     middles, gaps = _medians(rows.values)
     noise, noise_gaps = _medians(noise_rows.values)
     bias, base, slope = _fit_noise(noise, noise_gaps)
     counts, variances = middles - bias * (not has_signs), base + slope * gaps**2
+    of_nobody = MedianEstimates(noise - bias * (not has_signs), base + slope * noise_gaps**2)
     frequent = np.flatnonzero(counts > _FREQUENT_Z_SCORE * np.sqrt(variances))
     for key in frequent[np.argsort(-counts[frequent])][:_MAX_LEFT_OUT]:
         is_apart = (noise_rows.cells != rows.cells[:, key, np.newaxis]).all(axis=0)
@@ -87,7 +88,7 @@ def estimate_medians(
         bias, base, slope = _fit_noise(noise[is_apart], noise_gaps[is_apart])
         counts[key] = middles[key] - bias * (not has_signs)
         variances[key] = base + slope * gaps[key] ** 2
-    return MedianEstimates(counts, variances)
+    return MedianEstimates(counts, variances), of_nobody
 
 
 def estimate_sums_of_rounds(

@@ -217,6 +217,24 @@ def test_items_are_found_under_noise(name: str) -> None:
     assert all(outcome.answer and outcome.answer.distinct < 40 for outcome in outcomes)
 
 
+@pytest.mark.parametrize("epsilon", [None, 2.0])
+@NAMES
+def test_the_only_item_is_found_in_a_sketch_of_one_row(name: str, epsilon: float | None) -> None:
+    """The keys of nobody in its cell have its own count, which is not noise.
+
+    Another of the 64 items is in its cell with probability 0.1, and then both are listed.
+    """
+    few = Alphabet(characters=".abc", length=3, pad=".")
+    changes = {"domain": few, "rows": 1, "words": 400, "threshold": 30, "epsilon": epsilon}
+    asked, mechanism = question(name, **changes), MECHANISMS[name]
+    for seed in range(20):
+        rounds, rng = [[[{"cab": 1}] * 60]], random.Random(seed)
+        outcomes = list(run_study(mechanism, asked, TERMS, rounds, rng, planned=1))
+        listed = mechanism.final_estimates(asked, outcomes[-1].study_state)
+        count = {each.item: each.count for each in listed}.get("cab", 0.0)
+        assert count == pytest.approx(60, abs=4.5 * 3)  # noise has a deviation below 3
+
+
 @NAMES
 def test_full_cohorts_and_the_largest_noise_do_not_wrap(name: str) -> None:
     plan = noisy_plan(name)

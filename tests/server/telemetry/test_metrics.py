@@ -5,14 +5,15 @@ import re
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from protocol.api.events import EventKind
 from server.db import migrations
 from server.db.database import Database
-from server.db.repositories.events import EventRepository, record_event
+from server.db.repositories.events import record_event
+from server.db.schema import EventRow
 from server.telemetry.metrics import Metrics
 from tests.server.harness import NOON, Served, play, together
 
@@ -126,9 +127,9 @@ async def test_an_event_counts_once_in_repeated_transactions(postgres_url: str) 
             session.execute(text(f"DO $$ BEGIN {failure}; END $$"))
 
     await database.write(change)
-    events = await EventRepository(database).after("ab" * 8, 0)
+    kept = await database.read(lambda session: session.scalars(select(EventRow)).all())
     await database.close()
-    assert (len(tries), [event.id for event in events]) == (3, [1])
+    assert (len(tries), len(kept)) == (3, 1)
     value = metrics.registry.get_sample_value
     assert value("blindtally_events_total", {"kind": "study-created"}) == 1
     assert value("blindtally_database_errors_total", {"error": "OperationalError"}) == 2
