@@ -91,9 +91,7 @@ async def run_service(
             )
             await orchestrator.resume()  # before a device is refused because of a deadline
             listener = PgListener(database, notifier)
-            retention = RetentionWorker(
-                store, orchestrator.lease_runner, settings, cohort_cache.forget_all
-            )
+            retention = RetentionWorker(store, orchestrator.lease_runner, settings)
             poll_events = partial(event_streams.run, settings.poll_seconds)
             async with _background_tasks(
                 orchestrator.run,

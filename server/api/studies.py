@@ -195,5 +195,4 @@ async def delete(study: StudyId, service: ServiceDep, caller: Caller) -> None:
     Its audit entries stay, and so does what it has spent of the budget of its population.
     """
     await service.store.retention.delete_study(study)
-    service.cohort_cache.forget_all()
     await service.store.access.record_audit(str(caller), "delete study", study)

@@ -205,15 +205,20 @@ class Database:
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, run)
 
-    async def write(self, change: Callable[[Session], T]) -> T:
+    async def write(self, change: Callable[[Session], T], *, checks_foreign_keys: bool = True) -> T:
         """Return the result of `change` after its commit; an error rolls it back.
+
+        SQLite can replace a table that others refer to only if it checks no foreign keys.
 
         Raises:
             BusyError: if other writers of this process took too long; nothing was changed.
             DataError: if the database cannot store such a value.
         """
         deadline = monotonic() + self._max_wait_seconds
-        loop = asyncio.get_running_loop()
+        loop, writer = asyncio.get_running_loop(), self._writer
+        is_unchecked = self.is_sqlite and not checks_foreign_keys
+        if is_unchecked:
+            writer = writer.execution_options(foreign_keys="OFF")
 
         def commit() -> T:
             for attempt in stamina.retry_context(
@@ -222,13 +227,17 @@ class Database:
                 with attempt, self._measured("write"), classified_errors():
                     if monotonic() > deadline:
                         raise BusyError(f"other writers took {self._max_wait_seconds:g} s")
-                    with Session(self._writer, expire_on_commit=False) as session:
+                    with Session(writer, expire_on_commit=False) as session:
                         result = self._commit(session, change, loop)
             for committed in session.info.get(_EVENTS_KEY, ()):  # of the successful attempt
                 self.metrics.count_event(committed)
             return result
 
-        return await loop.run_in_executor(self._writers, commit)
+        try:
+            return await loop.run_in_executor(self._writers, commit)
+        finally:
+            if is_unchecked:
+                self.engine.dispose()  # the next connections check them
 
     def _commit(
         self, session: Session, change: Callable[[Session], T], loop: asyncio.AbstractEventLoop
@@ -339,4 +348,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
+    options = connection.get_execution_options()
+    if "foreign_keys" in options:
+        connection.exec_driver_sql(f"PRAGMA foreign_keys = {options['foreign_keys']}")
+    connection.exec_driver_sql(options.get("begin", "BEGIN"))

@@ -116,6 +116,7 @@ class CohortRow(Base):
     `accused` are the slots of the participants with complaints about their shares. A cohort is
     `poisoned` if no honest vectors have its sum, or if its sum was excluded from the answer. All
     other facts of the sum (parameters, roster, graph) follow from the plan and the messages.
+    No `id` is used again after a deletion, so a late message finds no other cohort.
     """
 
     __tablename__ = "cohorts"
@@ -123,6 +124,7 @@ class CohortRow(Base):
         UniqueConstraint("study", "round", "number"),
         ForeignKeyConstraint(["study", "round"], ["rounds.study", "rounds.number"]),
         Index("cohorts_by_phase", "phase"),
+        {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)

@@ -255,13 +255,6 @@ class CohortCache:
         for cohort in _cohorts_of(channels):
             self._statuses.forget(cohort)
 
-    def forget_all(self) -> None:
-        """Read everything again: a study was deleted, and SQLite may use its cohorts' ids again."""
-        for cache in vars(self).values():
-            if isinstance(cache, AsyncCache):
-                cache.forget_all()
-        self._share_misses.clear()
-
     def remember_slot(self, slot: ParticipantSlot) -> None:
         """Cache the slot of a participant, which is final."""
         self._slot.remember(slot.participant, slot)

@@ -1,7 +1,6 @@
 """Worker that deletes what the operator does not keep any longer, once an hour in one process."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,12 +22,11 @@ _JOB = Job("apply-retention", true)
 
 @dataclass(frozen=True, slots=True)
 class RetentionWorker:
-    """Deletes old rows; `forget_cohorts` is called after the deletion of a study."""
+    """Deletes rows that are older than the settings allow."""
 
     store: Store
     leases: LeaseRunner
     settings: Settings
-    forget_cohorts: Callable[[], None]
 
     async def run(self) -> None:
         """Delete what is too old, once an hour, until cancelled."""
@@ -58,7 +56,6 @@ class RetentionWorker:
                 with suppress(ProblemError):  # an analyst has deleted it meanwhile
                     await retention.delete_study(study)
                     studies += 1
-                self.forget_cohorts()
         ended = now - timedelta(days=keep.keep_devices_days)
         devices_of = await retention.studies_with_device_rows(ended)
         for study in devices_of:

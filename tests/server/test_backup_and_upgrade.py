@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from server.db import migrations
 from server.db.database import Database
@@ -68,6 +70,35 @@ async def test_a_restored_round_whose_devices_stay_away_fails_and_the_next_one_o
         devices = await restored.join(study, 6, after=1, first=100)
         await together(devices, *STEPS)
         assert (await restored.until_closed(study, 2)).state == "decoded"
+
+
+async def test_a_round_in_sqlite_goes_on_after_an_upgrade(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite copies the tables that a migration changes, with all rows that refer to them."""
+    database = Database(sqlite_url)
+    await database.write(
+        lambda session: migrations.upgrade_to(session, "head-1"), checks_foreign_keys=False
+    )
+    await database.close()
+
+    async def keep_schema(_database: Database) -> None: ...
+
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations, "upgrade", keep_schema)
+        async with serve(sqlite_url) as old:
+            study = await old.create()
+            devices = await old.join(study, 6)
+            await together(devices, *STEPS[:3])
+    async with serve(sqlite_url) as new:
+        for device in devices:
+            device.client = new.client
+        await together(devices, *STEPS[3:])
+        assert (await new.until_closed(study)).state == "decoded"
+        assert await new.read_sum(study) == sum_of(devices)
+        orphan = text("UPDATE messages SET cohort = cohort + 1")
+        with pytest.raises(IntegrityError, match="FOREIGN KEY"):
+            await new.store.database.write(lambda session: session.execute(orphan))
 
 
 async def test_a_round_goes_on_while_a_second_server_migrates_the_schema(

@@ -510,7 +510,7 @@ async def test_a_stopped_study_opens_no_sum(served: Served) -> None:
     study, operators = await agreeing(served)
     assert (await served.client.post(f"/v1/studies/{study}/stop")).status_code == 200
     assert await phase_of(served, study) is Phase.FAILED
-    upload = MemberUpload(1, study, MemberMessageKind.SET_SIGNATURE, PINNED[0], bytes(64))
+    upload = MemberUpload(1, MemberMessageKind.SET_SIGNATURE, PINNED[0], bytes(64))
     with pytest.raises(Exception, match="the study was stopped"):
         await served.store.committees.accept(upload)
     await operators.act(served)
@@ -520,7 +520,7 @@ async def test_a_stopped_study_opens_no_sum(served: Served) -> None:
 
 
 async def test_a_message_for_a_deleted_study_counts_in_no_other(served: Served) -> None:
-    """Guards: the study of an upload. SQLite gives the row of a deleted round to the next one."""
+    """Guards: ids of deleted cohorts, which no other cohort gets."""
     operators, identity = Operators.of(), one_shot_device(0).identity.public.hex()
     study = await create(served)
     view = await convene(served, study, operators)
@@ -539,7 +539,7 @@ async def test_a_message_for_a_deleted_study_counts_in_no_other(served: Served) 
     headers = OCTETS | {"content-length": str(len(body))}
     refused(await served.client.put(path, content=slow_body(), headers=headers), 404, "not-found")
     assert await served.store.one_shot_messages.page(1, "", 9) == []
-    late = MemberUpload(1, study, MemberMessageKind.KEY, PINNED[0], bytes(64))
+    late = MemberUpload(1, MemberMessageKind.KEY, PINNED[0], bytes(64))
     with pytest.raises(ProblemError, match="no such round"):
         await served.store.committees.accept(late)
 

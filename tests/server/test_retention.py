@@ -1,7 +1,7 @@
 """Deleted studies leave no row but what they spent, and old rows go when their time is up."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -23,7 +23,8 @@ from server.rounds.retention import RetentionWorker
 from server.service import Service
 from tests.server.conftest import Serve
 from tests.server.credentials import keyed, seated, showing, study_of
-from tests.server.harness import Served, play, study_request, until_summed
+from tests.server.device import Device
+from tests.server.harness import STEPS, Served, play, study_request, sum_of, together, until_summed
 from tests.server.party import refused
 from tests.server.test_reports import create as create_reports
 from tests.server.test_reports import put, report
@@ -64,7 +65,7 @@ async def tables_with(served: Served, texts: Sequence[str]) -> set[str]:
 def worker_of(service: Service, **settings: Any) -> RetentionWorker:
     changed = service.settings.model_copy(update=settings)
     leases = service.orchestrator.lease_runner
-    return RetentionWorker(service.store, leases, changed, service.cohort_cache.forget_all)
+    return RetentionWorker(service.store, leases, changed)
 
 
 async def test_a_deleted_study_leaves_no_row_and_no_identity(each_served: Served) -> None:
@@ -84,6 +85,30 @@ async def test_a_deleted_study_leaves_no_row_and_no_identity(each_served: Served
     assert await each_served.read_sum(kept)
     entries = (await each_served.client.get("/v1/audit")).json()["entries"]
     assert (entries[0]["action"], entries[0]["subject"]) == ("delete study", study)
+
+
+async def test_a_slow_message_for_a_deleted_study_counts_in_no_other(each_served: Served) -> None:
+    """Guards: ids of deleted cohorts, which no other cohort gets."""
+    client, study = each_served.client, await each_served.create()
+    late, *_ = await each_served.join(study, 6)
+    body = await late.compute("key-shares")
+    others, of_others = list[Device](), await each_served.create(start=False)
+
+    async def slow_body() -> AsyncIterator[bytes]:
+        yield body[:1]
+        assert (await client.post(f"/v1/studies/{study}/stop")).status_code == 200
+        assert (await client.delete(f"/v1/studies/{study}")).status_code == 204
+        assert (await client.post(f"/v1/studies/{of_others}/start")).status_code == 200
+        others.extend(await each_served.join(of_others, 6, first=10))
+        yield body[1:]
+
+    headers = late.headers | {"content-type": "application/octet-stream"}
+    headers |= {"content-length": str(len(body))}
+    answer = await client.put(f"{late.path}/key-shares", content=slow_body(), headers=headers)
+    refused(answer, 404, "not-found")
+    await together(others, *STEPS)
+    assert (await each_served.until_closed(of_others)).state == "decoded"
+    assert await each_served.read_sum(of_others) == sum_of(others)
 
 
 async def test_a_running_study_is_not_deleted_but_a_draft_is(served: Served) -> None:
@@ -134,7 +159,7 @@ async def test_what_a_study_has_spent_outlives_it(each_served: Served) -> None:
 
 
 async def test_the_next_study_gets_nothing_of_a_deleted_one(served: Served) -> None:
-    """SQLite uses the id of a deleted cohort again, which the server's caches must not notice."""
+    """Guards: ids of deleted cohorts, and what the server's caches keep of them."""
     ids = []
     for _ in range(2):
         study = await served.create()
@@ -145,7 +170,7 @@ async def test_the_next_study_gets_nothing_of_a_deleted_one(served: Served) -> N
         refused(await devices[0].get("roster"), 409, "wrong-phase")
         assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
         refused(await devices[0].get("roster"), 404, "not-found")
-    assert ids[0] == ids[1]
+    assert ids[0] != ids[1]
 
 
 async def test_a_replica_that_still_knows_a_deleted_study_refuses_its_devices(
@@ -187,6 +212,9 @@ async def test_an_enrolled_device_of_a_deleted_study_fails_without_a_failure_of_
         path = f"/v1/studies/{study}"
         assert (await closed.client.post(f"{path}/stop", headers=key)).status_code == 200
         assert (await closed.client.delete(path, headers=key)).status_code == 204
+        refused(await device.get("roster"), 404, "not-found")
+    async with serve(sqlite_url, open=False, max_auth_failures=1) as closed:  # knows no device
+        device.client = closed.client
         for _ in range(3):
             refused(await device.get("roster"), 401, "not-authorised")
         actions = [entry.action for entry in await closed.store.access.audit_entries(20, None)]

@@ -301,7 +301,7 @@ async def test_a_round_takes_one_key_for_each_volunteer_of_its_plan(served: Serv
     for number in range(1, VOLUNTEERS + 2):
         body = row(view, number)
         upload = MemberUpload(
-            status.cohort, study, MemberMessageKind.KEY, body[:32].hex(), body, VOLUNTEERS
+            status.cohort, MemberMessageKind.KEY, body[:32].hex(), body, VOLUNTEERS
         )
         if number <= VOLUNTEERS:
             await store.accept(upload)

@@ -120,7 +120,7 @@ async def put_key(
     ):
         detail = "the registrar of this study has not signed this identity for it"
         raise ProblemError(ProblemType.NOT_ENROLLED, detail)
-    upload = MemberUpload(status.cohort, study, MemberMessageKind.KEY, identity, body, max_keys)
+    upload = MemberUpload(status.cohort, MemberMessageKind.KEY, identity, body, max_keys)
     await _accept(service, upload)
 
 
@@ -165,7 +165,7 @@ async def put_complaints(
     with as_malformed():
         check_complaints(served.session, member, ComplaintList.unpack(body))
     await _accept(
-        service, MemberUpload(served.cohort, study, MemberMessageKind.COMPLAINTS, identity, body)
+        service, MemberUpload(served.cohort, MemberMessageKind.COMPLAINTS, identity, body)
     )
 
 
@@ -190,7 +190,7 @@ async def put_set_signature(
     with as_malformed():
         check_set_signature(served.session, member, digest, body)
     await _accept(
-        service, MemberUpload(served.cohort, study, MemberMessageKind.SET_SIGNATURE, identity, body)
+        service, MemberUpload(served.cohort, MemberMessageKind.SET_SIGNATURE, identity, body)
     )
 
 
@@ -216,9 +216,7 @@ async def put_sum(
     digest = await _set_digest(service, served)
     with as_malformed():
         check_sum(served.session, member, digest, MemberSum.unpack(body, served.session))
-    await _accept(
-        service, MemberUpload(served.cohort, study, MemberMessageKind.SUM, identity, body)
-    )
+    await _accept(service, MemberUpload(served.cohort, MemberMessageKind.SUM, identity, body))
 
 
 async def _member(

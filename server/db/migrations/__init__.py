@@ -47,7 +47,7 @@ def known_revisions() -> set[str]:
 
 async def upgrade(database: Database) -> None:
     """Bring the schema up to date; raises UnknownSchemaError if its revision is unknown."""
-    await database.write(upgrade_to)
+    await database.write(upgrade_to, checks_foreign_keys=False)
 
 
 def upgrade_to(session: Session, target: str = "head") -> None:

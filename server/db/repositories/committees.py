@@ -42,13 +42,12 @@ class OneShotStatus:
 
 @dataclass(frozen=True, slots=True)
 class MemberUpload:
-    """Checked message of a member to a cohort of `study`, by its identity in hexadecimal.
+    """Checked message of a member to a cohort, by its identity in hexadecimal.
 
     A round takes keys of `max_keys` members at most; None for a message of another kind.
     """
 
     cohort: int
-    study: str
     kind: MemberMessageKind
     identity: str
     body: bytes = field(repr=False)
@@ -136,7 +135,7 @@ class CommitteeRepository(Repository):
         now = self.database.now(session)  # before the lock, for which no member is late
         query = select(CohortRow).where(CohortRow.id == upload.cohort)
         row = session.scalar(query.with_for_update())
-        if row is None or row.study != upload.study:  # deleted; SQLite uses ids again
+        if row is None:  # the study was deleted
             raise not_found("round")
         digest = sha256(upload.body).digest()
         stored = session.get(MemberMessageRow, (upload.cohort, upload.kind, upload.identity))

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from protocol.api.events import EventKind
 from protocol.api.messages import ProblemType
-from server.db.channels import notify_on_commit, study_channel
+from server.db.channels import cohort_channel, notify_on_commit, study_channel
 from server.db.columns import Base
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.credentials_and_audit import has_ended
@@ -52,6 +52,7 @@ from server.db.schema import (
 )
 from server.errors import ProblemError
 
+_COHORTS_PER_NOTIFICATION = 200  # their channels fit in one
 _ROWS_PER_TRANSACTION = 5_000
 _FINAL_STATES = ("finished", "stopped")
 # Rows with a foreign key before those that it names.
@@ -141,6 +142,10 @@ class RetentionRepository(Repository):
                     last_sum=session.scalar(select(last_sum(literal(study)))),
                 )
             )
+        cohorts = session.scalars(select(CohortRow.id).where(CohortRow.study == study)).all()
+        for start in range(0, len(cohorts), _COHORTS_PER_NOTIFICATION):
+            part = cohorts[start : start + _COHORTS_PER_NOTIFICATION]
+            notify_on_commit(session, *map(cohort_channel, part))
         _delete_leases(session, study)
         _delete_creation_response(session, study)
         for table in _TABLES_OF_STUDY:

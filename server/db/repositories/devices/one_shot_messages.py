@@ -32,7 +32,6 @@ _LOCKED_COHORTS = (
         _COHORTS.c.deadline,
         _COHORTS.c.failure,
         _COHORTS.c.enrolled,
-        _COHORTS.c.study,
     )
     .where(_COHORTS.c.id.in_(bindparam("cohorts")))
     .order_by(_COHORTS.c.id)  # two groups lock several cohorts in one order
@@ -194,13 +193,13 @@ def _stored_digest(upload: OneShotUpload, of_device: Sequence[Any]) -> bytes | N
 
 def _refusal(
     upload: OneShotUpload,
-    status: Row[int, Phase, datetime, str | None, int, str] | None,
+    status: Row[int, Phase, datetime, str | None, int] | None,
     arrived: datetime,
     stored_digest: bytes | None,
     counts: Counter[int],
 ) -> ProblemError | None:
     """Return the refusal of a message that is not stored yet, None if the sum takes it."""
-    if status is None or status.study != upload.study:  # deleted; SQLite uses ids again
+    if status is None:  # the study was deleted
         return not_found("round")
     if stored_digest is not None:
         detail = "this device has sent another message before"
