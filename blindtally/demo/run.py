@@ -2,10 +2,12 @@
 
 import os
 import sys
+import time
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 from rich.console import Console
@@ -16,12 +18,18 @@ from blindtally.console.service_connection import service_error_exit
 from blindtally.demo.picture import draw
 from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
 from blindtally.fleet_run.fleet_setup import FleetSetup
-from blindtally.fleet_run.results import InexactSumError, StudyResults
+from blindtally.fleet_run.results import InexactSumError, StudyResults, summarize_study
+from blindtally.fleet_run.run_on_terminal import open_shard_pool
 from blindtally.fleet_run.screen import Screen, print_results
-from blindtally.fleet_run.study_run import StudyObservers, run_demo_study
+from blindtally.fleet_run.study_run import StudyObservers, create_study, run_fleet
+from blindtally.fleet_run.study_status import StatusReporter, report_status
+from client.analyst.analyst import Analyst
 from client.errors import ServiceError, ServiceUnreachableError
 from client.extras_installation import install_command
 from client.fleet.fleet import NobodyEnteredError
+from client.fleet.shards import LostWorkersError
+
+_MAX_WORKERS: Final = 2  # processes of devices; the server is another one
 
 
 def run_demo(
@@ -39,11 +47,8 @@ def run_demo(
         )
         with service.handling_signals(), service, Screen(console, setup.rounds) as screen:
             screen.print_line(f"ready; the key for its page: {service.key}")
-            observers = StudyObservers(screen.show_step, screen.show_round, service.check)
             config = replace(setup.fleet_config, api_key=service.key, token=service.token)
-            return run_demo_study(
-                service.url, replace(setup, fleet_config=config), observers, settings
-            )
+            return _run_study(service, screen, replace(setup, fleet_config=config), settings)
     except (KeyboardInterrupt, StoppedBySignalError) as stop:
         typer.echo(f"\nstopped. Kept: {service.database}, {service.log}", err=True)
         raise typer.Exit(stop.code if isinstance(stop, StoppedBySignalError) else 130) from None
@@ -51,8 +56,39 @@ def run_demo(
         raise exit_with_error(
             f"A SUM IS WRONG: {error}; please report this, with the folder {folder}/", code=1
         ) from None
-    except (ServerDownError, ServiceError, NobodyEnteredError, ServiceUnreachableError) as error:
+    except (
+        ServerDownError,
+        ServiceError,
+        NobodyEnteredError,
+        ServiceUnreachableError,
+        LostWorkersError,
+    ) as error:
         raise service_error_exit(error) from None
+
+
+def _run_study(
+    service: ServerProcess, screen: Screen, setup: FleetSetup, settings: dict[str, Any]
+) -> StudyResults:
+    """Return the results of a new study, whose devices run in a process for each processor."""
+    status = StatusReporter(screen.print_line, shows_progress=not screen.has_bars)
+    began = time.monotonic()
+    with (
+        open_shard_pool(min(_MAX_WORKERS, os.cpu_count() or 1), None) as workers,
+        Analyst(service.url, service.key) as analyst,
+    ):
+        study = create_study(analyst, setup)
+        observers = StudyObservers(
+            screen.show_step,
+            screen.show_round,
+            service.check,
+            partial(report_status, service.url, service.key, study.id, status),
+        )
+        played, rounds = run_fleet(service.url, study, setup, observers, workers)
+        rows = study.heavy_hitters()
+    seconds = time.monotonic() - began
+    return summarize_study(
+        study.view, rows, played, rounds=rounds, seconds=seconds, settings=settings
+    )
 
 
 def write_results(

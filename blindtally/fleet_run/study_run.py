@@ -5,7 +5,6 @@ sum is compared with theirs, bit for bit, as soon as it is available.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +13,7 @@ from typing import Any, Final
 from blindtally.fleet_run.fleet_setup import FleetSetup
 from blindtally.fleet_run.results import (
     RoundResult,
-    StudyResults,
     summarize_round,
-    summarize_study,
     verify_sum,
 )
 from client.analyst.analyst import Analyst, Study
@@ -40,25 +37,6 @@ class StudyObservers:
     on_round: Callable[[RoundResult], None]
     check_server: Callable[[], None]  # raises if the server is gone
     background_task: Callable[[], Coroutine[Any, Any, None]] | None = None
-
-
-def run_demo_study(
-    url: str, setup: FleetSetup, observers: StudyObservers, settings: dict[str, Any]
-) -> StudyResults:
-    """Return the results of a new study on the service at `url`.
-
-    Raises:
-        InexactSumError: if a sum is not the sum of its survivors' vectors.
-    """
-    began = time.monotonic()
-    with Analyst(url, setup.fleet_config.api_key) as analyst:
-        study = create_study(analyst, setup)
-        played, rounds = run_fleet(url, study, setup, observers)
-        rows = study.heavy_hitters()
-    seconds = time.monotonic() - began
-    return summarize_study(
-        study.view, rows, played, rounds=rounds, seconds=seconds, settings=settings
-    )
 
 
 def create_study(analyst: Analyst, setup: FleetSetup) -> Study:
