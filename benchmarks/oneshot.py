@@ -8,7 +8,8 @@ Each row has the figure of one-shot sums as its value, and that of a pairwise su
 vector as its reference: for a device, all bytes that it sends and all of its CPU time in a cohort
 of `--cohort` devices (active mode, rates of 0.1 and 0.2). Vectors are `tracked`, 490 elements of
 12 bits (735 bytes), and 1,000 or 5,000 elements of 16 bits. A pairwise sum adds modulo 2^b, and
-the lanes of a one-shot sum have the smallest primes above. The committee of 300 is drawn from a
+the lanes of a one-shot sum have the smallest primes above (`benchmarks/one_shot_lanes.py` has the
+bytes of all mechanisms). The committee of 300 is drawn from a
 population, of which a tenth is corrupt and a tenth away.
 
 Times are process CPU milliseconds of one thread. A device's is the median over all devices. Its

@@ -163,7 +163,14 @@ class SumMechanism(Mechanism[Q, P]):
 
     @abstractmethod
     def ring(self, plan: P) -> Ring:
-        """Return the ring of the round's vectors; it is so wide that no sum can wrap."""
+        """Return the ring of the round's vectors; it is so wide that no sum can wrap.
+
+        Its lanes have the moduli of the plan's sum (`Terms.moduli`).
+        """
+
+    def vector_bytes(self, plan: P) -> int:
+        """Return the bytes of a packed vector, as the question's words count them."""
+        return plan.terms.moduli.nbytes(self.ring(plan))
 
     def encode(self, plan: P, histogram: Histogram, chance: RandomWords) -> Vector:
         """Return the vector of one device; raises as `encode_sum`."""

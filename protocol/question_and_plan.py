@@ -24,6 +24,7 @@ from protocol.public_model import Hex32, PublicModel, Rate, invalid
 from protocol.randomness import RandomWords, bernoulli
 from secagg.errors import InfeasibleError
 from secagg.keys import check_identity
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.oneshot.parameters import MAX_FORGED_SHARE
 from secagg.parameters import MAX_EXPONENT, Assumptions, Mode, choose_parameters
 from secagg.seating import MAX_DRAWS, SeatedRound, promised_colluders
@@ -101,6 +102,14 @@ class Terms(PublicModel):
     def variant(self) -> SumVariant:
         """Return the variant of the sum, which determines its phases."""
         return "one-shot" if self.is_one_shot else self.mode
+
+    @property
+    def moduli(self) -> Moduli:
+        """Return the moduli that lanes of the sum may have.
+
+        They are those of all operators that are named, so that absent ones do not change them.
+        """
+        return PAIRWISE if self.committee is None else Moduli.of(self.committee.parameters)
 
     @property
     def min_summed(self) -> int:
@@ -280,7 +289,7 @@ class SumQuestion(Question):
 
     @property
     def nbytes(self) -> int:
-        """Return the largest size of a packed vector, in bytes."""
+        """Return the largest size of a packed vector, in bytes: `Moduli.nbytes` of its ring."""
         return self.words * WORD_BITS // 8
 
 

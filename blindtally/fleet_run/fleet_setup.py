@@ -155,7 +155,7 @@ def _words_for_table(question: TrackedQuestion, terms: Terms) -> int:
     """Return the words of a table with a capacity of `TABLE_ITEMS_PER_DEVICE` items per device."""
     mechanism = SUM_MECHANISMS[question.mechanism]
     plan = mechanism.first_plan(question, terms, "demo", 1, Random(0))
-    words_per_cell: float = mechanism.ring(plan).nbytes / plan.cells / 2
+    words_per_cell: float = mechanism.vector_bytes(plan) / plan.cells / 2
     return math.ceil(
         cells_for(max(MIN_TABLE_ITEMS, TABLE_ITEMS_PER_DEVICE * terms.max_devices)) * words_per_cell
     )

@@ -20,7 +20,7 @@ from blindtally.console.tables import format_epsilon, print_parts, result_table
 from blindtally.simulate.rounds import seats_for, terms_for
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.release_design import (
-    cell_bits,
+    cell_modulus,
     design_release,
     max_noise_variance,
     release_loss,
@@ -30,6 +30,7 @@ from protocol.privacy.events import PARTIES, LedgerEntry
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.release import Release, ReleaseMode
 from protocol.privacy.sample_threshold import cormode21_epsilon, kl_epsilon
+from secagg.ring import Lane
 
 RELEASE_MODES: tuple[ReleaseMode, ...] = ("sample-threshold", "noise", "both")
 _MAX_USERS = 10**9
@@ -101,9 +102,9 @@ def _evaluate(question: TrieHhQuestion, devices: int, levels: int) -> _Evaluatio
     terms = terms_for(devices, _MAX_COHORT_SIZE, mode="semi-honest")
     release = design_release(question, terms, levels, levels)
     variance = max_noise_variance(release, terms, terms.cohorts)
-    bits = _EXAMPLE_PREFIXES * _EXAMPLE_DOMAIN.base * cell_bits(release, terms)
+    lane = Lane(cell_modulus(release, terms), _EXAMPLE_PREFIXES * _EXAMPLE_DOMAIN.base)
     entry = LedgerEntry(name="all", event=release_loss(question, release, levels))
-    return _Evaluation(release, variance, -(-bits // 8), Ledger(entries=(entry,)))
+    return _Evaluation(release, variance, lane.nbytes, Ledger(entries=(entry,)))
 
 
 def best_designs(

@@ -94,7 +94,7 @@ def request_of(plan: AnyPlan) -> ForecastRequest:
         question.contribution,
         max_bytes,
         SumCost(parameters, terms.assumptions, terms.registrar is not None),
-        SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes,
+        SUM_MECHANISMS[plan.mechanism].vector_bytes(plan),
         terms.assumptions.max_dropouts(terms.cohort_size),
     )
 

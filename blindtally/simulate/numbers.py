@@ -15,7 +15,7 @@ from blindtally.datasets.item_counts import ItemCounts
 from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.quantiles import parse_number, read_item_counts
 from blindtally.simulate.result import SimulationResult
-from blindtally.simulate.rounds import committee_for, terms_for
+from blindtally.simulate.rounds import study_terms
 from protocol.domains.base import SEGMENT_SEPARATOR
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
@@ -25,7 +25,6 @@ from protocol.numerics.arrays import Floats
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE
 
-_COHORT_SIZE, _MAX_COHORTS = 1000, 1000
 _DEFAULT_WORDS = 2**16
 _ALPHA, _LEVELS = 10, 4  # of the interval, unless options have others
 
@@ -42,14 +41,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
     if not inside.items:
         interval = f"{question.interval.low:g} and {question.interval.high:g}"
         raise ValueError(f"no number in {request.data} is between {interval}")
-    terms = terms_for(
-        request.devices,
-        _COHORT_SIZE,
-        _MAX_COHORTS,
-        corrupt=request.corrupt,
-        dropout=max(0.2, request.dropout + 0.1),
-        mode=request.mode,
-    )
+    terms = study_terms(request, request.devices)
     sizes = [request.devices] * request.rounds
     rounds = inside.rounds(sizes, 1, np.random.default_rng(request.seed))
     outcomes = run_study(
@@ -61,7 +53,6 @@ def simulate(request: SimulationRequest) -> SimulationResult:
         planned=request.rounds,
         dropout=request.dropout,
         secure=request.secagg,
-        committee=committee_for(request),
     )
     plan, state, devices = None, EMPTY_STATE, 0
     for outcome in with_progress(outcomes, "rounds", request.rounds):

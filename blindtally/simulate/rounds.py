@@ -7,14 +7,17 @@ from typing import Any
 
 from blindtally.console.progress import progress_steps
 from blindtally.simulate.options import SimulationRequest
+from protocol.committee_terms import CommitteeTerms
 from protocol.mechanism import SumMechanism
 from protocol.question_and_plan import P, Terms
 from protocol.study_state import EMPTY_STATE, StudyState
-from secagg.oneshot.parameters import CommitteeParameters
+from secagg.keys import Identity
 from secagg.ring import Vector
 
 _SEAT_SDS, _EXTRA_SEATS = 10, 16  # seats above the mean of those that join
-_OPERATORS = CommitteeParameters(members=7, corrupt=1, dropouts=1, threshold=5)
+_COHORT_SIZE = 1000  # devices of a pairwise sum; a larger one only costs its devices more
+_MAX_COHORTS = 1000  # cohorts of a round; beyond a million devices cohorts are larger
+_OPERATORS = 7  # of the simulated committee of one-shot sums
 
 
 def run_rounds(
@@ -53,17 +56,27 @@ def terms_for(
     return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=cohorts, **assumptions)
 
 
-def committee_for(request: SimulationRequest) -> CommitteeParameters | None:
-    """Return the committee that opens one-shot sums, None for other sums.
+def study_terms(request: SimulationRequest, devices: int) -> Terms:
+    """Return the terms of a study of exact sums with `devices` in a round.
 
     Raises:
-        ValueError: if one-shot sums are asked for without secure sums.
+        ValueError: if the dropout is not a fraction, the terms are not possible, or one-shot sums
+            are asked for without secure sums.
     """
+    if not 0 <= request.dropout < 1:
+        raise ValueError(f"dropout is a fraction from 0 to below 1, got {request.dropout}")
+    assumptions: dict[str, Any] = {
+        "corrupt": request.corrupt,
+        "dropout": max(0.2, request.dropout + 0.1),
+        "mode": request.mode,
+    }
     if request.sum_kind == "pairwise":
-        return None
+        return terms_for(devices, _COHORT_SIZE, _MAX_COHORTS, **assumptions)
     if not request.secagg:
         raise ValueError("--sum one-shot is a kind of secure sum: add --secagg")
-    return _OPERATORS
+    keys = (Identity.of(bytes([number]) * 32).public for number in range(_OPERATORS))
+    committee = CommitteeTerms(members=tuple(key.hex() for key in keys))
+    return terms_for(devices, devices, **assumptions, sum="one-shot", committee=committee)
 
 
 def seats_for(devices: int, join_probability: float) -> int:

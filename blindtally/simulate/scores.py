@@ -234,7 +234,7 @@ def score_study(
 
 
 def vector_words(plan: AnyPlan) -> int:
-    return -(-SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes // 2)
+    return -(-SUM_MECHANISMS[plan.mechanism].vector_bytes(plan) // 2)
 
 
 def error_measures(

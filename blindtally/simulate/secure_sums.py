@@ -11,7 +11,7 @@ from blindtally.simulate.domain_choice import choose_domain
 from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import SimulationResult, heavy_hitter_table, shown_share
 from blindtally.simulate.round_schedule import RoundSchedule
-from blindtally.simulate.rounds import committee_for, terms_for
+from blindtally.simulate.rounds import study_terms
 from blindtally.simulate.scores import StudyScore, score_study
 from blindtally.workers import open_round_executor
 from protocol.domains import Domain
@@ -22,8 +22,6 @@ from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_ques
 from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
 
-_COHORT_SIZE = 1000  # devices of a secure sum; a larger one only costs its devices more
-_MAX_COHORTS = 1000  # cohorts of a round; beyond a million devices cohorts are larger
 _DEFAULT_WORDS = 2000
 _PARAMETERS = (  # fields of the request in the JSON document
     *("mechanism", "column", "rounds", "threshold", "words", "contribution", "alphabet", "length"),
@@ -40,7 +38,7 @@ def simulate(request: SimulationRequest) -> SimulationResult:
     """
     whole = read_dataset(request.data, request.column)
     schedule = RoundSchedule.of(request, whole)
-    terms = _terms_of(request, max(schedule.sizes))
+    terms = study_terms(request, max(schedule.sizes))
     domain = choose_domain(
         request.domain,
         whole.items,
@@ -81,7 +79,6 @@ def simulate(request: SimulationRequest) -> SimulationResult:
             stop_at=stop_at,
             dropout=request.dropout,
             secure=request.secagg,
-            committee=committee_for(request),
             executor=executor,
         )
         shown = with_progress(outcomes, "rounds", request.rounds)
@@ -157,16 +154,3 @@ def _describe_domain(domain: Domain) -> str:
     if isinstance(domain, Hashed):
         return f"hashed: keys of {domain.key_bits} bits, and strings are fetched"
     return f"{domain.kind}: keys of {domain.key_bit_count} bits"
-
-
-def _terms_of(request: SimulationRequest, devices: int) -> Terms:
-    if not 0 <= request.dropout < 1:
-        raise ValueError(f"dropout is a fraction from 0 to below 1, got {request.dropout}")
-    return terms_for(
-        devices,
-        _COHORT_SIZE,
-        _MAX_COHORTS,
-        corrupt=request.corrupt,
-        dropout=max(0.2, request.dropout + 0.1),
-        mode=request.mode,
-    )

@@ -63,8 +63,8 @@ class OneShotParticipation(VectorParticipation):
         facts = self._round()
         vector = encode(plan, device.contribution, plan.terms.minimum, self.chance)
         enrolment = device.enrolment if facts.session.registry else b""
-        lifted = facts.ring.lift(vector)
-        message = make_message(facts.session, device.identity, enrolment, lifted, self.secrets)
+        joined = facts.lanes.join(vector)
+        message = make_message(facts.session, device.identity, enrolment, joined, self.secrets)
         self.vector = vector
         return message
 

@@ -1,7 +1,7 @@
 """One-shot sum of a round: the facts that devices, members and the server compute from its plan.
 
-A mechanism adds modulo any q, and a committee modulo primes: vectors are lifted to the lanes of
-`secagg.oneshot.lifted_ring`, so that every mechanism has exact one-shot sums.
+The lanes of a mechanism are modulo primes that the committee can share (`Terms.moduli`). Those of
+one prime travel as one lane (`secagg.oneshot.joined_lanes`).
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from secagg.oneshot.committee import (
     Operators,
     Registrar,
 )
-from secagg.oneshot.lifted_ring import LiftedRing
+from secagg.oneshot.joined_lanes import JoinedLanes
 from secagg.oneshot.message import Layout
 from secagg.oneshot.parameters import CommitteeParameters
 
@@ -31,7 +31,7 @@ VOLUNTEER_BYTES = ENTRY_BYTES + SIGNATURE_BYTES  # a volunteer's key, and its en
 class OneShotRound:
     """The lanes of a round's vectors, and the session of its sum."""
 
-    ring: LiftedRing
+    lanes: JoinedLanes
     session: OneShotSession
 
     @classmethod
@@ -48,11 +48,11 @@ class OneShotRound:
             raise UnsafeRequestError("showed a committee of another round")
         if committee.parameters != _expected_parameters(plan.terms, len(committee.entries)):
             raise UnsafeRequestError("showed a committee with other parameters than the plan's")
-        ring = lifted_ring(plan)
+        lanes = joined_lanes(plan)
         session = OneShotSession(
-            committee, ring.lifted, _authority(plan), plan.terms.minimum, plan.registry
+            committee, lanes.joined, _authority(plan), plan.terms.minimum, plan.registry
         )
-        return cls(ring, session)
+        return cls(lanes, session)
 
 
 def committee_terms(plan: AnyPlan) -> AnyCommitteeTerms:
@@ -78,15 +78,9 @@ def _expected_parameters(terms: Terms, present: int) -> CommitteeParameters | No
         return None
 
 
-def lifted_ring(plan: AnyPlan) -> LiftedRing:
-    """Return the lanes in which sums of the plan's vectors are exact.
-
-    They are those of all operators that are named, so that absent ones do not change them.
-    """
-    parameters = committee_terms(plan).parameters
-    return LiftedRing.of(
-        SUM_MECHANISMS[plan.mechanism].ring(plan), plan.terms.cohort_size, parameters
-    )
+def joined_lanes(plan: AnyPlan) -> JoinedLanes:
+    """Return the lanes of the plan's vectors, as a committee sums them."""
+    return JoinedLanes.of(SUM_MECHANISMS[plan.mechanism].ring(plan))
 
 
 def message_bytes(plan: AnyPlan) -> int:
@@ -103,4 +97,4 @@ def _layout(plan: AnyPlan) -> Layout:
     terms = committee_terms(plan)
     parameters = terms.parameters_of(terms.largest)
     has_registrar = plan.terms.registrar is not None
-    return Layout.of_ring(lifted_ring(plan).lifted, parameters, has_registrar)
+    return Layout.of_ring(joined_lanes(plan).joined, parameters, has_registrar)

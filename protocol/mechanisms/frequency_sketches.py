@@ -51,9 +51,9 @@ from protocol.privacy.parameters_for_budget import min_variance
 from protocol.privacy.release import Release
 from protocol.question_and_plan import WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
-from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits
+from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_modulus
 from protocol.study_state import StudyState
-from secagg.ring import Ring, Vector
+from secagg.ring import Lane, Ring, Vector
 
 FrequencySketchName = Literal["count-median", "count-sketch"]
 MAX_CANDIDATES = 2**20
@@ -153,6 +153,7 @@ class FrequencySketchPlan(Plan):
             location_seed=seed,
             sign_seed=seed if question.is_signed else None,
             has_noise=self.release is not None,
+            moduli=self.terms.moduli,
         )
 
 
@@ -171,8 +172,9 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         _check_threshold(question, noise_variance(release, terms, terms.cohorts) * rounds)
         width = _max_width(question, terms, release)
         if width < 2:
-            bits = 2 * question.rows * cell_bits(_max_count(question, terms, release), True)
-            needed = -(-bits // WORD_BITS)
+            q = _modulus(question, terms, release)
+            smallest = Lane(q, 2 * question.rows)
+            needed = -(-8 * terms.moduli.lane_bytes(smallest) // WORD_BITS)
             raise ValueError(f"{question.words} words are too few: {needed} words are needed")
         return {"width": width, "release": release}
 
@@ -201,8 +203,9 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
         that adds even amounts anywhere within the bound.
         """
         max_total = participants * plan.question.contribution
-        if plan.release is not None:
-            return plan.sketch.noisy_fault(total, max_total, plan.max_noise_variance(participants))
+        variance = plan.max_noise_variance(participants)
+        if variance:
+            return plan.sketch.noisy_fault(total, max_total, variance)
         return plan.sketch.fault(total, max_total)
 
     def decode(
@@ -309,6 +312,10 @@ def _max_count(question: SumQuestion, terms: Terms, release: Release | None) -> 
 
 
 def _max_width(question: FrequencySketchQuestion, terms: Terms, release: Release | None) -> int:
+    q = _modulus(question, terms, release)
+    return terms.moduli.max_length(q, question.nbytes) // question.rows
+
+
+def _modulus(question: FrequencySketchQuestion, terms: Terms, release: Release | None) -> int:
     is_signed = question.is_signed or release is not None
-    bits = cell_bits(_max_count(question, terms, release), is_signed)
-    return question.words * WORD_BITS // (bits * question.rows)
+    return cell_modulus(_max_count(question, terms, release), terms.moduli, signed=is_signed)

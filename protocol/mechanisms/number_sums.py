@@ -209,7 +209,7 @@ def _smallest_squares(n: int, total: int) -> int:
 def _ring(question: NumberSumsQuestion, terms: Terms) -> Ring:
     largest, segments = question.interval.cells - 1, len(question.segments)
     bounds = [terms.max_devices * largest**power for power in range(3)]
-    lanes = [Lane(2 ** bound.bit_length(), segments) for bound in bounds]
+    lanes = [Lane(terms.moduli.above(bound), segments) for bound in bounds]
     return Ring((*lanes, Lane(_CHECK_PRIME, 1)))
 
 
@@ -221,7 +221,7 @@ def _check_size(question: NumberSumsQuestion, terms: Terms, rounds: int) -> None
             f"squares of {cells:,} cells are too large for {terms.max_devices:,} devices in each "
             f"of {rounds:,} rounds: use fewer digits, or fewer rounds"
         )
-    needed = -(-8 * _ring(question, terms).nbytes // WORD_BITS)
+    needed = -(-8 * terms.moduli.nbytes(_ring(question, terms)) // WORD_BITS)
     if needed > question.words:
         raise ValueError(
             f"{question.words} words are too few: the sums of {len(question.segments):,} segments "

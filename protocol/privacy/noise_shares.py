@@ -82,17 +82,17 @@ class NoiseShares:
         return np.concatenate(drawn) if drawn else np.zeros(0, np.int64)
 
 
-def signed_residues(sums: NDArray[np.integer], bits: int) -> Integers:
-    """Return the integers, (cells,), whose residues mod 2^`bits` are `sums`; half are negative.
+def signed_residues(sums: NDArray[np.integer], q: int) -> Integers:
+    """Return the integers, (cells,), whose residues modulo `q` are `sums`; half are negative.
 
-    Raises ValueError if `bits` is not from 1 to 62, or a sum is not from 0 to below 2^`bits`.
+    Raises ValueError if `q` is not from 2 to 2^62, or a sum is not from 0 to below `q`.
     """
-    if not 1 <= bits <= 62:
-        raise ValueError(f"cells of 1 to 62 bits are decoded, not of {bits}")
-    if len(sums) and not 0 <= int(sums.min()) <= int(sums.max()) < 2**bits:
-        raise ValueError(f"sums must be from 0 to below 2^{bits}")
+    if not 2 <= q <= 2**62:
+        raise ValueError(f"cells modulo 2 to 2^62 are decoded, not modulo {q}")
+    if len(sums) and not 0 <= int(sums.min()) <= int(sums.max()) < q:
+        raise ValueError(f"sums must be from 0 to below {q}")
     whole = sums.astype(np.int64)
-    return np.where(whole >= 2 ** (bits - 1), whole - 2**bits, whole)
+    return np.where(whole >= (q + 1) // 2, whole - q, whole)
 
 
 def draw_skellam(chance: RandomWords, variance: Fraction | float, count: int) -> Integers:

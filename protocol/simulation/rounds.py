@@ -26,7 +26,7 @@ from protocol.numerics.arrays import Flags
 from protocol.question_and_plan import P, Plan
 from protocol.randomness import RandomWords, seeded_words
 from secagg.errors import RecoveryError
-from secagg.oneshot.lifted_ring import LiftedRing
+from secagg.oneshot.joined_lanes import JoinedLanes
 from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.run import run_one_shot_sum
 from secagg.parameters import Mode
@@ -276,14 +276,13 @@ class SecureCohort:
     vectors: Sequence[Vector] = field(repr=False)
     dropouts: DropoutPhases  # by slot
     seed: int = field(repr=False)
-    committee: CommitteeParameters | None = None  # of a one-shot sum
 
 
 def sum_cohort(cohort: SecureCohort) -> CohortSum | None:
     """Return the sum of a cohort and the devices in it, or None if the cohort fails."""
-    if cohort.committee is not None:
-        return _sum_in_one_shot(cohort, cohort.committee)
     terms, n = cohort.plan.terms, len(cohort.vectors)
+    if terms.committee is not None:
+        return _sum_in_one_shot(cohort, terms.committee.parameters)
     attendance = _attendance_of(n, terms.mode, cohort.dropouts)
     if len(attendance.unmasking) < terms.assumptions.quorum(n):
         return None
@@ -311,17 +310,17 @@ def _sum_in_one_shot(cohort: SecureCohort, committee: CommitteeParameters) -> Co
     sending = [slot for slot in slots if cohort.dropouts.get(slot) not in PHASES_BEFORE_INPUT]
     if len(sending) < cohort.plan.terms.minimum:
         return None
-    ring = LiftedRing.of(cohort.ring, len(slots), committee)
+    lanes = JoinedLanes.of(cohort.ring)
     result = run_one_shot_sum(
-        ring.lifted,
-        [ring.lift(vector) for vector in cohort.vectors],
+        lanes.joined,
+        [lanes.join(vector) for vector in cohort.vectors],
         committee,
         Random(cohort.seed),
         sending,
         plan_digest=cohort.plan.digest(),
         number=cohort.number,
     )
-    return ring.lower(result.total), [cohort.members[slot] for slot in sorted(result.devices)]
+    return lanes.split(result.total), [cohort.members[slot] for slot in sorted(result.devices)]
 
 
 def _attendance_of(n: int, mode: Mode, dropouts: DropoutPhases) -> Attendance:

@@ -41,7 +41,6 @@ from protocol.simulation.rounds import (
     SumAccumulator,
 )
 from protocol.study_state import EMPTY_STATE, StudyState
-from secagg.oneshot.parameters import CommitteeParameters
 from secagg.ring import Vector
 
 
@@ -74,7 +73,6 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
     stop_at: QualityGoal | None = None,
     dropout: float = 0.0,
     secure: bool = False,
-    committee: CommitteeParameters | None = None,
     executor: RoundExecutor = LOCAL_EXECUTOR,
 ) -> Iterator[RoundOutcome[P]]:
     """Yield the outcome of each of `rounds`, the batches of its devices, out of `planned` rounds.
@@ -97,7 +95,6 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
             dropouts=RandomDropout(dropout, terms.mode, rng.getrandbits(128)),
             clipping_seed=clipping_seed,
             secure=secure,
-            committee=committee,
             executor=executor,
         )
         yield outcome
@@ -121,12 +118,11 @@ def run_round(  # noqa: PLR0913 - the parameters of a round
     dropouts: DropoutModel = NO_DROPOUTS,
     clipping_seed: int | None = None,
     secure: bool = False,
-    committee: CommitteeParameters | None = None,
     executor: RoundExecutor = LOCAL_EXECUTOR,
 ) -> RoundOutcome[P]:
     """Return the outcome of one round over `devices`; see `RoundSpec` for `clipping_seed`.
 
-    `secure` sums are one-shot sums if there is a `committee`, which sums each cohort.
+    `secure` sums are of the kind that the plan's terms ask for.
     """
     if not isinstance(devices, RoundDevices):
         devices = RoundDevices(devices)
@@ -134,7 +130,7 @@ def run_round(  # noqa: PLR0913 - the parameters of a round
     join_seed = rng.getrandbits(128) if plan.join_probability < 1 else 0
     spec = RoundSpec(mechanism, plan, dropouts, sampling_seed, join_seed, clipping_seed)
     total, survivors, truth = (
-        _sum_securely(spec, devices, secrets, executor, committee)
+        _sum_securely(spec, devices, secrets, executor)
         if secure
         else _plain_sum(spec, devices, executor)
     )
@@ -164,13 +160,12 @@ def _sum_securely(
     devices: RoundDevices[Batch],
     secrets: Random,
     executor: RoundExecutor,
-    committee: CommitteeParameters | None,
 ) -> tuple[Vector, int, dict[str, int]]:
     """Return the sum of the cohorts' sums, the number of survivors, and the true totals."""
     plan, in_memory = spec.plan, _RoundInMemory(spec, devices)
     ring, truth = spec.mechanism.ring(plan), ItemTotals()
     total, survivors = ring.zero(), list[int]()
-    for cohort_sum in executor.sum_cohorts(_form_cohorts(in_memory, secrets, committee)):
+    for cohort_sum in executor.sum_cohorts(_form_cohorts(in_memory, secrets)):
         if cohort_sum is not None:
             ring.add(total, cohort_sum[0])
             survivors += cohort_sum[1]
@@ -213,9 +208,7 @@ class _RoundInMemory(Generic[P]):
         return vectors
 
 
-def _form_cohorts(
-    in_memory: _RoundInMemory[P], secrets: Random, committee: CommitteeParameters | None
-) -> Iterator[SecureCohort]:
+def _form_cohorts(in_memory: _RoundInMemory[P], secrets: Random) -> Iterator[SecureCohort]:
     """Yield the cohorts of `minimum` or more; vectors are made when their cohort is next."""
     plan, dropouts = in_memory.spec.plan, in_memory.dropouts
     ring = in_memory.spec.mechanism.ring(plan)
@@ -227,4 +220,4 @@ def _form_cohorts(
             return
         by_slot = {slot: dropouts[d] for slot, d in enumerate(members) if d in dropouts}
         vectors, seed = in_memory.vectors(members), secrets.getrandbits(128)
-        yield SecureCohort(plan, number, ring, members, vectors, by_slot, seed, committee)
+        yield SecureCohort(plan, number, ring, members, vectors, by_slot, seed)

@@ -12,10 +12,10 @@ median over rows; `median_estimates.py` has its bias and variance.
 An honest sum of devices that hold N tokens together, at most `max_total`, keeps these laws:
 
     unsigned    every row adds up to the same N, at most `max_total`; a random vector keeps them
-                with probability at most 2^-b(rows - 1), in cells of b bits
+                with probability at most q^-(rows - 1), in cells modulo q
     signed      every row adds up to N modulo 2, and its absolute values to at most `max_total`.
                 No stronger law exists: signs make any sum from -N to N. A random row keeps the
-                bound with probability about (2 e (max_total + w) / (w 2^b))^w, which is negligible
+                bound with probability about (2 e (max_total + w) / (w q))^w, which is negligible
                 for w of at least 20; a small change by an even amount is not detected
 
 Source: [Charikar02] for signs and medians; [CormodeMuthukrishnan05] for rows of counts
@@ -35,6 +35,7 @@ from protocol.sketches.median_estimates import (
     estimate_medians,
     keys_of_nobody,
 )
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Lane, Ring, Vector
 
 MAX_ROWS = 63  # one hash word has the signs of all rows
@@ -46,9 +47,10 @@ class CountSketch:
     """The shape and hash functions of one sketch, for keys of `chunks` chunks.
 
     `location_seed` seeds the locations and `sign_seed` the signs; without it all signs are 1. No
-    sum has counts of more than `max_count` in it. Cells have `bits`, or with 0 the bits that
-    `max_count` needs. With fewer bits they may wrap, which a reader with an expectation can
-    correct. Cells with noise may be negative, and `max_count` bounds their absolute values.
+    sum has counts of more than `max_count` in it. Cells are modulo `q`, or with 0 modulo the one of
+    `moduli` that `max_count` needs. Modulo a smaller one they may wrap, which a reader with an
+    expectation can correct. Cells with noise may be negative, and `max_count` bounds their absolute
+    values.
     """
 
     rows: int
@@ -57,8 +59,9 @@ class CountSketch:
     max_count: int
     location_seed: bytes
     sign_seed: bytes | None = None
-    bits: int = 0
+    q: int = 0
     has_noise: bool = False
+    moduli: Moduli = PAIRWISE
     _location_family: HashFamily = field(init=False, repr=False)
     _sign_family: HashFamily | None = field(init=False, repr=False)
 
@@ -75,8 +78,8 @@ class CountSketch:
     @property
     def ring(self) -> Ring:
         """Return the ring of the sketches: one lane, row after row."""
-        bits = self.bits or cell_bits(self.max_count, self._is_signed)
-        return Ring((Lane(2**bits, self._cells),))
+        q = self.q or cell_modulus(self.max_count, self.moduli, signed=self._is_signed)
+        return Ring((Lane(q, self._cells),))
 
     def insert(self, keys: Keys, values: Integers) -> Vector:
         """Return the sketch of `keys`, shape `(n, chunks)`, with `values`."""
@@ -90,7 +93,7 @@ class CountSketch:
         lane = self.ring.lanes[0]
         cells = total[0].astype(np.int64)
         if self._is_signed:
-            cells[cells >= lane.q // 2] -= lane.q
+            cells[cells >= (lane.q + 1) // 2] -= lane.q
         return cells.reshape(self.rows, self.width)
 
     def fault(self, total: Vector, max_total: int) -> str | None:
@@ -176,5 +179,6 @@ def _size_fault(counts: Integers, most: int) -> str | None:
     return None
 
 
-def cell_bits(max_count: int, signed: bool) -> int:
-    return (2 * max_count if signed else max_count).bit_length()
+def cell_modulus(max_count: int, moduli: Moduli, *, signed: bool) -> int:
+    """Return the modulus of cells that hold counts of up to `max_count`."""
+    return moduli.above(2 * max_count if signed else max_count)

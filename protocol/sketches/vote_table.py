@@ -3,7 +3,7 @@
 A key is a cell's number, its value the votes for it. The table has eight sub-tables of `width`
 cells, and each key is in one cell of each: in four by one hash, in four by another. A cell holds
 
-    V  sum v          mod 2^b, read as a number of at least -2^(b-1)
+    V  sum v          mod q, read as the number next to 0; q is 2^b, or a prime in a one-shot sum
     K  sum v x'_j     mod p, for each chunk j of the key: x'_j = H x_j + g_j with hash digits g_j
 
 as in `iblt/table.py`, and is peeled in the same way: where K / V is an x' with its digits that
@@ -43,6 +43,7 @@ from protocol.numerics.arrays import Floats, Integers, Keys
 from protocol.numerics.binary_search import first_true
 from protocol.public_model import PublicModel
 from protocol.sketches.iblt.table import CellFormat
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Ring, Vector
 
 HASH_FUNCTIONS, SUBTABLES_PER_HASH = 2, 4
@@ -71,7 +72,7 @@ class VoteTableShape(PublicModel):
 
     @model_validator(mode="after")
     def _has_cells(self) -> Self:
-        if not self._cells():
+        if not self._cells(PAIRWISE):
             raise ValueError("evidence needs a prime above 2^31")
         return self
 
@@ -88,40 +89,43 @@ class VoteTableShape(PublicModel):
             return None
         return cls(bound=bound, votes=votes, width=width, evidence=evidence)
 
-    @property
-    def cell(self) -> CellFormat:
+    def cell(self, moduli: Moduli) -> CellFormat:
         """Return the smallest cell with this evidence."""
-        return min(self._cells(), key=lambda cell: cell.bits)
+        return min(self._cells(moduli), key=lambda cell: cell.bits)
 
-    def _cells(self) -> list[CellFormat]:
+    def _cells(self, moduli: Moduli) -> list[CellFormat]:
         cells = list[CellFormat]()
         for chunks in range(1, _MAX_CHUNKS + 1):
             base = 2 ** max(1, -(-(self.bound - 1).bit_length() // chunks))
             # One more than any chunk, so that all chunks have the same room for digits. And twice
             # the votes, because values have a sign.
             with suppress(ValueError):  # no prime is large enough
-                cells.append(
-                    CellFormat(chunks, base + 1, self.votes, 2 * self.votes, self.evidence)
-                )
+                bounds = base + 1, self.votes, 2 * self.votes
+                cells.append(CellFormat(chunks, *bounds, self.evidence, moduli=moduli))
         return cells
 
-    @property
-    def ring(self) -> Ring:
-        return self.cell.ring(SUBTABLES * self.width)
+    def ring(self, moduli: Moduli) -> Ring:
+        """Return the ring of the tables, with `moduli` of the sum."""
+        return self.cell(moduli).ring(SUBTABLES * self.width)
+
+    def nbytes(self, moduli: Moduli) -> int:
+        """Return the bytes of a packed table."""
+        return moduli.nbytes(self.ring(moduli))
 
 
 @dataclass(frozen=True, slots=True)
 class VoteTable:
-    """A table of one `shape` with the hash functions of `seed`, 32 bytes."""
+    """A table of one `shape`, with hash functions of a 32-byte `seed` and `moduli` of the sum."""
 
     shape: VoteTableShape
     seed: bytes
+    moduli: Moduli = PAIRWISE
     cell: CellFormat = field(init=False)
     base: int = field(init=False)  # of a number's chunks
     families: tuple[HashFamily, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        cell = self.shape.cell
+        cell = self.shape.cell(self.moduli)
         words = cell.chunks + SUBTABLES_PER_HASH // 2  # for digits, and for two cells each
         families = tuple(
             HashFamily(self.seed, f"votes {number}", cell.chunks, words)
@@ -131,12 +135,16 @@ class VoteTable:
         object.__setattr__(self, "base", cell.key_bound - 1)
         object.__setattr__(self, "families", families)
 
+    @property
+    def ring(self) -> Ring:
+        return self.shape.ring(self.moduli)
+
     def insert(self, numbers: Integers, votes: Integers) -> Vector:
         """Return the table of `votes` for `numbers` below the bound, as a vector of the ring."""
         counts = np.zeros(SUBTABLES * self.shape.width, np.int64)
         sums = np.zeros((len(counts), self.cell.chunks), np.int64)
         self._add(counts, sums, numbers, votes)
-        pairs = zip(self.shape.ring.lanes, (counts % self.cell.count_modulus, sums), strict=True)
+        pairs = zip(self.ring.lanes, (counts % self.cell.count_modulus, sums), strict=True)
         return tuple(array.reshape(-1).astype(lane.dtype) for lane, array in pairs)
 
     def decode(self, table: Vector) -> tuple[Integers, Integers]:
@@ -144,7 +152,7 @@ class VoteTable:
 
         Any vector of the ring is allowed; the work is bounded for all of them.
         """
-        cell, half = self.cell, self.cell.count_modulus // 2
+        cell, half = self.cell, (self.cell.count_modulus + 1) // 2
         counts = table[0].astype(np.int64)
         counts = np.where(counts >= half, counts - cell.count_modulus, counts)
         sums = table[1].astype(np.int64).reshape(-1, cell.chunks)

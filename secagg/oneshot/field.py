@@ -28,7 +28,6 @@ from secagg.ring import Ring
 Elements: TypeAlias = NDArray[np.uint64]
 Bytes: TypeAlias = NDArray[np.uint8]
 
-MIN_PRIME: Final = 257
 MAX_PRIME: Final = 2**62
 _FLOAT_BITS = 53
 _WORD_BITS = 64
@@ -58,12 +57,12 @@ def _proves_composite(base: int, n: int, twos: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def least_prime(least: int) -> int:
-    """Return the smallest prime that is `least` or more, and `MIN_PRIME` or more.
+    """Return the smallest prime that is `least` or more.
 
     Raises:
         ValueError: if it is not below `MAX_PRIME`.
     """
-    p = max(least, MIN_PRIME)
+    p = max(least, 2)
     while not is_prime(p):
         p += 1
     if p >= MAX_PRIME:
@@ -78,10 +77,9 @@ def check_prime_lanes(ring: Ring, points: int) -> None:
         ValueError: if a modulus is not a prime, or too small, or too large.
     """
     for number, lane in enumerate(ring.lanes):
-        if not (max(MIN_PRIME, points + 1) <= lane.q < MAX_PRIME and is_prime(lane.q)):
+        if not (points < lane.q < MAX_PRIME and is_prime(lane.q)):
             raise ValueError(
-                f"lane {number}: a prime from {max(MIN_PRIME, points + 1)} to 2^62 expected, "
-                f"got {lane.q}"
+                f"lane {number}: a prime from {points + 1} to 2^62 expected, got {lane.q}"
             )
 
 

@@ -39,10 +39,10 @@ from secagg.oneshot.field import (
     PackedRows,
     check_prime_lanes,
     lagrange_matrix,
-    least_prime,
     sum_elements,
     sum_products,
 )
+from secagg.oneshot.moduli import Moduli
 from secagg.oneshot.parameters import CommitteeParameters, degree_tests
 from secagg.ring import Lane, MaskApplier, Ring, Vector
 
@@ -52,15 +52,13 @@ Flags: TypeAlias = NDArray[np.bool_]
 def prime_ring(ring: Ring, parameters: CommitteeParameters) -> Ring:
     """Return the lanes of `ring` modulo the smallest primes that a committee can share.
 
-    These are at least the lane's q, 257 and m + rho + 1. A lane modulo such a prime is unchanged.
+    These are at least the lane's q and m + rho + 1. A lane modulo such a prime is unchanged.
 
     Raises:
         ValueError: if a lane needs a prime of 2^62 or more.
     """
-    points = parameters.members + parameters.packed_secrets
-    return Ring(
-        tuple(Lane(least_prime(max(lane.q, points + 1)), lane.length) for lane in ring.lanes)
-    )
+    moduli = Moduli.of(parameters)
+    return Ring(tuple(Lane(moduli.above(lane.q - 1), lane.length) for lane in ring.lanes))
 
 
 @lru_cache(maxsize=64)

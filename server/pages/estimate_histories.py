@@ -61,7 +61,7 @@ class RoundSize:
             nbytes = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
             return cls(nbytes, None, nbytes, "report")
         keys = capacity(plan.cells) if isinstance(plan, _ONE_TABLE_PLANS) else None
-        nbytes = SUM_MECHANISMS[plan.mechanism].ring(plan).nbytes
+        nbytes = SUM_MECHANISMS[plan.mechanism].vector_bytes(plan)
         if plan.terms.is_one_shot:
             sent_bytes, message = message_bytes(plan), "message"
         else:

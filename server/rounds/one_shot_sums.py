@@ -128,6 +128,6 @@ def _open(served: ServedSum, bodies: Mapping[int, bytes], messages: int) -> Open
     session = served.session
     sums = {member: MemberSum.unpack(body, session) for member, body in bodies.items()}
     opened = open_sum(session, sums)
-    total = check_sum(served.plan, served.facts.ring.lower(opened.total), messages, {})
+    total = check_sum(served.plan, served.facts.lanes.split(opened.total), messages, {})
     liars = [session.member_identity(member).hex() for member in sorted(opened.liars)]
     return OpenedCohort(total, liars)

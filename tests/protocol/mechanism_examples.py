@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from protocol.committee_terms import CommitteeTerms
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet, Utf8
@@ -28,8 +29,13 @@ from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Question, Terms
 from protocol.sketches.vote_table import VoteTableShape
 from protocol.study_state import EMPTY_STATE, StudyState
+from secagg.keys import Identity
 
 TERMS = Terms(cohort_size=40, minimum=5, cohorts=2)
+OPERATORS = tuple(Identity.of(bytes([number]) * 32).public.hex() for number in range(7))
+ONE_SHOT_TERMS = Terms(
+    cohort_size=80, minimum=5, sum="one-shot", committee=CommitteeTerms(members=OPERATORS)
+)
 
 
 def sampled_contribution(plan: Any) -> float:
@@ -56,6 +62,7 @@ class Example:
     is_private: bool = False  # so that small counts are suppressed, or none is exact
     spell: Callable[[str], str] = str  # an item of two letters as devices hold it
     state: StudyState = EMPTY_STATE
+    terms: Terms = TERMS
 
     @property
     def mechanism(self) -> Mechanism[Any, Any]:
@@ -68,7 +75,9 @@ class Example:
 
     def plan(self, seed: int = 0) -> Any:
         """Return a first plan with the update."""
-        first = self.mechanism.first_plan(self.question, TERMS, "laws", 30, random.Random(seed))
+        first = self.mechanism.first_plan(
+            self.question, self.terms, "laws", 30, random.Random(seed)
+        )
         return first.model_copy(update=self.update)
 
 
@@ -203,4 +212,8 @@ EXAMPLES = {
         6, 2.5, "ab", "cd", past=PastSketch(cells=300, bits=4)
     ),
     "tracked, tight, some items": tracked(6, 2.5, "ab", "cd", "aa", table="tight"),
+}
+ONE_SHOT_EXAMPLES = {
+    f"{name}, in a one-shot sum": replace(example, terms=ONE_SHOT_TERMS)
+    for name, example in EXAMPLES.items()
 }

@@ -4,7 +4,7 @@ shape       a vector is one of the plan's ring, also of a device without items
 chance      comes from the generator that was passed, and from nothing else
 order       of items is irrelevant
 blocks      of devices add up to what their devices do, one by one
-sum         decoding the secure sum is decoding the plain sum
+sum         decoding the secure sum is decoding the plain sum, pairwise or one-shot
 fault       an honest sum has none, for any survivors (but with probability 2^-63 if it samples)
 plan        comes back from JSON, with the same digest; each round's seed is fresh
 influence   one device changes an answer by no more than its bound
@@ -37,13 +37,31 @@ from protocol.question_and_plan import WORD_BITS, Plan
 from protocol.randomness import seeded_words
 from protocol.simulation.rounds import SecureCohort, sum_cohort
 from protocol.simulation.study import run_round
-from secagg.oneshot.parameters import CommitteeParameters
 from tests.examples import fewer
 from tests.protocol.chance import seeded
-from tests.protocol.mechanism_examples import EXAMPLES, TERMS, Example
+from tests.protocol.mechanism_examples import (
+    EXAMPLES,
+    ONE_SHOT_EXAMPLES,
+    ONE_SHOT_TERMS,
+    TERMS,
+    Example,
+)
 
 every = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
+ALL_EXAMPLES = EXAMPLES | ONE_SHOT_EXAMPLES
+every_sum = pytest.mark.parametrize("example", ALL_EXAMPLES.values(), ids=ALL_EXAMPLES.keys())
+one_shot = pytest.mark.parametrize(
+    "example", ONE_SHOT_EXAMPLES.values(), ids=ONE_SHOT_EXAMPLES.keys()
+)
 EXACT_EXAMPLES = {name: example for name, example in EXAMPLES.items() if not example.is_private}
+exact_by_sum = pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(example, id=name)
+        for name, example in ALL_EXAMPLES.items()
+        if not example.is_private
+    ],
+)
 exact = pytest.mark.parametrize("example", EXACT_EXAMPLES.values(), ids=EXACT_EXAMPLES.keys())
 
 
@@ -68,7 +86,7 @@ def test_every_mechanism_has_an_example() -> None:
     assert {example.question.mechanism for example in EXAMPLES.values()} == set(SUM_MECHANISMS)
 
 
-@every
+@every_sum
 @fewer(0.3)
 @given(data=st.data())
 def test_a_vector_is_one_of_the_plans_ring(example: Example, data: st.DataObject) -> None:
@@ -150,13 +168,11 @@ def test_the_secure_sum_decodes_as_the_plain_sum(name: str, data: st.DataObject)
     )
 
 
-@every
+@one_shot
 def test_a_one_shot_sum_is_the_plain_sum(example: Example) -> None:
-    """Lanes that are not prime are lifted: the sum is exact in any ring of a mechanism."""
     plan, ring = example.plan(), example.mechanism.ring(example.plan())
-    committee, slots = CommitteeParameters(5, 1, 1, 3), range(plan.terms.minimum)
-    vectors = [encode(example, plan, {"ab": 1}, seed) for seed in slots]
-    result = sum_cohort(SecureCohort(plan, 0, ring, slots, vectors, {}, 1, committee))
+    vectors = [encode(example, plan, {"ab": 1}, seed) for seed in range(plan.terms.minimum)]
+    result = sum_cohort(SecureCohort(plan, 0, ring, range(len(vectors)), vectors, {}, 1))
     assert result is not None
     plain = ring.zero()
     for vector in vectors:
@@ -165,6 +181,26 @@ def test_a_one_shot_sum_is_the_plain_sum(example: Example) -> None:
 
 
 @every
+def test_a_one_shot_sum_decodes_to_the_items_of_a_pairwise_sum(example: Example) -> None:
+    """Compare the same sizes, seeds, items and samples, without noise, which depends on the sum."""
+    histograms = [{"ab": 1}] * 20 + [{"cd": 1}] * 15 + [{"aa": 1}] * 10
+    histograms = [example.held(histogram) for histogram in histograms]
+    outcomes = []
+    for terms in (TERMS, ONE_SHOT_TERMS):
+        plan = example.plan().model_copy(update={"terms": terms})
+        if "release" in type(plan).model_fields and plan.release is not None:
+            release = plan.release.model_copy(update={"variance": 0.0, "threshold": 1})
+            plan = plan.model_copy(update={"release": release})
+        total = example.mechanism.encode_sum(plan, histograms, seeded(3))
+        assert example.mechanism.fault(plan, total, len(histograms)) is None
+        outcomes.append(example.mechanism.decode(plan, total, len(histograms), example.state))
+    pairwise, one_shot = outcomes
+    assert pairwise.decoded
+    assert one_shot.decoded
+    assert read(one_shot) == read(pairwise)
+
+
+@every_sum
 @fewer(0.3)
 @given(data=st.data())
 def test_an_honest_sum_has_no_fault(example: Example, data: st.DataObject) -> None:
@@ -177,7 +213,7 @@ def test_an_honest_sum_has_no_fault(example: Example, data: st.DataObject) -> No
         assert mechanism.fault(plan, total, received) is None
 
 
-@every
+@every_sum
 def test_an_honest_sum_of_full_contributions_has_no_fault(example: Example) -> None:
     most, devices = example.question.contribution, TERMS.max_devices
     items = [a + b for a in "abcdefgh" for b in "abcdefgh"]
@@ -209,7 +245,7 @@ def test_a_plan_has_no_field_that_nobody_knows(example: Example) -> None:
         plans.validate_python({**example.plan().model_dump(), "more": 1})
 
 
-@every
+@every_sum
 @pytest.mark.parametrize("answer", [None, Answer(False, 300.0), Answer(True, 20.0)])
 def test_the_next_plan_asks_the_same_with_a_fresh_seed(
     example: Example, answer: Answer | None
@@ -244,11 +280,11 @@ def test_one_devices_influence_is_bounded(example: Example, data: st.DataObject)
     assert example.is_sketch or len(changed) <= example.question.contribution
 
 
-@every
+@every_sum
 def test_too_few_words_are_refused_with_the_number_needed(example: Example) -> None:
     def first_plan(words: int) -> None:
         question = example.question.model_copy(update={"words": words})
-        example.mechanism.first_plan(question, TERMS, "laws", 30, random.Random(1))
+        example.mechanism.first_plan(question, example.terms, "laws", 30, random.Random(1))
 
     with pytest.raises(ValueError, match="1 words are too few") as refused:
         first_plan(1)
@@ -258,10 +294,10 @@ def test_too_few_words_are_refused_with_the_number_needed(example: Example) -> N
         first_plan(needed - 1)
 
 
-@every
+@every_sum
 def test_a_plan_takes_the_words_of_its_vectors_and_no_fewer(example: Example) -> None:
     plan = example.plan()
-    fields, needed = plan.model_dump(), -(-example.mechanism.ring(plan).nbytes * 8 // WORD_BITS)
+    fields, needed = plan.model_dump(), -(-example.mechanism.vector_bytes(plan) * 8 // WORD_BITS)
     type(plan).model_validate(fields | {"question": fields["question"] | {"words": needed}})
     with pytest.raises(ValidationError, match="words"):
         type(plan).model_validate(fields | {"question": fields["question"] | {"words": needed - 1}})
@@ -276,7 +312,7 @@ def test_more_than_the_contribution_or_less_than_one_is_refused(
         encode(example, example.plan(), histogram)
 
 
-@exact
+@exact_by_sum
 def test_no_sum_of_full_contributions_wraps(example: Example) -> None:
     most, devices = example.question.contribution, TERMS.max_devices
     plan = example.plan().model_copy(update={"t": 1.0})

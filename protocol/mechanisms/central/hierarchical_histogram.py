@@ -29,7 +29,7 @@ from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_value
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
 from protocol.mechanisms.central.release_design import (
-    cell_bits,
+    cell_modulus,
     design_release,
     max_noise_variance,
     release_loss,
@@ -94,7 +94,7 @@ class HierarchicalHistogramPlan(ReleasePlan):
 
     @model_validator(mode="after")
     def _fits_the_words(self) -> Self:
-        _check_words(self.question, self.cell_bits)
+        _check_words(self.question, self.terms, self.cell_modulus)
         self.check_noise(self.cells)
         return self
 
@@ -123,11 +123,11 @@ class HierarchicalHistogram(
         self, question: HierarchicalHistogramQuestion, terms: Terms, rounds: int
     ) -> dict[str, Any]:
         release = design_release(question, terms, _release_count(question, rounds), rounds)
-        _check_words(question, cell_bits(release, terms))
+        _check_words(question, terms, cell_modulus(release, terms))
         return {"release": release}
 
     def ring(self, plan: HierarchicalHistogramPlan) -> Ring:
-        return Ring((Lane(2**plan.cell_bits, plan.question.cells),))
+        return Ring((Lane(plan.cell_modulus, plan.question.cells),))
 
     def encode_sum(
         self, plan: HierarchicalHistogramPlan, histograms: Iterable[Histogram], chance: RandomWords
@@ -217,10 +217,11 @@ def _release_count(question: HierarchicalHistogramQuestion, rounds: int) -> int:
     return question.max_votes * (rounds if question.every_round else 1)
 
 
-def _check_words(question: HierarchicalHistogramQuestion, bits: int) -> None:
-    if question.cells * bits > 8 * question.nbytes:
+def _check_words(question: HierarchicalHistogramQuestion, terms: Terms, q: int) -> None:
+    nbytes = terms.moduli.lane_bytes(Lane(q, question.cells))
+    if nbytes > question.nbytes:
         raise ValueError(
             f"{question.words} words are too few: {question.cells:,} cells of all "
-            f"{question.digits.width} levels, {bits} bits each, take "
-            f"{-(-question.cells * bits // WORD_BITS):,} words; use more words or fewer digits"
+            f"{question.digits.width} levels, {terms.moduli.element_bits(q):.3g} bits each, take "
+            f"{-(-8 * nbytes // WORD_BITS):,} words; use more words or fewer digits"
         )

@@ -84,7 +84,8 @@ def design_release(question: ReleaseQuestion, terms: Terms, releases: int, vecto
     )
     release = Release(probability=sampled, threshold=1, variance=variance)
     max_variance = max_noise_variance(release, terms, terms.cohorts)
-    cells = max(1, vectors * 8 * question.nbytes // cell_bits(release, terms))
+    q = cell_modulus(release, terms)
+    cells = max(1, vectors * terms.moduli.max_length(q, question.nbytes))
     threshold = tail_quantile(max_variance, _EXPECTED_FALSE_POSITIVES / cells)
     return release.model_copy(update={"threshold": threshold})
 
@@ -146,12 +147,12 @@ def _missing_share(terms: Terms) -> float:
     return 1 - terms.minimum / terms.cohort_size if terms.is_one_shot else terms.dropout
 
 
-def cell_bits(release: Release, terms: Terms) -> int:
-    """Return the width in bits of a cell in which each device votes once at most."""
+def cell_modulus(release: Release, terms: Terms) -> int:
+    """Return the modulus of a cell in which each device votes once at most."""
     noise = max_noise(release, terms)
     if noise:
-        return (2 * (terms.max_devices + noise) + 1).bit_length()
-    return terms.max_devices.bit_length()
+        return terms.moduli.above(2 * (terms.max_devices + noise) + 1)
+    return terms.moduli.above(terms.max_devices)
 
 
 def _best_sampled_release(question: ReleaseQuestion, releases: int) -> Release:

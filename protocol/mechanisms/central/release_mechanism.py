@@ -14,7 +14,7 @@ from pydantic import model_validator
 
 from protocol.mechanism import SumMechanism
 from protocol.mechanisms.central.release_design import (
-    cell_bits,
+    cell_modulus,
     check_join_probability,
     max_noise,
     noise_shares,
@@ -75,8 +75,8 @@ class ReleasePlan(Plan):
         return max_votes(coins, probability, _FALSE_ALARM_PROBABILITY)
 
     @property
-    def cell_bits(self) -> int:
-        return cell_bits(self.release, self.terms)
+    def cell_modulus(self) -> int:
+        return cell_modulus(self.release, self.terms)
 
     @property
     def max_noisy_cells(self) -> int:
@@ -96,13 +96,13 @@ class ReleasePlan(Plan):
     def signed_votes(self, sums: NDArray[Any]) -> Integers:
         """Return the integers whose remainders are the `sums` of a lane."""
         whole = sums.astype(np.int64)
-        return signed_residues(whole, self.cell_bits) if self.release.variance else whole
+        return signed_residues(whole, self.cell_modulus) if self.release.variance else whole
 
     def simulate_noise(self, votes: NDArray[Any], variance: float, rng: Generator) -> Vector:
         """Return the `votes` of a lane with noise of `variance`, drawn at once, if there is any."""
         if self.release.variance:
             votes = votes + simulate_skellam_sum(rng, variance, len(votes))
-        lane = Lane(2**self.cell_bits, len(votes))
+        lane = Lane(self.cell_modulus, len(votes))
         return ((votes % lane.q).astype(lane.dtype),)
 
     def max_noise_variance(self, participants: int) -> float:

@@ -102,10 +102,12 @@ class TrieHhPlan(ReleasePlan):
         if self.table_shape is not None:
             if self.question.mode != "sample-threshold" or self.table_shape.bound != self.cells:
                 raise ValueError(f"the vote table is not for {self.cells} cells without noise")
-            if self.table_shape.ring.nbytes > self.question.nbytes:
+            if self.table_shape.nbytes(self.terms.moduli) > self.question.nbytes:
                 raise ValueError("the vote table does not fit in the words")
-        elif self.cells > MAX_TRIE_CELLS or self.cells * self.cell_bits > 8 * self.question.nbytes:
-            raise ValueError(f"{self.cells} cells of {self.cell_bits} bits do not fit in the words")
+        elif self.cells > min(MAX_TRIE_CELLS, self.max_fitting_cells):
+            raise ValueError(
+                f"{self.cells} cells modulo {self.cell_modulus} do not fit in the words"
+            )
         self.check_noise(self.cells)
         return self
 
@@ -128,11 +130,16 @@ class TrieHhPlan(ReleasePlan):
         return len(self.frontier) * self.cells_per_prefix
 
     @property
+    def max_fitting_cells(self) -> int:
+        """Return the largest number of cells in a lane that fits in the words."""
+        return self.terms.moduli.max_length(self.cell_modulus, self.question.nbytes)
+
+    @property
     def vote_table(self) -> VoteTable | None:
         """Return the table of the votes; None if the vector is a lane of all cells."""
         if self.table_shape is None:
             return None
-        return VoteTable(self.table_shape, bytes.fromhex(self.seed))
+        return VoteTable(self.table_shape, bytes.fromhex(self.seed), self.terms.moduli)
 
     @property
     def prefixes(self) -> DigitRows:

@@ -56,7 +56,8 @@ def vote_table_shape(
     if bound <= votes:  # all cells may be used, so a lane of all cells is smaller
         return None
     shape = VoteTableShape.fitting(bound, votes, (1 - _OVERFLOW_SHARE) * failure)
-    return shape if shape is not None and shape.ring.nbytes <= question.nbytes else None
+    fits = shape is not None and shape.nbytes(terms.moduli) <= question.nbytes
+    return shape if fits else None
 
 
 def encode_votes(
@@ -73,7 +74,7 @@ def encode_votes(
         distinct, positions = np.unique(cells, return_inverse=True)
         return table.insert(distinct, _sum_at(positions, votes, len(distinct)))
     counts = votes_per_cell(plan, rows, items, chance, devices)
-    return (counts.astype(Lane(2**plan.cell_bits, plan.cells).dtype),)
+    return (counts.astype(Lane(plan.cell_modulus, plan.cells).dtype),)
 
 
 def votes_per_cell(

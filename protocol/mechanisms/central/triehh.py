@@ -32,7 +32,7 @@ import numpy as np
 from protocol.estimates import Estimate, ranked, reaches_threshold
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer
-from protocol.mechanisms.central.release_design import cell_bits, design_release, release_loss
+from protocol.mechanisms.central.release_design import cell_modulus, design_release, release_loss
 from protocol.mechanisms.central.release_mechanism import (
     DEVICES_ARRAY,
     ReleaseMechanism,
@@ -65,15 +65,15 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
         releases = rounds if question.every_round else 1
         release = design_release(question, terms, releases, question.levels)
         cells = question.digits.base ** min(question.stride, question.digits.width)
-        bits = cells * cell_bits(release, terms)
+        nbytes = terms.moduli.lane_bytes(Lane(cell_modulus(release, terms), cells))
         table = vote_table_shape(question, terms, release, rounds, cells)
-        holds = cells <= MAX_TRIE_CELLS and bits <= 8 * question.nbytes
+        holds = cells <= MAX_TRIE_CELLS and nbytes <= question.nbytes
         if table is None and not holds:
             raise ValueError(
                 f"{question.words} words are too few: the continuations of a prefix take {cells:,} "
-                f"cells, or {-(-bits // WORD_BITS):,} words; a smaller stride takes less"
+                f"cells, or {-(-8 * nbytes // WORD_BITS):,} words; a smaller stride takes less"
             )
-        if table is not None and holds and bits <= 8 * table.ring.nbytes:
+        if table is not None and holds and nbytes <= table.nbytes(terms.moduli):
             table = None
         return {"release": release, "level": 1, "frontier": ("",), "table_shape": table}
 
@@ -109,16 +109,15 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
         choices = digits.base**following
         order = np.argsort(-level.counts, kind="stable")[:MAX_PREFIXES]
         rows, most = level.rows[order, : plan.node_length], MAX_TRIE_CELLS // choices
-        most = min(most, 8 * plan.question.nbytes // plan.cell_bits // choices)
+        most = min(most, plan.max_fitting_cells // choices)
         most = min(most, plan.max_noisy_cells // choices)
         # Try a table for all rows, then for half of them, and so on.
         kept, table = len(rows), self._table(plan, len(rows) * choices)
         while table is None and kept > most:
             kept //= 2
             table = self._table(plan, kept * choices)
-        if table is None or (
-            kept <= most and kept * choices * plan.cell_bits <= 8 * table.ring.nbytes
-        ):
+        moduli, lane = plan.terms.moduli, Lane(plan.cell_modulus, max(1, kept * choices))
+        if table is None or (kept <= most and moduli.lane_bytes(lane) <= table.nbytes(moduli)):
             return rows[:most], None
         return rows[:kept], table
 
@@ -127,8 +126,8 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
 
     def ring(self, plan: TrieHhPlan) -> Ring:
         if plan.table_shape is not None:
-            return plan.table_shape.ring
-        return Ring((Lane(2**plan.cell_bits, plan.cells),))
+            return plan.table_shape.ring(plan.terms.moduli)
+        return Ring((Lane(plan.cell_modulus, plan.cells),))
 
     def encode_sum(
         self, plan: TrieHhPlan, histograms: Iterable[Histogram], chance: RandomWords

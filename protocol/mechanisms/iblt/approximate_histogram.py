@@ -73,7 +73,7 @@ from protocol.public_model import Hex32
 from protocol.question_and_plan import WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
 from protocol.rate_changes import RateHistory
-from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_bits
+from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_modulus
 from protocol.sketches.median_estimates import (
     MedianEstimates,
     estimate_sums_of_rounds,
@@ -274,8 +274,8 @@ def _practical_sizes(question: ApproximateHistogramQuestion, terms: Terms) -> Hi
     half = question.model_copy(update={"words": question.words // 2})
     t = max(1.0, min(worst_case_threshold(half, terms), question.threshold / 2))
     rows = question.rows or 5
-    bits = cell_bits(terms.max_devices * question.contribution, signed=True)
-    width = max(2, half.words * WORD_BITS // (bits * rows))
+    q = cell_modulus(terms.max_devices * question.contribution, terms.moduli, signed=True)
+    width = max(2, terms.moduli.max_length(q, half.nbytes) // rows)
     return HistogramSizes(t, 1, max_cells(half, terms, t), rows, width)
 
 
@@ -285,7 +285,7 @@ def _words(question: ApproximateHistogramQuestion, terms: Terms, sizes: Histogra
     tables = Repetitions(question, terms, sizes.t, sizes.tables, sizes.cells, seed)
     sketch = _sketch(question, terms, sizes, seed.hex(), seed.hex())
     ring = Ring(tables.lanes + (sketch.ring.lanes if sketch else ()))
-    return -(-ring.nbytes * 8 // WORD_BITS)
+    return -(-terms.moduli.nbytes(ring) * 8 // WORD_BITS)
 
 
 def _sketch(
@@ -300,6 +300,7 @@ def _sketch(
         max_count=terms.max_devices * question.contribution,
         location_seed=bytes.fromhex(location_seed),
         sign_seed=bytes.fromhex(seed),
+        moduli=terms.moduli,
     )
 
 

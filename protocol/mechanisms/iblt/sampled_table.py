@@ -276,8 +276,7 @@ def max_cells(question: SumQuestion, terms: Terms, t: float, tables: int = 1) ->
 def needed_words(question: SumQuestion, terms: Terms, t: float, cells: int, tables: int = 1) -> int:
     """Return the 16-bit words of `tables` tables of `cells` cells; raises as `max_cells`."""
     cell = cell_in_mode(question, _worst_case_cell(question, terms, t), cells)
-    nbytes: int = cell.ring(cells).nbytes
-    return -(-tables * nbytes * 8 // WORD_BITS)
+    return -(-tables * cell.nbytes(cells) * 8 // WORD_BITS)
 
 
 def likely_max_value(question: SumQuestion, terms: Terms, t: float) -> int:
@@ -293,20 +292,19 @@ def likely_max_value(question: SumQuestion, terms: Terms, t: float) -> int:
     return min(reach, math.ceil(tokens + 6 * math.sqrt(tokens) + 30))
 
 
-def likely_cell(question: SumQuestion, max_value: int, t: float) -> CellFormat:
+def likely_cell(question: SumQuestion, terms: Terms, max_value: int, t: float) -> CellFormat:
     """Return the format of a cell if no value of a key exceeds `max_value`."""
-    domain, total = question.domain, max_value
+    total = max_value
     if _is_tight(question) and t < question.contribution:
         total *= math.ceil(t)  # all keys together may exceed the bound of one key
-    return CellFormat(domain.chunks, domain.bound, max_value, total, _evidence(question))
+    return _cell(question, terms, max_value, total)
 
 
 def min_table_bytes(question: SumQuestion, terms: Terms) -> int:
     """Return the bytes of a table of `MIN_CAPACITY` keys, for any data of devices."""
     cells = cells_for(MIN_CAPACITY)
     cell = cell_in_mode(question, _worst_case_cell(question, terms, 1.0), cells)
-    nbytes: int = cell.ring(cells).nbytes
-    return nbytes
+    return cell.nbytes(cells)
 
 
 def check_words(question: SumQuestion, terms: Terms, parts: int = 1, min_words: int = 0) -> None:
@@ -350,10 +348,14 @@ def _worst_case_cell(question: SumQuestion, terms: Terms, t: float) -> CellForma
             f"item {max_value:,} times; a cell counts to less than {_VALUE_LIMIT:,}"
         )
     if _is_tight(question):
-        return likely_cell(question, likely_max_value(question, terms, t), t)
-    total = terms.max_devices * sampler.max_device_units
-    domain = question.domain
-    return CellFormat(domain.chunks, domain.bound, max_value, total, _evidence(question))
+        return likely_cell(question, terms, likely_max_value(question, terms, t), t)
+    return _cell(question, terms, max_value, terms.max_devices * sampler.max_device_units)
+
+
+def _cell(question: SumQuestion, terms: Terms, max_value: int, total: int) -> CellFormat:
+    domain, evidence = question.domain, _evidence(question)
+    bounds = domain.bound, max_value, total
+    return CellFormat(domain.chunks, *bounds, evidence, moduli=terms.moduli)
 
 
 def _with_full_evidence(cell: CellFormat) -> CellFormat:

@@ -1,22 +1,23 @@
 """Exact counters of known items, a few bits each, that are read near the expected count.
 
-Each *tracked* item of a study has a counter modulo 2^b. b is as small as the count is predictable:
-the sum gives the count modulo 2^b, and the count is the one number with this remainder in the
-*window* of 2^b counts around the expected count. Counters of one width form a group. Each group
-has two more lanes: its total, wide enough for any sum, and its *check*, the sum of w_i c_i modulo
-a prime p, with random weights w_i from the seed of the round. The counters of a group add up to
-its total modulo 2^b, for any data of devices. This is a linear law, which false vectors break.
+Each *tracked* item of a study has a counter modulo q: 2^b, or in a one-shot sum the smallest prime
+of 2^b or more that the committee can share. b is as small as the count is predictable: the sum
+gives the count modulo q, and the count is the one number with this remainder in the *window* of q
+counts around the expected count. Counters of one width form a group. Each group has two more lanes:
+its total, wide enough for any sum, and its *check*, the sum of w_i c_i modulo a prime p, with
+random weights w_i from the seed of the round. The counters of a group add up to its total modulo q,
+for any data of devices. This is a linear law, which false vectors break.
 
 If one count has left its window, however far, the total differs by the missing amount, and the
 check by w_i times this amount. Their quotient is w_i, so the count is corrected. If j windows of
-2^b are missing in all, j counts may have left by one window each, for instance because many items
+q are missing in all, j counts may have left by one window each, for instance because many items
 have gone. What was read shows which ones: a count at the end of its window is improbable, and the
 count one window away would be usual after a jump of the rate. The j most likely counts are moved
 by a window, then pairs of about equal probability are exchanged, until the check agrees. A wrong
 choice agrees with probability 2^-24, and one of all that are tried with 2^-14.
 
 If nothing agrees, or a device lied, a count is moved by a window only where that is far more
-probable; others that left their windows are wrong by multiples of 2^b. The amount then missing from
+probable; others that left their windows are wrong by multiples of q. The amount then missing from
 the total, or two windows if that is more, is the *slip* of the group. Where counts were moved,
 twice their number left unseen, some up and some down, and the slip is that number of windows. Its
 items are unknown, so it is a variance of all items, and more so of those at the ends of their
@@ -38,6 +39,7 @@ from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.numerics import special
 from protocol.numerics.arrays import Flags, Floats, Integers
 from protocol.public_model import PublicModel, Text
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Lane, Vector
 
 MAX_COUNTER_BITS = 40
@@ -56,17 +58,27 @@ class CounterGroup(PublicModel):
 
 @dataclass(frozen=True)
 class Counters:
-    """Counters of `groups`. All counts add up to at most `max_total`. `seed` gives the weights."""
+    """Counters of `groups`. All counts add up to at most `max_total`. `seed` gives the weights.
+
+    Lanes have `moduli` of the sum.
+    """
 
     groups: tuple[CounterGroup, ...]
     max_total: int
     seed: bytes = bytes(32)
+    moduli: Moduli = PAIRWISE
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
         """Return three lanes for each group: its counters, their total and their check."""
-        lanes = ((Lane(2**g.bits, len(g.items)), *check_lanes(self.max_total)) for g in self.groups)
+        own = (Lane(q, len(g.items)) for q, g in zip(self._group_windows, self.groups, strict=True))
+        lanes = ((lane, *check_lanes(self.max_total, self.moduli)) for lane in own)
         return tuple(lane for group in lanes for lane in group)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all lanes."""
+        return sum(map(self.moduli.lane_bytes, self.lanes))
 
     @cached_property
     def items(self) -> tuple[str, ...]:
@@ -77,8 +89,9 @@ class Counters:
         return {item: row for row, item in enumerate(self.items)}
 
     @cached_property
-    def moduli(self) -> Integers:
-        return np.repeat([2**group.bits for group in self.groups], self._sizes).astype(np.int64)
+    def windows(self) -> Integers:
+        """Return the modulus of each item's counter."""
+        return np.repeat(self._group_windows, self._sizes).astype(np.int64)
 
     def encode(self, counts: Integers) -> Vector:
         vector, lanes = [], iter(self.lanes)
@@ -91,9 +104,10 @@ class Counters:
 
     def fault(self, vector: Vector, most: int) -> str | None:
         """Return the law that the lanes break: totals are sums of counters, and at most `most`."""
-        for group, counters, total in zip(self.groups, vector[::3], vector[1::3], strict=True):
+        columns = self.groups, self._group_windows, vector[::3], vector[1::3]
+        for group, q, counters, total in zip(*columns, strict=True):
             missing = int(total[0]) - int(counters.sum(dtype=np.uint64))
-            if missing % 2**group.bits:
+            if missing % q:
                 return f"counters of {group.bits} bits do not add up to their total"
         whole = self.total(vector)
         if whole > most:
@@ -113,15 +127,15 @@ class Counters:
         negative, though the missing amount may be.
         """
         remainders = np.concatenate([part.astype(np.int64) for part in vector[::3]])
-        lows = window_starts(expected, self.moduli)
-        counts = lows + (remainders - lows) % self.moduli
+        lows = window_starts(expected, self.windows)
+        counts = lows + (remainders - lows) % self.windows
         slips = np.zeros_like(counts)
         parts = map(self._parts, (expected, np.maximum(deviations, 0.5)))
         columns = self._parts(counts), self._parts(slips), *parts, self._weights
-        for group, part, slip, usual, spread, weights, total, check in zip(
-            self.groups, *columns, vector[1::3], vector[2::3], strict=True
+        for window, part, slip, usual, spread, weights, total, check in zip(
+            self._group_windows, *columns, vector[1::3], vector[2::3], strict=True
         ):
-            window, sums = 2**group.bits, (int(total[0]), int(check[0]))
+            sums = int(total[0]), int(check[0])
             if _correct_one_count(part, weights, *sums):
                 continue
             if _read_as_smallest(part, weights, *sums, window):
@@ -148,10 +162,11 @@ class Counters:
         variances = np.zeros(len(counts))
         parts = self._parts(expected), self._parts(np.maximum(deviations, 0.5))
         columns = self._parts(variances), self._parts(counts), self._parts(slips), *parts
-        for group, part, of_group, slip, means, spread in zip(self.groups, *columns, strict=True):
+        for window, part, of_group, slip, means, spread in zip(
+            self._group_windows, *columns, strict=True
+        ):
             if not slip[0]:
                 continue
-            window = 2**group.bits
             evidence = _Usual(means, spread).best_evidence(of_group, window)[0]
             share = slip[0] / window
             part[:] = (_share_out(share, evidence) + min(1.0, share / len(part))) / 2 * window**2
@@ -166,18 +181,30 @@ class Counters:
         return [_draw_weights(self.seed, group.bits, len(group.items)) for group in self.groups]
 
     @property
+    def _group_windows(self) -> list[int]:
+        """Return the modulus of each group."""
+        return [self.moduli.above(2**group.bits - 1) for group in self.groups]
+
+    @property
     def _sizes(self) -> list[int]:
         return [len(group.items) for group in self.groups]
 
 
-def check_lanes(most: int) -> tuple[Lane, Lane]:
-    """Return the lanes of a group's total and check, for sums of counts up to `most`."""
-    return Lane(2 ** most.bit_length(), 1), Lane(_CHECK_PRIME, 1)
+def check_lanes(most: int, moduli: Moduli) -> tuple[Lane, Lane]:
+    """Return the lanes of a group's total and check, for sums of counts up to `most`.
+
+    In a one-shot sum both have the same modulus if it is large enough, because each modulus costs
+    bytes in a message (`secagg.oneshot.joined_lanes`).
+    """
+    q = moduli.above(most)
+    if moduli.min_prime and q < _CHECK_PRIME:
+        q = _CHECK_PRIME
+    return Lane(q, 1), Lane(_CHECK_PRIME, 1)
 
 
-def window_starts(expected: Floats, moduli: Integers) -> Integers:
+def window_starts(expected: Floats, windows: Integers) -> Integers:
     """Return the smallest count of each window, around the expected count but never negative."""
-    lows: Integers = np.maximum(np.floor(expected - moduli / 2).astype(np.int64) + 1, 0)
+    lows: Integers = np.maximum(np.floor(expected - windows / 2).astype(np.int64) + 1, 0)
     return lows
 
 

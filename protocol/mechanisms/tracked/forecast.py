@@ -84,12 +84,14 @@ def choose_counters(forecast: Forecast, nbytes: int) -> tuple[CounterGroup, ...]
     """Return counters in `nbytes` for the items that may become heavy, the most frequent first."""
     plan, state = forecast.plan, forecast.state
     items = forecast.items_reaching(tuning.UNTRACK_Z_SCORE)
-    widths = _counter_widths(plan, state, items)
+    widths, moduli = _counter_widths(plan, state, items), plan.terms.moduli
     max_total = plan.terms.max_devices * plan.question.contribution
-    group_bits = 8 * (1 + sum(lane.nbytes for lane in check_lanes(max_total)))
+    group_bits = 8 * (1 + sum(map(moduli.lane_bytes, check_lanes(max_total, moduli))))
     widths = np.minimum(widths, max_total.bit_length()).astype(np.int64)
-    groups = len(np.unique(widths))
-    fits = np.cumsum(widths) <= 8 * nbytes - groups * group_bits
+    widths = np.maximum(widths, moduli.min_bits)  # narrower ones have the same modulus
+    different, of_width = np.unique(widths, return_inverse=True)
+    sizes = np.array([moduli.element_bits(moduli.above(2**b - 1)) for b in different.tolist()])
+    fits = np.cumsum(sizes[of_width]) <= 8 * nbytes - len(different) * group_bits
     return tuple(
         CounterGroup(
             bits=bits,

@@ -75,9 +75,9 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         sampling = partial(ResidualSampling.first, question, terms)
         nbytes, past = question.nbytes, None
         if _may_use_sketch(question, rounds):
-            allocation = SketchAllocation(question, rounds)
+            allocation = SketchAllocation(question, rounds, terms.moduli)
             past = allocation.best_sketch(tokens, nbytes, lambda n: sampling(n).t, first=True)
-        nbytes -= past.nbytes if past else 0
+        nbytes -= past.nbytes(terms.moduli) if past else 0
         untracked = sampling(nbytes)
         return {
             "t": untracked.t,
@@ -169,7 +169,8 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         after = add_devices(after, participants, is_read=listing.complete, counted=items)
         if plan.past_sketch:
             seed = bytes.fromhex(plan.seed)
-            after = store_sketch(after, plan.round - 1, plan.past_sketch, seed, in_past)
+            q = plan.past_sketch.modulus(plan.terms.moduli)
+            after = store_sketch(after, plan.round - 1, q, seed, in_past)
         if plan.question.assume != "nothing":  # which needs all items
             after = evict_items(plan, after)
         domain = plan.question.domain
@@ -195,14 +196,14 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         groups = choose_counters(
             forecast, min(spare, int(tuning.MAX_COUNTER_BYTES_SHARE * question.nbytes))
         )
-        counters = Counters(groups, plan.counters.max_total)
-        nbytes = question.nbytes - sum(lane.nbytes for lane in counters.lanes)
+        counters = Counters(groups, plan.counters.max_total, moduli=terms.moduli)
+        nbytes = question.nbytes - counters.nbytes
         strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, table_bytes)
-        nbytes -= strings.lane.nbytes if strings.pieces else 0
+        nbytes -= terms.moduli.lane_bytes(strings.lane) if strings.pieces else 0
         past, untracked = _plan_residual(
             plan, answer, state, counters, nbytes=nbytes, table_bytes=table_bytes
         )
-        nbytes -= past.nbytes if past else 0
+        nbytes -= past.nbytes(terms.moduli) if past else 0
         return plan.next_round(
             rng,
             counter_groups=groups,
@@ -319,8 +320,8 @@ def _plan_residual(
     The table takes `table_bytes` or more. After a failed round both stay, if there is room, and
     also after one with far fewer devices than are expected next.
     """
-    past = plan.past_sketch
-    fits = past is not None and nbytes - past.nbytes >= table_bytes
+    past, moduli = plan.past_sketch, plan.terms.moduli
+    fits = past is not None and nbytes - past.nbytes(moduli) >= table_bytes
     if answer is None:
         return past if fits else None, plan.residual.after_missing_answer()
     recent, most = recent_devices(state) or [1.0], plan.terms.max_devices
@@ -336,9 +337,9 @@ def _plan_residual(
     if _may_use_sketch(plan.question, plan.rounds):
         # Of a table that was not read, only the number of keys is known.
         tokens = (values if math.isfinite(values) else keys) * plan.sampler.unit
-        allocation = SketchAllocation(plan.question, plan.rounds, table_bytes)
+        allocation = SketchAllocation(plan.question, plan.rounds, moduli, table_bytes)
         past = allocation.best_sketch(tokens, nbytes, lambda n: sampling(n).t)
-    return past, sampling(nbytes - (past.nbytes if past else 0))
+    return past, sampling(nbytes - (past.nbytes(moduli) if past else 0))
 
 
 def _expected_residual(

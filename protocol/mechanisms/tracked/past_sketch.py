@@ -13,12 +13,13 @@ their cells first: the sampled ones, and the rest as their rates at that time pr
 reduces F2 to about the number of tokens of the round. The noise is measured from the remaining
 values of the cells; it is the same for all items.
 
-A cell counts modulo 2^b, so that it shows a count or one of its *aliases*, 2^b or more away. Of the
-two that are nearest to the expected count, the more likely one is read, given how far the count may
-be from its expectation, by chance and by drift, and given the noise. Where the other one has a
+A cell counts modulo q, so that it shows a count or one of its *aliases*, q or more away. q is 2^b,
+or in a one-shot sum the smallest prime of 2^b or more that the committee can share. Of the two
+counts that are nearest to the expected one, the more likely one is read, given how far the count
+may be from its expectation, by chance and by drift, and given the noise. Where the other one has a
 probability of more than `MAX_ALIAS_PROBABILITY`, or both are unlikely, the cell reveals nothing of
 this item. A device that lies about a cell is not detected; it moves one round of the items of that
-cell by at most 2^b.
+cell by at most q.
 
 Sketch and table share the bytes of a round. At a given share, an item of the threshold, with tau /
 R tokens per round, is first sampled after about 1 + t R / tau rounds, and each of these rounds
@@ -47,36 +48,43 @@ from protocol.public_model import PublicModel
 from protocol.question_and_plan import SumQuestion
 from protocol.sketches.count_sketch import CountSketch
 from protocol.study_state import StudyState
-from secagg.ring import Vector
+from secagg.oneshot.moduli import PAIRWISE, Moduli
+from secagg.ring import Lane, Vector
 
 MIN_SKETCH_CELL_BITS, MAX_SKETCH_CELL_BITS = 3, 16
 _ROUNDING_TOLERANCE = 1e-9
-_CELLS_ARRAY, _HEADER_ARRAY = "sketch {}", "sketch header {}"  # by block: cells; bits and seed
+_CELLS_ARRAY, _HEADER_ARRAY = "sketch {}", "sketch header {}"  # by block: cells; q and seed
+_MODULUS_BYTES, _SEED_BYTES = 4, 32
 
 
 class PastSketch(PublicModel):
-    """Size of the sketch of a round: its number of cells, and the bits of a cell."""
+    """Size of the sketch of a round: its number of cells, and the bits b that q has at least."""
 
     cells: int = Field(ge=2, le=2**24)
     bits: int = Field(ge=MIN_SKETCH_CELL_BITS, le=MAX_SKETCH_CELL_BITS)
 
-    @property
-    def nbytes(self) -> int:
+    def nbytes(self, moduli: Moduli) -> int:
         """Return the bytes of the sketch in a vector."""
-        return -(-self.cells * self.bits // 8)
+        return moduli.lane_bytes(Lane(self.modulus(moduli), self.cells))
 
-    def sketch(self, chunks: int, seed: bytes) -> CountSketch:
-        """Return the sketch of a round with this `seed`, for keys of `chunks` chunks."""
-        max_count = 2**self.bits - 1  # no bound on the counts: cells may wrap
-        return CountSketch(1, self.cells, chunks, max_count, seed, seed, self.bits)
+    def modulus(self, moduli: Moduli) -> int:
+        """Return the modulus q of the cells."""
+        return moduli.above(2**self.bits - 1)
+
+
+def past_count_sketch(cells: int, q: int, chunks: int, seed: bytes) -> CountSketch:
+    """Return the sketch of a round with this `seed`, for keys of `chunks` chunks."""
+    max_count = q - 1  # no bound on the counts: cells may wrap
+    return CountSketch(1, cells, chunks, max_count, seed, seed, q=q)
 
 
 @dataclass(frozen=True, slots=True)
 class SketchAllocation:
-    """Division of a round's bytes between sketch and table."""
+    """Division of a round's bytes between sketch and table, in lanes with `moduli` of the sum."""
 
     question: SumQuestion
     rounds: int
+    moduli: Moduli = PAIRWISE
     min_table_bytes: int = 0
 
     def best_sketch(
@@ -90,7 +98,7 @@ class SketchAllocation:
         max_t = self.question.threshold * ratio
         best, best_cost = None, _cost(self._tokens_per_round, t_in(nbytes), 0.0)
         for sketch in self._candidates(tokens, nbytes):
-            table_bytes = nbytes - sketch.nbytes
+            table_bytes = nbytes - sketch.nbytes(self.moduli)
             t = t_in(table_bytes)
             if table_bytes < self.min_table_bytes or t > max_t:
                 break
@@ -103,12 +111,13 @@ class SketchAllocation:
     def _candidates(self, tokens: float, nbytes: int) -> Iterator[PastSketch]:
         for share in tuning.SKETCH_BYTE_SHARES:
             for bits in range(MIN_SKETCH_CELL_BITS, MAX_SKETCH_CELL_BITS + 1):
-                cells = int(8 * share * nbytes) // bits
+                q = self.moduli.above(2**bits - 1)
+                cells = int(int(8 * share * nbytes) // self.moduli.element_bits(q))
                 variance = tuning.MAX_SKETCH_VARIANCE_PER_TOKEN * self._tokens_per_round
                 if cells < tuning.MIN_SKETCH_CELLS or tokens > variance * cells:
                     break
                 values = _cell_range(self._tokens_per_round, tokens / cells)
-                if 2**bits >= values / tuning.CELL_RANGE_SLACK:
+                if q >= values / tuning.CELL_RANGE_SLACK:
                     yield PastSketch(cells=cells, bits=bits)
                     break
 
@@ -133,12 +142,10 @@ def _cost(own: float, t: float, precision: float) -> float:
     return tuning.LATE_DISCOVERY_EXPONENT * math.log1p(t / own) - math.log(1 / alone + precision)
 
 
-def store_sketch(
-    state: StudyState, block: int, past: PastSketch, seed: bytes, cells: Vector
-) -> StudyState:
-    """Return `state` with the sketch of the one round of a block."""
-    header = np.frombuffer(bytes([past.bits]) + seed, np.uint8)
-    state = state.with_array(_CELLS_ARRAY.format(block), cells[0].astype(np.uint16))
+def store_sketch(state: StudyState, block: int, q: int, seed: bytes, cells: Vector) -> StudyState:
+    """Return `state` with the sketch of the one round of a block, whose cells are modulo `q`."""
+    header = np.frombuffer(q.to_bytes(_MODULUS_BYTES, "big") + seed, np.uint8)
+    state = state.with_array(_CELLS_ARRAY.format(block), cells[0].astype(np.min_scalar_type(q - 1)))
     return state.with_array(_HEADER_ARRAY.format(block), header)
 
 
@@ -270,9 +277,12 @@ def _stored_sketches(domain: Domain, state: StudyState, blocks: int) -> Iterator
     for block in stored:
         cells = state.arrays[_CELLS_ARRAY.format(block)]
         header = state.arrays[_HEADER_ARRAY.format(block)]
-        past = PastSketch(cells=len(cells), bits=int(header[0]))
-        positions, signs = past.sketch(domain.chunks, header[1:].tobytes()).edges(keys)
-        yield _SketchReader(block, 2**past.bits, cells.astype(np.float64), positions[0], signs[0])
+        head = header.tobytes()
+        own, seed = head[:-_SEED_BYTES], head[-_SEED_BYTES:]
+        # A study of an earlier version has the bits of q, a power of two, in one byte.
+        q = 2 ** own[0] if len(own) == 1 else int.from_bytes(own, "big")
+        positions, signs = past_count_sketch(len(cells), q, domain.chunks, seed).edges(keys)
+        yield _SketchReader(block, q, cells.astype(np.float64), positions[0], signs[0])
 
 
 def _read_sketches(

@@ -38,7 +38,7 @@ from protocol.mechanisms.iblt.sampled_table import (
 )
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
-from protocol.mechanisms.tracked.past_sketch import PastSketch
+from protocol.mechanisms.tracked.past_sketch import PastSketch, past_count_sketch
 from protocol.mechanisms.tracked.string_fetching import (
     NUMBER_BYTES,
     FetchSchedule,
@@ -108,7 +108,7 @@ class ResidualSampling:
 
     @property
     def _cell(self) -> CellFormat:
-        return likely_cell(self.question, self.max_value, self.t)
+        return likely_cell(self.question, self.terms, self.max_value, self.t)
 
 
 def _number_of_words(words: object) -> object:
@@ -161,7 +161,7 @@ class TrackedPlan(Plan):
 
     @model_validator(mode="after")
     def _fits_the_words(self) -> Self:
-        nbytes = self.ring.nbytes
+        nbytes = self.terms.moduli.nbytes(self.ring)
         if nbytes > self.question.nbytes:
             raise ValueError(f"{nbytes} bytes do not fit in {self.question.words} words")
         if len(set(self.counters.items)) < len(self.counters.items):
@@ -211,7 +211,8 @@ class TrackedPlan(Plan):
     @property
     def counters(self) -> Counters:
         max_total = self.terms.max_devices * self.question.contribution
-        return Counters(self.counter_groups, max_total, bytes.fromhex(self.seed))
+        moduli = self.terms.moduli
+        return Counters(self.counter_groups, max_total, bytes.fromhex(self.seed), moduli)
 
     @property
     def pieces(self) -> StringPieces:
@@ -224,9 +225,11 @@ class TrackedPlan(Plan):
     @property
     def sketch(self) -> CountSketch | None:
         """Return the sketch of untracked items, if there is one."""
-        seed = bytes.fromhex(self.seed)
-        return (
-            self.past_sketch.sketch(self.question.domain.chunks, seed) if self.past_sketch else None
+        if self.past_sketch is None:
+            return None
+        q = self.past_sketch.modulus(self.terms.moduli)
+        return past_count_sketch(
+            self.past_sketch.cells, q, self.question.domain.chunks, bytes.fromhex(self.seed)
         )
 
     @property

@@ -3,7 +3,8 @@
 A key x = (x_1 .. x_c) with value v goes into a few cells (`layout.py`). A cell holds sums
 over the keys that hash to it, in lanes with their own rings:
 
-    V  sum v          mod 2^b     b bits hold all that the devices may insert: it never wraps
+    V  sum v          mod 2^b     b bits hold all that the devices may insert: it never wraps.
+                                  In a one-shot sum a prime (`secagg.oneshot.moduli`)
     K  sum v x'_j     mod p       c elements per cell, all in one lane
 
 where x'_j = H x_j + g_j, with H as large as p allows, contains a digit g_j < H of a random hash of
@@ -34,7 +35,7 @@ exact, and a stuck one lists false keys at the rate above: `DecodedTable.expecte
 
 **Laws.** Each sub-table holds every key as often as any other. So for all insertions,
 
-    V and each x'_j of K add up to the same in all of them, modulo 2^b and p,
+    V and each x'_j of K add up to the same in all of them, modulo their q and p,
     and V adds up to at most what the devices may insert, times the cells of a heavy key in each.
 
 Every honest sum keeps these laws, and `fault` returns the one that a sum breaks.
@@ -55,6 +56,7 @@ from protocol.hashing import HashFamily
 from protocol.numerics.arrays import Integers, Keys
 from protocol.numerics.finite_fields import widest_prime
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 from secagg.ring import Lane, Ring, Vector
 
 DEFAULT_EVIDENCE = 120  # 7 bits: the rest of 31 bits after a chunk of 24
@@ -68,7 +70,7 @@ class CellFormat:
 
     The values of one key add up to at most `value_bound`, and those of all keys in a cell to at
     most `total_bound`; otherwise the table is not read. A false key has the right hash digits with
-    probability at most 1 / `evidence`.
+    probability at most 1 / `evidence`. Lanes have `moduli` of the sum.
     """
 
     chunks: int
@@ -77,6 +79,7 @@ class CellFormat:
     total_bound: int
     evidence: int = DEFAULT_EVIDENCE
     q: int = 0
+    moduli: Moduli = PAIRWISE
 
     def __post_init__(self) -> None:
         if min(self.chunks, self.key_bound, self.value_bound, self.evidence) < 1:
@@ -90,7 +93,7 @@ class CellFormat:
     @property
     def p(self) -> int:
         """Return the modulus of the key lane, the largest prime of the smallest sufficient bits."""
-        p = widest_prime(max(self.value_bound, self.key_bound - 1))
+        p = widest_prime(max(self.value_bound, self.key_bound - 1, self.moduli.min_prime - 1))
         while self._radix(p) ** self.chunks < self.evidence:
             p = widest_prime(p)
         return p
@@ -111,7 +114,7 @@ class CellFormat:
 
     @property
     def count_modulus(self) -> int:
-        return self.q or 2 ** self.total_bound.bit_length()
+        return self.q or self.moduli.above(self.total_bound)
 
     @property
     def false_digit_probability(self) -> float:
@@ -119,16 +122,22 @@ class CellFormat:
         return 1.0 / int(min(self.radix**self.chunks, 2**32))
 
     @property
-    def bits(self) -> int:
-        return (self.count_modulus - 1).bit_length() + self.chunks * self.p.bit_length()
+    def bits(self) -> float:
+        """Return the mean number of bits of a cell in a long vector."""
+        element_bits = self.moduli.element_bits
+        return element_bits(self.count_modulus) + self.chunks * element_bits(self.p)
 
     def ring(self, cells: int) -> Ring:
         return Ring((Lane(self.count_modulus, cells), Lane(self.p, cells * self.chunks)))
 
+    def nbytes(self, cells: int) -> int:
+        """Return the bytes of a packed table of `cells` cells."""
+        return self.moduli.nbytes(self.ring(cells))
+
     def max_cells(self, nbytes: int) -> int:
         """Return the cells of the largest table that packs into `nbytes`, 0 if none does."""
-        cells = largest_fitting_cells(8 * nbytes // self.bits)
-        if cells and self.ring(cells).nbytes > nbytes:  # each lane ends on a whole byte
+        cells = largest_fitting_cells(int(8 * nbytes // self.bits))
+        while cells and self.nbytes(cells) > nbytes:  # each lane ends on a whole byte
             cells = largest_fitting_cells(cells - 1)
         return cells
 

@@ -74,7 +74,8 @@ def tight_cell(cell: CellFormat, cells: int) -> CellFormat:
     )
     wrong_reads = cell.total_bound / float(layout.width) ** layout.subtables
     against_wrong_reads = wrong_reads / _MAX_WRONG_READ_PROBABILITY
-    formats, q = list[CellFormat](), 2**_MIN_COUNT_BITS - 1
+    smallest = max(2 ** (_MIN_COUNT_BITS - 1), cell.moduli.min_prime)
+    formats, q = list[CellFormat](), widest_prime(smallest - 1)
     while not formats or formats[-1].q <= cell.value_bound:
         product = min_evidence if q > cell.value_bound else max(min_evidence, against_wrong_reads)
         evidence = max(2**cell.chunks, math.ceil(product / q))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.item_counts import ItemCounts
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
+from protocol.committee_terms import CommitteeTerms
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
@@ -27,13 +28,16 @@ from protocol.simulation.rounds import (
     sum_cohort,
 )
 from protocol.simulation.study import run_round, run_study
-from secagg.oneshot.parameters import CommitteeParameters
 from secagg.parameters import Mode
 from secagg.ring import Lane, Ring
 from tests.examples import fewer
+from tests.protocol.mechanism_examples import OPERATORS
 
 MECHANISM = AdaptiveIblt()
 TERMS = Terms(cohort_size=12, minimum=6, cohorts=2, corrupt=0.1, dropout=0.25)
+ONE_SHOT_TERMS = Terms(
+    cohort_size=24, minimum=12, sum="one-shot", committee=CommitteeTerms(members=OPERATORS)
+)
 QUESTION = AdaptiveIbltQuestion(
     threshold=5, contribution=2, domain=Alphabet(characters="abcdef", length=2), words=1000
 )
@@ -99,33 +103,45 @@ def test_a_one_shot_sum_finds_the_same_as_a_pairwise_sum() -> None:
     outcomes = [
         run_round(
             MECHANISM,
-            plan(),
+            plan(terms=terms),
             [devices(24)],
             random.Random(1),
             dropouts=dropouts_by_number(phases),
             secure=True,
-            committee=committee,
         )
-        for committee in (None, CommitteeParameters(5, 1, 1, 3))
+        for terms in (TERMS, ONE_SHOT_TERMS)
     ]
     pairwise, one_shot = outcomes
     assert (one_shot.devices, one_shot.truth) == (pairwise.devices, pairwise.truth)
-    assert one_shot.answer == pairwise.answer
+    assert pairwise.answer is not None
+    assert one_shot.answer is not None
+    assert one_shot.answer.estimates == pairwise.answer.estimates
+
+
+def test_a_one_shot_study_finds_the_counts_of_a_pairwise_study() -> None:
+    """Over rounds that track items, in counters and tables with other moduli."""
+    domain = {"kind": "alphabet", "characters": "abcdef", "length": 2}
+    asked = {"mechanism": "tracked", "threshold": 12, "contribution": 2, "domain": domain}
+    question, lists = parse_question(asked | {"words": 1000}), []
+    for terms in (TERMS, ONE_SHOT_TERMS):
+        rounds, rng = ([devices(24, seed)] for seed in range(4)), random.Random(1)
+        mechanism = SUM_MECHANISMS["tracked"]
+        outcomes = [*run_study(mechanism, question, terms, rounds, rng, planned=4, secure=True)]
+        assert all(outcome.is_decoded for outcome in outcomes)
+        assert outcomes[-1].plan.counter_groups
+        listed = mechanism.final_estimates(question, outcomes[-1].study_state)
+        lists.append({each.item: each.count for each in listed})
+    assert lists[0] == lists[1]
+    assert len(lists[0]) > 3
 
 
 def test_a_one_shot_sum_of_too_few_devices_is_left_out() -> None:
-    losing = dropouts_by_number(dict.fromkeys(range(12), Phase.MASKING))
-    committee, held = CommitteeParameters(5, 1, 1, 3), devices(24)
-    outcome = run_round(
-        MECHANISM,
-        plan(),
-        [held],
-        random.Random(1),
-        dropouts=losing,
-        secure=True,
-        committee=committee,
-    )
-    assert (outcome.devices, outcome.truth) == (12, together(held[12:]))
+    for away, devices_in in ((12, 12), (13, 0)):
+        losing, held = dropouts_by_number(dict.fromkeys(range(away), Phase.MASKING)), devices(24)
+        rng, asked = random.Random(1), plan(terms=ONE_SHOT_TERMS)
+        outcome = run_round(MECHANISM, asked, [held], rng, dropouts=losing, secure=True)
+        assert outcome.devices == devices_in
+        assert outcome.truth == (together(held[12:]) if devices_in else {})
 
 
 def test_a_cohort_below_the_minimum_is_not_run() -> None:

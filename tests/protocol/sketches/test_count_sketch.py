@@ -1,11 +1,15 @@
 """Rows of counters, with signs and without: exact laws, unbiased rows, medians that resist."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.sketches.count_sketch import CountSketch, cell_bits
+from protocol.sketches.count_sketch import CountSketch, cell_modulus
+from secagg.oneshot.moduli import PAIRWISE, Moduli
 
 SEED, OTHER_SEED = bytes(range(32)), bytes(32)
 SIGNS = pytest.mark.parametrize("signs", [None, OTHER_SEED])
@@ -99,10 +103,13 @@ def test_garbage_breaks_a_law(signs: bytes | None) -> None:
 
 
 def test_cells_hold_everybodys_counts() -> None:
-    assert (cell_bits(1000, signed=False), cell_bits(1000, signed=True)) == (10, 11)
-    for signs in (None, OTHER_SEED):
-        table = sketch(signs)
-        assert np.abs(table.counts(table.insert(keys(1), np.array([1000])))).max() == 1000
+    moduli = [cell_modulus(1000, PAIRWISE, signed=signed) for signed in (False, True)]
+    primes = [cell_modulus(1000, Moduli(13), signed=signed) for signed in (False, True)]
+    assert (moduli, primes) == ([1024, 2048], [1009, 2003])
+    for signs, own in product((None, OTHER_SEED), (PAIRWISE, Moduli(13))):
+        table = replace(sketch(signs), moduli=own)
+        counts = table.counts(table.insert(keys(1), np.array([1000])))
+        assert np.abs(counts).max() == np.abs(counts.sum(axis=1)).min() == 1000
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (64, 5), (3, 1)])
@@ -111,17 +118,18 @@ def test_impossible_shapes_are_refused(shape: tuple[int, int]) -> None:
         CountSketch(*shape, chunks=1, max_count=9, location_seed=SEED)
 
 
-def test_narrow_cells_count_modulo_and_estimate_keys_without_bias() -> None:
+@pytest.mark.parametrize("q", [64, 67])
+def test_narrow_cells_count_modulo_and_estimate_keys_without_bias(q: int) -> None:
     """Read cells modulo their range, where counts are at least -28: four standard errors."""
     counts, errors = np.arange(40) % 8, []
     for seed in range(300):
         fresh = seed.to_bytes(32, "big")
-        table = CountSketch(1, 30, 1, 15, fresh, fresh, bits=6)
+        table = CountSketch(1, 30, 1, 15, fresh, fresh, q=q)
         total = table.insert(keys(40), counts)
-        assert total[0].max() < 64 == table.ring.lanes[0].q
+        assert total[0].max() < q == table.ring.lanes[0].q
         cells, signs = table.edges(keys(40))
         read = total[0][cells[0]].astype(np.int64) * signs[0]
-        errors.append((read + 28) % 64 - 28 - counts)
+        errors.append((read + 28) % q - 28 - counts)
     assert abs(np.mean(errors)) < 4 * np.std(errors) / np.sqrt(40 * 300)
     variance = ((counts**2).sum() - counts**2).mean() / 30
     assert np.var(errors) == pytest.approx(variance, rel=0.1)

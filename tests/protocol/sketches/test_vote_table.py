@@ -21,6 +21,7 @@ from protocol.sketches.vote_table import (
     max_votes,
     min_width,
 )
+from secagg.oneshot.moduli import PAIRWISE
 
 SEED = bytes(range(32))
 
@@ -49,7 +50,7 @@ def test_what_was_inserted_is_read(held: dict[int, int]) -> None:
     votes = np.array([held[number] for number in numbers.tolist()], np.int64)
     votes_table = table(10**9, 100)
     vector = votes_table.insert(numbers, votes)
-    votes_table.shape.ring.check(vector)
+    votes_table.ring.check(vector)
     decoded, decoded_votes = votes_table.decode(vector)
     assert dict(zip(decoded.tolist(), decoded_votes.tolist(), strict=True)) == held
     assert votes_table.fault(vector, int(votes.sum())) is None
@@ -59,13 +60,11 @@ def test_tables_add_up() -> None:
     votes_table, rng = table(10**6, 50), np.random.default_rng(1)
     numbers = drawn(rng, 15, 10**6)
     votes = rng.integers(1, 4, len(numbers))
-    total = votes_table.shape.ring.zero()
+    total = votes_table.ring.zero()
     for number, vote in zip(numbers, votes, strict=True):
         for _ in range(vote):
-            votes_table.shape.ring.add(total, votes_table.insert(np.array([number]), np.array([1])))
-    assert votes_table.shape.ring.pack(total) == votes_table.shape.ring.pack(
-        votes_table.insert(numbers, votes)
-    )
+            votes_table.ring.add(total, votes_table.insert(np.array([number]), np.array([1])))
+    assert votes_table.ring.pack(total) == votes_table.ring.pack(votes_table.insert(numbers, votes))
 
 
 @pytest.mark.parametrize(("votes", "bound"), [(100, 30_000), (1500, 10**12)])
@@ -79,9 +78,9 @@ def test_full_tables_are_read(votes: int, bound: int) -> None:
 
 def test_a_key_takes_few_bits() -> None:
     votes_table = table(10**6, 1600, 1e-10)
-    assert 8 * votes_table.shape.ring.nbytes / 1600 < 185
+    assert 8 * votes_table.ring.nbytes / 1600 < 185
     wide = table(MAX_BOUND, 1600, 1e-10)
-    assert wide.shape.ring.nbytes < 1.5 * votes_table.shape.ring.nbytes
+    assert wide.ring.nbytes < 1.5 * votes_table.ring.nbytes
 
 
 # The probability of failure.
@@ -201,7 +200,7 @@ def test_an_overfull_table_is_read_in_part_or_not_at_all_but_not_wrong(many: int
 
 def test_garbage_is_a_fault_and_takes_bounded_work() -> None:
     votes_table, rng = table(10**6, 200), np.random.default_rng(2)
-    lanes = votes_table.shape.ring.lanes
+    lanes = votes_table.ring.lanes
     for _ in range(5):
         garbage = tuple(rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in lanes)
         votes_table.decode(garbage)
@@ -234,7 +233,7 @@ def test_laws_are_kept_by_honest_tables_only() -> None:
     assert votes_table.fault(vector, 2) == "there are more votes than devices have items"
     for lane in (0, 1):
         changed = tuple(array.copy() for array in vector)
-        changed[lane][5] = (int(changed[lane][5]) + 1) % votes_table.shape.ring.lanes[lane].q
+        changed[lane][5] = (int(changed[lane][5]) + 1) % votes_table.ring.lanes[lane].q
         assert votes_table.fault(changed, 10) == "the sub-tables' votes add up differently"
 
 
@@ -244,7 +243,7 @@ def test_laws_are_kept_by_honest_tables_only() -> None:
 )
 def test_shapes_out_of_range_are_refused(fields: dict[str, int]) -> None:
     whole = {"bound": 100, "votes": 10, "width": 9, "evidence": 2**30}
-    assert VoteTableShape.model_validate(whole).ring.lanes[0].length == SUBTABLES * 9
+    assert VoteTableShape.model_validate(whole).ring(PAIRWISE).lanes[0].length == SUBTABLES * 9
     with pytest.raises(ValueError):
         VoteTableShape.model_validate(whole | fields)
 

@@ -159,7 +159,8 @@ def test_a_share_of_forged_devices_is_a_fraction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p", "tests"), [(257, 6), (4093, 5), (4099, 4), (65521, 4), (65537, 3), (2**61 - 1, 1)]
+    ("p", "tests"),
+    [(13, 13), (257, 6), (4093, 5), (4099, 4), (65537, 3), (2**61 - 1, 1)],
 )
 def test_degree_tests_have_48_bits(p: int, tests: int) -> None:
     assert degree_tests(p) == tests

@@ -18,6 +18,7 @@ from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
 from protocol.sketches.vote_table import VoteTableShape, failure_probability_bound
 from protocol.study_state import EMPTY_STATE
+from secagg.oneshot.moduli import PAIRWISE
 from tests.protocol.chance import seeded
 
 TRIE = TrieHh()
@@ -73,7 +74,7 @@ def test_a_table_is_taken_where_it_is_smaller() -> None:
         plan = first(stride=stride)
         cells = without(plan) if plan.table_shape else plan
         shape = vote_table_shape(plan.question, TERMS, plan.release, 6, plan.cells)
-        smaller = shape is not None and shape.ring.nbytes < TRIE.ring(cells).nbytes
+        smaller = shape is not None and shape.nbytes(PAIRWISE) < TRIE.ring(cells).nbytes
         assert plan.table_shape == (shape if smaller else None)
     assert first(stride=1).table_shape is None
     assert first(stride=3).table_shape is not None
@@ -129,7 +130,9 @@ def test_below_a_tenth_of_the_cells_in_use_a_table_is_smaller() -> None:
     def ratio(cells: int) -> float:
         shape = vote_table_shape(question, terms, plan.release, 10, cells)
         assert shape is not None
-        return shape.ring.nbytes * 8 / (cells * plan.cell_bits)
+        return (
+            shape.nbytes(PAIRWISE) * 8 / (cells * plan.terms.moduli.element_bits(plan.cell_modulus))
+        )
 
     assert ratio(int(votes / 0.10)) > 1
     assert ratio(int(votes / 0.06)) < 1

@@ -181,10 +181,10 @@ def test_a_frontier_limited_by_words_keeps_the_heaviest() -> None:
     assert answer is not None
     later = TRIE.next_plan(plan, answer, answer.state, random.Random(1))
     assert later.frontier == ("01", "03")
-    assert later.cells * later.cell_bits <= 3 * 16
+    assert TRIE.ring(later).nbytes <= 3 * 2
     plans, state = grow(plan, histograms)
     assert read(TRIE.final_estimates(plan.question, state)) == {"bbbb": 9, "dddd": 7}
-    assert all(plan.cells * plan.cell_bits <= 3 * 16 for plan in plans)
+    assert all(TRIE.ring(plan).nbytes <= 3 * 2 for plan in plans)
 
 
 def test_a_frontier_has_no_more_prefixes_than_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +330,7 @@ def test_a_one_shot_sum_of_the_fewest_devices_has_all_of_the_noise() -> None:
         honest = n - int(0.02 * n) - terms.max_colluders
         assert float(shares.share * honest) >= 7.0 * (1 - 1e-12)
         assert float(shares.share * n) == pytest.approx(plan.max_noise_variance(n))
-    room = (2**plan.cell_bits - 1) / 2 - 400
+    room = (plan.cell_modulus - 1) / 2 - 400
     assert tail_bound(plan.max_noise_variance(400), 2.0**-64) == plan.max_noise <= room
 
 
@@ -373,7 +373,7 @@ def test_cohorts_bring_their_noise() -> None:
     assert three.max_noise_variance(60) == pytest.approx(
         each.max_noise_variance(60)
     )  # of one cohort, as received
-    assert three.cell_bits >= each.cell_bits
+    assert three.cell_modulus >= each.cell_modulus
     sums = np.array([30])
     counts = [
         plan.release.estimate_counts(sums, plan.max_noise_variance(180))[1][0]
@@ -435,7 +435,7 @@ def test_a_poisoned_cell_is_a_fault_that_reveals_no_count(
     plan = first(release, mode="noise" if release.variance else "sample-threshold")
     total = TRIE.encode_sum(plan, [{"aaaa": 1}] * 39, seeded(1))
     assert TRIE.fault(plan, total, 40) is None
-    total[0][cell] = value % 2**plan.cell_bits
+    total[0][cell] = value % plan.cell_modulus
     fault = TRIE.fault(plan, total, 40)
     assert fault is not None
     assert not any(letter.isdigit() for letter in fault)

@@ -44,7 +44,7 @@ def test_each_group_has_a_lane_and_one_for_its_total() -> None:
         (16777213, 1),
     ]
     assert counters.items == ("a", "c", "b")
-    assert counters.moduli.tolist() == [8, 8, 32]
+    assert counters.windows.tolist() == [8, 8, 32]
 
 
 @given(st.data())
@@ -54,8 +54,8 @@ def test_counts_within_their_windows_are_read(data: st.DataObject) -> None:
     expected = np.array(
         data.draw(st.lists(st.floats(0, 90), min_size=len(bits), max_size=len(bits)))
     )
-    lows = window_starts(expected, counters.moduli)
-    offsets = [data.draw(st.integers(0, m - 1)) for m in counters.moduli.tolist()]
+    lows = window_starts(expected, counters.windows)
+    offsets = [data.draw(st.integers(0, m - 1)) for m in counters.windows.tolist()]
     counts = lows + np.array(offsets)
     vector = counters.encode(counts)
     assert counters.fault(vector, int(counts.sum())) is None
@@ -65,7 +65,7 @@ def test_counts_within_their_windows_are_read(data: st.DataObject) -> None:
 @pytest.mark.parametrize("counts", [[2, 80, 41], [2, 40, 9950], [20, 40, 41], [2, 3000, 41]])
 def test_a_count_that_left_its_window_is_found_however_far(counts: list[int]) -> None:
     counters, expected = counters_of([4, 6, 6]), np.array([2.0, 40.0, 41.0])
-    windows = window_starts(expected, counters.moduli), counters.moduli
+    windows = window_starts(expected, counters.windows), counters.windows
     assert any(n - low >= m for n, low, m in zip(counts, *windows, strict=True))
     read, slips = counters.decode(counters.encode(np.array(counts)), expected, np.sqrt(expected))
     assert read.tolist() == counts
@@ -92,7 +92,7 @@ def test_of_several_that_left_all_are_corrected_or_all_are_in_doubt(slips: tuple
         group = CounterGroup(bits=5, items=tuple(map(str, range(50))))
         counters = Counters((group,), MAX_TOTAL, rng.bytes(32))
         expected = rng.uniform(40, 90, 50)
-        counts = window_starts(expected, counters.moduli) + rng.integers(0, 32, 50)
+        counts = window_starts(expected, counters.windows) + rng.integers(0, 32, 50)
         moved = rng.permutation(50)[: len(slips)]
         true = counts.copy()
         true[moved] = np.maximum(true[moved] + 32 * np.array(slips), true[moved] % 32)

@@ -15,9 +15,9 @@ from protocol.domains.strings import Alphabet, Listed
 from protocol.estimates import gamma_interval
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.past_sketch import (
-    PastSketch,
     SketchAllocation,
     estimate_levels,
+    past_count_sketch,
     store_sketch,
 )
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
@@ -36,11 +36,12 @@ TERMS = Terms(cohort_size=2000, minimum=500, mode="semi-honest")
 
 
 def studied(
-    seed: int, since: int, past: PastSketch, jumps: bool = False, common: int = 0
+    seed: int, since: int, shape: tuple[int, int], jumps: bool = False, common: int = 0
 ) -> tuple[StudyState, History, Any]:
     """Return a state with sketches of items that are counted after some round, and their counts.
 
-    Before they are sampled, one token in five. The first `common` items have eight times as many.
+    `shape` has the cells of a sketch, and their modulus. Before they are sampled, one token in
+    five. The first `common` items have eight times as many.
     """
     rng = np.random.default_rng(seed)
     rates = rng.uniform(0.5, 3.0, len(NAMES))[:, np.newaxis] * np.ones(ROUNDS)
@@ -50,19 +51,32 @@ def studied(
     counts = rng.poisson(rates)
     state = StudyState(items=NAMES)
     for block in range(since):
-        sketch = past.sketch(DOMAIN.chunks, seed := rng.bytes(32))
+        sketch = past_count_sketch(*shape, DOMAIN.chunks, seed := rng.bytes(32))
         cells = sketch.insert(DOMAIN.encode(NAMES), counts[:, block])
-        state = store_sketch(state, block, past, seed, cells)
+        state = store_sketch(state, block, shape[1], seed, cells)
     known = np.arange(ROUNDS) >= since
     seen = np.where(known, counts, rng.binomial(counts, 0.2)).astype(np.float64)
     exposed = np.broadcast_to(np.where(known, DEVICES, 0.2 * DEVICES), seen.shape)
     return state, History(seen, exposed, np.full(ROUNDS, DEVICES)), counts.sum(axis=1)
 
 
-@pytest.mark.parametrize("past", [PastSketch(cells=1500, bits=4), PastSketch(cells=3000, bits=5)])
-def test_counts_before_an_item_was_known_are_estimated(past: PastSketch) -> None:
+def test_sketches_that_an_earlier_version_stored_are_read() -> None:
+    """Read the bits of a cell from one byte, where now the modulus is in four."""
+    state, history, _ = studied(1, 2, (1500, 16))
+    earlier = state
+    for block in range(2):
+        header = state.arrays[f"sketch header {block}"]
+        bits = np.array([4], np.uint8)
+        earlier = earlier.with_array(f"sketch header {block}", np.append(bits, header[4:]))
+    drift = Drift(0.0, 1.0, {2: 1.0})
+    now, before = (estimate_levels(DOMAIN, each, history, drift) for each in (state, earlier))
+    assert (now.totals == before.totals).all()
+
+
+@pytest.mark.parametrize("shape", [(1500, 16), (3000, 32), (1500, 17), (1500, 65537)])
+def test_counts_before_an_item_was_known_are_estimated(shape: tuple[int, int]) -> None:
     """Only the sketch informs after a jump of rates: half the error, and little bias."""
-    state, history, truth = studied(1, 3, past, jumps=True)
+    state, history, truth = studied(1, 3, shape, jumps=True)
     jump = Drift(0.0, 1.0, {3: 1.0})
     errors = [
         estimate_levels(DOMAIN, kept, history, jump).totals - truth
@@ -77,7 +91,7 @@ def test_intervals_of_totals_hold_what_they_should() -> None:
     """Slightly less than their level: items with unknown rates share the sketches."""
     inside = []
     for seed in range(3):
-        state, history, truth = studied(seed, 5, PastSketch(cells=1500, bits=4))
+        state, history, truth = studied(seed, 5, (1500, 16))
         levels = estimate_levels(DOMAIN, state, history, STATIONARY)
         low, high = gamma_interval(levels.totals, levels.variances)
         inside.append((low <= truth) & (truth <= high))
@@ -92,7 +106,7 @@ def test_totals_are_off_as_far_as_stated_also_where_cells_wrap() -> None:
     """
     z_scores = []
     for seed in range(5):
-        state, history, truth = studied(seed, 2, PastSketch(cells=1500, bits=4), common=100)
+        state, history, truth = studied(seed, 2, (1500, 16), common=100)
         levels = estimate_levels(DOMAIN, state, history, STATIONARY)
         z_scores.append(((levels.totals - truth) / np.sqrt(levels.variances))[:100])
     errors = np.concatenate(z_scores)

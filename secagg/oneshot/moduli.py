@@ -1,0 +1,73 @@
+"""Moduli of the lanes of a sum: powers of two in pairwise sums, primes in one-shot sums.
+
+A mechanism asks for the smallest modulus above the largest sum that must not wrap.
+
+    pairwise    2^b: additions wrap at no cost, and an element takes b bits
+    one-shot    the smallest prime p, at least m + rho + 1 for a committee of m members with rho
+                secrets in a polynomial. Elements are packed in base p (`field.PackedRows`)
+
+A prime above 2^b takes little more than b bits: 16.3 for 65,537, and 8.1 for 257. So decoders must
+not assume that a modulus is even, nor that counts wrap at 2^b. Lanes below log2(m + rho) bits
+become wider, since a field must have a point for each member and each secret.
+
+Source: an addition of blindtally.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from secagg.oneshot.field import PackedRows, least_prime
+from secagg.oneshot.parameters import CommitteeParameters
+from secagg.ring import Lane, Ring
+
+
+@dataclass(frozen=True, slots=True)
+class Moduli:
+    """The moduli that lanes may have: primes of `min_prime` or more, with 0 the powers of two."""
+
+    min_prime: int = 0
+
+    @classmethod
+    def of(cls, parameters: CommitteeParameters) -> Self:
+        """Return the moduli of one-shot sums for a committee."""
+        return cls(least_prime(parameters.members + parameters.packed_secrets + 1))
+
+    def above(self, largest: int) -> int:
+        """Return the smallest modulus above `largest`, so that 0 to `largest` do not wrap.
+
+        Raises:
+            ValueError: if it would be a prime of 2^62 or more.
+        """
+        if not self.min_prime:
+            return 1 << largest.bit_length()
+        return least_prime(max(largest + 1, self.min_prime))
+
+    @property
+    def min_bits(self) -> int:
+        """Return the most bits b with 2^b values or more in every modulus; 1 for powers of two."""
+        return max(1, self.min_prime.bit_length() - 1)
+
+    def element_bits(self, q: int) -> float:
+        """Return the mean number of bits that an element modulo `q` takes in a long lane."""
+        if not self.min_prime:
+            return (q - 1).bit_length()
+        packing = PackedRows.of(q, 1)
+        return packing.bits / packing.group
+
+    def nbytes(self, ring: Ring) -> int:
+        """Return the size in bytes of a packed vector of `ring`."""
+        return sum(map(self.lane_bytes, ring.lanes))
+
+    def lane_bytes(self, lane: Lane) -> int:
+        """Return the size in bytes of a packed lane."""
+        return PackedRows.of(lane.q, lane.length).nbytes if self.min_prime else lane.nbytes
+
+    def max_length(self, q: int, nbytes: int) -> int:
+        """Return the number of elements modulo `q` that pack into `nbytes`, 0 if none does."""
+        length = int(8 * nbytes // self.element_bits(q))
+        while length and self.lane_bytes(Lane(q, length)) > nbytes:
+            length -= 1
+        return length
+
+
+PAIRWISE: Final = Moduli()

@@ -1,0 +1,55 @@
+"""Costs of prime lanes, in the cases of the table of `docs/one-shot.md`."""
+
+from typing import Any
+
+import pytest
+
+from benchmarks.one_shot_lanes import CASES, COMMITTEES, largest_ratio, plans_of, terms_of
+from protocol.api.one_shot import joined_lanes, message_bytes
+from protocol.mechanisms.registry import SUM_MECHANISMS
+
+# Of vectors with narrow lanes; those of operators have the primes that suffice for few members.
+NARROW_BOUNDS = dict(zip(COMMITTEES, (1.10, 1.10, 1.25, 1.45), strict=True))
+WIDE_BOUND = 1.01
+SMALL_CASES = [case for case, (devices, _) in CASES.items() if devices <= 1000]
+
+
+@pytest.mark.parametrize("case", SMALL_CASES)
+def test_prime_lanes_take_few_more_bytes_than_lanes_modulo_powers_of_two(case: str) -> None:
+    plans, is_narrow = plans_of(case, None), "tracked" in case or "tight" in case
+    for committee, bound in NARROW_BOUNDS.items():
+        prime, usual = largest_ratio(plans, committee)
+        assert prime <= usual * (bound if is_narrow else WIDE_BOUND) + 1
+
+
+@pytest.mark.parametrize("committee", COMMITTEES)
+def test_the_plans_of_a_one_shot_study_fit_in_its_words(committee: str) -> None:
+    plans: list[Any] = plans_of("tracked, 1,000 devices", committee)
+    assert len({len(SUM_MECHANISMS["tracked"].ring(plan).lanes) for plan in plans}) > 1
+    for plan in plans:
+        nbytes = SUM_MECHANISMS["tracked"].vector_bytes(plan)
+        assert 0.97 * plan.question.nbytes < nbytes <= plan.question.nbytes
+
+
+@pytest.mark.parametrize("case", SMALL_CASES)
+def test_a_message_has_shares_of_the_vector_and_some_bytes_for_each_modulus(case: str) -> None:
+    """Check m / rho times the vector, and 48 bits in m shares and t nodes for each modulus."""
+    parameters = COMMITTEES["7 operators"].parameters
+    for plan in plans_of(case, "7 operators"):
+        vector = SUM_MECHANISMS[plan.mechanism].vector_bytes(plan)
+        lanes = joined_lanes(plan).joined.lanes
+        shares = parameters.members / parameters.packed_secrets * vector
+        per_modulus = sum(
+            12 * (7 + lane.bits / 8) + 7 * lane.bits / 8 + parameters.members for lane in lanes
+        )
+        assert message_bytes(plan) <= 128 + shares + per_modulus
+
+
+def test_narrow_counters_of_one_prime_share_a_group() -> None:
+    plans: list[Any] = plans_of("tracked, 60 devices", "100 of 200 volunteers")
+    terms = terms_of(60, "100 of 200 volunteers")
+    widths = [[group.bits for group in plan.counter_groups] for plan in plans]
+    assert any(widths)
+    for bits in widths:
+        primes = [terms.moduli.above(2**width - 1) for width in bits]
+        assert len(set(primes)) == len(primes)
