@@ -349,6 +349,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "[count-median, in noise",
         "[count-sketch, in noise",
     ),
+    "tests/protocol/test_one_shot_costs.py": ALL_TESTS,
     "tests/protocol/test_report_laws.py": (
         "test_estimates_are_unbiased_with_the_reported_variance_and_intervals",
         "test_intervals_of_rare_items_reach_below_nothing_and_cover",

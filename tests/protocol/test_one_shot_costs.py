@@ -45,6 +45,14 @@ def test_a_message_has_shares_of_the_vector_and_some_bytes_for_each_modulus(case
         assert message_bytes(plan) <= 128 + shares + per_modulus
 
 
+@pytest.mark.parametrize("case", SMALL_CASES)
+def test_the_largest_committee_can_share_all_lanes(case: str) -> None:
+    for plan in plans_of(case, "300 of 1,000 volunteers"):
+        smallest = plan.terms.moduli.min_prime
+        assert all(lane.q >= smallest for lane in joined_lanes(plan).joined.lanes)
+        assert message_bytes(plan) > 0  # which refuses lanes that are not shared
+
+
 def test_narrow_counters_of_one_prime_share_a_group() -> None:
     plans: list[Any] = plans_of("tracked, 60 devices", "100 of 200 volunteers")
     terms = terms_of(60, "100 of 200 volunteers")
