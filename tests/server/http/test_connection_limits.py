@@ -171,6 +171,28 @@ async def test_a_connection_with_too_many_requests_behind_one_another_is_closed(
         assert answered <= 1
 
 
+@pytest.mark.parametrize(("waiting", "is_answered"), [(2, True), (3, False)])
+async def test_requests_that_wait_have_together_at_most_the_fields_of_one(
+    waiting: int, is_answered: bool
+) -> None:
+    """20 kB of requests with small fields took 0.46 MB; 800 connections took 360 MB."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def root() -> dict[str, str]:
+        await asyncio.sleep(0.05)
+        return {"it": "is"}
+
+    async with listening(app, max_header_fields=20) as (reader, writer):
+        writer.write(GET + b"\r\n" + (GET + b"a:b\r\n" * 8 + b"\r\n") * waiting)
+        if is_answered:
+            for _ in range(1 + waiting):
+                await asyncio.wait_for(reader.readuntil(b'{"it":"is"}'), 20)
+        else:
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 20) == b""
+
+
 async def test_more_requests_are_read_after_the_responses_to_those_before() -> None:
     app, may_answer = FastAPI(), asyncio.Semaphore(0)
 
