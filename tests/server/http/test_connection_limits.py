@@ -1,6 +1,7 @@
 """Slow, too large or invalid requests get an error and a closed connection."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -264,6 +265,32 @@ async def test_a_client_that_reads_nothing_of_a_response_is_disconnected(
             assert metrics.registry.get_sample_value("blindtally_connections") == 0
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await asyncio.wait_for(reader.readexactly(2**26), 20)
+
+
+async def test_a_client_that_reads_slowly_is_not_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 10 kB a second the kernel had sent less than a third of its buffer after a minute."""
+    monkeypatch.setattr(connection_limits, "_UNREAD_SECONDS", 0.3)
+    app, body = FastAPI(), bytes(2**25)
+
+    @app.get("/")
+    async def root() -> Response:
+        return Response(body)
+
+    metrics = Metrics()
+    counter = ConnectionCounter(10, lambda _: False, metrics)
+    async with listening(app, counter=counter) as (_, writer):
+        loop, address = asyncio.get_running_loop(), writer.get_extra_info("peername")
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**14)
+            slow.setblocking(False)
+            await loop.sock_connect(slow, address)
+            await loop.sock_sendall(slow, GET + b"\r\n")
+            for _ in range(50):
+                assert await loop.sock_recv(slow, 2**13)
+                await asyncio.sleep(0.02)
+            assert metrics.registry.get_sample_value("blindtally_connections") == 2
 
 
 def test_the_addresses_of_an_ipv6_network_count_as_one() -> None:
