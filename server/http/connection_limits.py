@@ -314,7 +314,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
 
 def _unread_bytes(transport: Transport) -> int:
-    """Return how many bytes the client has not received, also those that the kernel sends.
+    """Return the number of bytes that the client has not received, also of those in the kernel.
 
     The kernel takes more from the transport only when a third of its megabytes are free, so that of
     a slow client the transport alone shows nothing for minutes.

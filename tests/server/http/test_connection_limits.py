@@ -270,7 +270,7 @@ async def test_a_client_that_reads_nothing_of_a_response_is_disconnected(
 async def test_a_client_that_reads_slowly_is_not_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of 10 kB a second the kernel had sent less than a third of its buffer after a minute."""
+    """The kernel had sent less than a third of its buffer after a minute of 10 kB a second."""
     monkeypatch.setattr(connection_limits, "_UNREAD_SECONDS", 0.3)
     app, body = FastAPI(), bytes(2**25)
 
