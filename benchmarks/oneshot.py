@@ -213,7 +213,7 @@ class OneShotRound:
 def main() -> None:
     """Measure, print a table, and write JSON rows if asked."""
     parser = argument_parser(__doc__)
-    parser.add_argument("--devices", type=int, default=30, help="Devices of a one-shot sum.")
+    parser.add_argument("--devices", type=int, default=200, help="Devices of a one-shot sum.")
     parser.add_argument("--cohort", type=int, default=100, help="Devices of a pairwise sum.")
     parser.add_argument("--service", type=int, help="Run one sum of this many devices over HTTP.")
     parser.add_argument("--workers", type=int, default=2, help="Processes of devices, for HTTP.")

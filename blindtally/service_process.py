@@ -8,7 +8,7 @@ import gc
 import os
 import resource
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -34,6 +34,7 @@ from server.db.database import Database
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
 from server.http.connection_limits import ConnectionCounter, ConnectionLimits, LimitedHttpProtocol
+from server.http.tls_listener import TlsListener
 from server.settings import Settings, is_loopback
 from server.telemetry import logs, traces
 
@@ -62,9 +63,10 @@ def run_service(
     _check_access(settings, has_keys=_upgrade_database(settings))
     provider = _trace_provider()
     app = create_app(settings, None, SystemRandom(), provider, ProcessPredictions())
-    config = _uvicorn_config(app, settings)
+    limits = _connection_limits(app, settings)
+    config = _uvicorn_config(app, settings, limits)
     listener = _listen(settings)
-    server = _AnnouncingServer(config, app)
+    server = _AnnouncingServer(config, app, limits)
     with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes Ctrl-C on
         server.run(sockets=[listener])
     if provider is not None:
@@ -73,10 +75,10 @@ def run_service(
         raise typer.Exit(1)
 
 
-def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+def _connection_limits(app: FastAPI, settings: Settings) -> ConnectionLimits:
     # As uvicorn reads the setting.
     proxies = ProxyHeadersMiddleware(cast("Any", app), settings.forwarded_allow_ips)
-    limits = ConnectionLimits(
+    return ConnectionLimits(
         header_seconds=settings.header_seconds,
         body_seconds=settings.body_seconds,
         max_header_bytes=settings.max_header_bytes,
@@ -87,6 +89,9 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
             app.state.metrics,
         ),
     )
+
+
+def _uvicorn_config(app: FastAPI, settings: Settings, limits: ConnectionLimits) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", partial(LimitedHttpProtocol, limits=limits)),
@@ -232,12 +237,16 @@ def _listen(settings: Settings) -> socket.socket:
 class _AnnouncingServer(uvicorn.Server):
     """Server that announces that it is ready, and answers waiting devices before it shuts down."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, limits: ConnectionLimits) -> None:
         super().__init__(config)
-        self._app = app
+        self._app, self._limits = app, limits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        context = self.config.ssl
+        await super().startup(sockets if context is None else [])
+        if context is not None:
+            tls = (TlsListener(each, context, self._limits, self._http) for each in sockets or ())
+            self.servers += cast("Iterable[asyncio.Server]", tls)
         if self.started and sockets:
             host, port = sockets[0].getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
@@ -249,6 +258,14 @@ class _AnnouncingServer(uvicorn.Server):
                 _print_note(text, "info")
             else:
                 typer.echo(text)
+
+    def _http(self) -> LimitedHttpProtocol:
+        return LimitedHttpProtocol(
+            limits=self._limits,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.service.notifier.shut_down()

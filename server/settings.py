@@ -75,7 +75,7 @@ class Settings(BaseSettings):
     max_header_fields: int = Field(default=100, ge=10, le=10_000)
     """Header fields of a request."""
     header_seconds: float = Field(default=10.0, gt=0, le=600)
-    """Seconds to receive the headers of a request."""
+    """Seconds to receive the headers of a request, and for a TLS handshake."""
     body_idle_seconds: float = Field(default=20.0, gt=0, le=600)
     """Seconds between two pieces of a request's body."""
     body_seconds: float = Field(default=300.0, gt=0, le=3600)

@@ -26,10 +26,10 @@ _MEMORY_POLL_SECONDS = 0.1
 
 
 class ReplicaProcess(ServerProcess):
-    """An open server on the database at `url`, whose processor time and memory can be read."""
+    """A server on the database at `url`, whose processor time and memory can be read."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        super().__init__(folder, is_open=True)
+    def __init__(self, folder: Path, url: str, *, is_open: bool = True) -> None:
+        super().__init__(folder, is_open=is_open)
         self._url = url
         self.log = folder / f"server-{self.port}.log"
 

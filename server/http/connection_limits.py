@@ -7,18 +7,24 @@ of a new connection. A body that is not read, because its request was answered b
 
 A client may send requests before it has the responses to earlier ones (pipelining). uvicorn stores
 any number of them, and reads more after each response. Here the next ones are read after the last
-response, and a connection with too many is closed. A client that reads nothing of a response for a
-minute is disconnected: asyncio waits for ever, also to close the connection.
+response. A connection with too many is closed, and so is one whose waiting requests have together
+more header fields than one request may have: a field of 5 bytes takes 130 bytes of memory. A client
+that reads nothing of a response for a minute is disconnected: asyncio waits for ever, also to close
+the connection.
 
 Each connection takes a file descriptor. Without any left, a process can neither accept connections
 nor open its database, and cannot even log that. So there is a largest number of connections, and of
 those of one address, so that one program cannot take them all. Others are closed at once.
 """
 
+import fcntl
+import termios
 from asyncio import BaseTransport, TimerHandle, Transport
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from struct import Struct
 from time import monotonic
 from typing import Any, cast
 
@@ -40,6 +46,7 @@ from server.telemetry.metrics import Metrics
 _MAX_PIPELINED_REQUESTS = 32  # of a connection, which wait for the response to an earlier one
 _UNREAD_SECONDS = 60.0  # in which a client that reads receives something, also through a proxy
 _SOURCE_BITS = 64  # of the IPv6 network that counts as one address: that of a household
+_INT = Struct("i")
 _log = structlog.get_logger(__name__)
 
 
@@ -114,24 +121,36 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._unread_timer: TimerHandle | None = None
         self._is_in_headers = True  # or between two requests
         self._received_bytes = self._parsed_bytes = self._fields = 0
-        self._counted_address: str | None = None
+        self.counted_address: str | None = None  # set before, if the connection counts already
         self._answered: RequestResponseCycle | None = None  # the first without a whole response
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(cast("Transport", transport))
         address = str(self.client[0]) if self.client else ""
-        if self._limits.counter.add(address):
-            self._counted_address = address
-            self._start_timer(self._limits.header_seconds)
-        else:
+        if self.counted_address is None and self._limits.counter.add(address):
+            self.counted_address = address
+        if self.counted_address is None:
             self.transport.abort()
+        else:
+            self._start_timer(self._limits.header_seconds)
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether `connection_made` was called."""
+        return self.transport is not None
+
+    def count_as_closed(self) -> None:
+        """Count the connection as closed, once."""
+        if self.counted_address is not None:
+            self._limits.counter.remove(self.counted_address)
+            self.counted_address = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         self._stop_unread_timer()
-        if self._counted_address is not None:
-            self._limits.counter.remove(self._counted_address)
+        self.count_as_closed()
         super().connection_lost(exc)
+        self.pipeline.clear()  # a request that still runs would keep them
         # uvicorn lets only the last request know, and an endless response would go on for ever.
         if self._answered is not None and not self._answered.response_complete:
             self._answered.disconnected = True
@@ -165,7 +184,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._is_in_headers = False
         super().on_headers_complete()
-        if len(self.pipeline) > _MAX_PIPELINED_REQUESTS:
+        if self._has_too_many_waiting():
             raise _LimitError
 
     def on_message_complete(self) -> None:
@@ -208,6 +227,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         else:
             self._refuse(ProblemError(ProblemType.MALFORMED, msg, status=400))
 
+    def _has_too_many_waiting(self) -> bool:
+        fields = sum(1 for cycle, _ in self.pipeline for _ in cycle.scope["headers"])
+        is_many = len(self.pipeline) > _MAX_PIPELINED_REQUESTS
+        return is_many or fields > self._limits.max_header_fields
+
     def _count(self, nbytes: int) -> None:
         self._parsed_bytes += nbytes
         if self._is_too_large():
@@ -236,13 +260,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _limit_unread(self) -> None:
         """Disconnect a client that has read nothing of what was sent before the timer ends."""
-        unread = self.transport.get_write_buffer_size()
-        if unread and self._unread_timer is None:
+        if self.transport.get_write_buffer_size() and self._unread_timer is None:
+            unread = _unread_bytes(self.transport)
             self._unread_timer = self.loop.call_later(_UNREAD_SECONDS, self._check_unread, unread)
 
     def _check_unread(self, before: int) -> None:
         self._unread_timer = None
-        if self.transport.get_write_buffer_size() >= before:
+        if _unread_bytes(self.transport) >= before:
             self.transport.abort()
         else:
             self._limit_unread()
@@ -287,3 +311,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.transport.write(head + bytes(response.body))
         self.transport.close()
         self._limit_unread()
+
+
+def _unread_bytes(transport: Transport) -> int:
+    """Return the number of bytes that the client has not received, also of those in the kernel.
+
+    The kernel takes more from the transport only when a third of its megabytes are free, so that of
+    a slow client the transport alone shows nothing for minutes.
+    """
+    connection, waiting = transport.get_extra_info("socket"), bytearray(_INT.size)
+    with suppress(OSError):  # another system than Linux, or a connection that is lost
+        fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, waiting)
+    return transport.get_write_buffer_size() + int(_INT.unpack(waiting)[0])

@@ -16,7 +16,6 @@ from server.errors import ProblemError, malformed
 from server.settings import Settings
 
 OCTET_STREAM = "application/octet-stream"
-_BODY_FIELDS = (b"content-length", b"transfer-encoding")
 _TIMEOUT_DETAIL = "the body of the request took too long"
 
 
@@ -59,12 +58,8 @@ class LimitedBody:
         return message
 
     async def discard(self) -> None:
-        """Receive the rest of the body, unless the client waits for a response before it."""
-        has_body = any(header(self._scope, name) for name in _BODY_FIELDS)
-        if not has_body or header(self._scope, b"expect") is not None:
-            return
-        while not self._is_complete:
-            message = await self._receive()
+        """Receive the rest of the body, store nothing of it, and wait until the client is gone."""
+        while (message := await self._receive())["type"] != "http.disconnect":
             self.received += len(message.get("body", b""))
             self._is_complete = not message.get("more_body", False)
 

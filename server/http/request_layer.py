@@ -145,7 +145,8 @@ class RequestLayer:
 class _RefusalQueue:
     """Delay of 429s: clients that repeat refused requests at once would take the time of others.
 
-    The more wait, the longer each waits. Meanwhile nothing is stored of their bodies.
+    The more wait, the longer each waits, unless its client disconnects: nothing would limit how
+    many requests of closed connections are kept. Meanwhile nothing is stored of their bodies.
     """
 
     def __init__(self) -> None:
@@ -154,11 +155,12 @@ class _RefusalQueue:
     async def wait(self, body: LimitedBody) -> None:
         self._waiting += 1
         seconds = max(TOO_MANY_DELAY_SECONDS, self._waiting / _MAX_TOO_MANY_RATE)
-        discarding = asyncio.create_task(body.discard())
         try:
-            await asyncio.sleep(min(seconds, _MAX_TOO_MANY_DELAY_SECONDS))
+            async with asyncio.timeout(min(seconds, _MAX_TOO_MANY_DELAY_SECONDS)):
+                await body.discard()
+        except TimeoutError:
+            pass
         finally:
-            discarding.cancel()
             self._waiting -= 1
 
 

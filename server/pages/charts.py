@@ -82,15 +82,24 @@ def round_charts(
 
 
 def count_chart(
-    study: StudyView, items: Sequence[str], history: EstimateHistory | None
+    study: StudyView,
+    items: Sequence[str],
+    history: EstimateHistory | None,
+    *,
+    is_pending: bool,
 ) -> Chart | None:
-    """Return the chart of the most frequent items' estimates; None if no history is known."""
+    """Return the chart of the most frequent items' estimates; None if no history is known.
+
+    `is_pending`: further rounds are being read.
+    """
     if history is None or not history.rounds or not items or study.rounds == 1:
         return None
     series = [Series(_truncated(item), history.estimates_of(item)) for item in items[:_MAX_LINES]]
     bound = [study.question.threshold] * len(history.rounds)
     series.append(Series("threshold", bound, "bound"))
-    note = "Estimates of the most frequent items from all rounds so far."
+    note = "Estimates of the most frequent items after each round."
+    if is_pending:
+        note += " Later rounds are being read: load the page again in a moment."
     return Chart(
         "counts",
         "Estimated counts so far",

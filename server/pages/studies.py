@@ -114,7 +114,9 @@ async def _context(
         "quality": quality_sentence(quality) if quality else None,
         "numbers": await number_summaries(store, study),
         "segments": await segment_summaries(service, study, _ITEMS_PER_SEGMENT),
-        "count_chart": charts.count_chart(study, [item.item for item in items], history),
+        "count_chart": charts.count_chart(
+            study, [item.item for item in items], history, is_pending=is_pending
+        ),
         "charts": charts.round_charts(study, rounds, sizes),
         "is_pending": is_pending,
         "unresolved_keys": unresolved_keys(study, sizes.values()) if table.has_keys else None,

@@ -83,9 +83,12 @@ async def read_messages_of_page(store: Store, served: ServedSum, after: str) -> 
     rows = await store.one_shot_messages.page(served.cohort, after, limit)
     bodies = [body for _, body in rows if body is not None]
     if len(bodies) < len(rows):
-        detail = "the messages of this round have been deleted"
-        raise ProblemError(ProblemType.WRONG_PHASE, detail)
+        raise messages_deleted()
     return [DeviceMessage.of_checked(body, layout) for body in bodies]
+
+
+def messages_deleted() -> ProblemError:
+    return ProblemError(ProblemType.WRONG_PHASE, "the messages of this round have been deleted")
 
 
 async def read_message_trees(store: Store, served: ServedSum, after: str) -> list[MerkleLevels]:

@@ -1,9 +1,11 @@
 """A real server in memory over ASGI, on real databases of both kinds."""
 
+import ipaddress
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from server.http import request_layer
 from server.settings import Settings
@@ -123,3 +129,33 @@ async def each_closed(serve: Serve, database_url: str) -> AsyncIterator[Served]:
 async def party(served: Served) -> Party:
     """Return a study on SQLite whose one cohort is full."""
     return await gather_party(served)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Return the files of a certificate for 127.0.0.1 that signs itself, and of its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "blindtally test")])
+    now = datetime.now(UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    chain, secret = tmp_path / "chain.pem", tmp_path / "key.pem"
+    chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return chain, secret

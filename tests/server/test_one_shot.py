@@ -15,6 +15,7 @@ from tests.server.one_shot_party import (
     send_all,
     sum_of_vectors,
 )
+from tests.server.party import refused
 
 
 async def test_a_one_shot_round_sums_exactly_what_its_devices_sent(each_served: Served) -> None:
@@ -47,6 +48,18 @@ async def test_all_members_share_one_merkle_tree_of_each_message(
     closed = await open_sum(served, study, operators)
     assert (closed.state, closed.participants, operators.refusals) == ("decoded", 8, [])
     assert len(trees) == 8
+
+
+async def test_the_messages_of_a_sum_that_is_over_are_refused(served: Served) -> None:
+    """Their rows are deleted after a month, but the Merkle trees may still be cached."""
+    operators, study = Operators.of(), await create(served)
+    await send_all(served, await convene(served, study, operators), range(8))
+    await open_sum(served, study, operators)
+    member = operators.members[0].identity.public.hex()
+    path = f"/v1/studies/{study}/rounds/1/members/{member}/columns"
+    refused(await served.client.get(path), 409, "wrong-phase")
+    await served.store.retention.delete_device_rows(study)
+    refused(await served.client.get(path), 409, "wrong-phase")
 
 
 async def test_a_study_over_two_restarts_and_with_a_member_that_drops_out(

@@ -1,16 +1,12 @@
 """The service over HTTPS, by a certificate made here, and its errors without one."""
 
-import ipaddress
+import socket
 import ssl
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from blindtally.cli import app
@@ -19,41 +15,12 @@ from tests.server.harness import Served
 from tests.server.test_process import running
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> tuple[Path, Path]:
-    """Return the files of a certificate for 127.0.0.1 that signs itself, and of its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "blindtally test")])
-    now = datetime.now(UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    chain, secret = tmp_path / "chain.pem", tmp_path / "key.pem"
-    chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return chain, secret
-
-
 def test_the_service_uses_https_with_clients_that_trust_its_certificate(
     sqlite_url: str, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain, key = pair
     monkeypatch.setenv("BLINDTALLY_HSTS_SECONDS", "3600")
+    monkeypatch.setenv("BLINDTALLY_MAX_CONNECTIONS", "20")
     flags = ("--tls-certificate", str(chain), "--tls-key", str(key))
     with running(sqlite_url, *flags) as process:
         assert process.url.startswith("https://")
@@ -63,6 +30,12 @@ def test_the_service_uses_https_with_clients_that_trust_its_certificate(
         assert answer.headers["strict-transport-security"] == "max-age=3600"
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{process.url}/readyz", timeout=20)  # nobody vouches for it
+        address = ("127.0.0.1", int(process.url.rpartition(":")[2]))
+        silent = [socket.create_connection(address, timeout=5) for _ in range(11)]
+        with suppress(ConnectionError):
+            assert silent[-1].recv(1) == b"", "half of 20 connections are of this address"
+        for each in silent:
+            each.close()
 
 
 async def test_hsts_is_sent_over_https_only(serve: Serve, sqlite_url: str) -> None:

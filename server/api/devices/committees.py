@@ -46,7 +46,7 @@ from server.db.repositories.committees import MemberUpload, OneShotStatus
 from server.errors import ProblemError, cohort_failed, malformed, not_found, out_of_phase
 from server.http.request_bodies import OCTET_STREAM, read_body
 from server.principals import Permission
-from server.rounds.one_shot_sums import ServedSum, read_messages_of_page
+from server.rounds.one_shot_sums import ServedSum, messages_deleted, read_messages_of_page
 from server.service import Service, ServiceDep
 
 router = APIRouter(
@@ -138,6 +138,8 @@ async def columns(
     """
     served, member, status = await _member(service, study, number, identity)
     _require_phase(status, "columns of messages", Phase.CHECKING)
+    if status.phase is Phase.SUMMED:
+        raise messages_deleted()
     trees = await service.cohort_cache.message_trees((study, number, after))
     messages = await read_messages_of_page(service.store, served, after)
     content = await asyncio.to_thread(_columns_of, served, member, messages, trees)

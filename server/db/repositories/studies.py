@@ -184,7 +184,7 @@ class StudyRepository(Repository):
             query = query.where(StudyRow.id == only)
         if after is not None:
             last = session.get(StudyRow, after)
-            if last is None:
+            if last is None or only not in (None, after):  # as if it were unknown
                 raise malformed("not the `next` of a page", location="query.after")
             older = tuple_(StudyRow.created, StudyRow.id) < tuple_(last.created, last.id)
             query = query.where(older)

@@ -428,6 +428,17 @@ async def test_a_key_of_one_study_compares_it_with_no_other(closed: Served) -> N
     )
 
 
+async def test_a_key_of_one_study_shows_of_no_other_that_it_exists(closed: Served) -> None:
+    own, other = [await study_of(closed, await keyed(closed)) for _ in range(2)]
+    key = await key_of_study(closed, own)
+    for path in ("/v1/studies", "/"):
+        answers = [
+            (await closed.client.get(path, params={"after": after}, headers=key)).status_code
+            for after in (own, other, "0123456789abcdef")
+        ]
+        assert answers == [200, 422, 422]
+
+
 async def test_a_key_of_an_unknown_study_is_not_made(closed: Served) -> None:
     with pytest.raises(ProblemError, match="no such study"):
         await closed.store.access.create_key("guest", ALL_SCOPES, None, "0123456789abcdef")

@@ -1,6 +1,7 @@
 """Slow, too large or invalid requests get an error and a closed connection."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -171,6 +172,28 @@ async def test_a_connection_with_too_many_requests_behind_one_another_is_closed(
         assert answered <= 1
 
 
+@pytest.mark.parametrize(("waiting", "is_answered"), [(2, True), (3, False)])
+async def test_requests_that_wait_have_together_at_most_the_fields_of_one(
+    waiting: int, is_answered: bool
+) -> None:
+    """20 kB of requests with small fields took 0.46 MB; 800 connections took 360 MB."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def root() -> dict[str, str]:
+        await asyncio.sleep(0.05)
+        return {"it": "is"}
+
+    async with listening(app, max_header_fields=20) as (reader, writer):
+        writer.write(GET + b"\r\n" + (GET + b"a:b\r\n" * 8 + b"\r\n") * waiting)
+        if is_answered:
+            for _ in range(1 + waiting):
+                await asyncio.wait_for(reader.readuntil(b'{"it":"is"}'), 20)
+        else:
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 20) == b""
+
+
 async def test_more_requests_are_read_after_the_responses_to_those_before() -> None:
     app, may_answer = FastAPI(), asyncio.Semaphore(0)
 
@@ -242,6 +265,32 @@ async def test_a_client_that_reads_nothing_of_a_response_is_disconnected(
             assert metrics.registry.get_sample_value("blindtally_connections") == 0
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await asyncio.wait_for(reader.readexactly(2**26), 20)
+
+
+async def test_a_client_that_reads_slowly_is_not_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel had sent less than a third of its buffer after a minute of 10 kB a second."""
+    monkeypatch.setattr(connection_limits, "_UNREAD_SECONDS", 0.3)
+    app, body = FastAPI(), bytes(2**25)
+
+    @app.get("/")
+    async def root() -> Response:
+        return Response(body)
+
+    metrics = Metrics()
+    counter = ConnectionCounter(10, lambda _: False, metrics)
+    async with listening(app, counter=counter) as (_, writer):
+        loop, address = asyncio.get_running_loop(), writer.get_extra_info("peername")
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**14)
+            slow.setblocking(False)
+            await loop.sock_connect(slow, address)
+            await loop.sock_sendall(slow, GET + b"\r\n")
+            for _ in range(50):
+                assert await loop.sock_recv(slow, 2**13)
+                await asyncio.sleep(0.02)
+            assert metrics.registry.get_sample_value("blindtally_connections") == 2
 
 
 def test_the_addresses_of_an_ipv6_network_count_as_one() -> None:

@@ -27,7 +27,7 @@ from protocol.study_state import StudyState
 from server.db.schema import HeavyHitterRow, StudyStateRow
 from server.pages.answers import unresolved_keys
 from server.pages.drawing import Bar, Bars, estimate_bars
-from server.pages.estimate_histories import EstimateHistory, RoundSize
+from server.pages.estimate_histories import EstimateHistories, EstimateHistory, RoundSize
 from server.pages.rounds import round_progress
 from tests.server.harness import Served, histogram_request, play, study_request, together
 from tests.server.pages.browsing import page_of, post
@@ -219,6 +219,28 @@ async def test_a_history_that_is_decoded_again_equals_the_earlier_estimates(serv
     assert (history.rounds, history.estimates) == ([1, 2, 3], estimates)
     assert history.study_state == await store.answers.study_state(study)
     assert (await histories.history(view, rounds, 2**40))[0] is None  # too large to decode again
+
+
+async def test_a_page_states_that_its_history_lacks_rounds(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, gate = await served.create(rounds=2), asyncio.Event()
+    for number in (1, 2):
+        await play(served, study, after=number - 1)
+        await served.until_closed(study, number)
+    add_round = EstimateHistories._add_round
+
+    async def add_slowly(self: EstimateHistories, *arguments: Any) -> None:
+        if arguments[-1] == 2:
+            await gate.wait()
+        await add_round(self, *arguments)
+
+    monkeypatch.setattr(EstimateHistories, "_add_round", add_slowly)
+    assert "Later rounds are being read" in await page_of(served, f"/studies/{study}")
+    gate.set()
+    page = await page_of(served, f"/studies/{study}")
+    assert "being read" not in page
+    assert 'aria-label="Estimates so far: 6, 12"' in page
 
 
 async def test_hostile_items_are_shown_as_text(served: Served) -> None:
