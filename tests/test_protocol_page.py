@@ -9,6 +9,7 @@ import pytest
 
 from protocol.api.device_messages import SignedReport, packed_report_bytes
 from protocol.api.messages import ProblemType
+from protocol.committee_terms import CommitteeTerms
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
 from protocol.mechanisms.tracked.mechanism import Tracked
@@ -27,10 +28,13 @@ from secagg.messages import (
     pack_signatures,
     pack_signed_inputs,
 )
+from secagg.oneshot.field import least_prime
+from secagg.oneshot.moduli import PAIRWISE
 from secagg.ring import Lane
 from secagg.roster import RosterEntry, ShareCommitment, roster_bytes, share_commitments_bytes
 from secagg.seating import CohortSeating
 from secagg.shares import ENCRYPTED_SHARE_BYTES, SHARE_PAIR_BYTES, SharePair, received_shares_bytes
+from tests.protocol.mechanism_examples import OPERATORS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
@@ -135,16 +139,14 @@ def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
         }
     )
     pieces, table = plan.pieces, plan.table.iblt.ring.lanes
-    counted = [*check_lanes(200 * 3), Lane(2**5, 1), *check_lanes(200 * 3)]
+    checks = check_lanes(200 * 3, PAIRWISE)
+    counted = [*checks, Lane(2**5, 1), *checks]
     strings, sketch = Lane(widest_prime(2**24 - 1), pieces.numbers * 3), Lane(2**5, 101)
     assert Tracked().ring(plan).lanes == (Lane(2**3, 2), *counted, strings, sketch, *table)
     assert [lane.length for lane in table] == [plan.cells, 2 * plan.cells]
-    assert [lane.q for lane in check_lanes(200 * 3)] == [
-        2**10,
-        int(row_of_lanes("counters")[3][-8:]),
-    ]
+    assert [lane.q for lane in checks] == [2**10, int(row_of_lanes("counters")[3][-8:])]
     assert row_of_lanes("sketch")[2:] == ["`past_sketch.cells`", "2^`past_sketch.bits`"]
-    assert plan.past_sketch.nbytes == sketch.nbytes == -(-101 * 5 // 8)
+    assert plan.past_sketch.nbytes(PAIRWISE) == sketch.nbytes == -(-101 * 5 // 8)
     limits = re.search(r"`past_sketch` has (\d+) to 2\^(\d+) cells of (\d+) to (\d+) bits", PAGE)
     assert limits
     least, most, fewest, widest = map(int, limits.groups())
@@ -153,6 +155,26 @@ def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
     for cells, bits in ((least - 1, 4), (2**most + 1, 4), (64, fewest - 1), (64, widest + 1)):
         with pytest.raises(ValueError, match="equal to"):
             PastSketch(cells=cells, bits=bits)
+
+
+def test_the_lanes_of_tracked_in_a_one_shot_sum_have_the_primes_of_the_page() -> None:
+    """Seven operators have m + rho + 1 = 12, so that P(0) = 13."""
+    question = TrackedQuestion(
+        threshold=9, contribution=3, domain=Hashed(max_bytes=9, key_bits=40), words=2000
+    )
+    committee = CommitteeTerms(members=OPERATORS)
+    terms = Terms(cohort_size=200, minimum=50, sum="one-shot", committee=committee)
+    plan = Tracked().first_plan(question, terms, "page", 4, Random(1))
+    names = tuple(question.domain.name(item) for item in "abc")
+    groups = CounterGroup(bits=3, items=names[:2]), CounterGroup(bits=5, items=names[2:])
+    past = PastSketch(cells=101, bits=4)
+    plan = plan.model_copy(update={"counter_groups": groups, "past_sketch": past})
+    check = int(row_of_lanes("counters")[3][-8:])
+    assert f"totals the larger of P(n m + 1) and\n{check}" in PAGE
+    moduli = [lane.q for lane in Tracked().ring(plan).lanes]
+    values = least_prime(plan.max_value + 1)
+    assert moduli[:-1] == [13, check, check, 37, check, check, 17, values]
+    assert moduli[-1] == widest_prime(moduli[-1] - 1)
 
 
 def row_of_lanes(first: str) -> list[str]:
