@@ -69,13 +69,14 @@ class ListQuality(PublicModel):
     distinct_items: float
 
 
-def quality_sentence(quality: ListQuality) -> str:
-    """Return `quality` in words."""
+def quality_sentence(quality: ListQuality, *, has_keys: bool) -> str:
+    """Return `quality` in words; `has_keys` means that the strings of some items are not known."""
+    keys = " (keys without their strings count as wrong)" if has_keys else ""
     return (
         f"The list is expected to have a precision of {quality.expected_precision:.1%} and a "
-        f"recall of {quality.expected_recall:.1%}: about {quality.expected_missed:,.0f} items that "
-        "reach the threshold are not listed. Items that are not listed have "
-        f"{quality.unlisted_share:.0%} of all tokens, of which there are about "
+        f"recall of {quality.expected_recall:.1%}{keys}: about "
+        f"{quality.expected_missed:,.0f} items that reach the threshold are not listed. Items that "
+        f"are not listed have {quality.unlisted_share:.0%} of all tokens, of which there are about "
         f"{quality.tokens:,.0f}. There are about {quality.distinct_items:,.0f} different "
         "items."
     )

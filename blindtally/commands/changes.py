@@ -11,6 +11,7 @@ from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 
 if TYPE_CHECKING:
+    from blindtally.console.tables import Printable
     from protocol.api.rates import ItemChanges, RoundRate
 
 _FalseDiscoveryRate = Annotated[
@@ -63,10 +64,11 @@ def changes(
         if any(ranges) or not item:
             change = target.changes(*ranges, false_discovery_rate=false_discovery_rate)
     if json_path != "-":
-        _show_rates(rates)
+        parts = _rate_tables(rates)
         if change:
-            between = f"changed between rounds {_rounds(change.before)} and {_rounds(change.after)}"
-            _show_changes(change, between)
+            before, after = _rounds_in_words(change.before), _rounds_in_words(change.after)
+            parts += _change_parts(change, f"changed from {before} to {after}")
+        print_parts(*parts)
     document = {
         "rates": [row.model_dump() for row in rates],
         "changes": change and change.model_dump(),
@@ -95,7 +97,7 @@ def compare_studies(
         differences = "; ".join(comparison.differences)
         typer.echo(f"warning: the studies ask different questions. {differences}", err=True)
     if json_path != "-":
-        _show_changes(comparison, "differ between the studies")
+        print_parts(*_change_parts(comparison, "differ between the studies"))
     write_json(json_path, comparison.model_dump())
 
 
@@ -109,7 +111,9 @@ def _parse_rounds(option: str, text: str | None) -> tuple[int, int] | None:
         raise ValueError(f"{option} takes FIRST-LAST, such as 1-5, not {text!r}") from None
 
 
-def _show_rates(rates: "Sequence[RoundRate]") -> None:
+def _rate_tables(rates: "Sequence[RoundRate]") -> list["Printable"]:
+    """Return a table of the rates by round for each item."""
+    tables = list["Printable"]()
     for item in dict.fromkeys(row.item for row in rates):
         cells = [
             [
@@ -122,10 +126,12 @@ def _show_rates(rates: "Sequence[RoundRate]") -> None:
             if row.item == item
         ]
         numbers = ["devices", _unit(), "95% from", "to"]
-        print_parts(result_table(["rounds", "how"], numbers, cells, title=item), "")
+        tables.append(result_table(["rounds", "how"], numbers, cells, title=item))
+    return tables
 
 
-def _show_changes(answer: "ItemChanges", statement: str) -> None:
+def _change_parts(answer: "ItemChanges", statement: str) -> list["Printable"]:
+    """Return the table of changed items, if any, and their number in words."""
     cells = [
         [
             row.item,
@@ -138,16 +144,19 @@ def _show_changes(answer: "ItemChanges", statement: str) -> None:
         for row in answer.changes
     ]
     numbers = ["before", "after", "factor", f"{answer.interval_level:.1%} from", "to", "p"]
-    if cells:
-        print_parts(result_table(["item", "change"], numbers, cells), "")
-    print_parts(
-        f"{answer.changed} of {answer.tested} items {statement} (tokens {_unit()} devices). "
-        f"On average at most {answer.false_discovery_rate:.2g} of these changes are false."
-    )
+    text = f"{answer.changed} of {answer.tested} items {statement} (tokens {_unit()} devices)."
+    if answer.changed:
+        percent = f"{100 * answer.false_discovery_rate:.2g}%"
+        text += f" On average at most {percent} of these changes are false."
+    return [*([result_table(["item", "change"], numbers, cells)] if cells else []), text]
 
 
 def _rounds(ends: tuple[int, int]) -> str:
     return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]}-{ends[1]}"
+
+
+def _rounds_in_words(ends: tuple[int, int]) -> str:
+    return f"{'round' if ends[0] == ends[1] else 'rounds'} {_rounds(ends)}"
 
 
 def _number(value: float | None) -> str:

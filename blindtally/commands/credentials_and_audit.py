@@ -58,7 +58,7 @@ def create_key(
     scope: Annotated[
         list[str] | None,
         Option(
-            help="Scope: read, write, operate or seat; repeatable.",
+            help="Scope: read, write, operate, seat or committee; repeatable.",
             show_default="all, or read with --study",
         ),
     ] = None,
@@ -155,7 +155,7 @@ def revoke(
 
     For an e-mail address, end the sessions of its owner, who logged in at the OpenID provider.
 
-    A running service accepts it for up to `BLINDTALLY_CREDENTIAL_CACHE_SECONDS` (5) more.
+    A running service accepts it for up to `BLINDTALLY_CREDENTIAL_CACHE_SECONDS` (5) seconds more.
 
     Example:
       blindtally keys revoke 3f2a0c55d1e9

@@ -173,7 +173,7 @@ def fleet(
     from secagg.parameters import Mode
 
     if (study is None) is not new:
-        raise exit_with_error("name a study with --study, or make one with --create")
+        raise exit_with_error("--study names a study, and --create makes one: pass one of them")
     if stop_at is not None and not new:
         raise exit_with_error("--stop-at needs --create: the goal of a study does not change")
     try:

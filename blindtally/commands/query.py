@@ -7,13 +7,14 @@ from typer import Argument, Option
 
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.tables import print_parts, result_table
+from blindtally.console.tables import KEY_NOTE, print_parts, result_table, shows_keys
 
 if TYPE_CHECKING:
     from protocol.api.messages import HeavyHitter, QueryResult
     from protocol.api.segments import SegmentSummary
     from protocol.estimates import ListQuality
     from protocol.mechanisms.number_summary import NumberSummary
+    from protocol.mechanisms.registry import AnyQuestion
 
 _DISTRIBUTIONS = {"hierarchical-histogram", "triehh", "prefix-extension"}
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
@@ -96,7 +97,8 @@ def query(
         if is_default and target.view.question.mechanism not in _DISTRIBUTIONS:
             shown = 10 if top is None else top
             items = target.top(max(1, shown), threshold=threshold)[:shown]
-            _answer_items(items, target.list_quality(threshold=threshold), json_path)
+            quality = target.list_quality(threshold=threshold)
+            _answer_items(target.view.question, items, quality, json_path)
             return
         if is_default:
             quantile = _DEFAULT_QUANTILES
@@ -137,7 +139,10 @@ def _answer_numbers(rows: "Sequence[NumberSummary]", beta: float, json_path: str
 
 
 def _answer_items(
-    rows: "Sequence[HeavyHitter]", quality: "ListQuality | None", json_path: str | None
+    question: "AnyQuestion",
+    rows: "Sequence[HeavyHitter]",
+    quality: "ListQuality | None",
+    json_path: str | None,
 ) -> None:
     """Print the most frequent items, and what the list of heavy hitters does not show."""
     from protocol.estimates import quality_sentence
@@ -153,7 +158,9 @@ def _answer_items(
     ]
     if json_path != "-":
         headings = ["estimate, 95% interval", "probability heavy", "probability in this list"]
-        notes = () if quality is None else (quality_sentence(quality),)
+        has_keys = shows_keys(question, rows)
+        notes = [] if quality is None else [quality_sentence(quality, has_keys=has_keys)]
+        notes += [KEY_NOTE] if has_keys else []
         table = [result_table(["item"], headings, cells)] if cells or not notes else []
         print_parts(*table, *notes)
     document = {"items": [row.model_dump() for row in rows]}

@@ -26,10 +26,10 @@ from blindtally.console.output_files import (
     refuse_option_as_path,
     write_json,
 )
-from blindtally.console.tables import fact_table, print_parts, result_table
+from blindtally.console.tables import KEY_NOTE, fact_table, print_parts, result_table, shows_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from client.analyst.analyst import Study
     from protocol.api.messages import HeavyHitter, RoundView, StudyView
@@ -228,7 +228,7 @@ def show_study(
     with open_analyst(url, key) as analyst:
         target = analyst.study(study)
         if watch:
-            target.wait(_print_round)
+            target.wait(_round_printer())
         rounds, rows = list(target.rounds()), list(target.heavy_hitters())
         view = target.refresh()
     if not is_quiet:
@@ -352,8 +352,8 @@ def _question(mechanism: str, fields: dict[str, Any]) -> "AnyQuestion":
     for name in fields:
         if name not in known:
             near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise ValueError(f"{mechanism} has no field {name!r}: {hint}It has {', '.join(known)}")
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            raise ValueError(f"{mechanism} has no field {name!r}: {hint}")
     return parse_question({"mechanism": mechanism} | fields)
 
 
@@ -376,9 +376,19 @@ def _progress(view: "StudyView") -> list[str]:
     return [view.state, f"{view.round or 0} of {view.rounds}"]
 
 
-def _print_round(view: "RoundView") -> None:
-    devices = "" if view.participants is None else f", {view.participants:,} devices"
-    typer.echo(f"round {view.number}: {view.state}{devices}", err=True)
+def _round_printer() -> "Callable[[RoundView], None]":
+    """Return a function that prints a line for a round, unless it is that of the last call."""
+    last = ""
+
+    def print_round(view: "RoundView") -> None:
+        nonlocal last
+        devices = "" if view.participants is None else f", {view.participants:,} devices"
+        line = f"round {view.number}: {view.state}{devices}"
+        if line != last:
+            typer.echo(line, err=True)
+        last = line
+
+    return print_round
 
 
 def _print_study(
@@ -388,10 +398,11 @@ def _print_study(
     total: int,
 ) -> None:
     state, done = _progress(view)
+    has_failed = state == "finished" and not any(each.state == "decoded" for each in rounds)
     facts = {
         "study": f"{view.name} ({view.id})",
         "mechanism": view.question.mechanism,
-        "state": f"{state}, round {done}",
+        "state": f"{'failed' if has_failed else state}, round {done}",
     }
     if view.end_reason:
         facts["ended"] = view.end_reason
@@ -408,13 +419,28 @@ def _print_study(
         ["estimate", "95% from", "to"],
         [[row.item, *(f"{x:,.0f}" for x in (row.estimate, row.low, row.high))] for row in rows],
     )
+    none = "no heavy hitters" if view.end_cause else "no heavy hitters yet"
     more = f"{total - len(rows):,} more: --top {total} shows them, --csv writes them"
     print_parts(
         fact_table(facts),
         *([table] if rounds else []),
-        *([answer] if rows else [] if total else ["no heavy hitters yet"]),
+        *_failure_reasons(rounds),
+        *([answer] if rows else [] if total else [none]),
         *([more] if total > len(rows) else []),
+        *([KEY_NOTE] if shows_keys(view.question, rows) else []),
     )
+
+
+def _failure_reasons(rounds: "Sequence[RoundView]") -> list[str]:
+    """Return a line for each reason for which cohorts have no sum, with the rounds."""
+    numbers = dict[str, list[int]]()
+    for view in rounds:
+        for reason in dict.fromkeys(cohort.failure for cohort in view.cohorts if cohort.failure):
+            numbers.setdefault(reason, []).append(view.number)
+    return [
+        f"failure in {'rounds' if len(each) > 1 else 'round'} {', '.join(map(str, each))}: {reason}"
+        for reason, each in numbers.items()
+    ]
 
 
 def _count(value: float | None) -> str:

@@ -97,7 +97,8 @@ DropoutOption = Annotated[
 FleetDataOption = Annotated[
     Path | None,
     Option(
-        help="Data file, or bundled data set, with the items of the devices.",
+        help="Items of the devices: CSV of item,count or user,item,count; baskets; or a bundled "
+        "data set: link_user_domains, words, short, ages.",
         show_default="link_user_domains",
         autocompletion=complete_data,
     ),

@@ -21,7 +21,7 @@ from client.errors import (
 _TIMEOUT_SECONDS: Final = 30.0
 # The errors of the client advise programs; these advise people at a terminal.
 _ADVICE: Final[dict[type[ServiceError], str]] = {
-    NotFoundError: "check --url and the id; the dashboard, or /v1/studies, lists the studies",
+    NotFoundError: "check the id or name, and --url; `blindtally studies list` lists the studies",
     BadRequestError: "",
     NotAuthorisedError: "pass a key by --key or in BLINDTALLY_API_KEY; "
     "`blindtally keys create NAME`, where the service runs, makes one",

@@ -4,13 +4,27 @@ Cells may have any length: they are folded, and never cut. A `str` is text and n
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+if TYPE_CHECKING:
+    from protocol.api.messages import HeavyHitter
+    from protocol.mechanisms.registry import AnyQuestion
+
 Printable: TypeAlias = Group | Table | Text | str
+KEY_NOTE: Final = (
+    "# and digits: key of an item whose string was not fetched. A round fetches a limited number "
+    "of strings, those of the most common items first: more rounds or more words fetch more of them"
+)
+
+
+def shows_keys(question: "AnyQuestion", rows: Iterable["HeavyHitter"]) -> bool:
+    """Return whether a row has the key of an item instead of its string."""
+    is_hashed = question.domain.kind.startswith("hashed")
+    return is_hashed and any(row.item.startswith("#") for row in rows)
 
 
 def result_table(

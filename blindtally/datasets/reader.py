@@ -212,7 +212,10 @@ class _CsvTable:
         for number in range(self._item + 1, len(row)):
             if row[number].isdecimal():
                 return number
-        fault = f"has no whole number after the item, column {self._header[self._item]!r}"
+        fault = (
+            f"has no count, a whole number, after the item in column {self._header[self._item]!r}: "
+            "the columns are item,count or user,item,count or user,item"
+        )
         raise DataError(self._path, fault, line)
 
     def _parse_count(self, line: int, row: list[str]) -> int:
@@ -222,5 +225,5 @@ class _CsvTable:
         if cell.isascii() and cell.isdecimal() and len(cell) < 20 and int(cell):
             return int(cell)
         name = self._header[self._count]
-        fault = f"a {name} is a whole number from 1 up, got {cell[:40]!r}"
+        fault = f"column {name!r}: a count is a whole number from 1 up, got {cell[:40]!r}"
         raise DataError(self._path, fault, line)

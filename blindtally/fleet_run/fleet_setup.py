@@ -172,8 +172,9 @@ def holdings_for_fleet(
     if isinstance(population, DeviceHistograms):
         if len(population) < rounds * devices:
             raise ValueError(
-                f"{rounds} rounds of {devices} devices need {rounds * devices:,} of them and "
-                f"the data has {len(population):,}: use fewer rounds or devices"
+                f"{rounds} {'round' if rounds == 1 else 'rounds'} of {devices} devices: "
+                f"{rounds * devices:,} devices are needed, and the data has {len(population):,}: "
+                "use fewer rounds or devices"
             )
         return population
     rng = np.random.default_rng([seed, 0])

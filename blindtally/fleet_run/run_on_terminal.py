@@ -12,7 +12,7 @@ from rich.text import Text
 
 from blindtally.console.options import DEFAULT_URL
 from blindtally.console.output_files import write_json
-from blindtally.console.tables import result_table
+from blindtally.console.tables import KEY_NOTE, result_table, shows_keys
 from blindtally.fleet_run.fleet_setup import FleetSetup
 from blindtally.fleet_run.results import RoundResult
 from blindtally.fleet_run.screen import Screen
@@ -24,7 +24,6 @@ from client.device.policy import PolicyError
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.shards import ShardPool
 from protocol.api.messages import HeavyHitter, StudyView
-from protocol.domains.hashed import Hashed
 from secagg.keys import Identity
 
 MAX_SHOWN_ITEMS = 20  # heavy hitters
@@ -39,10 +38,6 @@ OPTION_BY_LIMIT = {
     "registrar": "--registrar FILE",
     "repeat_exact": "--repeat-exact",
 }
-_KEY_NOTE = (
-    "# and digits: key of an item whose string was not fetched. A round fetches a limited number "
-    "of strings, those of the most common items first: more rounds or more words fetch more of them"
-)
 _COHORT_NOTE = "much more or less common in some cohorts, as by lying devices"
 
 
@@ -63,7 +58,8 @@ def run_on_terminal(
     json_path: str | None,
 ) -> None:
     console = Console(stderr=json_path == "-")
-    title = f"study {study.id} of {study.view.rounds} rounds at {url}"
+    count = study.view.rounds
+    title = f"study {study.id} of {count} {'round' if count == 1 else 'rounds'} at {url}"
     console.print(title, highlight=False)
     with Screen(console, study.view.rounds) as screen:
         status = StatusReporter(screen.print_line, shows_progress=not screen.has_bars)
@@ -117,7 +113,7 @@ def _saving_partial_rounds(study: StudyView, json_path: str | None) -> Iterator[
         yield rounds
     except BaseException:
         if rounds:
-            typer.echo(f"the result is partial: {len(rounds)} rounds of {study.rounds}", err=True)
+            typer.echo(f"the result is partial: round {len(rounds)} of {study.rounds}", err=True)
             with suppress(typer.Exit):  # the exit code is that of the first error
                 write_json(json_path, _rounds_json(study, rounds) | {"partial": True})
         raise
@@ -131,9 +127,8 @@ def heavy_hitter_table(study: StudyView, hitters: Sequence[HeavyHitter]) -> Grou
     ]
     title = f"Held {study.question.threshold:g} times or more"
     table, notes = result_table(["item"], ["estimate", "± s.e."], rows, title), list[str]()
-    has_keys = any(hitter.item.startswith("#") for hitter in hitters)
-    if isinstance(study.question.domain, Hashed) and has_keys:
-        notes.append(_KEY_NOTE)
+    if shows_keys(study.question, hitters):
+        notes.append(KEY_NOTE)
     shown = hitters[:MAX_SHOWN_ITEMS]
     flagged = ", ".join(each.item for each in shown if each.cohort_p_value is not None)
     if flagged:

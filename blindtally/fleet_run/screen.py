@@ -76,7 +76,7 @@ def _round_line(result: RoundResult, rounds: int) -> str:
     sums = "[green]sum exact[/]" if result.exact else "[yellow]no sum[/]"
     seconds = sum(result.seconds.values())
     return (
-        f"round {result.number}/{rounds}  t {result.t:5.2f}  "
+        f"round {result.number}/{rounds}  sampling t {result.t:.2f}  "
         f"{result.participants} of {result.enrolled} devices, {sums}, "
         f"{escape(_describe_outcome(result))}, {seconds:.1f} s"
     )

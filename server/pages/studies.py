@@ -111,7 +111,7 @@ async def _context(
         "is_cut": study.round > len(rounds),
         "table": table,
         "distribution": await distribution_summary(store, study),
-        "quality": quality_sentence(quality) if quality else None,
+        "quality": quality_sentence(quality, has_keys=table.has_keys) if quality else None,
         "numbers": await number_summaries(store, study),
         "segments": await segment_summaries(service, study, _ITEMS_PER_SEGMENT),
         "count_chart": charts.count_chart(

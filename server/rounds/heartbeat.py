@@ -47,7 +47,8 @@ class Heartbeat:
         else:
             await self.store.leases.release_others(self.name)
             resumed = await self.store.cohorts.extend_deadlines()
-            _log.info("no other process is alive: deadlines extended", cohorts=resumed)
+            if resumed:
+                _log.info("no other process is alive: deadlines extended", cohorts=resumed)
         # At the end: the steps above may last as long as an outage, which is not silence.
         now = await self.store.database.read_now()
         if await self.store.cohorts.pending():

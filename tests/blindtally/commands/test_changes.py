@@ -84,7 +84,7 @@ def test_an_analyst_reads_series_changes_and_comparisons(
 def test_the_command_shows_changes(url: str, studies: tuple[str, str]) -> None:
     code, text = run(studies[0], "--url", url)
     assert code == 0, text
-    assert "2 of 3 items changed between rounds 1 and 2" in text
+    assert "2 of 3 items changed from round 1 to round 2" in text
     assert [line.split()[:2] for line in text.splitlines() if line.startswith(("late", "early"))]
     assert "inf" in text
 

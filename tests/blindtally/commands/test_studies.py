@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
+from blindtally.commands.studies import _print_study, _round_printer
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
@@ -117,6 +118,40 @@ async def test_an_answer_is_shown_and_exported(url: str, tmp_path: Path) -> None
     assert output.splitlines()[0].startswith('"item","estimate"')
 
 
+def test_a_study_without_a_sum_has_failed_for_a_reason(url: str) -> None:
+    view = created(url, "empty")
+    run(url, "stop", view["id"])
+    code, output = run(url, "show", view["id"])
+    assert code == 0, output
+    assert "failure in round 1: the study was stopped" in output
+    assert output.endswith("no heavy hitters\n")
+
+
+def test_a_finished_study_whose_rounds_all_failed_is_shown_as_failed(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Analyst(url) as analyst:
+        study = analyst.study(created(url, "empty")["id"])
+        study.stop()
+        rounds = list(study.rounds())
+        finished = study.refresh().model_copy(update={"state": "finished"})
+    _print_study(finished, [rounds[0], rounds[0].model_copy(update={"number": 2})], [], 0)
+    output = capsys.readouterr().out
+    assert "failed, round 1 of 1" in output
+    assert "failure in rounds 1, 2: " in output
+
+
+def test_a_watched_round_is_printed_once_per_state(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Analyst(url) as analyst:
+        (view,) = analyst.study(created(url, "watched")["id"]).rounds()
+    print_round = _round_printer()
+    for state in ("running", "running", "failed"):
+        print_round(view.model_copy(update={"state": state}))
+    assert capsys.readouterr().err == "round 1: running\nround 1: failed\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
@@ -124,7 +159,7 @@ async def test_an_answer_is_shown_and_exported(url: str, tmp_path: Path) -> None
         (["create", "x", *SIZES, "--mechanism", "zzz"], 2, "`blindtally mechanisms` lists them"),
         (["create", "x", *SIZES, "--set", "nonsense"], 2, "--set takes NAME=VALUE"),
         (["create", "x", *SIZES, "--set", "confidense=0.6"], 2, "did you mean confidence?"),
-        (["create", "x", *SIZES, "--set", "zzz=1"], 2, "tracked has no field 'zzz': It has "),
+        (["create", "x", *SIZES, "--set", "zzz=1"], 2, "tracked has no field 'zzz': it has "),
         (["create", "x", *SIZES, "--stop-at", "2,2"], 2, "precision"),
         (["create", "x", *SIZES, "--words", "few"], 2, "neither a number from 1 nor auto"),
         (["create", "x", *SIZES, "--words", "0"], 2, "neither a number from 1 nor auto"),
@@ -133,7 +168,7 @@ async def test_an_answer_is_shown_and_exported(url: str, tmp_path: Path) -> None
             2,
             "only the words of tracked can be chosen",
         ),
-        (["show", "nobody"], 1, "check --url and the id"),
+        (["show", "nobody"], 1, "check the id or name, and --url"),
         (["show", "nobody", "--csv", "-", "--json", "-"], 2, "cannot both"),
     ],
 )

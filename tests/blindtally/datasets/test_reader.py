@@ -19,6 +19,8 @@ from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.item_counts import ItemCounts
 from blindtally.datasets.reader import DataError, bundled_datasets, read_dataset
 
+_NO_COUNT = "line 3: column 'count': a count is a whole number"
+
 SHIPPED = (
     Path(__file__).parents[3] / "blindtally" / "datasets" / "files" / "link_user_domains.csv.gz"
 )
@@ -118,17 +120,23 @@ def test_the_shipped_data_matches_its_note() -> None:
         (" \n\n", "data.csv: is empty"),
         ('"item, count"\na\n', "line 1: has one column"),
         ("item,count\n", "data.csv: has a header and no rows"),
-        ("item,count\na,1\nb,x\n", "line 3: a count is a whole number from 1 up, got 'x'"),
-        ("item,count\na,1\nb,\n", "line 3: a count is a whole number"),
-        ("item,count\na,1\nb,0\n", "line 3: a count is a whole number"),
-        ("item,count\na,1\nb,-2\n", "line 3: a count is a whole number"),
-        ("item,count\na,1\nb,1.5\n", "line 3: a count is a whole number"),
-        ("item,count\na,1\nb,١\n", "line 3: a count is a whole number"),
-        ("item,count\na,1\nb," + "9" * 30 + "\n", "line 3: a count is a whole number"),
+        (
+            "item,count\na,1\nb,x\n",
+            _NO_COUNT + " from 1 up, got 'x'",
+        ),
+        ("item,count\na,1\nb,\n", _NO_COUNT),
+        ("item,count\na,1\nb,0\n", _NO_COUNT),
+        ("item,count\na,1\nb,-2\n", _NO_COUNT),
+        ("item,count\na,1\nb,1.5\n", _NO_COUNT),
+        ("item,count\na,1\nb,١\n", _NO_COUNT),
+        (
+            "item,count\na,1\nb," + "9" * 30 + "\n",
+            _NO_COUNT,
+        ),
         ("item,count\na,1\nb,2,3\n", "line 3: has 3 cells where the header has 2"),
         ('item,count\na,1\n"b,2\n', "line 3: unexpected end of data"),
         ("item,count\na,1\nb\n", "line 3: has 1 cells"),
-        ("item,count\na,b\n", "line 2: has no whole number after the item"),
+        ("item,count\na,b\n", "line 2: has no count, a whole number, after the item"),
         ("item,n\na,4611686018427387904\n", "counts add up to"),
         (b"item,count\na,1\n\xff,2\n", "line 3: is not UTF-8 text"),
         (b"\x1f\x8bgarbage", "is cut off or is not a gzip file"),

@@ -23,7 +23,7 @@ async def test_the_page_has_changes_and_rates_with_their_intervals(served: Serve
     assert f'href="/studies/{study}/changes"' in await page_of(served, f"/studies/{study}")
     page = await page_of(served, f"/studies/{study}/changes")
     text = text_of(page)
-    assert "2 of 3 items changed between rounds 1–1 and 2–2" in text
+    assert "2 of 3 items changed from round 1 to round 2." in text
     assert "at most 5% of these changes are false" in text
     assert "cd gone gone 300 0" in text
     assert re.search(r"<b> new new 0 500 – .* – ∞", text)
