@@ -226,8 +226,16 @@ def http_errors_as_unreachable() -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-        reason = printable(f"{type(error).__name__}: {error}")
-        raise ServiceUnreachableError(reason) from error
+        raise ServiceUnreachableError(printable(_unreachable_reason(error))) from error
+
+
+def _unreachable_reason(error: Exception) -> str:
+    """Return the address of the service, if the error has it, and the reason."""
+    request: httpx.Request | None = getattr(error, "_request", None)  # `request` raises if None
+    service = "the service"
+    if request is not None:
+        service = f"{request.url.scheme}://{request.url.netloc.decode()}"
+    return f"{service} is out of reach: {type(error).__name__}: {error}"
 
 
 def printable(text: str) -> str:

@@ -337,13 +337,12 @@ def _question(mechanism: str, fields: dict[str, Any]) -> "AnyQuestion":
     """
     from difflib import get_close_matches
 
+    from blindtally.console.mechanism_catalogue import unknown_mechanism
     from protocol.mechanisms.registry import MECHANISMS, parse_question
     from protocol.question_and_plan import AUTO_WORDS
 
     if mechanism not in MECHANISMS:
-        near = get_close_matches(mechanism, MECHANISMS, 1)
-        hint = f"did you mean {near[0]}?" if near else "`blindtally mechanisms` lists them"
-        raise ValueError(f"there is no mechanism {mechanism!r}: {hint}")
+        raise ValueError(unknown_mechanism(mechanism))
     if mechanism == "tracked":
         fields = {"domain": _DEFAULT_DOMAIN, "words": "auto"} | fields
     elif fields.get("words") == AUTO_WORDS:

@@ -1,5 +1,6 @@
 """Catalogue of the mechanisms: purpose, guarantee and cost of each, for lists and help."""
 
+from difflib import get_close_matches
 from typing import Final
 
 _PURE_LOCAL: Final = "epsilon-local DP, replacing the item"
@@ -73,3 +74,10 @@ CATALOGUE: Final[dict[str, dict[str, tuple[str, str]]]] = {
         ),
     },
 }
+
+
+def unknown_mechanism(name: str) -> str:
+    """Return the error for the name of no mechanism, with the nearest one."""
+    near = get_close_matches(name, [each for group in CATALOGUE.values() for each in group], 1)
+    hint = f"did you mean {near[0]}?" if near else "`blindtally mechanisms` lists them"
+    return f"there is no mechanism {name!r}: {hint}"

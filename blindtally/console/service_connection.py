@@ -71,7 +71,7 @@ def open_analyst(url: str, key: str | None) -> Iterator[Analyst]:
         ):
             yield analyst
     except ServiceUnreachableError as error:
-        raise exit_with_error(f"{url} is out of reach: {error}", code=1) from None
+        raise exit_with_error(error, code=1) from None
     except (ServiceError, ValueError) as error:
         raise service_error_exit(error) from None
 

@@ -26,12 +26,12 @@ def simulate(
       blindtally simulate subsampled-iblt --data words --words 4000 --set t=20
       blindtally simulate triehh --data words --devices 1000000 --epsilon 1
     """
+    from blindtally.console.mechanism_catalogue import unknown_mechanism
     from protocol.mechanisms.registry import MECHANISMS
 
     request = SimulationRequest(**options)
     if request.mechanism not in MECHANISMS:
-        known = ", ".join(MECHANISMS)
-        raise exit_with_error(f"no mechanism {request.mechanism!r}; known are {known}")
+        raise exit_with_error(unknown_mechanism(request.mechanism))
     all_options = {option.name for option in context.command.params if option.name is not None}
     refuse_unused_options(context, *accepted_options(request, all_options))
     try:

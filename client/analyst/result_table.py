@@ -59,6 +59,8 @@ class ResultTable(Sequence[T]):
     def __getitem__(self, index: int | slice) -> "T | ResultTable[T]":
         if isinstance(index, slice):
             return ResultTable(self._rows[index], self.columns, self.threshold, self._row_type)
+        if isinstance(index, str):
+            raise TypeError(f"a table has rows: its column is to_pandas()[{index!r}]")
         return self._rows[index]
 
     def __len__(self) -> int:

@@ -68,6 +68,8 @@ def count_items(items: Items) -> Histogram:
         raise ValueError(  # noqa: TRY004 - a caller's mistake, as the others here
             f"items must be a list, not one text: pass [{items!r}]"
         )
+    if not isinstance(items, Iterable):
+        raise ValueError(f"items must be a list or a mapping of counts, got {items!r}")  # noqa: TRY004
     counts = Counter[str]()
     if not isinstance(items, Mapping):
         to_list = getattr(items, "to_pylist", None)  # of an Arrow column, which iterates scalars

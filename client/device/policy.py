@@ -14,7 +14,8 @@ from the plan's terms, which it checks here, and from the roster.
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Final, Self
 
 from protocol.api.device_messages import packed_report_bytes
@@ -119,7 +120,7 @@ class Policy:
             such sums in that time together keeps `max_epsilon` at `max_delta`.
 
     Raises:
-        ValueError: if a key is not 32 bytes.
+        ValueError: if a key is not 32 bytes, or a limit is not a number from 0 up.
     """
 
     max_contribution: int = 100
@@ -147,12 +148,23 @@ class Policy:
     accept_exact_estimates: bool = False
 
     def __post_init__(self) -> None:
+        self._check_numbers()
         for key in (*self.committee, *([] if self.registrar is None else [self.registrar])):
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
                 raise ValueError(
                     f"registrar and committee have public keys of {KEY_BYTES} bytes, got {key!r}: "
                     "bytes.fromhex reads a key of hexadecimal digits"
                 )
+
+    def _check_numbers(self) -> None:
+        """Raise ValueError for a limit that is not a number from 0 up."""
+        for field in fields(self):
+            limit = getattr(self, field.name)
+            if not isinstance(field.default, int | float) or isinstance(field.default, bool):
+                continue
+            is_number = isinstance(limit, Real) and not isinstance(limit, bool)
+            if not is_number or not limit >= 0:
+                raise ValueError(f"{field.name} is a number from 0 up, got {limit!r}")
 
     def check_plan(
         self,

@@ -334,7 +334,7 @@ async def test_a_refused_connection_is_an_error_of_this_package(scheme: str) -> 
     state = DeviceState.in_memory()
     (outcome,) = await take_part(url, [], study="s", device_state=state, patience=0.01)
     assert outcome.state is EndState.DISCONNECTED
-    with pytest.raises(ServiceUnreachableError, match="ConnectError"):
+    with pytest.raises(ServiceUnreachableError, match=f"^{url} is out of reach: ConnectError"):
         await take_part(url, [], device_state=state, patience=0.01)
     server.close()
 

@@ -246,10 +246,13 @@ def test_devices_of_a_file_have_no_drift_and_are_in_one_round(tmp_path: Path) ->
     assert "holds 50 devices, each in one round at most, and the rounds take 51" in too_many.stderr
 
 
-def test_an_unknown_mechanism_is_reported_with_all_known() -> None:
-    result = CliRunner().invoke(app, ["simulate", "bloom", "--data", "x"])
+@pytest.mark.parametrize(
+    ("name", "hint"), [("trackd", "did you mean tracked?"), ("bloom", "`blindtally mechanisms`")]
+)
+def test_an_unknown_mechanism_is_reported_with_a_hint(name: str, hint: str) -> None:
+    result = CliRunner().invoke(app, ["simulate", name, "--data", "x"])
     assert result.exit_code == 2
-    assert "no mechanism 'bloom'; known are adaptive-iblt" in result.stderr
+    assert f"there is no mechanism '{name}': {hint}" in result.stderr
 
 
 def outcome(

@@ -51,6 +51,11 @@ def test_a_table_is_a_sequence_of_its_rows() -> None:
     assert repr(TABLE[:0]) == "no rows"
 
 
+def test_a_name_of_a_column_advises_a_data_frame() -> None:
+    with pytest.raises(TypeError, match=r"to_pandas\(\)\['item'\]"):
+        items("Paris")["item"]  # type: ignore[call-overload]
+
+
 def test_a_table_prints_as_aligned_text_without_control_characters() -> None:
     lines = str(items("a\x1b[2J\n", "b" * 60)).splitlines()
     assert lines == [

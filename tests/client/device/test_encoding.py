@@ -76,6 +76,11 @@ def test_a_segment_that_would_become_another_pair_is_refused(items: Items) -> No
         count_items(items)
 
 
+def test_nothing_is_not_a_list_of_items() -> None:
+    with pytest.raises(ValueError, match="items must be a list or a mapping of counts, got None"):
+        count_items(None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("items", ["Paris", b"Paris"])
 def test_one_text_is_not_a_list_of_items(items: Items) -> None:
     with pytest.raises(ValueError, match=r"must be a list, not one text: pass \[b?'Paris'\]"):

@@ -57,6 +57,15 @@ def test_keys_of_another_form_are_refused_at_once(key: Any) -> None:
         Policy(committee=frozenset([key]))
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [{"min_cohort": "5"}, {"min_cohort": -1}, {"max_epsilon": float("nan")}, {"min_sigma": True}],
+)
+def test_a_limit_is_a_number_from_0_up(limit: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(limit))} is a number from 0 up, got"):
+        Policy(**limit)
+
+
 def test_the_default_limits_are_those_of_the_documents() -> None:
     """A change of one is a change of what blindtally promises."""
     assert Policy() == Policy(
