@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from protocol.mechanisms.registry import REPORT_MECHANISMS
 from server.errors import not_found
 
 
@@ -40,13 +41,28 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class QuestionForm:
-    """A kind of question; `fixed_fields` are those fields of the question that no form shows."""
+    """A kind of question; `fixed_fields` are those fields of the question that no form shows.
+
+    `rounds` is the default number of rounds.
+    """
 
     name: str
     title: str
     description: str
     fixed_fields: Mapping[str, Any]
     fields: Sequence[FormField]
+    rounds: str = "5"
+
+    @property
+    def terms_fields(self) -> tuple[FormField, ...]:
+        """Return the fields of rounds and cohorts."""
+        rounds, *others = TERMS_FIELDS
+        return replace(rounds, default=self.rounds), *others
+
+    @property
+    def sum_fields(self) -> tuple[FormField, ...]:
+        """Return the fields of who opens a sum, none for reports."""
+        return () if self.name in REPORT_MECHANISMS else SUM_FIELDS
 
 
 _THRESHOLD = FormField(
@@ -185,6 +201,7 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
                 _MODE,
                 _WORDS,
             ),
+            rounds="8",  # one for each character of the longest string
         ),
         QuestionForm(
             "ocms-gf",
@@ -295,7 +312,7 @@ def form_fields(question: QuestionForm) -> tuple[FormField, ...]:
     Those of cohorts come after those of committees: faults that name `corrupt` are of cohorts.
     """
     return (
-        *(NAME_FIELD, *question.fields, *SUM_FIELDS, *TERMS_FIELDS, *MORE_FIELDS),
+        *(NAME_FIELD, *question.fields, *question.sum_fields, *question.terms_fields, *MORE_FIELDS),
         START_FIELD,
     )
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from protocol.committee_terms import AnyCommitteeTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
+from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
     SUM_MECHANISMS,
@@ -179,6 +180,9 @@ def _release_lines(plan: AnyPlan) -> list[AdviceLine]:
         deviation = sqrt(plan.max_noise_variance(plan.terms.minimum))
         note = "standard deviation, per cohort"
         lines.append(AdviceLine("Noise in a count", f"± {significant(deviation)}", note))
+    if isinstance(plan, TrieHhPlan) and plan.rounds < plan.question.levels:
+        note = f"for the longest strings: with {number(plan.rounds)}, only shorter ones are found"
+        lines.append(AdviceLine("Rounds needed", number(plan.question.levels), note))
     return lines
 
 

@@ -21,8 +21,6 @@ from server.pages.forms.fields import (
     NAME_FIELD,
     QUESTION_FORMS,
     START_FIELD,
-    SUM_FIELDS,
-    TERMS_FIELDS,
     FormField,
     QuestionForm,
     form_fields,
@@ -137,10 +135,11 @@ def _form(
             FormSection.of(title, fields, form, errors)
             for title, fields in (
                 ("Question", (NAME_FIELD, *question.fields)),
-                ("Rounds and cohorts", TERMS_FIELDS),
-                ("Sums", SUM_FIELDS),
+                ("Rounds and cohorts", question.terms_fields),
+                ("Sums", question.sum_fields),
                 ("More", MORE_FIELDS),
             )
+            if fields
         ],
         start=START_FIELD,
         values=form,

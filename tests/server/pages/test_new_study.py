@@ -49,6 +49,13 @@ async def test_the_defaults_of_every_kind_make_a_study(served: Served) -> None:
         assert (await served.client.get(where)).status_code == 200
 
 
+async def test_a_form_of_reports_asks_for_no_committee(served: Served) -> None:
+    for kind in ("ocms-gf", "prefix-extension"):
+        page = (await served.client.get(f"/studies/new?question={kind}")).text
+        assert "terms.committee" not in page
+        assert "<legend>Sums" not in page
+
+
 async def test_segments_make_a_domain_of_pairs(served: Served) -> None:
     for kind, domain in (("tracked", "hashed-product"), ("number-sums", "product")):
         changes = {"question.domain.segments": "north\n south \n", "key": kind}

@@ -101,6 +101,11 @@ async def test_a_preview_shows_when_a_cell_is_published(served: Served) -> None:
         assert "A cell is published from" in await preview(served, kind)
 
 
+async def test_a_preview_warns_of_strings_that_need_more_rounds(served: Served) -> None:
+    assert "Rounds needed" not in await preview(served, "triehh")
+    assert "with 5, only shorter ones are found" in await preview(served, "triehh", rounds="5")
+
+
 async def test_a_study_is_predicted_on_request(served: Served) -> None:
     async def predict(plan: AnyPlan) -> Predictions:
         yield PartialPrediction([AdviceLine("F1", f"0.97 of {plan.rounds}", "<b>")])
