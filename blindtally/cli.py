@@ -91,6 +91,7 @@ class LazyCommandGroup(CommandGroup):
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 (they are typer's)
         super().__init__(**settings)
+        self.help = _reflow_help(self.help or "")
         self.commands = {
             name: TyperCommand(name, help=sentence) for name, sentence in COMMANDS.items()
         }
@@ -128,8 +129,12 @@ def load_command(name: str) -> TyperCommand | TyperGroup:
 
 def _reflow_help(text: str) -> str:
     """Join the lines of each paragraph, which the terminal wraps; examples keep their lines."""
-    parts = text.split("\n\n")
-    return "\n\n".join(p if p.startswith("Example:") else " ".join(p.split()) for p in parts)
+    first, *rest = (
+        part if part.startswith("Example:") else " ".join(part.split())
+        for part in text.split("\n\n")
+    )
+    # typer removes the common indent of all lines after the first of `rest`: an empty one keeps it.
+    return "\n\n".join([first, *([f"\n{rest[0]}", *rest[1:]] if rest else [])])
 
 
 def _current_name(option: str) -> str:

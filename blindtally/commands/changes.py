@@ -33,10 +33,11 @@ def changes(
         Option(help="Heavy hitter whose rate by round to show; repeatable."),
     ] = None,
     before: Annotated[
-        str | None, Option(metavar="FIRST-LAST", help="Earlier rounds. [default: the first half]")
+        str | None,
+        Option(metavar="FIRST-LAST", help="Earlier rounds.", show_default="first half"),
     ] = None,
     after: Annotated[
-        str | None, Option(metavar="FIRST-LAST", help="Later rounds. [default: the last half]")
+        str | None, Option(metavar="FIRST-LAST", help="Later rounds.", show_default="last half")
     ] = None,
     false_discovery_rate: _FalseDiscoveryRate = _DEFAULT_RATE,
     url: UrlOption = DEFAULT_URL,

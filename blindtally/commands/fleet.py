@@ -38,7 +38,7 @@ def fleet(
         Option(
             envvar="BLINDTALLY_ENROLMENT_TOKEN",
             show_envvar=False,  # too long for a narrow terminal
-            help="Enrolment token of the devices. [env: BLINDTALLY_ENROLMENT_TOKEN]",
+            help="Enrolment token of the devices.",
         ),
     ] = None,
     study: Annotated[str | None, Option(help="Id of the study to join.")] = None,

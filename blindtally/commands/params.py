@@ -82,7 +82,7 @@ def params(
     Example:
       blindtally params --devices 1000 --corrupt 0.2 --dropout 0.2
       blindtally params --sum one-shot --members 7
-      blindtally params --sum one-shot --members 100 --volunteers 1000 --dropout 0.1
+      blindtally params --sum one-shot --members 100 --volunteers 900 --dropout .1
     """
     if kind == "one-shot":
         size = _ONE_SHOT_WORDS if words is None else words

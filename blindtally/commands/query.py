@@ -48,12 +48,13 @@ def query(
         Option(
             min=0,
             max=1000,
-            help="Number of items to show, in each segment if there are any. [default: 10, 3]",
+            help="Number of items to show, in each segment if there are any.",
+            show_default="10, or 3 in each segment",
         ),
     ] = None,
     threshold: Annotated[
         float | None,
-        Option(help="Show only items that reach this count, at least the study's."),
+        Option(help="Show only items that reach this count.", show_default="that of the study"),
     ] = None,
     estimator: Annotated[
         Literal["ratio", "plain"],

@@ -77,8 +77,10 @@ def open_analyst(url: str, key: str | None) -> Iterator[Analyst]:
 
 
 def service_error_exit(error: Exception) -> typer.Exit:
-    """Print the error of the service with advice; return the exit with code 1."""
+    """Print the error with advice; return the exit, with code 2 for a data file, otherwise 1."""
+    from blindtally.datasets.reader import DataError  # noqa: PLC0415 - needed for errors only
+
     if not isinstance(error, ServiceError):
-        return exit_with_error(error, code=1)
+        return exit_with_error(error, code=2 if isinstance(error, DataError) else 1)
     advice = _ADVICE.get(type(error), error.advice)
     return exit_with_error(f"{error.message} ({advice})" if advice else error.message, code=1)

@@ -41,6 +41,12 @@ def test_the_list_of_commands_has_the_first_sentence_of_each_help(name: str) -> 
     assert ALL_COMMANDS[name,].help.split("\n\n")[0] == COMMANDS[name]
 
 
+@pytest.mark.parametrize("path", ["params", "keys list", "serve"])
+def test_the_examples_in_a_help_are_indented(path: str) -> None:
+    output = CliRunner().invoke(app, [*path.split(), "--help"]).output
+    assert re.search(rf"^ Example: *\n   blindtally {path}", output, re.MULTILINE)
+
+
 def test_no_help_waits_for_what_its_command_needs() -> None:
     program = """
 import sys
@@ -82,8 +88,8 @@ def test_a_help_fits_80_columns_and_describes_each_option(
         assert line in result.stdout  # not broken in two
     for option in ALL_COMMANDS[path].params:
         assert option.help or option.name == "help", option.name
-        # What is in brackets must not be treated as markup, which would remove it.
-        assert not re.search(r"\[(?!/)[a-z ]+\]", option.help or ""), option.help
+        # The terminal takes what is in brackets for markup, and removes it.
+        assert "[" not in (option.help or ""), option.help
 
 
 def test_a_wrong_word_is_met_with_the_right_one() -> None:

@@ -1,12 +1,14 @@
 """Errors of a service as a person at a terminal reads them."""
 
 import logging
+from pathlib import Path
 
 import httpx
 import pytest
 import typer
 
 from blindtally.console.service_connection import open_analyst, service_error_exit
+from blindtally.datasets.reader import DataError
 from client.errors import ServiceError, check_response
 
 
@@ -35,3 +37,8 @@ def test_a_command_shows_that_it_waits_for_the_service(
     assert waiting == "http://127.0.0.1:1 does not answer; trying again for 0 s"
     assert error.startswith("error: http://127.0.0.1:1 is out of reach")
     assert not logging.getLogger("client.connection").handlers
+
+
+def test_an_unusable_data_file_is_wrong_use_and_no_failure_of_the_service() -> None:
+    assert service_error_exit(DataError(Path("a.csv"), "is empty")).exit_code == 2
+    assert service_error_exit(ValueError("cannot be planned")).exit_code == 1
