@@ -262,9 +262,10 @@ class CohortCache:
     async def received_shares(self, cohort: int, slot: int) -> ReceivedShares:
         """Return the share pairs for the participant in `slot`.
 
-        A miss reads the bodies of this participant's dealers only, until the misses of its cohort
-        have read `_SINGLE_READS` times the bodies of the cohort. The next miss reads them all, for
-        all participants. So with more cohorts than fit, few requests read a whole cohort.
+        The first miss of a cohort reads all its bodies, because all participants ask when their
+        phase begins. If the cohort is evicted, a miss reads the bodies of one participant's dealers
+        only, until the misses have read `_SINGLE_READS` times the bodies of the cohort. The next
+        miss reads them all again. So with more cohorts than fit, few requests read a whole cohort.
         """
         key = cohort, slot
         if cohort in self._all_received_shares:
@@ -272,8 +273,9 @@ class CohortCache:
         if key in self._received_shares:
             return await self._received_shares(key)
         session = (await self.enrolled_cohort(cohort)).session
-        misses = self._share_misses.pop(cohort, 0)
-        if misses * session.parameters.holders >= _SINGLE_READS * session.n:
+        misses = self._share_misses.pop(cohort, None)
+        if misses is None or misses * session.parameters.holders >= _SINGLE_READS * session.n:
+            self._share_misses[cohort] = 0
             return (await self._all_received_shares(cohort))[slot]
         self._share_misses[cohort] = misses + 1
         return await self._received_shares(key)

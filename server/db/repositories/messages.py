@@ -21,7 +21,8 @@ from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import has_enrolled
 from server.errors import ProblemError, cohort_failed, not_found
 
-_VECTORS_PER_BATCH = 16  # 6 MB of the usual 400 kB each
+_VECTORS_PER_BATCH = 16  # 6 MB of the usual 400 kB each; more if they are shorter
+_BATCH_BYTES = 6 * 2**20
 _SHORT_PER_BATCH = 1_000  # about 100 bytes each, except those of malicious devices
 _MESSAGES = cast("Table", MessageRow.__table__)
 _BODIES_OF = select(_MESSAGES.c.slot, _MESSAGES.c.body).where(
@@ -40,6 +41,7 @@ _NEXT_BODIES = (
     .limit(bindparam("size"))
 )
 _SHORT_KINDS = (MessageKind.COMPLAINTS, MessageKind.CONFIRMATION, MessageKind.INPUT_SIGNATURE)
+_EQUAL_KINDS = (MessageKind.KEY_SHARES, MessageKind.MASKED_INPUT)  # of one size in a cohort
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +90,17 @@ class MessageRepository(Repository):
             ProblemError: if the cohort was closed meanwhile and its bodies deleted: discard the
                 batches that were read before.
         """
-        last = -1
-        while batch := await self._batch(cohort, kind, last):
+        last, size = -1, _SHORT_PER_BATCH if kind in _SHORT_KINDS else _VECTORS_PER_BATCH
+        while batch := await self._batch(cohort, kind, last, size):
             yield batch
-            last = batch[-1][0]
+            last, body = batch[-1]
+            if kind in _EQUAL_KINDS:
+                size = max(size, _BATCH_BYTES // len(body))
 
     @read_transaction
     def _batch(
-        self, session: Session, cohort: int, kind: MessageKind, last: int
+        self, session: Session, cohort: int, kind: MessageKind, last: int, size: int
     ) -> list[tuple[int, bytes]]:
-        size = _SHORT_PER_BATCH if kind in _SHORT_KINDS else _VECTORS_PER_BATCH
         parameters = {"cohort": cohort, "kind": kind, "last": last, "size": size}
         rows = session.connection().execute(_NEXT_BODIES, parameters)
         return _undeleted(session, cohort, rows)
