@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from math import ceil
 from pathlib import Path
 from time import monotonic
@@ -62,7 +62,8 @@ _EVENTS_KEY = "events"  # in the `info` of a session
 _MAX_IDLE_WAL_BYTES = 1000 * 32 * 2**10  # what SQLite collects before it moves pages back
 _READER_THREADS = 6  # they wait for the database, not for the processor
 _WRITER_THREADS = 10  # for PostgreSQL, whose writers wait for the commits of others
-_MAX_ATTEMPTS = 5  # of a transaction that PostgreSQL rolls back because of others
+# Of a transaction that PostgreSQL rolls back because of others.
+_RETRYING = stamina.RetryingCaller(attempts=5, wait_max=1.0).on(is_retryable)
 _SIZE_SECONDS = 60.0  # between two measurements of the database
 # After these times a silent server counts as dead, so that no thread waits forever.
 _KEEPALIVE_OPTIONS = {
@@ -221,20 +222,19 @@ class Database:
             writer = writer.execution_options(foreign_keys="OFF")
 
         def commit() -> T:
-            for attempt in stamina.retry_context(
-                on=is_retryable, attempts=_MAX_ATTEMPTS, wait_max=1.0
-            ):
-                with attempt, self._measured("write"), classified_errors():
-                    if monotonic() > deadline:
-                        raise BusyError(f"other writers took {self._max_wait_seconds:g} s")
-                    with Session(writer, expire_on_commit=False) as session:
-                        result = self._commit(session, change, loop)
+            with self._measured("write"), classified_errors():
+                if monotonic() > deadline:
+                    raise BusyError(f"other writers took {self._max_wait_seconds:g} s")
+                with Session(writer, expire_on_commit=False) as session:
+                    result = self._commit(session, change, loop)
             for committed in session.info.get(_EVENTS_KEY, ()):  # of the successful attempt
                 self.metrics.count_event(committed)
             return result
 
+        # Only PostgreSQL rolls transactions back because of others.
+        run = commit if self.is_sqlite else partial(_RETRYING, commit)
         try:
-            return await loop.run_in_executor(self._writers, commit)
+            return await loop.run_in_executor(self._writers, run)
         finally:
             if is_unchecked:
                 self.engine.dispose()  # the next connections check them

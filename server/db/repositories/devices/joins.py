@@ -13,7 +13,7 @@ from functools import cached_property
 from random import Random
 from typing import Any, TypeAlias, cast
 
-from sqlalchemy import Table, bindparam, exists, or_, select, update
+from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import ProblemType, SlotAssignment
@@ -200,10 +200,11 @@ class JoinRepository(Repository):
         self, session: Session, joins: Sequence[Join]
     ) -> Iterator[JoinedDevice | Exception]:
         """Return the slot or the refusal of each device, which all join one round."""
-        cohorts = _OpenCohorts(session, self.database.now(session), joins)
+        connection = session.connection()  # a session takes longer for each statement
+        cohorts = _OpenCohorts(connection, self.database.now(session), joins)
         with suppress(ProblemError):
             cohorts.lock_next()  # before their devices are looked up, which may be joining
-        earlier, entered = _participations(session, joins), dict[str, _Seat]()
+        earlier, entered = _participations(connection, joins), dict[str, _Seat]()
         results, rows = list[JoinedDevice | Exception](), list[dict[str, Any]]()
         for join in joins:
             try:
@@ -221,7 +222,7 @@ class JoinRepository(Repository):
                 results.append(_joined_device(seat, is_new=is_new))
         cohorts.store_count()
         if rows:
-            _INSERT(session.connection(), rows)
+            _INSERT(connection, rows)
         return iter(results)
 
     def _enter(self, join: Join, cohorts: "_OpenCohorts") -> "_Seat":
@@ -245,7 +246,7 @@ class JoinRepository(Repository):
 class _OpenCohorts:
     """Cohorts of one round that take the devices of `joins` at `now`, locked one by one."""
 
-    session: Session
+    connection: Connection
     now: datetime
     joins: Sequence[Join]
     _present: _OpenCohort | None = field(default=None, init=False)
@@ -255,7 +256,7 @@ class _OpenCohorts:
     def _terms(self) -> Terms:
         """Terms of the study; raises ProblemError if it has no such round or is not running."""
         parameters = {"of_study": self.joins[0].study, "in_round": self.joins[0].number}
-        row = self.session.execute(_ROUND_STATUS, parameters).one_or_none()
+        row = self.connection.execute(_ROUND_STATUS, parameters).one_or_none()
         if row is None:
             raise not_found("study")
         if row.state != "running":
@@ -294,10 +295,10 @@ class _OpenCohorts:
         # If a cohort fills while PostgreSQL waits for its lock, PostgreSQL returns no row although
         # the next cohort is open: then try again.
         for _ in range(self._terms.cohorts):
-            row = self.session.execute(_LOCK[join.by_coin], parameters).one_or_none()
+            row = self.connection.execute(_LOCK[join.by_coin], parameters).one_or_none()
             if row is not None:
                 return _OpenCohort(*row)
-            if self.session.scalar(_ANY_OPEN_COHORT, parameters) is None:
+            if self.connection.scalar(_ANY_OPEN_COHORT, parameters) is None:
                 break
         return None
 
@@ -306,7 +307,7 @@ class _OpenCohorts:
         present = self._present
         if present is not None and present.enrolled > present.stored:
             parameters = {"cohort": present.id, "new_count": present.enrolled}
-            self.session.connection().execute(_COUNT, parameters)
+            self.connection.execute(_COUNT, parameters)
             present.stored = present.enrolled
 
     def take_keys(self, cohort: _OpenCohort, keys: PublicKeys) -> None:
@@ -314,7 +315,7 @@ class _OpenCohorts:
         if cohort.id not in self._taken_keys:
             entries = (join.device.roster_entry.keys for join in self.joins)
             wanted = [key for entry in entries for key in (entry.mask, entry.encryption)]
-            rows = self.session.execute(_TAKEN_KEYS, {"in_cohort": cohort.id, "keys": wanted})
+            rows = self.connection.execute(_TAKEN_KEYS, {"in_cohort": cohort.id, "keys": wanted})
             self._taken_keys[cohort.id] = {key for row in rows for key in row}
         taken = self._taken_keys[cohort.id]
         if not taken.isdisjoint((keys.mask, keys.encryption)):  # devices would refuse the roster
@@ -324,12 +325,12 @@ class _OpenCohorts:
 
 
 def _participations(
-    session: Session, joins: Sequence[Join]
+    connection: Connection, joins: Sequence[Join]
 ) -> defaultdict[str, list[_Participation]]:
     """Return the participations of the devices in all rounds of the study, by identity."""
     parameters = {"of_study": joins[0].study, "identities": [join.identity for join in joins]}
     by_identity = defaultdict[str, list[_Participation]](list)
-    for row in session.execute(_PARTICIPATIONS, parameters):
+    for row in connection.execute(_PARTICIPATIONS, parameters):
         by_identity[row.identity].append(row)
     return by_identity
 
