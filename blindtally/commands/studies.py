@@ -29,7 +29,7 @@ from blindtally.console.output_files import (
 from blindtally.console.tables import KEY_NOTE, fact_table, print_parts, result_table, shows_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from client.analyst.analyst import Study
     from protocol.api.messages import HeavyHitter, RoundView, StudyView
@@ -184,10 +184,25 @@ def create_study(
         )
     if study.words_reason:
         typer.echo(f"chose {study.words_reason}", err=True)
+    for reason in _reasons_of_refusal(study.view.question, registrar):
+        typer.echo(f"devices with default settings refuse the study: {reason}", err=True)
     if json_path != "-":
         typer.echo(study.id)
         typer.echo(f"{study.state}; see `blindtally studies show {study.id}`", err=True)
     write_json(json_path, study.view.model_dump(mode="json"))
+
+
+def _reasons_of_refusal(question: "AnyQuestion", registrar: str | None) -> "Iterator[str]":
+    """Yield the settings of a sum that devices with default settings refuse."""
+    from protocol.mechanisms.registry import SUM_MECHANISMS
+    from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
+
+    if question.mechanism not in SUM_MECHANISMS:
+        return
+    if registrar is None:
+        yield "it has no registrar (--registrar KEY)"
+    if question.threshold < DEFAULT_MIN_THRESHOLD and getattr(question, "epsilon", None) is None:
+        yield f"its threshold is below {DEFAULT_MIN_THRESHOLD:g}"
 
 
 @studies.command("show")

@@ -26,9 +26,10 @@ def run(url: str, *arguments: str) -> tuple[int, str]:
 
 
 def created(url: str, *arguments: str) -> dict[str, Any]:
-    code, output = run(url, "create", *SIZES, *arguments, "--json", "-")
-    assert code == 0, output
-    document: dict[str, Any] = json.loads(output)
+    command = ["studies", "create", *SIZES, *arguments, "--json", "-", "--url", url]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
     return document
 
 
@@ -55,6 +56,16 @@ def test_a_study_is_created_listed_started_and_stopped(url: str) -> None:
     assert {row["id"]: row["state"] for row in json.loads(output)["studies"]}[view["id"]] == (
         "stopped"
     )
+
+
+def test_a_study_that_devices_refuse_is_created_with_a_warning(url: str) -> None:
+    registrar = Identity.of(bytes(32)).public.hex()
+    sizes = ["--devices", "16", "--words", "1000", "--draft"]
+    refused = run(url, "create", "x", *sizes, "--threshold", "4")[1]
+    assert "refuse the study: it has no registrar (--registrar KEY)" in refused
+    assert "refuse the study: its threshold is below 5" in refused
+    accepted = run(url, "create", "x", *sizes, "--threshold", "5", "--registrar", registrar)[1]
+    assert "refuse" not in accepted
 
 
 def test_a_study_names_operators_with_reserves_or_volunteers(url: str) -> None:
@@ -188,7 +199,7 @@ def test_the_words_of_a_study_are_chosen(
     )
     code, output = run(url, "create", "x", "--devices", "16", "--threshold", "5", "--draft", *words)
     assert code == 0, output
-    choosing, choice, study, _ = output.splitlines()
+    choosing, choice, _, study, _ = output.splitlines()
     assert choosing == "choosing the words by simulation"
     assert choice == "chose 905 words for 16 devices"
     with Analyst(url) as analyst:
