@@ -147,7 +147,7 @@ def test_a_fleet_that_ends_before_its_study_keeps_the_finished_rounds(
     assert document["partial"] is True
     rounds = len(document["rounds"])
     assert 0 < rounds < 9
-    assert f"the result is partial: {rounds} rounds of 9\n" in errors
+    assert f"the result is partial: round {rounds} of 9\n" in errors
     why, code = {
         "stopped": ("stopped; the study goes on without these devices", 130),
         "killed": ("a worker died, perhaps because it ran out of memory", 1),
