@@ -46,8 +46,10 @@ def flood(port: int, connections: int) -> Iterator[Counter[int]]:
         yield statuses
     finally:
         is_over.set()
-        statuses.update(results.get())
         process.join()
+    if process.exitcode:
+        raise SystemExit("the flood ended early")
+    statuses.update(results.get())
 
 
 def _repeat_all(
