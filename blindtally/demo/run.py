@@ -22,7 +22,7 @@ from blindtally.fleet_run.results import InexactSumError, StudyResults, summariz
 from blindtally.fleet_run.run_on_terminal import open_shard_pool
 from blindtally.fleet_run.screen import Screen, print_results
 from blindtally.fleet_run.study_run import StudyObservers, create_study, run_fleet
-from blindtally.fleet_run.study_status import StatusReporter, report_status
+from blindtally.fleet_run.study_status import report_status
 from client.analyst.analyst import Analyst
 from client.errors import ServiceError, ServiceUnreachableError
 from client.extras_installation import install_command
@@ -70,7 +70,6 @@ def _run_study(
     service: ServerProcess, screen: Screen, setup: FleetSetup, settings: dict[str, Any]
 ) -> StudyResults:
     """Return the results of a new study, whose devices run in a process for each processor."""
-    status = StatusReporter(screen.print_line, shows_progress=not screen.has_bars)
     began = time.monotonic()
     with (
         open_shard_pool(min(_MAX_WORKERS, os.cpu_count() or 1), None) as workers,
@@ -81,7 +80,14 @@ def _run_study(
             screen.show_step,
             screen.show_round,
             service.check,
-            partial(report_status, service.url, service.key, study.id, status),
+            partial(
+                report_status,
+                service.url,
+                service.key,
+                study.id,
+                screen,
+                has_steps=workers is None,
+            ),
         )
         played, rounds = run_fleet(service.url, study, setup, observers, workers)
         rows = study.heavy_hitters()

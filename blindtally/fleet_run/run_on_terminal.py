@@ -17,7 +17,7 @@ from blindtally.fleet_run.fleet_setup import FleetSetup
 from blindtally.fleet_run.results import RoundResult
 from blindtally.fleet_run.screen import Screen
 from blindtally.fleet_run.study_run import StudyObservers, run_fleet
-from blindtally.fleet_run.study_status import StatusReporter, report_status, study_url
+from blindtally.fleet_run.study_status import report_status, study_url
 from blindtally.workers import open_workers
 from client.analyst.analyst import Study
 from client.device.policy import PolicyError
@@ -62,8 +62,7 @@ def run_on_terminal(
     title = f"study {study.id} of {count} {'round' if count == 1 else 'rounds'} at {url}"
     console.print(title, highlight=False)
     with Screen(console, study.view.rounds) as screen:
-        status = StatusReporter(screen.print_line, shows_progress=not screen.has_bars)
-        reporting = partial(report_status, url, key, study.id, status)
+        reporting = partial(report_status, url, key, study.id, screen, has_steps=shards is None)
         with _saving_partial_rounds(study.view, json_path) as rounds:
 
             def show_round(result: RoundResult) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
+from blindtally.fleet_run.screen import Screen
 from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
 from client.errors import ServiceUnreachableError, UnavailableError
 from protocol.api.messages import CohortView, RoundView, StudyView
@@ -45,8 +46,14 @@ class StatusReporter:
             self._print_line(text)
 
 
-async def report_status(url: str, key: str | None, study: str, reporter: StatusReporter) -> None:
-    """Poll a study once a second, until cancelled."""
+async def report_status(
+    url: str, key: str | None, study: str, screen: Screen, *, has_steps: bool
+) -> None:
+    """Poll a study once a second and print its state on `screen`, until cancelled.
+
+    `has_steps`: the devices run in this process, so that bars on the screen show each step.
+    """
+    reporter = StatusReporter(screen.print_line, shows_progress=not (screen.has_bars and has_steps))
     async with AsyncAnalyst(url, key, patience=POLL_SECONDS) as analyst:
         polled: AsyncStudy | None = None
         while True:
