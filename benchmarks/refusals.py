@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
-from benchmarks.secure_sums.meters import ReplicaProcess
+from benchmarks.secure_sums.meters import CostMeter, ReplicaProcess
 
 _READ = ("GET", "/v1/studies", None)
 _CHANGE = ("PUT", "/v1/populations/phones", "{}")
@@ -73,12 +73,13 @@ def _repeat(port: int, is_over: Event) -> Counter[int]:
 
 def refusal_seconds(server: ReplicaProcess, connections: int, seconds: float) -> float:
     """Return the server's CPU seconds for a refusal, in a flood of this length."""
-    before = _cpu_seconds(server)
+    meter = CostMeter([server.process], None)
+    before = meter.server_seconds()
     with flood(server.port, connections) as statuses:
         time.sleep(seconds)
     if not set(statuses) <= {401, 429}:
         raise SystemExit(f"requests without a key were not refused: {statuses}")
-    return (_cpu_seconds(server) - before) / statuses.total()
+    return (meter.server_seconds() - before) / statuses.total()
 
 
 def latencies(
@@ -99,11 +100,6 @@ def latencies(
         time.sleep(0.005)
     connection.close()
     return seconds
-
-
-def _cpu_seconds(server: ReplicaProcess) -> float:
-    times = server.process.cpu_times()
-    return times.user + times.system
 
 
 def main() -> None:

@@ -235,20 +235,25 @@ async def test_an_endless_response_ends_with_its_connection_also_before_other_re
         await asyncio.wait_for(is_disconnected.wait(), 20)
 
 
+def large_response(size: int, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
+    """Return an application whose clients must read something of `size` bytes in 0.3 seconds."""
+    monkeypatch.setattr(connection_limits, "_UNREAD_SECONDS", 0.3)
+    app, body = FastAPI(), bytes(size)
+
+    @app.get("/")
+    async def root() -> Response:
+        return Response(body)
+
+    return app
+
+
 @pytest.mark.parametrize("fields", [b"", b"Connection: close\r\n"])
 @pytest.mark.parametrize("reads", [False, True])
 async def test_a_client_that_reads_nothing_of_a_response_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, fields: bytes, reads: bool
 ) -> None:
     """A slow one is not. Otherwise a client keeps connections for ever, and sends nothing."""
-    monkeypatch.setattr(connection_limits, "_UNREAD_SECONDS", 0.3)
-    app, body = FastAPI(), bytes(2**26)
-
-    @app.get("/")
-    async def root() -> Response:
-        return Response(body)
-
-    metrics = Metrics()
+    app, metrics = large_response(2**26, monkeypatch), Metrics()
     counter = ConnectionCounter(10, lambda _: False, metrics)
     async with listening(app, counter=counter) as (reader, writer):
         writer.write(GET + fields + b"\r\n")
@@ -271,14 +276,7 @@ async def test_a_client_that_reads_slowly_is_not_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel had sent less than a third of its buffer after a minute of 10 kB a second."""
-    monkeypatch.setattr(connection_limits, "_UNREAD_SECONDS", 0.3)
-    app, body = FastAPI(), bytes(2**25)
-
-    @app.get("/")
-    async def root() -> Response:
-        return Response(body)
-
-    metrics = Metrics()
+    app, metrics = large_response(2**25, monkeypatch), Metrics()
     counter = ConnectionCounter(10, lambda _: False, metrics)
     async with listening(app, counter=counter) as (_, writer):
         loop, address = asyncio.get_running_loop(), writer.get_extra_info("peername")
