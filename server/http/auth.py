@@ -46,6 +46,7 @@ _SELF_AUTHENTICATED_PREFIXES: Final = (
 _MAX_CACHED_PRINCIPALS = 100_000
 _MAX_RECENTLY_VALID = 100_000  # digests, of 32 bytes each
 _RECENT_SECONDS = 3600.0
+_OVER_LIMIT_SECONDS = 1.0  # before an address with too many failures is looked at again
 _MAX_AUDITED_REFUSALS = 600  # per minute and process: about 100 MB a day
 # Bits of the IPv6 network that is one source: of failures that of a site, because its owner can use
 # any address in it; of joins that of a household, because a provider has many of them.
@@ -74,6 +75,9 @@ class Authenticator:
         self._recently_valid: TTLCache[bytes, None] = TTLCache(
             _MAX_RECENTLY_VALID, _RECENT_SECONDS, timer=monotonic
         )
+        self._over_limit: TTLCache[str, None] = TTLCache(
+            _MAX_RECENTLY_VALID, _OVER_LIMIT_SECONDS, timer=monotonic
+        )
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._max_failures = RateLimitItemPerMinute(settings.max_auth_failures, 1, "failures")
         self._max_requests = RateLimitItemPerMinute(settings.max_requests, 1, "requests")
@@ -91,8 +95,12 @@ class Authenticator:
         the last hour always, and others as long as the address may have credentials looked up.
         """
         key = rate_limit_key(address)
-        if self.is_open or self._limiter.test(self._max_failures, key):
+        if self.is_open:
             return
+        if key not in self._over_limit:  # a test takes a tenth of a refusal's time
+            if self._limiter.test(self._max_failures, key):
+                return
+            self._over_limit[key] = None
         if secret is not None and (
             secret_digest(secret) in self._recently_valid
             or self._limiter.hit(self._max_lookups, key)
@@ -252,11 +260,11 @@ def _may_name_a_site(host: str) -> bool:
 
 def _bearer_secret(scope: Scope) -> str | None:
     """Return the secret in the header of a request, or in its cookie where that is accepted."""
-    headers, path = Headers(scope=scope), scope["path"]
+    authorization, path = header(scope, b"authorization"), scope["path"]
     is_event_stream = scope["method"] == "GET" and _EVENT_STREAM_PATHS.fullmatch(path)
-    if "authorization" not in headers and (is_page(path) or is_event_stream):
-        return session_secret(headers)
-    secret = bearer_secret(headers.get("authorization"))
+    if authorization is None and (is_page(path) or is_event_stream):
+        return session_secret(Headers(scope=scope))
+    secret = bearer_secret(authorization)
     # A session in a header is refused: other sites cannot set one, but scripts could keep it.
     return None if secret is None or secret.startswith(SESSION_PREFIX) else secret
 
@@ -272,6 +280,7 @@ def client_address(scope: Scope) -> str:
     return str(client[0]) if client else "unknown"
 
 
+@lru_cache(10_000)
 def rate_limit_key(address: str, network_bits: int = _FAILURE_BITS) -> str:
     """Return the address, or the IPv6 network, by which failures and joins are counted."""
     try:

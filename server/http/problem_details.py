@@ -6,6 +6,7 @@ detail describes the request and never the inside of the service.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import structlog
@@ -21,6 +22,7 @@ from protocol.api.messages import (
     Problem,
     ProblemType,
 )
+from protocol.api.phases import Phase
 from protocol.api.validation_errors import describe_fault
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.errors import INTERNAL_FAULT, FieldError, ProblemError, malformed_fields
@@ -93,24 +95,40 @@ def problem_response(
 ) -> Response:
     """Return `problem` as a response; a temporary one has `retry_after` seconds as Retry-After."""
     bind_log_fields(problem=problem.kind.value)
-    status, title = STATUS_AND_TITLE[problem.kind]
-    status = problem.status or status
-    document = Problem(
-        type=PROBLEM_TYPE_PREFIX + problem.kind,
-        title=title,
-        status=status,
-        detail=problem.detail,
-        phase=problem.phase,
-        errors=None
-        if problem.errors is None
-        else tuple(dict(**error) for error in problem.errors[:MAX_PROBLEM_ERRORS]),
-    )
+    status = problem.status or STATUS_AND_TITLE[problem.kind][0]
+    if problem.errors is None:
+        body = _document_without_errors(problem.kind, status, problem.detail, problem.phase)
+    else:
+        body = _document(problem.kind, status, problem.detail, problem.phase, problem.errors)
     all_headers = dict(headers or {})
     if problem.kind is ProblemType.NOT_AUTHORISED:
         all_headers["WWW-Authenticate"] = "Bearer"
     if problem.kind in _RETRYABLE:
         all_headers.setdefault("Retry-After", str(retry_after))
-    return Response(document.model_dump_json(exclude_none=True), status, all_headers, MEDIA_TYPE)
+    return Response(body, status, all_headers, MEDIA_TYPE)
+
+
+def _document(
+    kind: ProblemType,
+    status: int,
+    detail: str,
+    phase: Phase | None,
+    errors: Sequence[FieldError] | None = None,
+) -> str:
+    problem = Problem(
+        type=PROBLEM_TYPE_PREFIX + kind,
+        title=STATUS_AND_TITLE[kind][1],
+        status=status,
+        detail=detail,
+        phase=phase,
+        errors=None
+        if errors is None
+        else tuple(dict(**error) for error in errors[:MAX_PROBLEM_ERRORS]),
+    )
+    return problem.model_dump_json(exclude_none=True)
+
+
+_document_without_errors = lru_cache(128)(_document)  # those of a flood are all the same
 
 
 async def error_response(request: Request, error: Exception) -> Response:

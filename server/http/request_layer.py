@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from itertools import count
+from math import ceil
 from secrets import token_hex
 from time import perf_counter
 from typing import TypeAlias
@@ -40,7 +41,8 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 TOO_MANY_DELAY_SECONDS, _MAX_TOO_MANY_DELAY_SECONDS = 0.5, 5.0  # of each 429
-_MAX_TOO_MANY_RATE = 200.0  # sent in a second by a process, unless thousands wait
+_MAX_TOO_MANY_RATE = 50.0  # sent in a second by a process, unless hundreds wait
+_TOO_MANY_BATCH_SECONDS = 0.4  # between batches: each wakes the process, and holds up the others
 _UNKNOWN = "none"  # the route of an unknown path, the status of an aborted request
 _REDACTED_ATTRIBUTES = {"url.path": "REDACTED", "url.query": "REDACTED"}  # `http.route` remains
 _log = structlog.get_logger(__name__)
@@ -131,8 +133,8 @@ class RequestLayer:
         )
         if "problem" in fields:
             self._metrics.problems.labels(fields["problem"]).inc()
-        number = scope.get("path_params", {}).get("number", "")
-        if re.fullmatch(r"[0-9]{1,10}", number):
+        number = scope.get("path_params", {}).get("number")
+        if number is not None and re.fullmatch(r"[0-9]{1,10}", number):
             bind_log_fields(round=int(number))
         level = _log_level(status)
         if level == "debug" and not logs_debug_lines():
@@ -145,23 +147,24 @@ class RequestLayer:
 class _RefusalQueue:
     """Delay of 429s: clients that repeat refused requests at once would take the time of others.
 
-    The more wait, the longer each waits, unless its client disconnects: nothing would limit how
-    many requests of closed connections are kept. Meanwhile nothing is stored of their bodies.
+    They are sent in small batches at a limited rate, so the more there are, the longer each waits,
+    unless its client disconnects: nothing would limit how many requests of closed connections are
+    kept. Meanwhile nothing is stored of their bodies.
     """
 
     def __init__(self) -> None:
-        self._waiting = 0
+        self._last_due = 0.0
 
     async def wait(self, body: LimitedBody) -> None:
-        self._waiting += 1
-        seconds = max(TOO_MANY_DELAY_SECONDS, self._waiting / _MAX_TOO_MANY_RATE)
+        now = asyncio.get_running_loop().time()
+        due = max(now + TOO_MANY_DELAY_SECONDS, self._last_due + 1 / _MAX_TOO_MANY_RATE)
+        self._last_due = min(due, now + _MAX_TOO_MANY_DELAY_SECONDS)
+        batch = ceil(self._last_due / _TOO_MANY_BATCH_SECONDS)
         try:
-            async with asyncio.timeout(min(seconds, _MAX_TOO_MANY_DELAY_SECONDS)):
+            async with asyncio.timeout_at(batch * _TOO_MANY_BATCH_SECONDS):
                 await body.discard()
         except TimeoutError:
             pass
-        finally:
-            self._waiting -= 1
 
 
 class _Reply:
@@ -235,7 +238,8 @@ def _sent_id(scope: Scope) -> bytes | None:
 def _log_level(status: int | None) -> str:
     if status is None:
         return "info"
-    if status == 503:  # by the thousand in an outage, which the database has logged
+    # By the thousand in an outage or a flood, of which the database or the audit trail has a line.
+    if status in (429, 503):
         return "debug"
     if status >= 500:
         return "warning"

@@ -39,7 +39,7 @@ def configure(*, as_json: bool, level: str = "info") -> None:
     structlog.configure(
         processors=[*first, *render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
     _logger.setLevel(number)

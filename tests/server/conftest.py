@@ -34,6 +34,8 @@ structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PLA
 def _refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not delay refusals: limits count the requests of a minute."""
     monkeypatch.setattr(request_layer, "TOO_MANY_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(request_layer, "_MAX_TOO_MANY_RATE", 1e6)
+    monkeypatch.setattr(request_layer, "_TOO_MANY_BATCH_SECONDS", 1e-3)
 
 
 @pytest.fixture
