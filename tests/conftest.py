@@ -413,7 +413,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
 LAW_FILES = ("tests/protocol/test_mechanism_laws.py", "tests/protocol/test_report_laws.py")
 POSTGRES = {"postgres", "postgresql"}  # parameters of fixtures that choose a database
 
-for _profile, _examples in (("quick", 3), ("test", 10), ("slow", 100)):
+for _profile, _examples in (("quick", 3), ("test", 6), ("slow", 100)):
     settings.register_profile(_profile, deadline=None, max_examples=_examples)
 settings.load_profile("test")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
