@@ -141,7 +141,8 @@ def _print_note(text: str, level: Literal["info", "warning", "error"]) -> None:
     if logs.are_json():
         getattr(structlog.get_logger(__name__), level)(text)
     else:
-        typer.echo(text, err=True)
+        with suppress(OSError):  # a full disk, as for lines of the log
+            typer.echo(text, err=True)
 
 
 def _refusal(text: str, code: int = 2) -> typer.Exit:
@@ -257,7 +258,8 @@ class _AnnouncingServer(uvicorn.Server):
             if logs.are_json():
                 _print_note(text, "info")
             else:
-                typer.echo(text)
+                with suppress(OSError):
+                    typer.echo(text)
 
     def _http(self) -> LimitedHttpProtocol:
         return LimitedHttpProtocol(

@@ -3,15 +3,19 @@
 Tracebacks are plain, because those with local variables would reveal what is being unmasked. Logs
 of libraries start at level warning: the statements and rows that a database driver logs contain
 messages of devices.
+
+A line that cannot be written is lost, because its disk is full or its reader is gone. An error
+would end the work that the line describes, such as a round.
 """
 
 import logging
 import sys
 import threading
 from collections.abc import MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias, cast
 
 import structlog
 from opentelemetry import trace
@@ -39,7 +43,7 @@ def configure(*, as_json: bool, level: str = "info") -> None:
     structlog.configure(
         processors=[*first, *render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _LossyStream(sys.stderr))),
         cache_logger_on_first_use=False,
     )
     _logger.setLevel(number)
@@ -60,6 +64,21 @@ def configure(*, as_json: bool, level: str = "info") -> None:
         sys.unraisablehook = lambda crash: _log_crash(
             crash.exc_type, crash.exc_value, crash.exc_traceback
         )
+
+
+class _LossyStream:
+    """A stream that loses what it cannot write, as the handlers of the standard library do."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # ValueError: it is closed
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def are_json() -> bool:

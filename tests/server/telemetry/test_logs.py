@@ -1,8 +1,11 @@
-"""A JSON log is JSON throughout, also where the interpreter writes."""
+"""A JSON log is JSON throughout, and no line that cannot be written stops what it describes."""
 
 import json
+import os
 import subprocess
 import sys
+
+import pytest
 
 PROGRAM = """
 import logging, sys, threading, warnings
@@ -32,3 +35,27 @@ def test_warnings_and_tracebacks_are_json() -> None:
         "KeyError: 'main'",
     ]
     assert (done.returncode, done.stdout) == (1, "")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_line_that_cannot_be_written_is_lost_and_the_work_goes_on(as_json: bool) -> None:
+    """A round stood still for ever when the disk of the log was full, while `/readyz` was 200."""
+    program = f"""
+import os, structlog
+from server.telemetry import logs
+logs.configure(as_json={as_json})
+log = structlog.get_logger()
+log.info("lost")
+os.dup2(1, 2)
+log.info("written")
+os.close(2)
+log.info("lost, too")
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", program]
+    with os.fdopen(writer, "wb") as full:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
+    assert done.returncode == 0
+    assert "written" in done.stdout
+    assert done.stdout.count("\n") <= 2
