@@ -14,9 +14,6 @@ from time import monotonic
 from typing import Final
 
 from cachetools import TTLCache
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import SlidingWindowCounterRateLimiter
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import Scope
@@ -25,6 +22,7 @@ from protocol.api.credentials import SESSION_PREFIX, bearer_secret, secret_diges
 from protocol.api.messages import ProblemType
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.errors import ProblemError
+from server.http.rate_limits import RateLimit
 from server.http.request_bodies import header
 from server.principals import ANONYMOUS, Principal
 from server.settings import Settings
@@ -46,7 +44,6 @@ _SELF_AUTHENTICATED_PREFIXES: Final = (
 _MAX_CACHED_PRINCIPALS = 100_000
 _MAX_RECENTLY_VALID = 100_000  # digests, of 32 bytes each
 _RECENT_SECONDS = 3600.0
-_OVER_LIMIT_SECONDS = 1.0  # before an address with too many failures is looked at again
 _MAX_AUDITED_REFUSALS = 600  # per minute and process: about 100 MB a day
 # Bits of the IPv6 network that is one source: of failures that of a site, because its owner can use
 # any address in it; of joins that of a household, because a provider has many of them.
@@ -75,18 +72,14 @@ class Authenticator:
         self._recently_valid: TTLCache[bytes, None] = TTLCache(
             _MAX_RECENTLY_VALID, _RECENT_SECONDS, timer=monotonic
         )
-        self._over_limit: TTLCache[str, None] = TTLCache(
-            _MAX_RECENTLY_VALID, _OVER_LIMIT_SECONDS, timer=monotonic
-        )
-        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
-        self._max_failures = RateLimitItemPerMinute(settings.max_auth_failures, 1, "failures")
-        self._max_requests = RateLimitItemPerMinute(settings.max_requests, 1, "requests")
-        self._max_logins = RateLimitItemPerMinute(settings.max_auth_failures, 1, "logins")
-        self._max_joins = RateLimitItemPerMinute(settings.max_joins, 1, "joins")
-        self._max_audited_per_source = RateLimitItemPerMinute(1, 1, "audited-per-source")
-        self._max_audited = RateLimitItemPerMinute(_MAX_AUDITED_REFUSALS, 1, "audited")
+        self._failures = RateLimit(settings.max_auth_failures)
+        self._lookups = RateLimit(settings.max_joins)
+        self._requests = RateLimit(settings.max_requests)
+        self._logins = RateLimit(settings.max_auth_failures)
+        self._joins = RateLimit(settings.max_joins)
+        self._audited_of_source = RateLimit(1)
+        self._audited = RateLimit(_MAX_AUDITED_REFUSALS)
         self._unrecorded = 0  # refusals since the last one in the audit trail
-        self._max_lookups = RateLimitItemPerMinute(settings.max_joins, 1, "lookups")
 
     def check_address(self, address: str, secret: str | None) -> None:
         """Raise ProblemError if an address has failed too often and `secret` may not be looked up.
@@ -95,15 +88,10 @@ class Authenticator:
         the last hour always, and others as long as the address may have credentials looked up.
         """
         key = rate_limit_key(address)
-        if self.is_open:
+        if self.is_open or self._failures.allows(key):
             return
-        if key not in self._over_limit:  # a test takes a tenth of a refusal's time
-            if self._limiter.test(self._max_failures, key):
-                return
-            self._over_limit[key] = None
         if secret is not None and (
-            secret_digest(secret) in self._recently_valid
-            or self._limiter.hit(self._max_lookups, key)
+            secret_digest(secret) in self._recently_valid or self._lookups.hit(key)
         ):
             return
         self._unrecorded += 1
@@ -130,9 +118,9 @@ class Authenticator:
                 Then nothing is recorded.
         """
         key = rate_limit_key(address)
-        is_in_limit = self._limiter.hit(self._max_failures, key)
-        is_first = self._limiter.hit(self._max_audited_per_source, caller or key)
-        if not is_first or not self._limiter.hit(self._max_audited):
+        is_in_limit = self._failures.hit(key)
+        is_first = self._audited_of_source.hit(caller or key)
+        if not is_first or not self._audited.hit():
             self._unrecorded += 1
         else:
             unrecorded, self._unrecorded = self._unrecorded, 0
@@ -203,7 +191,7 @@ class Authenticator:
 
     def count_request(self, name: str) -> None:
         """Count a request of the principal `name`; raises ProblemError if it exceeds the limit."""
-        if not self.is_open and not self._limiter.hit(self._max_requests, name):
+        if not self.is_open and not self._requests.hit(name):
             raise ProblemError(ProblemType.TOO_MANY, "too many requests with this credential: wait")
 
     def count_login(self, address: str) -> None:
@@ -212,7 +200,7 @@ class Authenticator:
         The provider checks its code, so it is counted before. Invalid credentials that others at
         the address send do not count.
         """
-        if not self._limiter.hit(self._max_logins, rate_limit_key(address)):
+        if not self._logins.hit(rate_limit_key(address)):
             raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_LOGINS)
 
     def count_join(self, source: str) -> None:
@@ -221,9 +209,7 @@ class Authenticator:
         Raises:
             ProblemError: if it exceeds the limit.
         """
-        if not self.is_open and not self._limiter.hit(
-            self._max_joins, rate_limit_key(source, _JOIN_BITS)
-        ):
+        if not self.is_open and not self._joins.hit(rate_limit_key(source, _JOIN_BITS)):
             detail = "too many devices join from this address, or enrol with this token: wait"
             raise ProblemError(ProblemType.TOO_MANY, detail)
 

@@ -18,6 +18,7 @@ from protocol.api.credentials import (
 from secagg.keys import Identity
 from server.http import request_layer
 from server.http.auth import rate_limit_key
+from server.http.rate_limits import RateLimit
 from server.http.request_bodies import LimitedBody
 from server.settings import Settings
 from tests.server.conftest import Serve
@@ -31,6 +32,33 @@ from tests.server.credentials import (
     study_of,
 )
 from tests.server.party import refused
+
+
+def test_a_limit_counts_the_last_minute_and_the_minute_before_in_proportion() -> None:
+    now = 90.0
+    limit = RateLimit(10, lambda: now)
+    assert [limit.hit("device") for _ in range(12)] == [True] * 10 + [False] * 2
+    assert limit.hit("other")
+    now = 120.0  # all of them are less than a minute ago
+    assert not limit.allows("device")
+    now = 150.0  # half of them are
+    assert [limit.hit("device") for _ in range(7)] == [True] * 5 + [False] * 2
+    now = 239.9
+    assert [limit.hit("device") for _ in range(11)] == [True] * 10 + [False]
+    now = 400.0
+    assert [limit.hit("device") for _ in range(11)] == [True] * 10 + [False]
+
+
+def test_counts_are_kept_for_two_minutes() -> None:
+    now = 0.0
+    limit = RateLimit(10, lambda: now)
+    for number in range(1000):
+        limit.hit(f"device {number}")
+    now = 60.0
+    limit.hit("device")
+    now = 120.0
+    limit.hit("device")
+    assert len(limit._counts) + len(limit._before) == 2
 
 
 async def test_an_address_that_fails_too_often_waits_unless_its_credential_is_valid(
