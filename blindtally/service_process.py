@@ -96,7 +96,7 @@ def _uvicorn_config(app: FastAPI, settings: Settings, limits: ConnectionLimits) 
         app,
         http=cast("type[asyncio.Protocol]", partial(LimitedHttpProtocol, limits=limits)),
         ws="none",
-        log_level="warning",
+        log_level="error",  # it warns of each request that is not HTTP, which any client may send
         log_config=None,  # its lines go to the log of the service
         access_log=False,
         server_header=False,

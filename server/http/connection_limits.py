@@ -63,7 +63,7 @@ class ConnectionCounter:
     def __init__(self, maximum: int, is_proxy: Callable[[str], bool], metrics: Metrics) -> None:
         self._maximum = maximum
         self._is_proxy = is_proxy
-        self._metrics = metrics
+        self.metrics = metrics
         metrics.connections_limit.set(maximum)
         self._open = 0
         self._by_source = Counter[str]()
@@ -77,9 +77,9 @@ class ConnectionCounter:
         if is_counted:
             self._open += 1
             self._by_source[source] += 1
-            self._metrics.connections.set(self._open)
+            self.metrics.connections.set(self._open)
         else:
-            self._metrics.refused_connections.inc()
+            self.metrics.refused_connections.inc()
         if (not is_counted or self._open > 0.8 * self._maximum) and monotonic() >= self._next_log:
             self._next_log = monotonic() + self._LOG_SECONDS
             event = "many connections" if is_counted else "connections closed: too many"
@@ -93,7 +93,7 @@ class ConnectionCounter:
         self._by_source[source] -= 1
         if not self._by_source[source]:
             del self._by_source[source]
-        self._metrics.connections.set(self._open)
+        self.metrics.connections.set(self._open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +301,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, problem: ProblemError) -> None:
         """Send `problem`, unless a response is being sent, and close the connection."""
         self._stop_timer()
+        self._limits.counter.metrics.problems.labels(problem.kind.value).inc()
         if self.transport.is_closing():
             return
         if self._can_respond():

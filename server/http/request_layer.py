@@ -31,6 +31,7 @@ from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.errors import ProblemError
 from server.http.auth import is_public
 from server.http.problem_details import error_response, problem_of, problem_response
+from server.http.rate_limits import RateLimit
 from server.http.request_bodies import LimitedBody
 from server.http.security_headers import SecurityHeaders
 from server.settings import Settings
@@ -43,6 +44,7 @@ _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 TOO_MANY_DELAY_SECONDS, _MAX_TOO_MANY_DELAY_SECONDS = 0.5, 5.0  # of each 429
 _MAX_TOO_MANY_RATE = 50.0  # sent in a second by a process, unless hundreds wait
 _TOO_MANY_BATCH_SECONDS = 0.4  # between batches: each wakes the process, and holds up the others
+_MAX_REFUSAL_LINES = 600  # of the log in a minute: about 180 MB a day, which strangers can cause
 _UNKNOWN = "none"  # the route of an unknown path, the status of an aborted request
 _REDACTED_ATTRIBUTES = {"url.path": "REDACTED", "url.query": "REDACTED"}  # `http.route` remains
 _log = structlog.get_logger(__name__)
@@ -73,6 +75,7 @@ class RequestLayer:
         # Unique and no secret: random digits for each request would take longer than the log line.
         self._id_prefix, self._id_counter = token_hex(12), count()
         self._refusals = _RefusalQueue()
+        self._refusal_lines, self._not_logged = RateLimit(_MAX_REFUSAL_LINES), 0
 
     def _new_id(self) -> bytes:
         return b"%s%08x" % (self._id_prefix.encode(), next(self._id_counter))
@@ -137,9 +140,14 @@ class RequestLayer:
         if number is not None and re.fullmatch(r"[0-9]{1,10}", number):
             bind_log_fields(round=int(number))
         level = _log_level(status)
+        if level == "info" and not self._refusal_lines.hit():
+            level = "debug"
+            self._not_logged += not logs_debug_lines()
         if level == "debug" and not logs_debug_lines():
             return
         facts = {"method": method, "route": route, "status": status, "received": received}
+        if level == "info" and self._not_logged:
+            facts["not_logged"], self._not_logged = self._not_logged, 0  # since the last such line
         seconds = round(ended - reply.started, 4)
         getattr(_log, level)("request", **facts, sent=reply.sent, seconds=seconds)
 

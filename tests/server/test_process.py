@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -136,6 +137,26 @@ async def test_a_device_whose_upload_a_shutdown_cuts_off_is_asked_to_retry(
         assert ProblemType.UNAVAILABLE in answer
         assert await asyncio.to_thread(process.popen.wait, 10) == -signal.SIGTERM
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_requests_that_are_not_http_or_want_another_protocol_are_not_logged(
+    sqlite_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Strangers filled the disk of the log with warnings."""
+    upgrade = (
+        "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    )
+    with running(sqlite_url, is_open=False) as process:
+        before = capfd.readouterr().err
+        for text, status in (("no HTTP\r\n\r\n", b"400"), (upgrade, b"200")):
+            with socket.create_connection(
+                ("127.0.0.1", httpx.URL(process.url).port or 0)
+            ) as client:
+                client.sendall(text.encode())
+                assert client.recv(12) == b"HTTP/1.1 " + status
+        process.stop(signal.SIGTERM)
+    assert "no key exists yet" in before
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("flags", [("--open", "--port", "0"), ("--host", "::", "--open")])

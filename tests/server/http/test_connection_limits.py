@@ -341,6 +341,15 @@ async def test_a_body_that_takes_too_long_is_refused_and_its_connection_closed(
         assert len((await served.client.get("/v1/studies")).json()["studies"]) == 1
 
 
+async def test_requests_that_are_not_http_are_counted(app: FastAPI) -> None:
+    malformed = METRICS.problems.labels(ProblemType.MALFORMED.value)
+    before = malformed._value.get()
+    async with listening(app) as (reader, writer):
+        writer.write(b"\x16\x03\x01\r\n\r\n")
+        assert await answer(reader) == (400, ProblemType.MALFORMED)
+    assert malformed._value.get() == before + 1
+
+
 @pytest.mark.parametrize(("is_proxy", "accepted"), [(False, 5), (True, 10)])
 async def test_of_too_many_connections_the_last_are_closed(
     app: FastAPI, is_proxy: bool, accepted: int

@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from secagg.messages import UnmaskingShares
+from server.http import request_layer
 from server.telemetry import logs
 from server.telemetry.logs import start_log_fields
 from tests.server.conftest import Serve
@@ -98,6 +99,24 @@ async def test_a_connection_that_the_client_resets_breaks_nothing(
     with nullcontext() if is_reset else pytest.raises(RuntimeError, match="other"):
         await closed.app(scope, receive, send)
     assert [line["status"] for line in of_requests(lines())] == [401]
+
+
+async def test_strangers_cause_a_limited_number_of_lines_in_a_minute(
+    serve: Serve, sqlite_url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log grew by 200 bytes with each request for a public path that does not exist."""
+    monkeypatch.setattr(request_layer, "_MAX_REFUSAL_LINES", 2)
+    monkeypatch.setattr(request_layer, "logs_debug_lines", lambda: False)
+    async with serve(sqlite_url, open=False) as served:
+        limits = served.app.middleware_stack._refusal_lines  # type: ignore[union-attr]
+        for seconds, asked in ((60.0, 5), (600.0, 2)):
+            limits._timer = lambda now=seconds: now
+            for _ in range(asked):
+                assert (await served.client.get("/static/none")).status_code == 404
+    logged = of_requests(lines())
+    assert [(line["level"], line.get("not_logged")) for line in logged] == [
+        ("info", None), ("info", None), ("info", 3), ("info", None),
+    ]  # fmt: skip
 
 
 async def test_what_breaks_is_answered_with_an_id_and_logged_with_it(
