@@ -44,6 +44,7 @@ _SELF_AUTHENTICATED_PREFIXES: Final = (
 _MAX_CACHED_PRINCIPALS = 100_000
 _MAX_RECENTLY_VALID = 100_000  # digests, of 32 bytes each
 _RECENT_SECONDS = 3600.0
+_MAX_ADDRESS_CHARACTERS = 64  # an IPv6 address with a zone has about 60
 _MAX_AUDITED_REFUSALS = 600  # per minute and process: about 100 MB a day
 # Bits of the IPv6 network that is one source: of failures that of a site, because its owner can use
 # any address in it; of joins that of a household, because a provider has many of them.
@@ -262,8 +263,12 @@ def session_secret(headers: Headers) -> str | None:
 
 
 def client_address(scope: Scope) -> str:
+    """Return the address of a client, as its connection or a trusted proxy states it.
+
+    A proxy may pass on what the client sends, which is then no address, and of any length.
+    """
     client = scope.get("client")
-    return str(client[0]) if client else "unknown"
+    return str(client[0])[:_MAX_ADDRESS_CHARACTERS] if client else "unknown"
 
 
 @lru_cache(10_000)
