@@ -214,6 +214,27 @@ class Authenticator:
             detail = "too many devices join from this address, or enrol with this token: wait"
             raise ProblemError(ProblemType.TOO_MANY, detail)
 
+    def count_enrolment(self, address: str, token: bytes) -> None:
+        """Count a request for enrolment by the digest of its token.
+
+        With a token that was valid within the last hour it counts as a device that joins from the
+        address. False tokens would take the joins of the devices there.
+
+        Raises:
+            ProblemError: if it exceeds the limit.
+        """
+        if token in self._recently_valid:
+            self.count_join(address)
+        elif not self.is_open and not self._lookups.hit(rate_limit_key(address)):
+            raise ProblemError(ProblemType.TOO_MANY, _TOO_MANY_FAILURES)
+
+    def remember_enrolment(self, address: str, token: bytes, credential: bytes) -> None:
+        """Let token and credential of an enrolled device pass `check_address` for an hour."""
+        if token not in self._recently_valid:  # not counted before
+            self._joins.hit(rate_limit_key(address, _JOIN_BITS))
+        self.remember_valid(token)
+        self.remember_valid(credential)
+
     async def is_still_valid(self, principal: Principal) -> bool:
         """Return whether the key or the session of a long response is still valid."""
         return self.is_open or await self._access.is_still_valid(principal)

@@ -13,7 +13,7 @@ from protocol.api.credentials import (
 from protocol.api.messages import EnrolmentRequest, ProblemType
 from secagg.keys import check_identity, is_signed
 from server.api.common import json_only, problem_responses
-from server.api.dependencies import as_malformed, limit_joins
+from server.api.dependencies import as_malformed
 from server.errors import ProblemError, malformed
 from server.http.auth import client_address
 from server.service import ServiceDep
@@ -38,10 +38,17 @@ async def _token_digest(
     return secret_digest(token)
 
 
+async def _limit_enrolments(
+    token: Annotated[bytes, Depends(_token_digest)], request: Request, service: ServiceDep
+) -> None:
+    """Count a request for enrolment before its body is checked; refuse it if there are too many."""
+    service.authenticator.count_enrolment(client_address(request.scope), token)
+
+
 @router.post(
     "/devices",
     status_code=204,
-    dependencies=[Depends(limit_joins), Depends(json_only)],
+    dependencies=[Depends(_limit_enrolments), Depends(json_only)],
     responses=problem_responses(400, 409, 413, 415, 422),
 )
 async def enrol(
@@ -69,4 +76,4 @@ async def enrol(
             client_address(request.scope), "enrol", enrolment.identity
         )
         raise
-    service.authenticator.remember_valid(token)
+    service.authenticator.remember_enrolment(client_address(request.scope), token, credential)

@@ -257,6 +257,25 @@ async def test_false_credentials_of_participants_are_limited_and_audited(
         assert (await device.get("roster", wait=0)).status_code == 202
 
 
+async def test_false_enrolments_leave_the_joins_of_an_address_to_its_devices(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """A stranger with 3,000 in a minute kept all devices of the address from joining."""
+    async with serve(sqlite_url, open=False, max_auth_failures=1, max_joins=5) as served:
+        study = await study_of(served, await keyed(served))
+        _, token = await book(served).create_token("phones", 9, None)
+        await enrolled(served, token, Identity.generate(Random(1)))
+        statuses = []
+        for _ in range(9):
+            false = showing(new_secret(SystemRandom(), ENROLMENT_TOKEN_PREFIX))
+            answer = await served.client.post("/v1/devices", json={}, headers=false)
+            statuses.append(answer.status_code)
+        assert statuses == [422] * 4 + [429] * 5  # one was that of the token itself
+        refused(await served.client.get("/v1/studies"), 401, "not-authorised")
+        device = await seated(served, study, token, "one")
+        assert (await device.get("roster", wait=0)).status_code == 202
+
+
 async def test_guessing_tokens_by_bad_signatures_is_limited(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url, open=False, max_auth_failures=3) as served:
         false = application(
