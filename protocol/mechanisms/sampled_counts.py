@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.change_points import (
-    CHANGE_RATE_ITEMS,
     History,
     measure_change_rates,
     relevant_rows,
@@ -109,8 +108,7 @@ def change_point_totals(state: StudyState, threshold: float) -> tuple[Floats, Fl
     rows = relevant_rows(np.maximum(totals, unbiased), np.maximum(variances, squares), threshold)
     if len(rows):
         observed = _tokens_by_block(state, rows)
-        frequent = np.argsort(-tokens[rows], kind="stable")[:CHANGE_RATE_ITEMS]
-        change_rates = measure_change_rates(_history(observed[frequent], exposure, devices), 1.0)
+        change_rates = measure_change_rates(_history(observed, exposure, devices), 1.0)
         # Many rare items have the same few tokens.
         distinct, places = np.unique(observed.round(_TOKEN_DECIMALS), axis=0, return_inverse=True)
         segmented = segmented_totals(_history(distinct, exposure, devices), change_rates)

@@ -1,5 +1,6 @@
 """Totals of items that appear, burst or stay are unbiased, and their errors as large as stated."""
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise, product
 
@@ -8,8 +9,10 @@ import pytest
 from scipy.special import gammaln
 
 from protocol.change_points import (
+    APPEARING_SHARE,
     SEGMENT_RATE_FACTORS,
     SEGMENT_RATE_SHAPE,
+    ChangeRates,
     History,
     measure_change_rates,
     measure_scatter,
@@ -23,19 +26,22 @@ _BLOCKS, _DEVICES = 20, 10_000.0
 def _partition_sums(history: History, change_rates: Floats) -> Iterator[tuple[float, ...]]:
     """Yield weight, mean and variance of the hidden tokens, for each division of the blocks.
 
-    Then the mean of the observed tokens, and the part of the hidden ones that the prior gave.
+    Then the mean of the observed tokens, and the part of the hidden ones that the prior gave. The
+    item may be absent from the first blocks, if it was not seen in them.
     """
     (seen,), (exposed,) = history.observed, history.exposure
-    for changes in product([False, True], repeat=len(seen) - 1):
-        chances = np.where(changes, change_rates[1:], 1 - change_rates[1:])
-        weight, mean, variance = float(np.log(chances).sum()), 0.0, 0.0
+    blocks = len(seen)
+    for first, changes in _divisions(seen):
+        chances = np.where(changes, change_rates[first + 1 :], 1 - change_rates[first + 1 :])
+        share = APPEARING_SHARE / (blocks - 1) if first else 1 - APPEARING_SHARE
+        weight, mean, variance = float(np.log(chances).sum()) + math.log(share), 0.0, 0.0
         expected = of_prior = 0.0
-        ends = [0, *(np.flatnonzero(changes) + 1).tolist(), len(seen)]
+        ends = [first, *(np.flatnonzero(changes) + first + 1).tolist(), blocks]
         for start, end in pairwise(ends):
             hidden = (history.devices - exposed)[start:end].sum()
             rows = seen[start:end].sum(), exposed[start:end].sum(), history.rates[0]
             of_segment, rate, square, prior_rate = _segment(*rows)
-            if not any(changes):  # the mean rate is of the same tokens, and they count once
+            if not first and not any(changes):  # the mean rate is of the same tokens
                 rate = history.rates[0]
                 square = rate**2 + rate / exposed.sum()
                 prior_rate = 0.0
@@ -45,6 +51,14 @@ def _partition_sums(history: History, change_rates: Floats) -> Iterator[tuple[fl
             expected += rate * exposed[start:end].sum()
             of_prior += hidden * prior_rate
         yield weight, mean, variance, expected, of_prior
+
+
+def _divisions(seen: Floats) -> Iterator[tuple[int, tuple[bool, ...]]]:
+    """Yield the first block of the item, and whether it changes before each later one."""
+    for first in range(len(seen)):
+        if not seen[:first].any():
+            for changes in product([False, True], repeat=len(seen) - 1 - first):
+                yield first, changes
 
 
 def _segment(tokens: float, exposure: float, usual: float) -> tuple[float, ...]:
@@ -74,7 +88,7 @@ def test_the_recursion_equals_the_sum_over_all_divisions_of_the_blocks() -> None
     weights, means, variances, expected, of_prior = columns
     shares = np.exp(weights - np.logaddexp.reduce(weights))
     mean, scale = float(shares @ means), min(1.0, 25 / float(shares @ expected))
-    got = segmented_totals(history, change_rates)
+    got = segmented_totals(history, ChangeRates(change_rates))
     assert measure_scatter(history, got.rates) == 0
     assert got.totals[0] == pytest.approx(25 + scale * mean)
     variance = scale * (shares @ (variances + means**2) - mean**2)
@@ -86,7 +100,7 @@ def test_the_recursion_equals_the_sum_over_all_divisions_of_the_blocks() -> None
 
 def test_the_samples_of_a_single_block_count_once() -> None:
     history = History(np.array([[1.0], [3.0]]), np.full((2, 1), 4.0), np.array([1000.0]))
-    got = segmented_totals(history, np.zeros(1))
+    got = segmented_totals(history, ChangeRates(np.zeros(1)))
     assert got.totals.tolist() == pytest.approx([250, 750])
     assert got.variances.tolist() == pytest.approx([250 * 249, 750 * 249])
 
@@ -95,7 +109,7 @@ def test_an_item_that_is_always_counted_has_no_error() -> None:
     devices = np.full(5, 10.0)
     counts = np.array([[0.0, 9.0, 0.0, 3.0, 3.0]])
     history = History(counts, np.broadcast_to(devices, (1, 5)), devices)
-    got = segmented_totals(history, np.full(5, 0.1))
+    got = segmented_totals(history, ChangeRates(np.full(5, 0.1)))
     assert (got.totals.tolist(), got.variances.tolist()) == ([15], [0])
 
 
@@ -119,19 +133,20 @@ def _appearing(rng: np.random.Generator, share: float, items: int) -> tuple[Hist
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
 def test_errors_are_as_large_as_stated_if_items_appear_late(share: float) -> None:
-    """2,000 items: the share beyond 2 is 0.04, and beyond 5 at most one, if errors are as stated.
+    """2,000 items: the share beyond 2 is 0.05 if errors are as stated, with a deviation of 0.005.
 
-    Another seed fails with probability below 1e-3: the share has a standard error of 0.005.
+    Beyond 5 is none if few items appear late. If all do, an item with a single sample may be far
+    more frequent than most of those. With four seeds it was 0.033 to 0.056, and 0 to 3 items.
     """
     history, totals = _appearing(np.random.default_rng(2), share, 2_000)
     change_rates = measure_change_rates(history, 1.0)
     got = segmented_totals(history, change_rates)
     z_scores = (got.totals - totals) / np.sqrt(np.maximum(got.variances, 1 / 12))
     assert 0.02 < (np.abs(z_scores) > 2).mean() < 0.065
-    assert (np.abs(z_scores) > 5).sum() <= 1
+    assert (np.abs(z_scores) > 5).sum() <= (1 if share < 1 else 6)
     assert 0.8 < np.sqrt((z_scores**2).mean()) < 1.1
-    # An item that appears changes before one of 19 blocks.
-    assert share / 19 * 0.6 < change_rates[1:].mean() < share / 19 * 1.8 + 0.002
+    assert min(share, 0.5) * 0.7 < change_rates.appearing < max(APPEARING_SHARE, share) + 0.05
+    assert change_rates.changes.max() < 0.01
 
 
 def test_items_with_few_samples_after_all_items_changed_are_not_too_low() -> None:
@@ -164,7 +179,7 @@ def test_a_change_of_all_items_is_measured_in_its_block() -> None:
     counts = rng.poisson(rates * _DEVICES).astype(np.float64)
     devices = np.full(_BLOCKS, _DEVICES)
     history = History(counts, np.broadcast_to(devices, counts.shape), devices)
-    change_rates = measure_change_rates(history, 1.0)
+    change_rates = measure_change_rates(history, 1.0).changes
     assert change_rates.argmax() == 10
     assert change_rates[10] > 0.7
     assert change_rates.sum() - change_rates[10] < 0.1
@@ -202,5 +217,7 @@ def test_items_of_one_sampled_token_are_unbiased_where_rates_change() -> None:
     samples = rng.binomial(counts, 0.1).astype(np.float64)
     known = samples.any(axis=1)
     exposure = np.broadcast_to(0.1 * devices, samples[known].shape)
-    got = segmented_totals(History(samples[known], exposure, devices), np.full(_BLOCKS, 0.05))
+    got = segmented_totals(
+        History(samples[known], exposure, devices), ChangeRates(np.full(_BLOCKS, 0.05))
+    )
     assert got.totals.sum() == pytest.approx(counts.sum(), rel=0.02)

@@ -65,7 +65,9 @@ def test_rounds_at_one_threshold_are_added_up() -> None:
     estimated = change_point_totals(state, 50)
     assert estimated is not None
     counts, variances = totals_of_all_rounds(state)
-    assert estimated[0] == pytest.approx(counts, rel=0.02, abs=1)
+    # An item without tokens in the first round may have been absent from it.
+    assert estimated[0] == pytest.approx(counts, rel=0.1, abs=1)
+    assert estimated[0].sum() == pytest.approx(counts.sum(), rel=0.01)
     assert estimated[1].sum() == pytest.approx(variances.sum(), rel=0.2)
 
 
