@@ -42,7 +42,7 @@ from server.pages.estimate_histories import EstimateHistories
 from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
 from server.pages.forms.predictor import PredictionSource, Predictor
-from server.pages.page_requests import unauthenticated_response
+from server.pages.page_requests import answer_error, unauthenticated_response
 from server.service import run_service
 from server.settings import Settings
 from server.telemetry import traces
@@ -122,7 +122,7 @@ def create_app(
         app.include_router(module.router)
     device_routes = DeviceRoutes(route for module in _DEVICES for route in module.router.routes)
     app.middleware_stack = RequestLayer(
-        app, settings, metrics, device_routes.find_endpoint, unauthenticated_response
+        app, settings, metrics, device_routes.find_endpoint, unauthenticated_response, answer_error
     )
     app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
     return app

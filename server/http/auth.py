@@ -36,6 +36,9 @@ _PUBLIC_PATHS: Final = frozenset(
 )
 _ASSET_PREFIX: Final = "/static/"  # public, as the source code is
 _PAGE_PATHS: Final = re.compile(r"/|/(studies|operations|logout|help)(/.*)?", re.DOTALL)
+_PROGRAM_PATHS: Final = re.compile(
+    r"/(v1|metrics|healthz|readyz|static|openapi\.json)(/.*)?", re.DOTALL
+)
 _EVENT_STREAM_PATHS: Final = re.compile(r"/v1/studies/[^/]+/events")
 _SELF_AUTHENTICATED_PREFIXES: Final = (
     "/v1/participants/",
@@ -250,6 +253,15 @@ def is_page(path: str) -> bool:
     return _PAGE_PATHS.fullmatch(path) is not None
 
 
+def shows_page(scope: Scope) -> bool:
+    """Return whether the response is for people: on a page's path, or a browser's mistyped one."""
+    path = scope["path"]
+    if is_page(path):
+        return True
+    is_reading = scope["method"] in ("GET", "HEAD") and not _PROGRAM_PATHS.fullmatch(path)
+    return is_reading and "text/html" in (header(scope, b"accept") or "")
+
+
 @lru_cache(64)
 def _may_name_a_site(host: str) -> bool:
     """Return whether a site on the internet can have this host name.
@@ -270,7 +282,7 @@ def _bearer_secret(scope: Scope) -> str | None:
     """Return the secret in the header of a request, or in its cookie where that is accepted."""
     authorization, path = header(scope, b"authorization"), scope["path"]
     is_event_stream = scope["method"] == "GET" and _EVENT_STREAM_PATHS.fullmatch(path)
-    if authorization is None and (is_page(path) or is_event_stream):
+    if authorization is None and (is_event_stream or shows_page(scope)):
         return session_secret(Headers(scope=scope))
     secret = bearer_secret(authorization)
     # A session in a header is refused: other sites cannot set one, but scripts could keep it.

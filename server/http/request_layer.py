@@ -30,7 +30,7 @@ from protocol.api.messages import ProblemType
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.errors import ProblemError
 from server.http.auth import is_public
-from server.http.problem_details import error_response, problem_of, problem_response
+from server.http.problem_details import problem_of, problem_response
 from server.http.rate_limits import RateLimit
 from server.http.request_bodies import LimitedBody
 from server.http.security_headers import SecurityHeaders
@@ -54,7 +54,8 @@ class RequestLayer:
     """Layer between the HTTP server and the routes of `app`.
 
     `find_endpoint` returns the endpoint of a request that needs nothing of FastAPI, otherwise None;
-    `refuse` returns the response to a caller that is not authenticated.
+    `refuse` returns the response to a caller that is not authenticated, and `answer_error` that to
+    an error outside of a route, such as an unknown path.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class RequestLayer:
         metrics: Metrics,
         find_endpoint: Callable[[Scope], Endpoint | None],
         refuse: Callable[[Scope, ProblemError], Response],
+        answer_error: Callable[[Request, Exception], Awaitable[Response]],
     ) -> None:
         self._state = app.state
         self._router = AsyncExitStackMiddleware(app.router)  # closes the files of forms
@@ -71,6 +73,7 @@ class RequestLayer:
         self._metrics = metrics
         self._find_endpoint = find_endpoint
         self._refuse = refuse
+        self._answer_error = answer_error
         self._security_headers = SecurityHeaders(settings.hsts_seconds)
         # Unique and no secret: random digits for each request would take longer than the log line.
         self._id_prefix, self._id_counter = token_hex(12), count()
@@ -94,7 +97,7 @@ class RequestLayer:
         except Exception as error:
             if reply.status is not None:  # too late for another response: the connection is closed
                 raise
-            response = await error_response(Request(scope), error)
+            response = await self._answer_error(Request(scope), error)
             await response(scope, body.receive, reply.send)
         except asyncio.CancelledError:
             if reply.status is not None or not self._state.service.notifier.is_shutting_down:

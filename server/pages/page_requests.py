@@ -4,7 +4,8 @@ An open service requires no cookie, so `SameSite` does not protect it: each post
 service in the Origin header, which no script can forge.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
@@ -12,15 +13,22 @@ from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import URL
+from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.types import Scope
 
 from protocol.api.messages import ProblemType
 from protocol.api.validation_errors import describe_fault
 from server.api.dependencies import require
-from server.errors import ProblemError, malformed, malformed_fields
-from server.http.auth import AUTH_RETRY_AFTER, is_page, session_secret
-from server.http.problem_details import STATUS_AND_TITLE, field_error, problem_of, problem_response
+from server.errors import ProblemError, malformed, malformed_fields, not_found
+from server.http.auth import AUTH_RETRY_AFTER, session_secret, shows_page
+from server.http.problem_details import (
+    STATUS_AND_TITLE,
+    error_response,
+    field_error,
+    problem_of,
+    problem_response,
+)
 from server.http.request_bodies import check_media_type
 from server.pages.rendering import PAGE_HEADERS, is_partial, render
 from server.principals import Permission
@@ -82,19 +90,37 @@ async def read_form(request: Request) -> dict[str, str]:
     return dict(fields)
 
 
-def error_page(request: Request, problem: ProblemError) -> Response:
+def error_page(
+    request: Request, problem: ProblemError, headers: Mapping[str, str] | None = None
+) -> Response:
     bind_log_fields(problem=problem.kind.value)
     status, title = STATUS_AND_TITLE[problem.kind]
     status = problem.status or status
-    headers = {"Retry-After": AUTH_RETRY_AFTER} if status in (429, 503) else None
+    waiting = {"Retry-After": AUTH_RETRY_AFTER} if status in (429, 503) else {}
     return render(
-        request, "error.html", status=status, headers=headers, title=title, problem=problem
+        request,
+        "error.html",
+        status=status,
+        headers=waiting | dict(headers or {}),
+        title=title,
+        problem=problem,
     )
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    """Answer an error outside of a route, for people by a page, for programs by JSON."""
+    if not shows_page(request.scope):
+        return await error_response(request, error)
+    if not isinstance(error, HTTPException):
+        return error_page(request, problem_of(error))
+    is_unknown = error.status_code == HTTPStatus.NOT_FOUND
+    problem = not_found("page") if is_unknown else problem_of(error)
+    return error_page(request, problem, error.headers)
 
 
 def unauthenticated_response(scope: Scope, problem: ProblemError) -> Response:
     """Return the response to a caller that is not authenticated: for pages, a redirect to login."""
-    if not is_page(scope["path"]):
+    if not shows_page(scope):
         is_passing = problem.kind is ProblemType.UNAVAILABLE
         return problem_response(problem, None if is_passing else {"Retry-After": AUTH_RETRY_AFTER})
     request = Request(scope)

@@ -32,6 +32,8 @@ async def test_a_stranger_is_redirected_to_login_from_every_page(closed: Served)
             assert answer.status_code == 303
             query = "" if path == "/" else f"?next={path}"
             assert answer.headers["location"] == f"/login{query}"
+    mistyped = await closed.client.get("/nonsense", headers={"Accept": "text/html"})
+    assert (mistyped.status_code, mistyped.headers["location"]) == (303, "/login?next=/nonsense")
     live = await closed.client.get("/", headers={"HX-Request": "true"})
     assert (live.status_code, live.headers["hx-redirect"]) == (401, "/login")
     for public in ("/login", "/static/app.css"):
@@ -53,8 +55,12 @@ async def test_a_key_opens_pages_and_streams_by_its_cookie_but_not_the_api(close
         assert (await closed.client.get(page.format(study=study))).status_code == 200
     events = await closed.client.get(f"/v1/studies/{study}/events")
     assert "event: study-ended" in events.text
-    for path in ("/v1/studies", f"/v1/studies/{study}", "/v1/audit", "/metrics"):
+    browser = {"Accept": "text/html"}
+    assert (await closed.client.get("/nonsense", headers=browser)).status_code == 404
+    for path in ("/v1/studies", f"/v1/studies/{study}", "/v1/audit", "/metrics", "/nonsense"):
         assert (await closed.client.get(path)).status_code == 401
+    for path in ("/v1/studies", "/metrics"):
+        assert (await closed.client.get(path, headers=browser)).status_code == 401
     stop = await closed.client.post(f"/v1/studies/{study}/stop", headers=SAME_ORIGIN)
     assert stop.status_code == 401
 

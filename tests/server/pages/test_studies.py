@@ -349,6 +349,31 @@ async def test_an_unknown_study_has_an_error_page(served: Served) -> None:
         answer = await served.client.get(path)
         assert (answer.status_code, answer.headers["content-type"][:9]) == (404, "text/html")
         assert "no such study" in answer.text
+        assert '<a href="/">Go to the list of studies</a>' in answer.text
+
+
+async def test_a_browser_gets_an_error_page_for_an_unknown_path_and_a_program_json(
+    served: Served,
+) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml"}
+    for path, headers, is_page in (
+        ("/nonsense", browser, True),
+        ("/studies/", browser, True),
+        ("/studies", {}, True),
+        ("/nonsense", {}, False),
+        ("/v1/nonsense", browser, False),
+        ("/v1", browser, False),
+        ("/static/nothing.css", browser, False),
+    ):
+        answer = await served.client.get(path, headers=headers)
+        media_type = "text/html" if is_page else "application/problem+json"
+        assert answer.status_code == 404
+        assert answer.headers["content-type"].partition(";")[0] == media_type, path
+        assert ("there is no such page" in answer.text) is is_page
+    post = await served.client.post("/nonsense", headers=browser)
+    assert post.headers["content-type"] == "application/problem+json"
+    wrong_method = await served.client.get("/logout", headers=browser)
+    assert (wrong_method.status_code, wrong_method.headers["allow"]) == (405, "POST")
 
 
 async def test_no_page_contains_code_or_styles(served: Served) -> None:
