@@ -387,7 +387,7 @@ def _question_fields(mechanism: str) -> list[str]:
 
 
 def _progress(view: "StudyView") -> list[str]:
-    return [view.state, f"{view.round or 0} of {view.rounds}"]
+    return [view.outcome, f"{view.round or 0} of {view.rounds}"]
 
 
 def _round_printer() -> "Callable[[RoundView], None]":
@@ -412,11 +412,10 @@ def _print_study(
     total: int,
 ) -> None:
     state, done = _progress(view)
-    has_failed = state == "finished" and not any(each.state == "decoded" for each in rounds)
     facts = {
         "study": f"{view.name} ({view.id})",
         "mechanism": view.question.mechanism,
-        "state": f"{'failed' if has_failed else state}, round {done}",
+        "state": f"{state}, round {done}",
     }
     if view.end_reason:
         facts["ended"] = view.end_reason

@@ -21,6 +21,7 @@ class EndCause(StrEnum):
     GOAL = "goal"  # the expected precision and recall of its list reached its goal
     COMPLETE = "complete"  # its mechanism has nothing left to ask
     LAST_ROUND = "last-round"  # all of its rounds are over
+    NO_ANSWER = "no-answer"  # the same, and no round has a sum that could be decoded
     STOPPED = "stopped"  # by its analyst
     INTERNAL = "internal"  # a fault of the service: no further round could be planned
 
@@ -39,9 +40,11 @@ def end_sentence(cause: EndCause, number: int, rounds: int, *, has_goal: bool) -
         return f"The study was stopped {where}."
     if cause is EndCause.INTERNAL:
         return f"A fault of the service ended the study {where}."
-    goal = ", and the list has not reached the goal" if has_goal else ""
+    addition = ", and the list has not reached the goal" if has_goal else ""
+    if cause is EndCause.NO_ANSWER:
+        addition = ", without an answer"
     over = "The one round is over" if rounds == 1 else f"All {rounds:,} rounds are over"
-    return f"{over}{goal}."
+    return f"{over}{addition}."
 
 
 class EventKind(StrEnum):

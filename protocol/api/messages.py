@@ -149,6 +149,11 @@ class StudyView(PublicModel):
     end_cause: EndCause | None = None
 
     @property
+    def outcome(self) -> str:
+        """Return the state, or "failed" if all rounds are over without an answer."""
+        return "failed" if self.end_cause is EndCause.NO_ANSWER else self.state
+
+    @property
     def end_reason(self) -> str | None:
         """Return a sentence with the reason why the study ended; None until it has."""
         if self.end_cause is None:

@@ -3,11 +3,6 @@
 import math
 import unicodedata
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from protocol.api.messages import StudyView
-    from server.db.repositories.progress import StudyProgress
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -92,12 +87,6 @@ def invisible_characters(text: str) -> list[str]:
     """Return the characters of `text` that show nothing, or that reverse the characters around."""
     invisible = (char for char in text if unicodedata.category(char) in _INVISIBLE_CATEGORIES)
     return [f"U+{ord(char):04X}" for char in dict.fromkeys(invisible)]
-
-
-def study_outcome(study: "StudyView", progress: "StudyProgress") -> str:
-    """Return the state of a study; one that is finished without any answer has failed."""
-    has_failed = study.state == "finished" and not progress.decoded_rounds
-    return "failed" if has_failed else study.state
 
 
 def items_label(mechanism: str) -> str:

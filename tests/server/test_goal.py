@@ -168,6 +168,31 @@ async def test_each_study_that_has_ended_has_a_cause(served: Served) -> None:
     assert (await last_event(served, stopped)).end_cause is EndCause.STOPPED
 
 
+@pytest.mark.parametrize("states", [("failed",), ("failed", "undecoded")])
+async def test_a_study_whose_rounds_have_no_answer_has_failed(
+    each_served: Served, states: tuple[str, ...]
+) -> None:
+    study = await each_served.create(rounds=len(states))
+    for state in states:
+        view = await close(each_served, study, state, None)
+    assert (view.state, view.end_cause, view.outcome) == (
+        "finished", EndCause.NO_ANSWER, "failed",
+    )  # fmt: skip
+    assert view.end_reason is not None
+    assert view.end_reason.endswith("over, without an answer.")
+    listed = (await each_served.client.get("/v1/studies")).json()["studies"]
+    assert [each["end_cause"] for each in listed] == ["no-answer"]
+    for page in ("/", f"/studies/{study}"):
+        assert 'state failed">failed' in (await each_served.client.get(page)).text
+
+
+async def test_one_decoded_round_is_an_answer(served: Served) -> None:
+    study = await served.create(rounds=3)
+    for state in ("failed", "decoded", "failed"):
+        view = await close(served, study, state, None)
+    assert (view.outcome, view.end_cause) == ("finished", EndCause.LAST_ROUND)
+
+
 async def test_a_mechanism_that_does_not_estimate_its_errors_takes_no_goal(served: Served) -> None:
     request = study_request(**histogram_request(), stop_at=GOAL)
     response = await served.client.post("/v1/studies", json=request)

@@ -160,6 +160,8 @@ class RoundRepository(Repository):
         if not self._close(session, study, number, outcome):
             return None
         now, cause = self.database.now(session), outcome.end_cause(study_view(row), number)
+        if cause is EndCause.LAST_ROUND and not _has_answer(session, study):
+            cause = EndCause.NO_ANSWER
         if cause is None and plan is not None:
             row.round = plan.round
             insert_round(session, study_view(row), plan, now)
@@ -208,6 +210,11 @@ class RoundRepository(Repository):
             "heavy_hitters": None if outcome.answer is None else len(outcome.heavy_hitters),
         }
         record_event(session, plan.study, EventKind.ROUND_CLOSED, now, **facts)
+
+
+def _has_answer(session: Session, study: str) -> bool:
+    decoded = exists().where(RoundRow.study == study, RoundRow.state == "decoded")
+    return bool(session.scalar(select(decoded)))
 
 
 def _shown_distinct(plan: AnyPlan, answer: Answer) -> float:

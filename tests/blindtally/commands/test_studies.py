@@ -14,6 +14,7 @@ from blindtally.commands.studies import _print_study, _round_printer
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
+from protocol.api.events import EndCause
 from secagg.keys import Identity
 from tests.support.policies import trusting_policy
 
@@ -145,10 +146,12 @@ def test_a_finished_study_whose_rounds_all_failed_is_shown_as_failed(
         study = analyst.study(created(url, "empty")["id"])
         study.stop()
         rounds = list(study.rounds())
-        finished = study.refresh().model_copy(update={"state": "finished"})
+        ended = {"state": "finished", "end_cause": EndCause.NO_ANSWER}
+        finished = study.refresh().model_copy(update=ended)
     _print_study(finished, [rounds[0], rounds[0].model_copy(update={"number": 2})], [], 0)
     output = capsys.readouterr().out
     assert "failed, round 1 of 1" in output
+    assert "The one round is over, without an answer." in output
     assert "failure in rounds 1, 2: " in output
 
 
