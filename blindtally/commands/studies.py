@@ -82,7 +82,14 @@ def create_study(
             autocompletion=complete_mechanism,
         ),
     ] = "tracked",
-    rounds: Annotated[int, Option(min=1, help="Number of rounds.")] = 5,
+    rounds: Annotated[
+        int | None,
+        Option(
+            min=1,
+            help="Largest number of rounds.",
+            show_default="5; for triehh, those that the longest strings need",
+        ),
+    ] = None,
     contribution: ContributionOption = 1,
     words: Annotated[
         int | None,
@@ -184,25 +191,31 @@ def create_study(
         )
     if study.words_reason:
         typer.echo(f"chose {study.words_reason}", err=True)
-    for reason in _reasons_of_refusal(study.view.question, registrar):
-        typer.echo(f"devices with default settings refuse the study: {reason}", err=True)
+    for warning in _warnings(study.view):
+        typer.echo(warning, err=True)
     if json_path != "-":
         typer.echo(study.id)
         typer.echo(f"{study.state}; see `blindtally studies show {study.id}`", err=True)
     write_json(json_path, study.view.model_dump(mode="json"))
 
 
-def _reasons_of_refusal(question: "AnyQuestion", registrar: str | None) -> "Iterator[str]":
-    """Yield the settings of a sum that devices with default settings refuse."""
-    from protocol.mechanisms.registry import SUM_MECHANISMS
-    from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
+def _warnings(view: "StudyView") -> "Iterator[str]":
+    """Yield a sentence for each setting of a study that is allowed, and perhaps a mistake."""
+    from random import Random
 
-    if question.mechanism not in SUM_MECHANISMS:
-        return
-    if registrar is None:
-        yield "it has no registrar (--registrar KEY)"
-    if question.threshold < DEFAULT_MIN_THRESHOLD and getattr(question, "epsilon", None) is None:
-        yield f"its threshold is below {DEFAULT_MIN_THRESHOLD:g}"
+    from protocol.mechanisms.registry import MECHANISMS, default_refusals
+
+    mechanism = MECHANISMS[view.question.mechanism]
+    plan = mechanism.first_plan(view.question, view.terms, view.id, view.rounds, Random(0))
+    levels = getattr(view.question, "levels", 0)  # of triehh
+    if view.rounds < levels:
+        needed = f"the longest strings need {levels} rounds"
+        yield f"{needed}: with {view.rounds}, only shorter ones are found"
+    for each in default_refusals(plan):
+        yield (
+            f"devices with default settings refuse the study for its {each.setting.lower()}: "
+            f"{each.value}, {each.reason}"
+        )
 
 
 @studies.command("show")

@@ -322,14 +322,17 @@ class AsyncAnalyst:
         cohorts: int | None = None,
         registrar: str | None = None,
         committee: Sequence[str] | AnyCommitteeTerms | None = None,
-        rounds: int = 5,
+        rounds: int | None = None,
         timeouts: Timeouts | None = None,
         start: bool = True,
         population: str | None = None,
         stop_at: QualityGoal | None = None,
         key: str | None = None,
     ) -> AsyncStudy:
-        """Create a study of `rounds` rounds, and start it unless `start` is False.
+        """Create a study, and start it unless `start` is False.
+
+        It has at most `rounds` rounds, by default five, or for `triehh` the number that its longest
+        strings need.
 
         Either `terms` has all sizes, or `devices` is the largest number of devices in a round; they
         form `cohorts` cohorts, by default of at most 1,000 devices each, and `registrar` is the
@@ -355,6 +358,7 @@ class AsyncAnalyst:
             ServiceUnreachableError: if no answer came. The study may exist: call again with the
                 same `key`, or look for it in `studies`.
         """
+        rounds = requests.default_rounds(question) if rounds is None else rounds
         terms = requests.study_terms(terms, devices, cohorts, registrar, committee)
         question, reason = await asyncio.to_thread(
             word_planner.choose_words, question, terms, rounds

@@ -34,12 +34,14 @@ from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
 from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
 from protocol.estimates import ListQuality
+from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
-from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
-from protocol.question_and_plan import Terms
+from protocol.question_and_plan import MAX_ROUNDS, Terms
 from secagg.ring import Ring, Vector
 
+DEFAULT_ROUNDS: Final = 5
 DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given
 RECONNECT_SECONDS: Final = 0.2  # before a broken stream of events is opened again
 ROUND_COLUMNS: Final = ("number", "state", "participants", "distinct", "opened", "closed")
@@ -199,6 +201,13 @@ def create_study(
         content=document.model_dump_json(),
         idempotency_key=key or token_urlsafe(24),
     )
+
+
+def default_rounds(question: AnyQuestion) -> int:
+    """Return the number of rounds without another wish; for `triehh`, one for each level."""
+    if isinstance(question, TrieHhQuestion):
+        return min(question.levels, MAX_ROUNDS)
+    return DEFAULT_ROUNDS
 
 
 def study_terms(

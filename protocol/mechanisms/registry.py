@@ -1,6 +1,7 @@
 """Registry of all mechanisms by name, and the unions of their questions and plans."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -11,6 +12,7 @@ from protocol.mechanisms.central.hierarchical_histogram import (
     HierarchicalHistogramPlan,
     HierarchicalHistogramQuestion,
 )
+from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.triehh import TrieHh
 from protocol.mechanisms.frequency_sketches import (
@@ -51,6 +53,7 @@ from protocol.mechanisms.reports.prefix_extension import (
 from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
 from protocol.report_mechanism import ReportMechanism
 
 AnyQuestion: TypeAlias = Annotated[
@@ -138,3 +141,29 @@ def may_show_one_device(plan: AnyPlan) -> bool:
     if isinstance(plan, ApproximateHistogramPlan):
         return plan.sketch is not None
     return plan.mechanism in _EXACT_ESTIMATES
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultRefusal:
+    """A setting of a study for which devices with default settings refuse it, in words."""
+
+    setting: str
+    value: str
+    reason: str
+
+
+def default_refusals(plan: AnyPlan) -> Iterator[DefaultRefusal]:
+    """Yield the settings of a sum that devices with default settings refuse."""
+    if plan.mechanism not in SUM_MECHANISMS:
+        return
+    if plan.registry is None:
+        yield DefaultRefusal("Registrar", "none", "the server could invent devices")
+    release = plan.release if isinstance(plan, ReleasePlan) else None
+    shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.cohort_size)
+    if may_show_one_device(plan) and shares is None:
+        yield DefaultRefusal("Noise", "none", "the answer may show what one device holds")
+    if release is not None and release.variance:  # they compute what the noise hides
+        return
+    threshold = plan.question.threshold if release is None else release.threshold
+    if threshold < DEFAULT_MIN_THRESHOLD:
+        yield DefaultRefusal("Threshold", f"{threshold:.3g}", f"below {DEFAULT_MIN_THRESHOLD:g}")

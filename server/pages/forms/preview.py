@@ -5,9 +5,9 @@ The cost follows from the first plan. Results take a simulation, which runs only
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import sqrt
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Request, Response
 from pydantic import ValidationError
@@ -17,12 +17,11 @@ from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
-    SUM_MECHANISMS,
     AnyPlan,
-    may_show_one_device,
+    default_refusals,
 )
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
-from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD, Terms
+from protocol.question_and_plan import Terms
 from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
@@ -37,6 +36,7 @@ from server.pages.rendering import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
+_REFUSAL_NOTE: Final = "devices with default settings refuse the study"
 router = page_router(Permission.WRITE, prefix="/studies/new")
 
 
@@ -95,25 +95,11 @@ def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
             note = "standard error of an item's count"
             lines.append(AdviceLine("Expected error", f"± {significant(error)}", note))
         return lines
-    lines += _refused_by_devices(plan)
+    lines += [
+        AdviceLine(each.setting, each.value, f"{each.reason}: {_REFUSAL_NOTE}")
+        for each in default_refusals(plan)
+    ]
     return [*lines, *_sum_lines(plan, size.capacity), *_release_lines(plan)]
-
-
-def _refused_by_devices(plan: AnyPlan) -> Iterator[AdviceLine]:
-    """Yield the settings of a sum that devices with default settings refuse."""
-    note = "devices with default settings refuse the study"
-    if plan.registry is None:
-        yield AdviceLine("Registrar", "none", note)
-    release = plan.release if isinstance(plan, ReleasePlan) else None
-    shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.cohort_size)
-    if may_show_one_device(plan) and shares is None:
-        yield AdviceLine("Noise", "none", f"may show what one device holds: {note}")
-    if release is not None and release.variance:  # they compute what the noise hides
-        return
-    threshold = plan.question.threshold if release is None else release.threshold
-    if threshold < DEFAULT_MIN_THRESHOLD:
-        limit = f"below {number(int(DEFAULT_MIN_THRESHOLD))}"
-        yield AdviceLine("Threshold", significant(threshold), f"{limit}: {note}")
 
 
 def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:

@@ -63,10 +63,22 @@ def test_a_study_that_devices_refuse_is_created_with_a_warning(url: str) -> None
     registrar = Identity.of(bytes(32)).public.hex()
     sizes = ["--devices", "16", "--words", "1000", "--draft"]
     refused = run(url, "create", "x", *sizes, "--threshold", "4")[1]
-    assert "refuse the study: it has no registrar (--registrar KEY)" in refused
-    assert "refuse the study: its threshold is below 5" in refused
+    assert "refuse the study for its registrar: none, the server could invent" in refused
+    assert "refuse the study for its threshold: 4, below 5" in refused
     accepted = run(url, "create", "x", *sizes, "--threshold", "5", "--registrar", registrar)[1]
     assert "refuse" not in accepted
+
+
+def test_a_study_of_strings_has_the_rounds_that_they_need_or_a_warning(url: str) -> None:
+    domain = 'domain={"kind": "alphabet", "characters": "ab$", "pad": "$", "length": 7}'
+    fields = (domain, "epsilon=1", "delta=1e-6")
+    options = ["x", "--draft", "--devices", "2000", "--threshold", "1", "--words", "20000"]
+    options += ["--mechanism", "triehh", *(part for field in fields for part in ("--set", field))]
+    code, output = run(url, "create", *options)
+    assert (code, "only shorter ones" in output) == (0, False), output
+    assert json.loads(run(url, "list", "--json", "-")[1])["studies"][0]["rounds"] == 7
+    code, output = run(url, "create", *options, "--rounds", "5")
+    assert (code, "need 7 rounds: with 5, only shorter ones are found" in output) == (0, True)
 
 
 def test_a_study_names_operators_with_reserves_or_volunteers(url: str) -> None:
