@@ -10,6 +10,7 @@ from client.device.journal import JournalError
 from client.device.policy import PolicyError
 from client.errors import (
     AlreadyCountedError,
+    AnalystClosedError,
     BadRequestError,
     BarredError,
     BudgetSpentError,
@@ -37,6 +38,7 @@ from secagg.errors import ProtocolError, UnsafeRequestError
 
 __all__ = [
     "AlreadyCountedError",
+    "AnalystClosedError",
     "BadRequestError",
     "BarredError",
     "BudgetSpentError",

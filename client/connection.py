@@ -47,6 +47,11 @@ def service_url(url: str) -> str:
     return str(parsed).rstrip("/")
 
 
+def shown_url(url: str) -> str:
+    """Return a service's address without the user and password that it may have."""
+    return str(httpx.URL(url).copy_with(userinfo=b"")).rstrip("/")
+
+
 def repeated(function: Callable[P, T], patience: float, jitter: float = 1.0) -> Callable[P, T]:
     """Return `function` with repetitions for `patience` seconds, as `is_retryable` allows.
 

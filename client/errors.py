@@ -26,6 +26,15 @@ class ServiceUnreachableError(Exception):
     """The service sent no response that is HTTP, for the whole `patience`."""
 
 
+class AnalystClosedError(Exception):
+    """A call of an analyst, or of one of its studies, after the analyst was closed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this analyst is closed: move the call into its `with` block, or make another analyst"
+        )
+
+
 class ServiceError(Exception):
     """The service refused a request.
 

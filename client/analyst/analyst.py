@@ -71,7 +71,7 @@ class Study:
         self._sender = sender
 
     def __repr__(self) -> str:
-        return f"<Study {self.id} {self.view.name!r}, {self.state}>"
+        return f"<Study {self.id} {self.view.name!r}, {self.view.outcome}>"
 
     @property
     def state(self) -> str:
@@ -301,6 +301,9 @@ class Analyst:
     ) -> None:
         self._sender = sender.Sender(url, key, patience, transport)
 
+    def __repr__(self) -> str:
+        return f"<Analyst at {self._sender.shown_url}{', closed' * self._sender.is_closed}>"
+
     def __enter__(self) -> Self:
         return self
 
@@ -308,7 +311,7 @@ class Analyst:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; later calls, also of its studies, raise AnalystClosedError."""
         self._sender.close()
 
     def create(  # noqa: PLR0913 - one argument per field of a study

@@ -70,7 +70,7 @@ class AsyncStudy:
         self._sender = sender
 
     def __repr__(self) -> str:
-        return f"<AsyncStudy {self.id} {self.view.name!r}, {self.state}>"
+        return f"<AsyncStudy {self.id} {self.view.name!r}, {self.view.outcome}>"
 
     @property
     def state(self) -> str:
@@ -302,6 +302,9 @@ class AsyncAnalyst:
     ) -> None:
         self._sender = async_sender.AsyncSender(url, key, patience, transport)
 
+    def __repr__(self) -> str:
+        return f"<AsyncAnalyst at {self._sender.shown_url}{', closed' * self._sender.is_closed}>"
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -309,7 +312,7 @@ class AsyncAnalyst:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; later calls, also of its studies, raise AnalystClosedError."""
         await self._sender.close()
 
     async def create(  # noqa: PLR0913 - one argument per field of a study

@@ -16,8 +16,9 @@ from client.analyst.requests import (
     client_options,
 )
 from client.analyst.result_table import ResultTable
-from client.connection import repeated
+from client.connection import repeated, shown_url
 from client.errors import (
+    AnalystClosedError,
     UnreadableAnswerError,
     WrongStateError,
     check_response,
@@ -35,15 +36,18 @@ class AsyncSender:
         self, url: str, key: str | None, patience: float, transport: httpx.AsyncBaseTransport | None
     ) -> None:
         self._http = httpx.AsyncClient(transport=transport, **client_options(url, key))
+        self.shown_url = shown_url(url)
         self._patience = patience
 
     async def send(self, request: ApiRequest[T]) -> T:
         """Return the answer to a request.
 
         Raises:
+            AnalystClosedError: after `close`.
             ServiceError: if the service refuses it.
             ServiceUnreachableError: if the service is out of reach for too long.
         """
+        self._check_open()
         with http_errors_as_unreachable():
             return await repeated(self._send_once, self._patience)(request)
 
@@ -67,10 +71,12 @@ class AsyncSender:
         """Yield events as they happen, until the study ends.
 
         Raises:
+            AnalystClosedError: after `close`.
             NotFoundError: if the study does not exist.
             ServiceUnreachableError: if the service is out of reach for too long.
         """
         while True:
+            self._check_open()
             async with AsyncExitStack() as stack:
                 try:
                     with http_errors_as_unreachable():
@@ -95,6 +101,14 @@ class AsyncSender:
         if "text/event-stream" not in source.response.headers.get("content-type", ""):
             raise UnreadableAnswerError.at(source.response.url)
         return source
+
+    @property
+    def is_closed(self) -> bool:
+        return self._http.is_closed
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise AnalystClosedError
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -1,7 +1,7 @@
 """Device for programs without an event loop: it takes part in a separate thread.
 
 with Device(URL, policy, enrolment_signer=sign) as device:
-outcomes = device.take_part(["hello", "world"])           # waits for the end
+outcomes = device.take_part(["hello", "world"])  # waits for the end
 part = device.start(["hello", "world"], on_progress=print)  # returns at once
 outcomes = part.result(timeout=600)
 """
@@ -64,6 +64,9 @@ class Device:
         self._lock = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<Device at {connection.shown_url(self._options['url'])}>"
 
     def __enter__(self) -> Self:
         return self

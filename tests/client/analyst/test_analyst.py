@@ -16,7 +16,7 @@ from blindtally.planning import recommended_words
 from client.analyst import requests
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
-from client.errors import BadRequestError, NotFoundError
+from client.errors import AnalystClosedError, BadRequestError, NotFoundError
 from client.extras_installation import install_command
 from protocol.api.events import EndCause
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, ProblemType
@@ -121,6 +121,27 @@ async def test_a_study_is_created_and_started_in_one_call(kind: Kind) -> None:
     assert (made.id, made.state, made.view.rounds) == ("s1", "running", 2)
     assert made.words_reason == ""
     assert "s1 'words', running" in repr(made)
+    await answer_of(analyst.close())
+
+
+async def test_a_closed_analyst_refuses_calls_with_the_remedy(kind: Kind) -> None:
+    async with asking(kind, lambda _request: httpx.Response(200, json=study())) as analyst:
+        made = await study_of(analyst)
+        assert repr(analyst) == f"<{kind.__name__} at http://service>"
+    assert repr(analyst) == f"<{kind.__name__} at http://service, closed>"
+    for call in (
+        made.refresh,
+        lambda: analyst.study("s1"),
+        lambda: all_of(analyst.studies()),
+        lambda: all_of(made.events()),
+    ):
+        with pytest.raises(AnalystClosedError, match="move the call into its `with` block"):
+            await answer_of(call())
+
+
+async def test_a_repr_shows_no_secret(kind: Kind) -> None:
+    analyst: Any = kind("http://user:a-password@service", "btk_a-key")
+    assert repr(analyst) == f"<{kind.__name__} at http://service>"
     await answer_of(analyst.close())
 
 

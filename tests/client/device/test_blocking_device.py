@@ -43,6 +43,11 @@ def test_a_device_takes_part_without_an_event_loop(monkeypatch: pytest.MonkeyPat
     assert progress == [EndState.REJECTED]
 
 
+def test_a_repr_has_the_address_and_no_secret() -> None:
+    own = Device("http://user:a-password@service/", token="a-token")
+    assert repr(own) == "<Device at http://service>"
+
+
 async def test_a_device_takes_part_inside_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     connect_by(monkeypatch, no_study)
     with device() as own:
