@@ -244,7 +244,9 @@ def _unreachable_reason(error: Exception) -> str:
     service = "the service"
     if request is not None:
         service = f"{request.url.scheme}://{request.url.netloc.decode()}"
-    return f"{service} is out of reach: {type(error).__name__}: {error}"
+    is_refused = isinstance(error, httpx.ConnectError)
+    advice = " (check the address, and that the service runs there)" if is_refused else ""
+    return f"{service} is out of reach: {type(error).__name__}: {error}{advice}"
 
 
 def printable(text: str) -> str:

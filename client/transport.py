@@ -80,6 +80,15 @@ class Transport:
         self._exchange_message = repeated(self._open_stream, patience, jitter=0.5)
         self._exchange_post = repeated(self._open_answer, patience, jitter=0.5)
 
+    def with_patience(self, patience: float) -> "Transport":
+        """Return a transport of the same device that repeats each request for `patience` seconds.
+
+        Its traffic is counted together with that of this one.
+        """
+        other = Transport(self._client, patience)
+        other.traffic = self.traffic
+        return other
+
     async def send(
         self,
         method: str,

@@ -60,8 +60,10 @@ from secagg.errors import UnsafeRequestError
 from secagg.session import Registry
 
 MAX_LISTED_STUDIES: Final = 20  # bounds the work that a service can give to a device
-DEFAULT_PATIENCE_SECONDS: Final = 120.0
+DEFAULT_PATIENCE_SECONDS: Final = 120.0  # in a round
+MIN_FIRST_PATIENCE_SECONDS: Final = 10.0  # before the device has seen a round
 _MAY_CHANGE: Final = (EndState.NO_ROUND, EndState.LATE)  # when another round opens
+_SERVES_NO_LATER: Final = (EndState.FINISHED, EndState.DISCONNECTED)
 _RUNS_TWICE: Final = (
     f"this device takes part in the study already, in another call of this program. "
     f"{OWN_STATE_ADVICE}"
@@ -110,7 +112,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     token: str | None = None,
     enrolment_signer: EnrolmentSigner | None = None,
     wait: float = 0.0,
-    patience: float = DEFAULT_PATIENCE_SECONDS,
+    patience: float | None = None,
     serve_on_committee: bool = False,
     on_progress: ProgressCallback = lambda _step: None,
 ) -> tuple[ParticipationOutcome, ...]:
@@ -127,8 +129,10 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     default `device_state` is that of the current user on this machine: several devices on one
     machine need one folder each. A closed service admits the device by an enrolment `token`. If a
     study has a registrar, `enrolment_signer` returns the registrar's signature under the device's
-    identity. A service out of reach is tried again for `patience` seconds. `on_progress` receives
-    each step of the device, and the end of its part unless it finished; its errors are logged.
+    identity. A service out of reach is tried again for `patience` seconds; by default for 120, but
+    until the device has seen a round, for `wait` seconds and at least for 10. `on_progress`
+    receives each step of the device, and the end of its part unless it finished; its errors are
+    logged.
 
     With `serve_on_committee` the device also volunteers for the committee of one round of `study`,
     if one convenes within `wait` seconds and before the device has sent its message. If the
@@ -163,7 +167,8 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
         device_state,
         token,
         enrolment_signer,
-        patience,
+        DEFAULT_PATIENCE_SECONDS if patience is None else patience,
+        _first_patience(wait) if patience is None else patience,
         logging_errors(on_progress),
     )
     start = time.monotonic()
@@ -198,6 +203,7 @@ class _DeviceRun:
     token: str | None = field(repr=False)
     enrolment_signer: EnrolmentSigner | None
     patience: float
+    first_patience: float
     on_progress: ProgressCallback
 
     @property
@@ -207,7 +213,7 @@ class _DeviceRun:
 
     async def running_studies(self) -> tuple[str, ...]:
         async with http_client(self.url) as http:
-            transport = Transport(http, self.patience)
+            transport = Transport(http, self.first_patience)
             answer = await transport.send("GET", "/studies", params={"limit": MAX_LISTED_STUDIES})
         studies = parse_document(_StudyList, answer.content).studies[:MAX_LISTED_STUDIES]
         return tuple(study.id for study in studies if study.state == "running")
@@ -255,14 +261,14 @@ class _DeviceRun:
     async def run_and_serve(self, study: str, deadline: float, wait: float) -> ParticipationOutcome:
         """Take part in one round of `study`, and serve on the committee of one at the same time.
 
-        A device that has sent its message does not wait for another round to serve in.
+        A device that has sent its message, or that cannot, waits for no round to serve in.
         """
         async with self._device_service(study) as service:
             limit = self.policy.max_round_seconds
             serving = asyncio.create_task(service.run(wait, limit))
             try:
                 outcome = await self.run(study, deadline)
-                if outcome.state is EndState.FINISHED and not service.has_volunteered:
+                if outcome.state in _SERVES_NO_LATER and not service.has_volunteered:
                     return replace(outcome, committee=CommitteeOutcome(CommitteeState.NO_ROUND))
                 return replace(outcome, committee=await serving)
             finally:
@@ -286,10 +292,12 @@ class _DeviceRun:
                 offer = Volunteering(study, enrol)
                 member = CommitteeMember(identity, journal, policy, volunteering=offer)
                 credential = self.device_state.credential(self.url, study)
-                service = DeviceService(member, transport, credential)
+                first = transport.with_patience(self.first_patience)
+                service = DeviceService(member, first, credential)
                 with suppress(ServiceError, ServiceUnreachableError, UnsafeRequestError):
-                    await self._ensure_enrolled(transport, study)
+                    await self._ensure_enrolled(first, study)
                     await service.resume()
+                service.transport = transport
                 yield service
         finally:
             journal.close()
@@ -301,7 +309,8 @@ class _DeviceRun:
         assignment: SlotAssignment | None = None
         left_out: tuple[LeftOut, ...] = ()
         try:
-            view = await self._open_round(transport, study, after, wait)
+            first = transport.with_patience(self.first_patience)
+            view = await self._open_round(first, study, after, wait)
             device = await self._device(transport, view, study)
             left_out = device.contribution.left_out
             participation = participation_type(view.plan)(
@@ -398,6 +407,11 @@ def _growing_pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(2 * pause, MAX_RETRY_AFTER_SECONDS)
+
+
+def _first_patience(wait: float) -> float:
+    """Return the seconds for which a device that waits for a round tries to reach the service."""
+    return min(DEFAULT_PATIENCE_SECONDS, max(wait, MIN_FIRST_PATIENCE_SECONDS))
 
 
 def _end_before_joining(error: Exception) -> RoundEnd:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -21,9 +23,16 @@ from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.encoding import LeftOut, LeftOutReason
 from client.device.journal import JournalEntry, JournalError
-from client.device.take_part import MAX_LISTED_STUDIES, ParticipationOutcome, take_part
+from client.device.take_part import (
+    MAX_LISTED_STUDIES,
+    ParticipationOutcome,
+    _first_patience,
+    take_part,
+)
+from client.errors import ServiceUnreachableError
 from client.fleet.devices import ClientFactory
 from client.http_exchange import DocumentStream
+from client.transport import Transport
 from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret
 from protocol.api.messages import StudyView, Timeouts
 from protocol.api.phases import MessageKind
@@ -453,3 +462,43 @@ async def test_a_closed_service_lets_devices_in_by_a_token_and_knows_them_again(
     assert again.state in (EndState.NO_ROUND, EndState.OVER)
     outcome = await outcome_of(devices[0], reports.id, ["no"], token=token)
     assert (outcome.state, outcome.last_step) == (EndState.FINISHED, DeviceStep.REPORTED)
+
+
+@pytest.mark.parametrize("options", [{}, {"patience": 0.1, "wait": 60.0}])
+async def test_a_service_out_of_reach_ends_the_call_soon_with_the_address(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, float]
+) -> None:
+    """Two minutes of patience are for devices in a round."""
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    connect_by(monkeypatch, httpx.MockTransport(refuse))
+    monkeypatch.setattr("client.device.take_part.MIN_FIRST_PATIENCE_SECONDS", 0.1)
+    reason = "http://service is out of reach: ConnectError: refused .check the address"
+    kept = DeviceState.in_memory()
+    async with asyncio.timeout(20):
+        with pytest.raises(ServiceUnreachableError, match=reason):
+            await take_part(URL, ["hello"], POLICY, device_state=kept, **options)
+        for signer in (None, AsyncMock(return_value=b"")):
+            (outcome,) = await take_part(
+                URL, ["hello"], POLICY, device_state=kept, study="s1", enrolment_signer=signer,
+                serve_on_committee=signer is not None, **options,
+            )  # fmt: skip
+            assert outcome.state is EndState.DISCONNECTED
+            assert re.search(reason, outcome.error)
+
+
+@pytest.mark.parametrize(("wait", "seconds"), [(0, 10), (1, 10), (60, 60), (math.inf, 120)])
+def test_a_device_tries_to_reach_a_service_as_long_as_it_waits(wait: float, seconds: float) -> None:
+    assert _first_patience(wait) == seconds
+
+
+async def test_transports_of_different_patience_count_their_traffic_together() -> None:
+    answer = httpx.Response(200, stream=httpx.ByteStream(b"{}"))
+    async with httpx.AsyncClient(
+        transport=httpx.MockTransport(lambda _request: answer), base_url=URL
+    ) as http:
+        transport = Transport(http)
+        await transport.with_patience(1).send("GET", "/studies")
+        assert transport.traffic.received > 0
