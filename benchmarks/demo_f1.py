@@ -21,7 +21,7 @@ from blindtally.console.options import (
     DEFAULT_DROPOUT,
     DEFAULT_ROUNDS,
 )
-from blindtally.fleet_run.fleet_setup import build_setup
+from blindtally.fleet_run.fleet_setup import DataFile, build_setup
 from blindtally.simulate.scores import score_study
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.simulation.study import run_study
@@ -33,7 +33,7 @@ FIRST_SEED = 1_000  # seeds that nothing was chosen on
 def f1(seed: int) -> float:
     """Return the F1 of one study."""
     setup = build_setup(
-        None,
+        DataFile(),
         devices=DEFAULT_DEVICES,
         rounds=DEFAULT_ROUNDS,
         dropout=DEFAULT_DROPOUT,

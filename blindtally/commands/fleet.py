@@ -14,6 +14,7 @@ from blindtally.console.options import (
     DEFAULT_ROUNDS,
     DEFAULT_URL,
     ApiKeyOption,
+    ColumnOption,
     DaskOption,
     DropoutOption,
     FleetDataOption,
@@ -46,6 +47,7 @@ def fleet(
         bool, Option("--create", help="Create a study first, as the demo does.")
     ] = False,
     data: FleetDataOption = None,
+    column: ColumnOption = None,
     devices: Annotated[
         int | None,
         Option(
@@ -148,6 +150,7 @@ def fleet(
     from blindtally.console.service_connection import open_analyst, service_error_exit
     from blindtally.fleet_run.fleet_setup import (
         DEFAULT_MIN_COHORT,
+        DataFile,
         joined_study_setup,
         min_cohort_for,
         new_operators,
@@ -213,14 +216,20 @@ def fleet(
             if study is None:
                 identity = load_or_create_key_file(key_file) if key_file else None
                 setup = new_study_setup(
-                    data, pin_registrar(config, identity), rounds, mode, idle, goal, members
+                    DataFile(data, column),
+                    pin_registrar(config, identity),
+                    rounds,
+                    mode,
+                    idle,
+                    goal,
+                    members,
                 )
                 joined = create_study(analyst, setup)
             else:
                 joined = analyst.study(study)
                 identity = load_registrar_of(joined.view, key_file) if key_file else None
                 setup = joined_study_setup(
-                    data, pin_registrar(config, identity), joined.view, devices
+                    DataFile(data, column), pin_registrar(config, identity), joined.view, devices
                 )
             run_on_terminal(url, key, joined, setup, shards, json_path)
     except KeyboardInterrupt:

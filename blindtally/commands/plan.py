@@ -10,6 +10,7 @@ from blindtally.console.errors import exit_with_error, refuse_unused_options
 from blindtally.console.options import (
     DEFAULT_ITEMS,
     DEFAULT_ZIPF,
+    ColumnOption,
     MaxShareOption,
     SeedOption,
     complete_data,
@@ -27,7 +28,7 @@ _SKETCH_OPTIONS = {
 _REPORT_OPTIONS = {"devices", "domain", "epsilon", "goal", "most", "json_path"}
 _SUM_OPTIONS = {
     *("devices", "rounds", "threshold", "words", "domain", "max_bytes", "alphabet", "length"),
-    *("contribution", "cohorts", "zipf", "items", "data", "runs", "seed", "json_path"),
+    *("contribution", "cohorts", "zipf", "items", "data", "column", "runs", "seed", "json_path"),
 }
 
 
@@ -125,6 +126,7 @@ def plan(
             autocompletion=complete_data,
         ),
     ] = None,
+    column: ColumnOption = None,
     runs: Annotated[int, Option(min=1, max=100, help="Number of simulated studies.")] = 3,
     seed: SeedOption = 1,
     json_path: JsonOption = None,
@@ -179,6 +181,7 @@ def plan(
         zipf=zipf,
         items=items,
         data=data,
+        column=column,
         runs=runs,
         seed=seed,
     )

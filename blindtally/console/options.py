@@ -80,6 +80,7 @@ ApiKeyOption = Annotated[
     str | None,
     Option("--key", envvar="BLINDTALLY_API_KEY", help="API key, unless the service is open."),
 ]
+ColumnOption = Annotated[str | None, Option(help="Column of the items in a CSV file.")]
 ContributionOption = Annotated[
     int, Option(min=1, help="Maximum number of items that a device adds to a round (m).")
 ]

@@ -4,10 +4,11 @@
     user,item,count   CSV file of users: each user is a device; without a count, each row is one
     a b c             baskets: each line is a device, its items separated by blanks
 
-A file without a comma in its first line is one of baskets. A CSV file has a header; a column before
-the items names users, and the first numeric column after them is the count. Unless the item column
-is named, it is the first; or the second, if the first is called `user` or the second is not a
-number. Gzip is recognised by its magic number. Files are read line by line, never held whole.
+A file without a comma, semicolon or tab in its first line is one of baskets. A CSV file has a
+header with the delimiter of its cells; the column `user`, or otherwise the one before the items,
+names users, and the first numeric column after the items is the count. Unless the item column is
+named, it is the first; or the second, if the first is called `user` or the second is not a number.
+Gzip is recognised by its magic number. Files are read line by line, never held whole.
 """
 
 import codecs
@@ -15,6 +16,7 @@ import csv
 import errno
 import gzip
 import io
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -34,6 +36,8 @@ Dataset: TypeAlias = ItemCounts | DeviceHistograms
 MIN_ROUND_DEVICES: Final = 3
 _BUNDLED = files("blindtally.datasets") / "files"
 _BUNDLED_SUFFIX = ".csv.gz"
+# Of cells; spreadsheets export semicolons where decimals have commas.
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_TOTAL_COUNT = 2**62  # numpy draws from such counts
 _MAX_LINE_LENGTH = 2**24  # characters
@@ -93,14 +97,26 @@ def _parse_dataset(path: Path, lines: Iterator[str], column: str | None) -> Data
         raise DataError(path, "is empty")
     first = before[-1].rstrip("\r\n")
     all_lines = chain(before, lines)
-    if "," in first or first == column:
-        return _CsvTable(path, all_lines, column).parse()
+    delimiter = _delimiter_of(first)
+    if delimiter is not None or first == column:
+        return _CsvTable(path, all_lines, column, delimiter or ",").parse()
     if column is not None:
-        raise DataError(path, f"has no column {column!r}, and no comma in its first line")
+        fault = f"has no column {column!r}, and no comma, semicolon or tab in its first line"
+        raise DataError(path, fault)
     devices = DeviceHistograms.of(Counter(line.split()) for line in all_lines)
     if not devices.items:
         raise DataError(path, "is empty")
     return devices
+
+
+def _delimiter_of(header: str) -> str | None:
+    """Return the most frequent delimiter, outside of quotes if it has any there; None without."""
+    unquoted = re.sub(r'"[^"]*"?', "", header)
+    for text in (unquoted, header):
+        delimiter = max(_DELIMITERS, key=text.count)
+        if delimiter in text:
+            return delimiter
+    return None
 
 
 @contextmanager
@@ -141,9 +157,11 @@ def _first_undecodable_line(path: Path) -> int:
 class _CsvTable:
     """A CSV file with a header, read row by row."""
 
-    def __init__(self, path: Path, lines: Iterable[str], column: str | None) -> None:
+    def __init__(
+        self, path: Path, lines: Iterable[str], column: str | None, delimiter: str
+    ) -> None:
         self._path = path
-        self._reader = csv.reader(lines, strict=True)
+        self._reader = csv.reader(lines, delimiter=delimiter, strict=True)
         rows = self._rows()
         self._header = next(rows)[1]
         first = next(rows, None)
@@ -162,7 +180,7 @@ class _CsvTable:
         return ItemCounts(tuple(totals), np.fromiter(totals.values(), np.int64, len(totals)))
 
     def _parse_users(self) -> DeviceHistograms:
-        column, last = self._item - 1, None
+        column, last = self._user_column(), None
         with closing(HistogramPacker()) as packer:
             for item, count, row in self._counted_rows():
                 if row[column] != last:
@@ -170,6 +188,10 @@ class _CsvTable:
                     packer.begin_user(last)
                 packer.add_holding(item, count)
             return packer.build()
+
+    def _user_column(self) -> int:
+        names = [name.lower() for name in self._header[: self._item]]
+        return names.index("user") if "user" in names else self._item - 1
 
     def _counted_rows(self) -> Iterator[tuple[str, int, list[str]]]:
         """Yield the item and the count of each row, and the row."""
@@ -189,7 +211,11 @@ class _CsvTable:
                     continue  # an empty line, as at the end of some files
                 width = width or len(row)
                 if len(row) != width:
-                    fault = f"has {len(row)} cells where the header has {width}"
+                    delimiters = _DELIMITERS[self._reader.dialect.delimiter]
+                    fault = (
+                        f"has {len(row)} cells where the header has {width}, separated by "
+                        f"{delimiters}"
+                    )
                     raise DataError(self._path, fault, self._reader.line_num)
                 yield self._reader.line_num, row
         except csv.Error as error:

@@ -13,6 +13,7 @@ from blindtally.console.options import (
     DEFAULT_DEVICES,
     DEFAULT_DROPOUT,
     DEFAULT_ROUNDS,
+    ColumnOption,
     ContributionOption,
     DropoutOption,
     FleetDataOption,
@@ -40,6 +41,7 @@ def demo(
     ] = False,
     dropout: DropoutOption = DEFAULT_DROPOUT,
     data: FleetDataOption = None,
+    column: ColumnOption = None,
     seed: SeedOption = 4,
     threshold: Annotated[
         float | None,
@@ -79,13 +81,13 @@ def demo(
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
 
     from blindtally.demo.run import create_folder, run_demo, write_results
-    from blindtally.fleet_run.fleet_setup import build_setup, new_operators
+    from blindtally.fleet_run.fleet_setup import DataFile, build_setup, new_operators
     from secagg.keys import Identity
 
     console = Console(stderr=json_path == "-")
     try:
         setup = build_setup(
-            data,
+            DataFile(data, column),
             devices=devices,
             rounds=rounds,
             dropout=dropout,

@@ -55,6 +55,18 @@ DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the demo cause
 
 
 @dataclass(frozen=True, slots=True)
+class DataFile:
+    """File of the devices' items, the default one if `path` is None."""
+
+    path: Path | None = None
+    column: str | None = None
+
+    def read(self) -> Dataset:
+        """Return the data in the file; raises DataError if it cannot be used."""
+        return read_dataset(self.path or Path(DEFAULT_DATASET), self.column)
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSetup:
     """The question, its terms and goal, and the fleet of devices with their items."""
 
@@ -68,7 +80,7 @@ class FleetSetup:
 
 
 def build_setup(
-    data: Path | None,
+    data: DataFile,
     *,
     devices: int,
     rounds: int,
@@ -90,8 +102,8 @@ def build_setup(
     Raises:
         ValueError: if the data cannot be read or has too few devices, or no such study can exist.
     """
-    population = read_dataset(data or Path(DEFAULT_DATASET))
-    domain = DOMAIN_NAME_ALPHABET if data is None else smallest_domain(population.items)
+    population = data.read()
+    domain = DOMAIN_NAME_ALPHABET if data.path is None else smallest_domain(population.items)
     # A device that drops out of a one-shot sum sends nothing, so a round does not wait for it.
     committee = _committee_of(operators, members)
     size = devices - round(dropout * devices) if committee else devices
@@ -202,7 +214,7 @@ def parse_dropout(pairs: Sequence[str], mode: Mode) -> dict[Phase, float]:
 
 
 def new_study_setup(
-    data: Path | None,
+    data: DataFile,
     config: FleetConfig,
     rounds: int,
     mode: Mode,
@@ -231,12 +243,12 @@ def new_study_setup(
 
 
 def joined_study_setup(
-    data: Path | None, config: FleetConfig, study: StudyView, devices: int | None
+    data: DataFile, config: FleetConfig, study: StudyView, devices: int | None
 ) -> FleetSetup:
     config = replace(config, devices=devices or _devices_to_select(study))
     rounds = 1 if study.question.asks_every_round else study.rounds
     holdings = holdings_for_fleet(
-        read_dataset(data or Path(DEFAULT_DATASET)),
+        data.read(),
         rounds,
         config.devices,
         study.question.contribution,

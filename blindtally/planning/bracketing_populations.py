@@ -89,13 +89,15 @@ def bracketing_cases(
     ]
 
 
-def case_of_file(path: Path, setting: StudySetting, contribution: int) -> NamedCase:
-    """Return the case of a file's own items, and its own users if it has any.
+def case_of_file(
+    path: Path, column: str | None, setting: StudySetting, contribution: int
+) -> NamedCase:
+    """Return the case of a file's own items, in `column`, and its own users if it has any.
 
     Raises:
         ValueError: if the file cannot be used.
     """
-    data = read_dataset(path)
+    data = read_dataset(path, column)
     users = data if isinstance(data, DeviceHistograms) else None
     population = population_of(data)
     known = KeyedPopulation.of(population, setting.tokens, setting.words)

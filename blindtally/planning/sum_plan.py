@@ -52,6 +52,7 @@ class SumPlanRequest:
     zipf: float | None
     items: int | None
     data: Path | None
+    column: str | None
     runs: int
     seed: int
 
@@ -114,7 +115,7 @@ def _assumed_cases(request: SumPlanRequest) -> tuple[NamedCase, list[NamedCase]]
     """Return the case to simulate, and those that bracket reality if its items are assumed."""
     setting, contribution = request.setting, request.contribution
     if request.data is not None:
-        return case_of_file(request.data, setting, contribution), []
+        return case_of_file(request.data, request.column, setting, contribution), []
     domain: Domain = Hashed(max_bytes=request.max_bytes)
     if request.domain == "alphabet":
         domain = Alphabet(characters=request.alphabet, length=request.length)

@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from blindtally.console.mechanism_catalogue import CATALOGUE
 from blindtally.console.options import (
+    ColumnOption,
     ContributionOption,
     DaskOption,
     MaxShareOption,
@@ -88,7 +89,7 @@ class SimulationRequest:
             autocompletion=complete_data,
         ),
     ]
-    column: Annotated[str | None, Option(help="Column of the items in a CSV file.")] = None
+    column: ColumnOption = None
     rounds: Annotated[
         int, Option(min=1, max=10_000, help="Number of rounds (R); reports have one.")
     ] = 30

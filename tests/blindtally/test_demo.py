@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
-from blindtally.fleet_run.fleet_setup import build_setup
+from blindtally.fleet_run.fleet_setup import DataFile, build_setup
 from blindtally.fleet_run.results import (
     InexactSumError,
     summarize_round,
@@ -164,7 +164,7 @@ def test_a_server_that_ends_shows_the_end_of_its_log(
 
 def test_a_study_is_enrolled_and_its_devices_ask_for_no_less() -> None:
     registrar = Identity.of(bytes(32))
-    setup = build_setup(None, **SETUP_OPTIONS, registrar=registrar)
+    setup = build_setup(DataFile(), **SETUP_OPTIONS, registrar=registrar)
     assert setup.terms.mode == "active"
     assert setup.terms.registrar == registrar.public.hex()
     assert setup.fleet_config.policy.registrar == registrar.public
@@ -172,7 +172,7 @@ def test_a_study_is_enrolled_and_its_devices_ask_for_no_less() -> None:
     assert setup.fleet_config.registrar is registrar
 
 
-SETUP = build_setup(None, **SETUP_OPTIONS)
+SETUP = build_setup(DataFile(), **SETUP_OPTIONS)
 MECHANISM = MECHANISMS[SETUP.question.mechanism]
 
 

@@ -105,6 +105,28 @@ def test_cells_keep_their_blanks_commas_and_quotes(tmp_path: Path) -> None:
     assert counted(written(tmp_path, content.replace("\n", "\r\n"))) == expected
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_cells_may_be_separated_by_semicolons_or_tabs(tmp_path: Path, delimiter: str) -> None:
+    """Spreadsheets export them, semicolons where a decimal comma is usual."""
+    content = '"city, country";n\n"Paris, FR";2\nOslo, NO;3\n"a;b\tc";1\n'
+    cells = content.replace("a;b\tc", "quoted").replace(";", delimiter)
+    path = written(tmp_path, cells.replace("quoted", "a;b\tc"))
+    expected = {"Paris, FR": 2, "Oslo, NO": 3, "a;b\tc": 1}
+    assert counted(path) == expected
+    assert counted(path, "city, country") == expected
+    users = written(tmp_path, "user;word;count\n0;a;2\n1;b;1\n".replace(";", delimiter))
+    assert held(users) == [{"a": 2}, {"b": 1}]
+    with pytest.raises(DataError, match=r"header has 3, separated by (semicolons|tabs)"):
+        read_dataset(written(tmp_path, f"user{delimiter}word{delimiter}n\n0{delimiter}a\n"))
+
+
+def test_the_user_of_a_named_column_is_in_the_column_user(tmp_path: Path) -> None:
+    path = written(tmp_path, "User,country,word\n0,FR,a\n1,FR,b\n0,FR,c\n")
+    assert held(path, "word") == [{"a": 1, "c": 1}, {"b": 1}]
+    path = written(tmp_path, "id,word,n\n0,a,2\n1,b,1\n")
+    assert held(path, "word") == [{"a": 2}, {"b": 1}]
+
+
 def test_the_shipped_data_matches_its_note() -> None:
     dataset = read_dataset(SHIPPED)
     assert isinstance(dataset, DeviceHistograms)
@@ -169,9 +191,8 @@ def test_an_unknown_column_is_reported_with_the_known_ones(tmp_path: Path) -> No
     path = written(tmp_path, "word,count\na,1\n")
     with pytest.raises(DataError, match="no column 'wrod'; it has word, count"):
         read_dataset(path, "wrod")
-    for content in ("word;count\na;1\n", "1 2 3\n"):  # semicolons, baskets
-        with pytest.raises(DataError, match="no column 'word', and no comma"):
-            read_dataset(written(tmp_path, content), "word")
+    with pytest.raises(DataError, match="no column 'word', and no comma, semicolon or tab"):
+        read_dataset(written(tmp_path, "1 2 3\n"), "word")  # baskets
 
 
 def test_devices_are_drawn_as_often_as_their_items_count(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blindtally.fleet_run.fleet_setup import build_setup
+from blindtally.fleet_run.fleet_setup import DataFile, build_setup
 from blindtally.fleet_run.study_status import MAX_SILENT_POLLS, StatusReporter, describe_study
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
@@ -14,7 +14,7 @@ from protocol.mechanisms.registry import MECHANISMS
 from tests.support.views import cohort_document, round_document, study_document
 
 SETUP = build_setup(
-    None, devices=20, rounds=2, dropout=0.1, seed=1, threshold=3, contribution=2, words=None
+    DataFile(), devices=20, rounds=2, dropout=0.1, seed=1, threshold=3, contribution=2, words=None
 )
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 STUDY = StudyView.model_validate(study_document(SETUP.question, SETUP.terms, id="3f2a"))
