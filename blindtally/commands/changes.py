@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.tables import print_parts, result_table
+from blindtally.console.tables import key_notes, print_parts, result_table
 
 if TYPE_CHECKING:
     from blindtally.console.tables import Printable
@@ -69,6 +69,7 @@ def changes(
         if change:
             before, after = _rounds_in_words(change.before), _rounds_in_words(change.after)
             parts += _change_parts(change, f"changed from {before} to {after}")
+            parts += key_notes(target.view.question, (row.item for row in change.changes))
         print_parts(*parts)
     document = {
         "rates": [row.model_dump() for row in rates],
@@ -93,12 +94,14 @@ def compare_studies(
     from blindtally.console.service_connection import open_analyst
 
     with open_analyst(url, key) as analyst:
-        comparison = analyst.study(study).compare(other, false_discovery_rate=false_discovery_rate)
+        earlier = analyst.study(study)
+        comparison = earlier.compare(other, false_discovery_rate=false_discovery_rate)
     if comparison.differences:
         differences = "; ".join(comparison.differences)
         typer.echo(f"warning: the studies ask different questions. {differences}", err=True)
     if json_path != "-":
-        print_parts(*_change_parts(comparison, "differ between the studies"))
+        notes = key_notes(earlier.view.question, (row.item for row in comparison.changes))
+        print_parts(*_change_parts(comparison, "differ between the studies"), *notes)
     write_json(json_path, comparison.model_dump())
 
 

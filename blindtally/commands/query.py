@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.tables import KEY_NOTE, print_parts, result_table, shows_keys
+from blindtally.console.tables import key_notes, print_parts, result_table
 
 if TYPE_CHECKING:
     from protocol.api.messages import HeavyHitter, QueryResult
@@ -93,7 +93,8 @@ def query(
             _answer_numbers(target.numbers(beta=beta), beta, json_path)
             return
         if is_default and segments_of(target.view.question.domain):
-            _answer_segments(target.segments(3 if top is None else top), json_path)
+            rows = target.segments(3 if top is None else top)
+            _answer_segments(target.view.question, rows, json_path)
             return
         if is_default and target.view.question.mechanism not in _DISTRIBUTIONS:
             shown = 10 if top is None else top
@@ -159,16 +160,18 @@ def _answer_items(
     ]
     if json_path != "-":
         headings = ["estimate, 95% interval", "probability heavy", "probability in this list"]
-        has_keys = shows_keys(question, rows)
-        notes = [] if quality is None else [quality_sentence(quality, has_keys=has_keys)]
-        notes += [KEY_NOTE] if has_keys else []
+        about_keys = key_notes(question, (row.item for row in rows))
+        sentences = [quality_sentence(quality, has_keys=bool(about_keys))] if quality else []
+        notes = [*sentences, *about_keys]
         table = [result_table(["item"], headings, cells)] if cells or not notes else []
         print_parts(*table, *notes)
     document = {"items": [row.model_dump() for row in rows]}
     write_json(json_path, document | {"quality": quality and quality.model_dump()})
 
 
-def _answer_segments(rows: "Sequence[SegmentSummary]", json_path: str | None) -> None:
+def _answer_segments(
+    question: "AnyQuestion", rows: "Sequence[SegmentSummary]", json_path: str | None
+) -> None:
     """Print the total, the share and the first items of each segment."""
     cells = [
         [
@@ -181,7 +184,8 @@ def _answer_segments(rows: "Sequence[SegmentSummary]", json_path: str | None) ->
     ]
     if json_path != "-":
         headings = ["total, 95% interval", "share of shown totals"]
-        print_parts(result_table(["segment", "most frequent"], headings, cells))
+        notes = key_notes(question, (each.item for row in rows for each in row.items))
+        print_parts(result_table(["segment", "most frequent"], headings, cells), *notes)
     write_json(json_path, {"segments": [row.model_dump() for row in rows]})
 
 

@@ -26,7 +26,7 @@ from blindtally.console.output_files import (
     refuse_option_as_path,
     write_json,
 )
-from blindtally.console.tables import KEY_NOTE, fact_table, print_parts, result_table, shows_keys
+from blindtally.console.tables import fact_table, key_notes, print_parts, result_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -453,7 +453,7 @@ def _print_study(
         *_failure_reasons(rounds),
         *([answer] if rows else [] if total else [none]),
         *([more] if total > len(rows) else []),
-        *([KEY_NOTE] if shows_keys(view.question, rows) else []),
+        *key_notes(view.question, (row.item for row in rows)),
     )
 
 

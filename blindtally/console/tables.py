@@ -11,20 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from protocol.api.messages import HeavyHitter
     from protocol.mechanisms.registry import AnyQuestion
 
 Printable: TypeAlias = Group | Table | Text | str
-KEY_NOTE: Final = (
+_KEY_NOTE: Final = (
     "# and digits: key of an item whose string was not fetched. A round fetches a limited number "
     "of strings, those of the most common items first: more rounds or more words fetch more of them"
 )
 
 
-def shows_keys(question: "AnyQuestion", rows: Iterable["HeavyHitter"]) -> bool:
-    """Return whether a row has the key of an item instead of its string."""
+def key_notes(question: "AnyQuestion", items: Iterable[str]) -> list[str]:
+    """Return an explanation if `items` have the key of an item instead of its string."""
     is_hashed = question.domain.kind.startswith("hashed")
-    return is_hashed and any(row.item.startswith("#") for row in rows)
+    has_keys = is_hashed and any(item.startswith("#") for item in items)
+    return [_KEY_NOTE] if has_keys else []
 
 
 def result_table(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from blindtally.console.options import DEFAULT_URL
 from blindtally.console.output_files import write_json
-from blindtally.console.tables import KEY_NOTE, result_table, shows_keys
+from blindtally.console.tables import key_notes, result_table
 from blindtally.fleet_run.fleet_setup import FleetSetup
 from blindtally.fleet_run.results import RoundResult
 from blindtally.fleet_run.screen import Screen
@@ -125,9 +125,8 @@ def heavy_hitter_table(study: StudyView, hitters: Sequence[HeavyHitter]) -> Grou
         for hitter in hitters[:MAX_SHOWN_ITEMS]
     ]
     title = f"Held {study.question.threshold:g} times or more"
-    table, notes = result_table(["item"], ["estimate", "± s.e."], rows, title), list[str]()
-    if shows_keys(study.question, hitters):
-        notes.append(KEY_NOTE)
+    table = result_table(["item"], ["estimate", "± s.e."], rows, title)
+    notes = key_notes(study.question, (hitter.item for hitter in hitters))
     shown = hitters[:MAX_SHOWN_ITEMS]
     flagged = ", ".join(each.item for each in shown if each.cohort_p_value is not None)
     if flagged:
