@@ -3,6 +3,10 @@
 import math
 import unicodedata
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from protocol.question_and_plan import Terms
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -87,6 +91,11 @@ def invisible_characters(text: str) -> list[str]:
     """Return the characters of `text` that show nothing, or that reverse the characters around."""
     invisible = (char for char in text if unicodedata.category(char) in _INVISIBLE_CATEGORIES)
     return [f"U+{ord(char):04X}" for char in dict.fromkeys(invisible)]
+
+
+def summed_group(terms: "Terms") -> str:
+    """Return the name of the devices that are added up: those of a cohort if a round has many."""
+    return "round" if terms.cohorts == 1 else "cohort"
 
 
 def items_label(mechanism: str) -> str:

@@ -15,7 +15,7 @@ from protocol.mechanisms.number_sums import NumberSums
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.privacy.events import DpEvent, LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
 from protocol.question_and_plan import Terms
-from server.pages.formatting import small_number
+from server.pages.formatting import small_number, summed_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,10 @@ def _headline(study: StudyView, event: DpEvent) -> str:
 
 
 def _visible(study: StudyView, event: DpEvent) -> Iterator[str]:
+    group = summed_group(study.terms)
+    each = f"each {group}" + ", a group of devices" * (study.terms.cohorts > 1)
     if isinstance(event, SkellamNoiseEvent):
-        yield "The noisy counts of each cohort. Devices added the noise before the sum was opened."
+        yield f"The noisy counts of {each}. Devices added the noise before the sum was opened."
     elif isinstance(event, SampleThresholdEvent):
         yield (
             "The sampled count of every cell, even of a cell with a single device. The threshold "
@@ -76,15 +78,15 @@ def _visible(study: StudyView, event: DpEvent) -> Iterator[str]:
         )
     elif study.question.mechanism == NumberSums.name:
         yield (
-            "The exact sums of each cohort: in each segment, the number of devices, and the sums "
-            "of their numbers and of the squares."
+            f"The exact sums of {each}: in each segment, the number of devices, and the sums of "
+            "their numbers and of the squares."
         )
         yield (
-            "The number of a device that is alone in a segment of its cohort, but not which device "
-            "it is. This is not differential privacy."
+            f"The number of a device that is alone in a segment of its {group}, but not which "
+            "device it is. This is not differential privacy."
         )
     else:
-        yield "The exact sum of each cohort: the counts of common items, which are the answer."
+        yield f"The exact sum of {each}: the counts of common items, which are the answer."
         yield (
             "A rare item too, if its device sampled it: that a device holds the item, but not "
             "which device. This is not differential privacy."
@@ -117,13 +119,14 @@ def _hidden(study: StudyView, event: DpEvent) -> Iterator[str]:
 
 def _masked(terms: Terms) -> Iterator[str]:
     """Yield sentences on the masks of pairwise sums."""
+    group = summed_group(terms)
     yield (
         "The data of any one device. A device masks its table, and the masks cancel only in the "
-        "sum of its cohort."
+        f"sum of its {group}."
     )
     dropouts = terms.minimum - terms.min_summed
     yield (
-        f"The sum of a smaller group. A cohort has at least {terms.minimum:,} devices. If more "
+        f"The sum of a smaller group. A {group} has at least {terms.minimum:,} devices. If more "
         f"than {dropouts:,} of {terms.minimum:,} drop out, it fails and nothing of it is revealed."
     ) + (
         " A server that departs from the protocol may exclude a few more."
@@ -188,7 +191,7 @@ def _assumptions(study: StudyView, entry: LedgerEntry) -> Iterator[str]:
     if terms.committee:
         yield from _committee_assumptions(terms.committee)
     else:
-        yield f"At most {terms.dropout:.0%} of a cohort's devices drop out."
+        yield f"At most {terms.dropout:.0%} of a {summed_group(terms)}'s devices drop out."
     if terms.mode == "active":
         yield (
             "The server need not be honest: it may send different keys, lists and dropouts to "
@@ -224,7 +227,7 @@ def _assumptions(study: StudyView, entry: LedgerEntry) -> Iterator[str]:
 
 def _collusion(terms: Terms) -> str:
     """Return the number of devices that may work for the server, and the party that seats them."""
-    colluders = terms.max_colluders
+    colluders, group = terms.max_colluders, summed_group(terms)
     if terms.is_seated:
         return (
             f"At most {colluders:,} devices of a round work together with the server. A round has "
@@ -232,8 +235,8 @@ def _collusion(terms: Terms) -> str:
             "a cohort; each device checks its signature."
         )
     return (
-        f"At most {terms.corrupt:.0%} of a cohort's devices work together with the server. The "
-        f"server decides which devices share a cohort: more than {colluders:,} such identities in "
+        f"At most {terms.corrupt:.0%} of a {group}'s devices work together with the server. The "
+        f"server decides which devices share a {group}: more than {colluders:,} such identities in "
         "the whole study can fill the smallest one."
     )
 

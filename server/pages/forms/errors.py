@@ -16,7 +16,7 @@ _UNION_TAGS: Final = (
     *("hashed", "hashed-product", "utf8", "alphabet", "interval", "listed", "product", "inner"),
     *("operators", "volunteers"),
 )
-_SECTIONS: Final = {"question": "Question", "terms": "Rounds and cohorts", "timeouts": "More"}
+_SECTIONS: Final = {"question": "Question", "terms": "Rounds and devices", "timeouts": "More"}
 # Field names in the texts of faults; those that are English words only where they name a field.
 _FIELD_NAMES: Final = re.compile(
     r"\b(cohort_size|max_bytes|minimum(?= \d)|corrupt(?= \+)|dropout(?= is)|low(?= must)|high(?=,))"

@@ -55,8 +55,9 @@ class QuestionForm:
 
     @property
     def terms_fields(self) -> tuple[FormField, ...]:
-        """Return the fields of rounds and cohorts."""
-        rounds, *others = TERMS_FIELDS
+        """Return the fields of rounds and of their devices."""
+        is_reporting = self.name in REPORT_MECHANISMS
+        rounds, *others = REPORT_TERMS_FIELDS if is_reporting else TERMS_FIELDS
         return replace(rounds, default=self.rounds), *others
 
     @property
@@ -236,9 +237,18 @@ QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
     )
 }
 NAME_FIELD: Final = FormField("name", "Name", "", "text", "Shown in the list of studies.")
+_REGISTRAR: Final = FormField(
+    "terms.registrar", "Registrar", "", "text",
+    "Public key, 64 hexadecimal digits: blindtally registrar FILE --show prints it. Devices "
+    "with default settings refuse a sum without a registrar.",
+    is_optional=True,
+)  # fmt: skip
 TERMS_FIELDS: Final = (
     FormField("rounds", "Rounds", "5"),
-    FormField("terms.cohort_size", "Devices in a cohort, at most", "200"),
+    FormField(
+        "terms.cohort_size", "Devices in a cohort, at most", "200",
+        hint="A cohort is a group of devices that are added up. A round has one, or several.",
+    ),
     FormField(
         "terms.minimum", "Devices in a cohort, at least", "100",
         hint="A cohort with fewer devices fails.",
@@ -260,11 +270,19 @@ TERMS_FIELDS: Final = (
         ),
         is_rare=True,
     ),
+    _REGISTRAR,
+)  # fmt: skip
+REPORT_TERMS_FIELDS: Final = (  # a report needs no other devices, and so no cohorts
+    FormField("rounds", "Rounds", "5"),
+    FormField("terms.cohort_size", "Reports in a round, at most", "200"),
     FormField(
-        "terms.registrar", "Registrar", "", "text",
-        "Public key, 64 hexadecimal digits: blindtally registrar FILE --show prints it. Devices "
-        "with default settings refuse a sum without a registrar.",
-        is_optional=True,
+        "terms.minimum", "Reports in a round, at least", "100",
+        hint="A round with fewer reports fails.",
+    ),
+    replace(
+        _REGISTRAR,
+        hint="Public key, 64 hexadecimal digits: blindtally registrar FILE --show prints it. Only "
+        "devices that it enrolled may then send a report.",
     ),
 )  # fmt: skip
 SUM_FIELDS: Final = (
@@ -296,7 +314,7 @@ MORE_FIELDS: Final = (
     ),
     FormField(
         "timeouts.enrolling", "Seconds to enrol", "600", "number",
-        "Longest time in which devices may join a cohort.", is_rare=True,
+        "Longest time in which devices may join a round.", is_rare=True,
     ),
     FormField(
         "timeouts.idle", "Idle seconds", "5", "number",

@@ -27,7 +27,14 @@ from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
 from server.first_plan import PlanRequest
 from server.pages.estimate_histories import RoundSize
-from server.pages.formatting import items_label, nbytes, number, percent, significant
+from server.pages.formatting import (
+    items_label,
+    nbytes,
+    number,
+    percent,
+    significant,
+    summed_group,
+)
 from server.pages.forms.errors import assign_to_fields, with_labels
 from server.pages.forms.fields import NAME_FIELD, question_form, study_document
 from server.pages.forms.predictor import AdviceLine, Prediction
@@ -83,11 +90,12 @@ async def _plan_of_form(form: Mapping[str, str], service: Service) -> tuple[AnyP
 
 def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
     size = RoundSize.of_plan(plan)
-    note = "vector or report, per round"
+    is_reporting = plan.mechanism in REPORT_MECHANISMS
+    note = f"its {'report' if is_reporting else 'table'}, once in a round"
     if plan.terms.is_one_shot:
         note = "the one message of a round, with shares of all members"
     lines = [AdviceLine("A device sends", nbytes(size.sent_bytes), note)]
-    if plan.mechanism in REPORT_MECHANISMS:
+    if is_reporting:
         max_reports = plan.terms.max_devices
         lines.append(AdviceLine("Reports accepted", number(max_reports), "per round, at most"))
         if isinstance(plan, DictionaryPlan):
@@ -108,7 +116,7 @@ def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
     if capacity is not None:
         label = items_label(plan.mechanism).lower()
         lines.append(AdviceLine("Table capacity", number(capacity), f"{label} in a round's sum"))
-        note = "the first round's; later rounds adapt it"
+        note = "a device keeps an item with probability count / t; later rounds adapt it"
         lines.append(AdviceLine("Sampling threshold t", significant(plan.t), note))
     return lines
 
@@ -134,20 +142,21 @@ def _committee_lines(committee: AnyCommitteeTerms) -> list[AdviceLine]:
 def _cohort_lines(terms: Terms) -> list[AdviceLine]:
     parameters = choose_parameters(terms.cohort_size, terms.assumptions)
     max_dropouts = terms.assumptions.max_dropouts(terms.cohort_size)
+    group = summed_group(terms)
     return [
         AdviceLine("Shares of a device", number(parameters.holders), "each held by another device"),
         AdviceLine("Shares needed", number(parameters.threshold), "to remove the device's mask"),
-        AdviceLine("Sum is exact up to", number(max_dropouts), "dropouts in a cohort"),
+        AdviceLine("Sum is exact up to", number(max_dropouts), f"dropouts in a {group}"),
         AdviceLine(
             "Colluders tolerated",
             number(terms.max_colluders),
             f"of {number(terms.cohorts * terms.minimum)} or more devices of a round"
             if terms.is_seated
-            else "in the whole study: the server chooses the members of a cohort",
+            else f"in the whole study: the server chooses the members of a {group}",
         ),
         AdviceLine(
             "A lying device can spoil",
-            f"1 of {number(terms.cohorts)} {'cohort' if terms.cohorts == 1 else 'cohorts'}",
+            "the sum" if terms.cohorts == 1 else f"1 of {number(terms.cohorts)} cohorts",
             "in one round, then its identity has no slot again"
             if terms.registrar
             else "in every round: without a registrar it returns under new identities",
@@ -164,7 +173,7 @@ def _release_lines(plan: AnyPlan) -> list[AdviceLine]:
     lines = [AdviceLine("A cell is published from", f"{significant(visible)} devices", note)]
     if release.variance:
         deviation = sqrt(plan.max_noise_variance(plan.terms.minimum))
-        note = "standard deviation, per cohort"
+        note = f"standard deviation, per {summed_group(plan.terms)}"
         lines.append(AdviceLine("Noise in a count", f"± {significant(deviation)}", note))
     if isinstance(plan, TrieHhPlan) and plan.rounds < plan.question.levels:
         note = f"for the longest strings: with {number(plan.rounds)}, only shorter ones are found"

@@ -135,7 +135,7 @@ def _form(
             FormSection.of(title, fields, form, errors)
             for title, fields in (
                 ("Question", (NAME_FIELD, *question.fields)),
-                ("Rounds and cohorts", question.terms_fields),
+                ("Rounds and devices", question.terms_fields),
                 ("Sums", question.sum_fields),
                 ("More", MORE_FIELDS),
             )

@@ -54,6 +54,8 @@ async def test_a_form_of_reports_asks_for_no_committee(served: Served) -> None:
         page = (await served.client.get(f"/studies/new?question={kind}")).text
         assert "terms.committee" not in page
         assert "<legend>Sums" not in page
+        assert "cohort" not in page.replace("cohort_size", "")
+        assert "Reports in a round, at most" in page
 
 
 async def test_segments_make_a_domain_of_pairs(served: Served) -> None:
@@ -164,7 +166,7 @@ async def test_fields_that_do_not_fit_together_are_reported(served: Served) -> N
     assert "This study cannot be created yet." in answer.text
     rates = await send(served, filled("tracked", **{"terms.dropout": "0.5"}))
     why = "“Share of corrupt devices” + 2 “Share of dropouts” is 1.10, above 0.9: assume less"
-    assert f"<li>Rounds and cohorts: {why}</li>" in rates.text
+    assert f"<li>Rounds and devices: {why}</li>" in rates.text
     poor = await send(served, filled("tracked", population="nobody"))
     assert (poor.status_code, "there is no such population" in poor.text) == (422, True)
 

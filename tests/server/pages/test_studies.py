@@ -516,6 +516,16 @@ async def test_a_study_states_who_seats_its_devices_and_how_many_may_collude(
     assert sentence in " ".join((await page_of(served, f"/studies/{study}")).split())
 
 
+async def test_only_pages_of_several_cohorts_have_the_word(served: Served) -> None:
+    for cohorts in (1, 2):
+        study = await served.create(terms=study_request()["terms"] | {"cohorts": cohorts})
+        page = await page_of(served, f"/studies/{study}")
+        group = "round" if cohorts == 1 else "cohort, a group of devices"
+        assert f"The exact sum of each {group}: " in page
+        shown = await page_of(served, f"/studies/{study}/rounds/1")
+        assert ("Cohort 1" in shown) is (cohorts == 2)
+
+
 def test_bars_have_one_axis_from_zero_with_the_threshold_on_it() -> None:
     def item(estimate: float, low: float, high: float) -> HeavyHitter:
         return HeavyHitter(item="x", estimate=estimate, standard_error=1, low=low, high=high)
