@@ -180,10 +180,9 @@ async def test_the_more_refusals_the_longer_each_waits_and_they_are_sent_in_smal
     queue, body = request_layer._RefusalQueue(), Mock(discard=asyncio.Event().wait)
     start = asyncio.get_running_loop().time()
     await asyncio.gather(*(queue.wait(body) for _ in range(1500)))
-    waits = [end - start for end in ends]
-    assert 0.5 <= waits[0] <= 1.0
-    assert waits[200] == pytest.approx(waits[0] + 4, abs=0.5)
-    assert 5.0 <= waits[1499] <= 6.0
+    assert ends[0] - start >= 0.5
+    assert ends[200] - ends[0] == pytest.approx(4, abs=0.5)
+    assert ends[1499] - ends[0] == pytest.approx(4.5, abs=0.9)  # at most 5 s after its arrival
     batches = Counter(ends[:200])
     assert max(batches.values()) <= 21
     assert len(batches) >= 10
