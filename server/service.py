@@ -29,6 +29,7 @@ from server.rounds.retention import RetentionWorker
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
+_PAUSE_AFTER_FAILURE_SECONDS = 1.0  # of a background task
 _log = structlog.get_logger(__name__)
 
 
@@ -136,7 +137,7 @@ def _openid_provider(settings: Settings) -> OpenIdProvider | None:
 async def _background_tasks(
     *functions: Callable[[], Coroutine[Any, Any, None]],
 ) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(_log_failure(function)) for function in functions]
+    tasks = [asyncio.create_task(_run_again_after_failures(function)) for function in functions]
     try:
         yield
     finally:
@@ -145,11 +146,16 @@ async def _background_tasks(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _log_failure(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    try:
-        await function()
-    except Exception:  # otherwise unseen until the end, when the task is awaited
-        _log.exception("background task failed")
+async def _run_again_after_failures(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a task that never ends; without one of them rounds stand still, and `/readyz` is 200."""
+    while True:
+        try:
+            await function()
+        except Exception:
+            _log.exception("background task failed")
+            await asyncio.sleep(_PAUSE_AFTER_FAILURE_SECONDS)
+        else:
+            return
 
 
 async def _get_service(request: Request) -> Service:

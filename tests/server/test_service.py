@@ -2,9 +2,13 @@
 
 import asyncio
 from random import Random
+from unittest.mock import AsyncMock
+
+import pytest
 
 from protocol.api.messages import RoundPage, RoundView, SlotAssignment
 from protocol.api.phases import Phase
+from server import service
 from tests.server.conftest import Serve
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, play, study_request, sum_of, together, until_summed
@@ -196,3 +200,11 @@ async def test_a_domain_that_pads_with_zero_characters_is_asked_about_and_shown(
     await each_served.join(study, 2)
     page = await each_served.client.get(f"/studies/{study}", headers={"accept": "text/html"})
     assert page.status_code == 200, page.text
+
+
+async def test_a_background_task_runs_again_if_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_PAUSE_AFTER_FAILURE_SECONDS", 0.0)
+    task = AsyncMock(side_effect=[OSError, ValueError, None])
+    async with service._background_tasks(task), asyncio.timeout(5):
+        while task.call_count < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
