@@ -9,7 +9,6 @@ from typer import Option
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import (
     DEFAULT_DEVICES,
-    DEFAULT_DROPOUT,
     DEFAULT_IDLE_SECONDS,
     DEFAULT_ROUNDS,
     DEFAULT_URL,
@@ -66,7 +65,7 @@ def fleet(
             "Use more than 3 if a replica may die, so that its devices can try again.",
         ),
     ] = DEFAULT_IDLE_SECONDS,
-    dropout: DropoutOption = DEFAULT_DROPOUT,
+    dropout: DropoutOption = 0.0,  # a phase without those who left ends seconds later
     dropout_in: Annotated[
         list[str] | None,
         Option(
