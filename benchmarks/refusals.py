@@ -2,10 +2,11 @@
 
     python -m benchmarks.refusals [--connections N] [--requests N] [--json PATH]
 
-A `blindtally serve` with SQLite gets requests with a key, one after the other: a read of the list
-of studies, and a change that is committed. First they are alone, and then N connections (80) repeat
-requests without a key at once. The first refusals of a minute have status 401. The others have 429,
-and are sent half a second late or later. All come from one address, which is also that of the key.
+A `blindtally serve` with SQLite gets requests of an analyst with a key, one after the other: a read
+of the list of studies, and a change that is committed. Then the devices of a round upload masked
+vectors of 40 kB, one after the other. First these requests are alone, and then N connections (80)
+repeat requests without a key at once. The first refusals of a minute have status 401. The others
+have 429, and are sent half a second late or later. All requests come from one address.
 The CPU of a refusal, with its share of the new connections, is measured while nobody else sends
 requests; that of an idle server is subtracted.
 """
@@ -18,19 +19,25 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from random import SystemRandom
 
 import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
+from benchmarks.secure_sums.load_generator import LoadRound, request_json
 from benchmarks.secure_sums.meters import CostMeter, ReplicaProcess
+from benchmarks.service import study_request
+from protocol.api.messages import RoundView
 
 _READ = ("GET", "/v1/studies", None)
 _CHANGE = ("PUT", "/v1/populations/phones", "{}")
 _WARM_UP_SECONDS = 1.0
+_WORDS = 10_000  # 32-bit words of a masked vector
 
 
 @contextmanager
@@ -109,28 +116,48 @@ def latencies(
     return seconds
 
 
+def upload_latencies(server: ReplicaProcess, devices: int) -> list[float]:
+    """Return the seconds in which masked vectors of the devices of a round are acknowledged."""
+    meter = CostMeter([server.process], None)
+    port, key, one_cohort = server.port, server.key, devices
+    request = study_request(devices, _WORDS, one_cohort, None)
+    study = str(request_json(port, "POST", "/v1/studies", request, key=key)["id"])
+    document = request_json(port, "GET", f"/v1/studies/{study}/rounds/1", key=key)
+    load = LoadRound(devices, [port], meter.around, SystemRandom(), 1, server.token)
+    load.play(study, RoundView.model_validate(document))
+    while document["state"] == "running":  # the server adds up the vectors
+        time.sleep(0.1)
+        document = request_json(port, "GET", f"/v1/studies/{study}/rounds/1", key=key)
+    return meter.latencies["send masked-input"]
+
+
 def main() -> None:
     """Measure, print a table, and write JSON rows if asked."""
     parser = argument_parser(__doc__)
     parser.add_argument("--connections", type=int, default=80, help="Connections of the flood.")
-    parser.add_argument("--requests", type=int, default=1000, help="Requests with a key, per row.")
+    parser.add_argument(
+        "--requests", type=int, default=1000, help="Requests of each kind with a key."
+    )
+    parser.add_argument("--uploads", type=int, default=1000, help="Devices that upload a vector.")
     parser.add_argument("--seconds", type=float, default=40, help="Length of the first flood.")
     options = parser.parse_args()
-    os.environ["BLINDTALLY_MAX_REQUESTS"] = "1000000"  # a key may send more here than by default
+    for limit in ("MAX_REQUESTS", "MAX_JOINS"):  # a key and an address may send more than usual
+        os.environ[f"BLINDTALLY_{limit}"] = "1000000"
     rows = list[BenchmarkRow]()
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/load.db"
         with ReplicaProcess(Path(folder), url, is_open=False) as server:
-            requests = {"a read with a key": _READ, "a change with a key": _CHANGE}
-            alone = {
-                name: latencies(server, request, options.requests)
-                for name, request in requests.items()
+            kinds = {
+                "a read with a key": partial(latencies, server, _READ, options.requests),
+                "a change with a key": partial(latencies, server, _CHANGE, options.requests),
+                "a device's upload": partial(upload_latencies, server, options.uploads),
             }
+            alone = {name: measure() for name, measure in kinds.items()}
             spent = refusal_seconds(server, options.connections, options.seconds)
             rows.append(BenchmarkRow("server CPU of a refusal", 1e3 * spent, "ms"))
             with flood(server.port, options.connections):
-                for name, request in requests.items():
-                    in_flood = latencies(server, request, options.requests)
+                for name, measure in kinds.items():
+                    in_flood = measure()
                     for percent in (50, 99):
                         value, reference = (
                             1e3 * float(np.percentile(seconds, percent))

@@ -17,8 +17,9 @@ from random import Random
 
 import httpx
 
+from protocol.api.credentials import possession_statement, secret_digest
 from protocol.api.device_messages import LENGTH_BYTES, JoinRequest, Survivors
-from protocol.api.messages import RoundView, SlotAssignment
+from protocol.api.messages import EnrolmentRequest, RoundView, SlotAssignment
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from secagg.keys import Identity
 from secagg.messages import unpack_signatures, unpack_signed_inputs
@@ -103,8 +104,19 @@ class LoadDevice:
     def __post_init__(self) -> None:
         self.identity = Identity.generate(self.rng)
         self.joined: Joined = join(self.identity, self.rng)
-        ticket = urlsafe_b64encode(self.rng.randbytes(32)).decode().rstrip("=")
-        self._headers = {"Authorization": f"Bearer {ticket}"}
+        self._ticket = urlsafe_b64encode(self.rng.randbytes(32)).decode().rstrip("=")
+        self._headers = {"Authorization": f"Bearer {self._ticket}"}
+
+    def enrol_request(self, token: str) -> HttpRequest:
+        """Return the request for access to a service that is not open."""
+        digest = secret_digest(self._ticket)
+        body = EnrolmentRequest(
+            identity=self.identity.public.hex(),
+            credential=digest.hex(),
+            signature=self.identity.sign(possession_statement(digest)).hex(),
+        )
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        return HttpRequest("POST", "/v1/devices", headers, body.model_dump_json().encode())
 
     def join_request(self, study: str, view: RoundView, digest: bytes) -> HttpRequest:
         """Return the request to join a round."""
@@ -139,12 +151,17 @@ class LoadDevice:
 
 @dataclass
 class LoadRound:
-    """A round of `devices` on `ports`; `around` is called around the requests of each phase."""
+    """A round of `devices` on `ports`; `around` is called around the requests of each phase.
+
+    Devices send `requests_at_a_time`, and enrol with `token` if there is one.
+    """
 
     devices: int
     ports: list[int]
     around: Callable[[str, Callable[[], list[HttpResponse]]], list[HttpResponse]]
     rng: Random
+    requests_at_a_time: int = THREADS
+    token: str | None = None
 
     @property
     def requests(self) -> int:
@@ -157,7 +174,9 @@ class LoadRound:
             LoadDevice(index, DeviceConnection(self.ports[index % len(self.ports)]), self.rng)
             for index in range(self.devices)
         ]
-        with ThreadPoolExecutor(THREADS) as self._threads:
+        with ThreadPoolExecutor(self.requests_at_a_time) as self._threads:
+            if self.token:
+                self._enrol(self.token)
             self._join(study, view)
             self._share(view)
             self._check()
@@ -194,6 +213,13 @@ class LoadRound:
     def _chunks(self) -> Iterator[list[LoadDevice]]:
         for start in range(0, len(self._loaders), _DEVICES_PER_CHUNK):
             yield self._loaders[start : start + _DEVICES_PER_CHUNK]
+
+    def _enrol(self, token: str) -> None:
+        for chunk in self._chunks():
+            exchanges = [
+                partial(device.connection.send, device.enrol_request(token)) for device in chunk
+            ]
+            self._send("enrol", exchanges, 200, 201, 204)
 
     def _join(self, study: str, view: RoundView) -> None:
         digest = view.plan.digest()
@@ -280,14 +306,17 @@ class LoadRound:
             self._put("unmasking-shares", uploads)
 
 
-def request_json(port: int, method: str, path: str, document: object = None) -> dict[str, object]:
-    """Return the JSON of a server's answer to an analyst.
+def request_json(
+    port: int, method: str, path: str, document: object = None, *, key: str | None = None
+) -> dict[str, object]:
+    """Return the JSON of a server's answer to an analyst with `key`.
 
     Raises:
         SystemExit: if the server refuses.
     """
     url = f"http://127.0.0.1:{port}{path}"
-    response = httpx.request(method, url, json=document, timeout=_TIMEOUT_SECONDS)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    response = httpx.request(method, url, json=document, headers=headers, timeout=_TIMEOUT_SECONDS)
     if response.is_error:
         raise SystemExit(f"{method} {path}: {response.status_code} {response.text[:500]}")
     return dict(response.json())
