@@ -1,15 +1,18 @@
 """Keys agree, signatures bind, and each label and purpose has its own key."""
 
 from hashlib import sha512
-from itertools import product
+from itertools import accumulate, product
 from random import Random
+from typing import TypeAlias
 
 import numpy as np
 import pytest
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 
+from secagg import keys
 from secagg.keys import (
     Identity,
     KeyPair,
@@ -59,8 +62,7 @@ def of_order_dividing_8_on_edwards25519() -> set[int]:
     These are 1, -1 (where x = 0), 0, and those whose double has y = 0, so that x^2 = -y^2
     and d y^4 + 2 y^2 = 1.
     """
-    d = -121665 * pow(121666, -1, Q) % Q
-    squares = {(root - 1) * pow(d, -1, Q) % Q for root in roots(1 + d)}
+    squares = {(root - 1) * pow(D, -1, Q) % Q for root in roots(1 + D)}
     return {0, 1, Q - 1}.union(*(roots(square) for square in squares))
 
 
@@ -68,6 +70,60 @@ def encodings(coordinate: int) -> list[bytes]:
     """Return all 32 bytes that decode to `coordinate`, with either top bit."""
     below = [x for x in (coordinate, coordinate + Q) if x < 2**255]
     return [(x + high).to_bytes(32, "little") for x, high in product(below, (0, 2**255))]
+
+
+Point: TypeAlias = tuple[int, int]
+D = -121665 * pow(121666, -1, Q) % Q
+ORDER = 2**252 + 27742317777372353535851937790883648493
+BASE_Y = 4 * pow(5, -1, Q) % Q
+
+
+def add(left: Point, right: Point) -> Point:
+    """Return the sum of two points on edwards25519."""
+    (x, y), (u, v) = left, right
+    product = D * x * u * y * v % Q
+    quotients = pow(1 + product, -1, Q), pow(1 - product, -1, Q)
+    return (x * v + y * u) * quotients[0] % Q, (y * v + x * u) * quotients[1] % Q
+
+
+def multiply(factor: int, point: Point) -> Point:
+    result = 0, 1
+    for bit in f"{factor:b}":
+        result = add(result, result)
+        result = add(result, point) if bit == "1" else result
+    return result
+
+
+def point_at(y: int) -> Point:
+    """Return the point with this y and an even x."""
+    return next(x for x in roots((y * y - 1) * pow(D * y * y + 1, -1, Q)) if x % 2 == 0), y
+
+
+def point_of_order_8() -> Point:
+    points = map(point_at, of_order_dividing_8_on_edwards25519() - {0, 1, Q - 1})
+    return next(point for point in points if multiply(4, point) != (0, 1))
+
+
+def encode(point: Point) -> bytes:
+    return (point[1] + (point[0] % 2 << 255)).to_bytes(32, "little")
+
+
+BASE = point_at(BASE_Y)
+DEVICE_SCALAR = (
+    int.from_bytes(sha512(b"\3" * 32).digest()[:32], "little") & ~7 & 2**254 - 1 | 2**254
+)
+
+
+def challenge(r: bytes, identity: bytes, statement: bytes) -> int:
+    return int.from_bytes(sha512(r + identity + statement).digest(), "little")
+
+
+def is_accepted_by_openssl(identity: bytes, statement: bytes, signature: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, statement)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def test_all_encodings_of_the_points_of_low_order_are_refused_as_keys() -> None:
@@ -135,15 +191,59 @@ def test_a_signature_under_an_identity_of_low_order_proves_nothing() -> None:
 
 
 def test_a_signature_with_r_of_low_order_counts_and_one_with_s_beyond_the_order_does_not() -> None:
-    # The rule of docs/protocol.md. libsodium refuses the first, so it must not replace OpenSSL.
-    order = 2**252 + 27742317777372353535851937790883648493
-    digest = sha512(b"\3" * 32).digest()
-    secret = int.from_bytes(digest[:32], "little") & ~7 & (2**254 - 1) | 2**254
+    # The rule of docs/protocol.md. libsodium refuses the first, so OpenSSL must decide.
     neutral, statement = (1).to_bytes(32, "little"), b"this"
-    challenge = int.from_bytes(sha512(neutral + DEVICE.public + statement).digest(), "little")
-    s = challenge * secret % order
+    s = challenge(neutral, DEVICE.public, statement) * DEVICE_SCALAR % ORDER
     assert is_signed(DEVICE.public, statement, neutral + s.to_bytes(32, "little"))
-    assert not is_signed(DEVICE.public, statement, neutral + (s + order).to_bytes(32, "little"))
+    assert not is_signed(DEVICE.public, statement, neutral + (s + ORDER).to_bytes(32, "little"))
+
+
+@pytest.mark.parametrize("has_libsodium", [True, False])
+def test_openssl_decides_where_points_of_low_order_are_added_to_key_and_r(
+    monkeypatch: pytest.MonkeyPatch, has_libsodium: bool
+) -> None:
+    if not has_libsodium:
+        monkeypatch.setattr(keys, "_libsodium", lambda: lambda _signed, _identity: False)
+    point, secret, nonce, statement = point_of_order_8(), 2**200 + 7, 2**201 + 9, b"this"
+    multiples = list(accumulate([point] * 7, add, initial=(0, 1)))
+    key, r_point, accepted = multiply(secret, BASE), multiply(nonce, BASE), 0
+    for of_key, of_nonce in product(multiples, repeat=2):
+        identity = encode(add(key, of_key))
+        r = encode(add(r_point, of_nonce))
+        s = (nonce + challenge(r, identity, statement) * secret) % ORDER
+        for signature in (r + s.to_bytes(32, "little"), r + (s + ORDER).to_bytes(32, "little")):
+            expected = is_accepted_by_openssl(identity, statement, signature)
+            assert is_signed(identity, statement, signature) is expected
+            accepted += expected
+    assert 1 <= accepted < 64
+
+
+def test_libsodium_is_used_unless_it_accepts_more_than_openssl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    statement = b"this"
+    signed = DEVICE.sign(statement) + statement
+    assert keys._libsodium()(signed, DEVICE.public)
+
+    def accept(signed: bytes, identity: bytes) -> bytes:
+        assert len(identity) == 32
+        return signed
+
+    monkeypatch.setattr("nacl.bindings.crypto_sign_open", accept)
+    keys._libsodium.cache_clear()
+    try:
+        assert not keys._libsodium()(signed, DEVICE.public)
+        assert is_signed(DEVICE.public, statement, DEVICE.sign(statement))
+        assert not is_signed(DEVICE.public, statement, bytes(64))
+    finally:
+        keys._libsodium.cache_clear()
+
+
+def test_bytes_of_the_statement_are_none_of_the_signature() -> None:
+    signature = DEVICE.sign(b"this")
+    assert not is_signed(DEVICE.public, b"his", signature + b"t")
+    assert not is_signed(DEVICE.public, signature[-1:] + b"this", signature[:-1])
+    assert not is_signed(DEVICE.public, b"", signature + b"this")
 
 
 @pytest.mark.parametrize("identity", [b"", bytes(31), b"\xff" * 32])
@@ -178,19 +278,12 @@ def test_a_signature_is_verified_once_only_where_that_is_asked_for(
 ) -> None:
     verified = list[bytes]()
 
-    class Counted:
-        def __init__(self, public: bytes) -> None:
-            self._key = Ed25519PublicKey.from_public_bytes(public)
+    def verify(signed: bytes, identity: bytes) -> bool:
+        verified.append(signed[64:])
+        return is_valid(signed, identity)
 
-        @classmethod
-        def from_public_bytes(cls, public: bytes) -> "Counted":
-            return cls(public)
-
-        def verify(self, signature: bytes, statement: bytes) -> None:
-            verified.append(statement)
-            self._key.verify(signature, statement)
-
-    monkeypatch.setattr("secagg.keys.Ed25519PublicKey", Counted)
+    is_valid = keys._libsodium()
+    monkeypatch.setattr(keys, "_libsodium", lambda: verify)
     signer, other = Identity.of(b"s" * 32), Identity.of(b"o" * 32)
     signature = signer.sign(b"yes")
     with verifying_once():
