@@ -248,9 +248,15 @@ class PackedRows:
             parts.append(self._divide(last, self.length % self.group))
         return np.hstack(parts), is_valid
 
-    def are_valid(self, packed: Bytes) -> NDArray[np.bool_]:
-        """Return whether each row of `packed` is a valid packing, as `unpack` does."""
-        return self._integers(packed)[2]
+    def is_valid(self, packed: bytes) -> bool:
+        """Return whether a row of `nbytes` is a valid packing; for one row `unpack` is slow."""
+        full, rest = divmod(self.length, self.group)
+        content, mask = int.from_bytes(packed, "little"), 2**self.bits - 1
+        for _ in range(full):
+            if content & mask >= self.p**self.group:
+                return False
+            content >>= self.bits
+        return content < int(self.p**rest)  # larger if a padding bit is set
 
     def _integers(self, packed: Bytes) -> tuple[Elements, Elements | None, NDArray[np.bool_]]:
         """Return the integers of full groups, that of the rest, and whether rows are valid."""

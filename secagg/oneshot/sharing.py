@@ -216,10 +216,10 @@ class Sharing:
 
     def are_packed_proofs(self, proof: bytes) -> bool:
         """Return whether `proof`, of `proof_bytes`, is a valid packing of field elements."""
-        row = np.frombuffer(proof, np.uint8).reshape(1, -1)
-        parts = self._split(row, [lane.proof.nbytes for lane in self.lanes])
+        bounds = pairwise(accumulate((lane.proof.nbytes for lane in self.lanes), initial=0))
         return all(
-            lane.proof.are_valid(part).all() for lane, part in zip(self.lanes, parts, strict=True)
+            lane.proof.is_valid(proof[start:end])
+            for lane, (start, end) in zip(self.lanes, bounds, strict=True)
         )
 
     def add_columns(self, columns: Sequence[Elements]) -> bytes:

@@ -128,6 +128,11 @@ def test_packed_rows_come_back(p: int, length: int, seed: int) -> None:
     unpacked, is_valid = packing.unpack(packed)
     assert np.array_equal(unpacked, rows)
     assert is_valid.all()
+    assert all(packing.is_valid(row.tobytes()) for row in packed)
+    noise = np.random.default_rng(seed).integers(0, 256, (8, packing.nbytes), dtype=np.uint8)
+    noise[:, -1] >>= np.arange(8, dtype=np.uint8)  # some have no padding bit
+    are_packed = packing.unpack(noise)[1].tolist()
+    assert [packing.is_valid(row.tobytes()) for row in noise] == are_packed
     assert packing.nbytes <= (length * ref.bits(p) + 7) // 8
 
 
@@ -155,5 +160,6 @@ def test_bytes_into_which_elements_do_not_pack_are_not_valid(p: int, length: int
     packing = PackedRows.of(p, length)
     bad, good = np.frombuffer(bytes.fromhex(row), np.uint8), np.zeros(packing.nbytes, np.uint8)
     unpacked, is_valid = packing.unpack(np.stack([bad, good]))
-    assert is_valid.tolist() == packing.are_valid(np.stack([bad, good])).tolist() == [False, True]
+    assert is_valid.tolist() == [False, True]
+    assert [packing.is_valid(row.tobytes()) for row in (bad, good)] == [False, True]
     assert (unpacked < p).all()
