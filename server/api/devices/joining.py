@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from protocol.api.device_messages import DocumentKind, JoinRequest
 from protocol.api.messages import ProblemType, SlotAssignment
+from protocol.api.phases import Phase
 from secagg.keys import PublicKeys, is_signed
 from secagg.roster import RosterEntry
 from secagg.session import advertisement_statement
@@ -32,7 +33,6 @@ from server.api.dependencies import (
 from server.api.devices.device_route import ThinRoute, validated, wait_seconds
 from server.api.devices.document_stream import DocumentStream
 from server.api.devices.documents import document_readers
-from server.db.channels import cohort_channel
 from server.db.repositories.devices.joins import Join
 from server.db.repositories.devices.participants import JoiningDevice
 from server.errors import ProblemError, malformed
@@ -116,8 +116,8 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     device = JoiningDevice(credential, entry)
     by_coin = plan.join_probability < 1
     joined = await service.store.joins.join(Join(study, number, device, by_coin))
-    service.orchestrator.check(cohort_channel(joined.slot.cohort))
     assignment, slot = joined.assignment, joined.slot
+    service.orchestrator.on_message(slot.cohort, Phase.ENROLLING, slot.slot + 1)
     if plan.terms.is_seated:
         assignment = assignment.model_copy(update={"cohort": None, "slot": None})
         slot = replace(slot, is_final=False)

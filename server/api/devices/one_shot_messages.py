@@ -5,6 +5,7 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import TypeAdapter
 
+from protocol.api.phases import Phase
 from protocol.public_model import Hex32
 from secagg.oneshot.message import DeviceMessage, FaultyMessageError, Layout, check_message
 from server.api.common import (
@@ -21,7 +22,6 @@ from server.api.dependencies import (
     require_own_identity,
 )
 from server.api.devices.device_route import ThinRoute, validated
-from server.db.channels import cohort_channel
 from server.db.repositories.devices.one_shot_messages import OneShotUpload
 from server.errors import malformed
 from server.http.request_bodies import read_body
@@ -97,6 +97,6 @@ async def put_message(
         terms.cohort_size,
         counts_once=not served.plan.question.asks_every_round,
     )
-    await service.store.one_shot_messages.accept(upload)
-    service.orchestrator.check(cohort_channel(served.cohort))
+    received = await service.store.one_shot_messages.accept(upload)
+    service.orchestrator.on_message(served.cohort, Phase.COLLECTING, received)
     return Response(status_code=204)

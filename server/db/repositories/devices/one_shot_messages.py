@@ -5,11 +5,11 @@ their cohorts, so that no sum closes meanwhile, and counts the messages of each.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from sqlalchemy import Connection, Row, Table, bindparam, func, select, update
 from sqlalchemy.orm import Session
@@ -52,6 +52,7 @@ _EARLIER = (
         _MESSAGES.c.identity.in_(bindparam("identities")),
     )
 )
+_Cohort: TypeAlias = Row[int, Phase, datetime, str | None, int]  # of `_LOCKED_COHORTS`
 _INSERT = PreparedInsert(OneShotMessageRow)
 _COUNT = (
     update(_COHORTS)
@@ -89,45 +90,45 @@ class _Arrival:
 class OneShotMessageRepository(Repository):
     """Repository of one-shot messages."""
 
-    async def accept(self, upload: OneShotUpload) -> None:
+    async def accept(self, upload: OneShotUpload) -> int:
         """Store a message; the same message may be sent again.
+
+        Returns the number of messages in the sum.
 
         Raises:
             ProblemError: if the sum takes no more messages, the device has sent another one, or it
                 was counted in an earlier round.
         """
-        refusal = await self._groups(_Arrival(upload, self.database.monotonic_seconds()))
-        if refusal is not None:
-            raise refusal
+        return await self._groups(_Arrival(upload, self.database.monotonic_seconds()))
 
     @cached_property
-    def _groups(self) -> GroupCommit[_Arrival, ProblemError | None]:
+    def _groups(self) -> GroupCommit[_Arrival, int]:
         return GroupCommit(self._accept, lambda arrival: len(arrival.upload.body))
 
     @write_transaction
     def _accept(
         self, session: Session, arrivals: Sequence[_Arrival]
-    ) -> Sequence[ProblemError | None]:
-        """Store all messages that are not refused; return the refusal of each, or None."""
+    ) -> Sequence[ProblemError | int]:
+        """Store all messages that are not refused; return the refusal or the result of each."""
         connection, waited = session.connection(), self.database.monotonic_seconds()
         now = self.database.now(session)  # before the lock, for which no device is late
         cohorts = {arrival.upload.cohort for arrival in arrivals}
         locked = connection.execute(_LOCKED_COHORTS, {"cohorts": [*cohorts]})
         statuses = {row.id: row for row in locked}
         earlier = _earlier_messages(connection, arrivals)
-        results, rows, counts = list[ProblemError | None](), list[dict[str, Any]](), Counter[int]()
+        refusals, rows, counts = list[ProblemError | None](), list[dict[str, Any]](), Counter[int]()
         accepted = dict[tuple[int, str], bytes]()
         for upload, seconds in ((each.upload, each.seconds) for each in arrivals):
             key = upload.cohort, upload.identity
             of_device = earlier[upload.study, upload.identity]
             stored = accepted.get(key) or _stored_digest(upload, of_device)
             if stored == upload.digest:  # a repetition
-                results.append(None)
+                refusals.append(None)
                 continue
             at = now - timedelta(seconds=waited - seconds)
             refusal = _refusal(upload, statuses.get(upload.cohort), at, stored, counts)
             refusal = refusal or _earlier_refusal(upload, of_device)
-            results.append(refusal)
+            refusals.append(refusal)
             if refusal is None:
                 accepted[key] = upload.digest
                 counts[upload.cohort] += 1
@@ -136,7 +137,10 @@ class OneShotMessageRepository(Repository):
             _INSERT(connection, rows)
             new = [{"cohort": cohort, "new": n, "now": now} for cohort, n in counts.items()]
             connection.execute(_COUNT, new)
-        return results
+        return [
+            refusal or _received(statuses, each.upload.cohort) + counts[each.upload.cohort]
+            for each, refusal in zip(arrivals, refusals, strict=True)
+        ]
 
     @read_transaction
     def page(
@@ -191,9 +195,15 @@ def _stored_digest(upload: OneShotUpload, of_device: Sequence[Any]) -> bytes | N
     return next((row.digest for row in of_device if row.cohort == upload.cohort), None)
 
 
+def _received(statuses: Mapping[int, _Cohort], cohort: int) -> int:
+    """Return the number of messages in a sum before this group of uploads."""
+    status = statuses.get(cohort)
+    return 0 if status is None else status.enrolled
+
+
 def _refusal(
     upload: OneShotUpload,
-    status: Row[int, Phase, datetime, str | None, int] | None,
+    status: _Cohort | None,
     arrived: datetime,
     stored_digest: bytes | None,
     counts: Counter[int],
