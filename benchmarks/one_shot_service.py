@@ -9,21 +9,23 @@ on SQLite or PostgreSQL. They take turns over 64 HTTP connections of each proces
 proxy. Time is wall-clock time from the start of the fleet to the answer. The sum is compared with
 the plain vectors.
 
-Devices of the fleet share one request for the open round. A real device makes its own: its costs
-are measured in the second round, and added.
+The CPU of the server is that of the second round. Its messages are made before, and are sent over
+64 connections as fast as the server accepts them, each after a request for the open round. One row
+has the server's work until all are sent, and one all of it, also for the committee.
 """
 
 import asyncio
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from queue import SimpleQueue
 from random import SystemRandom
 from statistics import fmean
 from typing import Final
@@ -31,28 +33,36 @@ from typing import Final
 import httpx
 
 from benchmarks.harness import BenchmarkRow
+from benchmarks.secure_sums.load_generator import DeviceConnection, HttpRequest
 from benchmarks.secure_sums.meters import CostMeter, ReplicaProcess, postgres
 from blindtally.fleet_run.fleet_setup import OPERATORS, new_operators
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.analyst import Analyst, Study
+from client.device.encoding import Contribution, encode
 from client.device.policy import Policy
-from client.fleet.config_and_results import DeviceResult, FleetConfig, FleetRound
+from client.fleet.config_and_results import FleetConfig, FleetRound
 from client.fleet.fleet import Fleet
 from client.fleet.shards import ShardPool
 from client.transport import http_client
 from protocol.api.messages import CohortView, RoundView, Timeouts
+from protocol.api.one_shot import OneShotRound
 from protocol.api.phases import Phase
 from protocol.committee_terms import CommitteeTerms, VolunteerTerms
 from protocol.domains.strings import Utf8
+from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Terms
+from protocol.randomness import system_words
 from secagg.keys import Identity
+from secagg.oneshot.committee import Committee
+from secagg.oneshot.message import make_message
+from secagg.ring import Vector
 
 MEMBERS_AWAY: Final = 0.1  # fraction of the volunteers
 KILLS: Final = 2
 ITEMS: Final = 200
 MILLI: Final = 1e3
-_READS: Final = 500  # of the open round
+_CONNECTIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +140,8 @@ def service_rows(study: OneShotStudy, workers: int, database: str = "sqlite") ->
         analyst = stack.enter_context(Analyst(server.url))
         created = study.create(analyst)
         connect = partial(http_client, server.url)
-        meter = CostMeter([server.process], backend)
         config = study.fleet_config()
-        fleet = _MeteredFleet(connect, created.view, holdings, config, None, shards, meter=meter)
+        fleet = Fleet(connect, created.view, holdings, config, None, shards)
         name = f"service on {database}: sum of {study.devices:,} devices, {study.committee}"
         if study.volunteers:
             seconds, played = asyncio.run(_round_with_kills(fleet, server))
@@ -143,21 +152,21 @@ def service_rows(study: OneShotStudy, workers: int, database: str = "sqlite") ->
                 BenchmarkRow(f"{name}, {KILLS} kills", seconds, "s"),
                 BenchmarkRow(f"{name}, members that opened it", opened, ""),
             ]
-        costs = asyncio.run(_first_round(fleet))
-        _verify(created, costs.played, study.devices)
+        meter = CostMeter([server.process], backend)
+        costs = asyncio.run(_two_rounds(fleet, created, server, meter))
         traffic = [result.traffic for result in costs.played.results]
     rows = [
         BenchmarkRow(name, costs.seconds, "s"),
-        BenchmarkRow(f"{name}, server CPU per device", costs.per_device[0] * MILLI, "ms"),
-        BenchmarkRow(f"{name}, of which until all sent", costs.sending[0] * MILLI, "ms"),
         BenchmarkRow(f"{name}, sent by a device", fmean(each.sent for each in traffic), "B"),
         BenchmarkRow(f"{name}, size of the open round", costs.open_round_bytes, "B"),
     ]
-    if backend is not None:
-        figure = f"{name}, PostgreSQL CPU per device"
-        rows.append(BenchmarkRow(figure, costs.per_device[1] * MILLI, "ms"))
-        figure = f"{name}, of which until all sent, PostgreSQL"
-        rows.append(BenchmarkRow(figure, costs.sending[1] * MILLI, "ms"))
+    of_servers, of_database = zip(costs.sending, costs.whole, strict=True)
+    for program, (sending, whole) in (("server", of_servers), ("PostgreSQL", of_database)):
+        if whole:
+            figure = f"{name}, {program} CPU per device"
+            rows.append(BenchmarkRow(figure, whole / study.devices * MILLI, "ms"))
+            figure += ", until all sent"
+            rows.append(BenchmarkRow(figure, sending / study.devices * MILLI, "ms"))
     return rows
 
 
@@ -195,62 +204,99 @@ async def _first_cohort(http: httpx.AsyncClient, path: str) -> CohortView:
     return cohort
 
 
-@dataclass
-class _MeteredFleet(Fleet):
-    """Fleet that notes what servers and database spend while its devices send their messages."""
-
-    meter: CostMeter = field(kw_only=True)
-    sending: tuple[float, float] = field(default=(0.0, 0.0), init=False)  # CPU seconds of both
-
-    async def run_round(self, view: RoundView) -> tuple[DeviceResult, ...]:
-        before = _spent(self.meter)
-        results = await super().run_round(view)
-        self.sending = _difference(before, _spent(self.meter))
-        return results
-
-
 @dataclass(frozen=True, slots=True)
-class _RoundCosts:
-    """Costs of a round: its seconds, and CPU seconds of server and database for each device.
+class _Costs:
+    """The first round and its seconds, and CPU seconds of server and database in the second.
 
-    `sending` has those until all messages are in.
+    `sending` has those until all messages are in, `whole` those until the sum is known.
     """
 
     played: FleetRound
     seconds: float
     sending: tuple[float, float]
-    per_device: tuple[float, float]
+    whole: tuple[float, float]
     open_round_bytes: int
 
 
-async def _first_round(fleet: _MeteredFleet) -> _RoundCosts:
-    start, before = time.monotonic(), _spent(fleet.meter)
+async def _two_rounds(
+    fleet: Fleet, study: Study, server: ReplicaProcess, meter: CostMeter
+) -> _Costs:
+    start = time.monotonic()
     async with aclosing(fleet.run()) as rounds:
         async for played in rounds:
-            devices, seconds = len(played.results), time.monotonic() - start
-            whole, sending = _difference(before, _spent(fleet.meter)), fleet.sending
-            reads, nbytes = await _costs_of_reads(fleet, played.view.number)
-            return _RoundCosts(
-                played,
-                seconds,
-                (sending[0] / devices + reads[0], sending[1] / devices + reads[1]),
-                (whole[0] / devices + reads[0], whole[1] / devices + reads[1]),
-                nbytes,
-            )
+            seconds = time.monotonic() - start
+            _verify(study, played, len(played.results))
+            view = await fleet.next_round(played.view.number)
+            assert view is not None  # the study has two rounds
+            # The committee serves in this event loop meanwhile.
+            second = await asyncio.to_thread(_Burst.of, view, fleet.config, len(played.results))
+            before = _spent(meter)
+            nbytes = await asyncio.to_thread(second.send, server.port)
+            sending = _difference(before, _spent(meter))
+            while (view := study.round(view.number)).state == "running":  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            whole = _difference(before, _spent(meter))
+            second.verify(study.cohort_sum(view))
+            return _Costs(played, seconds, sending, whole, nbytes)
     raise SystemExit("the study had no round")
 
 
-async def _costs_of_reads(fleet: _MeteredFleet, after: int) -> tuple[tuple[float, float], int]:
-    """Return the CPU seconds of one request for the open round, and the bytes of the answer."""
-    await fleet.next_round(after)
-    before = _spent(fleet.meter)
-    async with fleet.connect() as http:
-        path = f"/studies/{fleet.study.id}/rounds/open"
-        for _ in range(_READS):
-            answer = await http.get(path, params={"after": after})
-            answer.raise_for_status()
-    spent = _difference(before, _spent(fleet.meter))
-    return (spent[0] / _READS, spent[1] / _READS), len(answer.content)
+@dataclass(frozen=True, slots=True)
+class _Burst:
+    """Messages of new devices to a round, by identity; all have the same vector."""
+
+    view: RoundView
+    messages: Mapping[str, bytes]
+    vector: Vector
+
+    @classmethod
+    def of(cls, view: RoundView, config: FleetConfig, devices: int) -> "_Burst":
+        """Make messages of `devices` devices."""
+        plan, rng = view.plan, SystemRandom()
+        committee = Committee.unpack(bytes.fromhex(view.cohorts[0].committee or ""))
+        facts = OneShotRound.of(plan, plan.digest(), committee)
+        vector = encode(plan, Contribution({"item 0": 1}), plan.terms.minimum, system_words)
+        messages = {}
+        for _ in range(devices):
+            identity, enrolment = Identity.generate(rng), b""
+            if plan.registry is not None and config.registrar is not None:
+                statement = plan.registry.enrolment_statement(identity.public)
+                enrolment = config.registrar.sign(statement)
+            joined = facts.lanes.join(vector)
+            message = make_message(facts.session, identity, enrolment, joined, rng)
+            messages[identity.public.hex()] = message.pack()
+        return cls(view, messages, vector)
+
+    def send(self, port: int) -> int:
+        """Send all messages, each after a request for the open round; return its bytes."""
+        path = f"/v1/studies/{self.view.plan.study}/rounds"
+        reading = HttpRequest("GET", f"{path}/open?after={self.view.number - 1}", {})
+        headers = {"Content-Type": "application/octet-stream"}
+        connections = SimpleQueue[DeviceConnection]()
+        for _ in range(_CONNECTIONS):
+            connections.put(DeviceConnection(port))
+
+        def send(identity: str) -> int:
+            target = f"{path}/{self.view.number}/devices/{identity}/message"
+            connection = connections.get()
+            opened = connection.send(reading)
+            answer = connection.send(HttpRequest("PUT", target, headers, self.messages[identity]))
+            connections.put(connection)
+            if (opened.status, answer.status) != (200, 204):
+                raise SystemExit(f"a message was refused: {answer.body[:300]!r}")
+            return len(opened.body)
+
+        with ThreadPoolExecutor(_CONNECTIONS) as threads:
+            return max(threads.map(send, self.messages))
+
+    def verify(self, total: Vector) -> None:
+        """Exit if `total` is not the sum of the messages' vectors."""
+        ring = SUM_MECHANISMS[self.view.plan.mechanism].ring(self.view.plan)
+        expected = ring.zero()
+        for _ in self.messages:
+            ring.add(expected, self.vector)
+        if ring.pack(expected) != ring.pack(total):
+            raise SystemExit("the sum is wrong")
 
 
 def _difference(before: tuple[float, float], after: tuple[float, float]) -> tuple[float, float]:
