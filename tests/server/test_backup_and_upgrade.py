@@ -109,7 +109,7 @@ async def test_a_round_goes_on_while_a_second_server_migrates_the_schema(
     database = Database(postgres_url)
     await database.write(lambda session: migrations.upgrade_to(session, "head-1"))
     before = await database.read(lambda session: migrations.revision(session.connection()))
-    assert before in migrations.known_revisions() - {migrations.head_revision()}
+    assert before in migrations.known_revisions()[:-1]
 
     async def keep_schema(_database: Database) -> None: ...
 

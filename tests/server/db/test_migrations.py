@@ -2,10 +2,13 @@
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
@@ -18,6 +21,14 @@ from server.db.schema import RoundRow, StudyRow
 def differences(connection: Connection) -> list[object]:
     context = MigrationContext.configure(connection, opts={"compare_type": True})
     return list(compare_metadata(context, StudyRow.metadata))
+
+
+def test_revisions_have_the_names_of_their_files_and_follow_one_another() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    newest_first = ScriptDirectory.from_config(config).walk_revisions()
+    assert tuple(script.revision for script in newest_first)[::-1] == migrations.known_revisions()
 
 
 async def test_the_migrations_make_the_schema_of_the_models(database_url: str) -> None:
