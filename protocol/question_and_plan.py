@@ -34,7 +34,12 @@ WORD_BITS = 16
 MAX_WORDS = 2**26  # that a device sends in a round
 AUTO_WORDS = 0  # of a question whose words are chosen when its study is created
 MAX_ROUNDS = 10_000
-DEFAULT_MIN_THRESHOLD = 5.0  # of exact sums, for devices with default settings
+# Limits of devices with default settings.
+DEFAULT_MIN_THRESHOLD = 5.0  # of exact sums
+DEFAULT_MIN_SUMMED = 50  # devices
+DEFAULT_MAX_CONTRIBUTION = 100  # items of a device in a round
+DEFAULT_MIN_CORRUPT, DEFAULT_MIN_SIGMA = 0.1, 40  # of terms
+DEFAULT_MAX_EPSILON = 4.0
 _ONE_SHOT_FIELDS = {"sum", "committee"}  # of terms
 SumKind: TypeAlias = Literal["pairwise", "one-shot"]
 SumVariant: TypeAlias = Mode | Literal["one-shot"]

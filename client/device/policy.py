@@ -29,7 +29,14 @@ from protocol.mechanisms.registry import (
     AnyPlan,
     may_show_one_device,
 )
-from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
+from protocol.question_and_plan import (
+    DEFAULT_MAX_CONTRIBUTION,
+    DEFAULT_MAX_EPSILON,
+    DEFAULT_MIN_CORRUPT,
+    DEFAULT_MIN_SIGMA,
+    DEFAULT_MIN_SUMMED,
+    DEFAULT_MIN_THRESHOLD,
+)
 from secagg.errors import UnsafeRequestError
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity
 from secagg.messages import KeyShares
@@ -123,12 +130,12 @@ class Policy:
         ValueError: if a key is not 32 bytes, or a limit is not a number from 0 up.
     """
 
-    max_contribution: int = 100
-    min_cohort: int = 50
+    max_contribution: int = DEFAULT_MAX_CONTRIBUTION
+    min_cohort: int = DEFAULT_MIN_SUMMED
     min_threshold: float = DEFAULT_MIN_THRESHOLD
-    min_corrupt: float = 0.1
+    min_corrupt: float = DEFAULT_MIN_CORRUPT
     max_dropout: float = 0.5
-    min_sigma: int = 40
+    min_sigma: int = DEFAULT_MIN_SIGMA
     modes: frozenset[Mode] = frozenset({"active"})
     max_upload_bytes: int = 4 * 2**20
     max_sharings: int = MAX_DRAWS
@@ -138,7 +145,7 @@ class Policy:
     min_committee_corrupt: float = 0.2
     min_volunteers: int | None = None
     trust_server_identities: bool = False
-    max_epsilon: float = 4.0
+    max_epsilon: float = DEFAULT_MAX_EPSILON
     max_delta: float = 1e-5
     max_rounds: int = 32
     max_round_seconds: float = 7 * 24 * 3600

@@ -53,7 +53,14 @@ from protocol.mechanisms.reports.prefix_extension import (
 from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
-from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
+from protocol.question_and_plan import (
+    DEFAULT_MAX_CONTRIBUTION,
+    DEFAULT_MAX_EPSILON,
+    DEFAULT_MIN_CORRUPT,
+    DEFAULT_MIN_SIGMA,
+    DEFAULT_MIN_SUMMED,
+    DEFAULT_MIN_THRESHOLD,
+)
 from protocol.report_mechanism import ReportMechanism
 
 AnyQuestion: TypeAlias = Annotated[
@@ -153,11 +160,17 @@ class DefaultRefusal:
 
 
 def default_refusals(plan: AnyPlan) -> Iterator[DefaultRefusal]:
-    """Yield the settings of a sum that devices with default settings refuse."""
-    if plan.mechanism not in SUM_MECHANISMS:
+    """Yield the settings of a study that devices with default settings refuse."""
+    if plan.question.contribution > DEFAULT_MAX_CONTRIBUTION:
+        reason = f"above {DEFAULT_MAX_CONTRIBUTION}"
+        yield DefaultRefusal("Items per device", str(plan.question.contribution), reason)
+    if plan.mechanism in REPORT_MECHANISMS:
+        epsilon = REPORT_MECHANISMS[plan.mechanism].epsilon(plan)
+        if epsilon > DEFAULT_MAX_EPSILON:
+            reason = f"above {DEFAULT_MAX_EPSILON:g} for all reports of a device together"
+            yield DefaultRefusal("Epsilon", f"{epsilon:.3g}", reason)
         return
-    if plan.registry is None:
-        yield DefaultRefusal("Registrar", "none", "the server could invent devices")
+    yield from _refused_terms(plan)
     release = plan.release if isinstance(plan, ReleasePlan) else None
     shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.cohort_size)
     if may_show_one_device(plan) and shares is None:
@@ -167,3 +180,20 @@ def default_refusals(plan: AnyPlan) -> Iterator[DefaultRefusal]:
     threshold = plan.question.threshold if release is None else release.threshold
     if threshold < DEFAULT_MIN_THRESHOLD:
         yield DefaultRefusal("Threshold", f"{threshold:.3g}", f"below {DEFAULT_MIN_THRESHOLD:g}")
+
+
+def _refused_terms(plan: AnyPlan) -> Iterator[DefaultRefusal]:
+    """Yield the terms of a sum that devices with default settings refuse."""
+    terms = plan.terms
+    if plan.registry is None:
+        yield DefaultRefusal("Registrar", "none", "the server could invent devices")
+    if terms.min_summed < DEFAULT_MIN_SUMMED:
+        reason = f"in the smallest sum, below {DEFAULT_MIN_SUMMED}"
+        yield DefaultRefusal("Devices", str(terms.min_summed), reason)
+    if terms.mode != "active":
+        yield DefaultRefusal("Server", terms.mode, "they do not trust it to follow the protocol")
+    if terms.corrupt < DEFAULT_MIN_CORRUPT:
+        reason = f"below {DEFAULT_MIN_CORRUPT:g}"
+        yield DefaultRefusal("Share of corrupt devices", f"{terms.corrupt:g}", reason)
+    if terms.sigma < DEFAULT_MIN_SIGMA:
+        yield DefaultRefusal("Sigma", str(terms.sigma), f"below {DEFAULT_MIN_SIGMA}")

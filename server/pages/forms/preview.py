@@ -95,6 +95,10 @@ def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
     if plan.terms.is_one_shot:
         note = "the one message of a round, with shares of all members"
     lines = [AdviceLine("A device sends", nbytes(size.sent_bytes), note)]
+    lines += [
+        AdviceLine(each.setting, each.value, f"{each.reason}: {_REFUSAL_NOTE}")
+        for each in default_refusals(plan)
+    ]
     if is_reporting:
         max_reports = plan.terms.max_devices
         lines.append(AdviceLine("Reports accepted", number(max_reports), "per round, at most"))
@@ -103,10 +107,6 @@ def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
             note = "standard error of an item's count"
             lines.append(AdviceLine("Expected error", f"± {significant(error)}", note))
         return lines
-    lines += [
-        AdviceLine(each.setting, each.value, f"{each.reason}: {_REFUSAL_NOTE}")
-        for each in default_refusals(plan)
-    ]
     return [*lines, *_sum_lines(plan, size.capacity), *_release_lines(plan)]
 
 

@@ -61,12 +61,13 @@ def test_a_study_is_created_listed_started_and_stopped(url: str) -> None:
 
 def test_a_study_that_devices_refuse_is_created_with_a_warning(url: str) -> None:
     registrar = Identity.of(bytes(32)).public.hex()
-    sizes = ["--devices", "16", "--words", "1000", "--draft"]
-    refused = run(url, "create", "x", *sizes, "--threshold", "4")[1]
+    sizes = ["--words", "1000", "--draft"]
+    refused = run(url, "create", "x", *sizes, "--threshold", "4", "--devices", "16")[1]
     assert "refuse the study for its registrar: none, the server could invent" in refused
     assert "refuse the study for its threshold: 4, below 5" in refused
-    accepted = run(url, "create", "x", *sizes, "--threshold", "5", "--registrar", registrar)[1]
-    assert "refuse" not in accepted
+    assert "refuse the study for its devices: 7, in the smallest sum, below 50" in refused
+    sizes += ["--threshold", "5", "--devices", "200", "--registrar", registrar]
+    assert "refuse" not in run(url, "create", "x", *sizes)[1]
 
 
 def test_a_study_of_strings_has_the_rounds_that_they_need_or_a_warning(url: str) -> None:
@@ -214,7 +215,7 @@ def test_the_words_of_a_study_are_chosen(
     )
     code, output = run(url, "create", "x", "--devices", "16", "--threshold", "5", "--draft", *words)
     assert code == 0, output
-    choosing, choice, _, study, _ = output.splitlines()
+    choosing, choice, *_, study, _ = output.splitlines()
     assert choosing == "choosing the words by simulation"
     assert choice == "chose 905 words for 16 devices"
     with Analyst(url) as analyst:

@@ -21,7 +21,14 @@ from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_plan, parse_question
+from protocol.mechanisms.registry import (
+    MECHANISMS,
+    REPORT_MECHANISMS,
+    AnyPlan,
+    default_refusals,
+    parse_plan,
+    parse_question,
+)
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Terms
 from secagg.errors import UnsafeRequestError
@@ -507,3 +514,52 @@ def test_estimates_that_may_show_one_device_are_refused_by_default(
 
     assert ("accept_exact_estimates" in limits(Policy())) == refused
     assert "accept_exact_estimates" not in limits(Policy(accept_exact_estimates=True))
+
+
+SUM: dict[str, Any] = {
+    "mechanism": "adaptive-iblt", "threshold": 200, "contribution": 1, "words": 2000,
+    "domain": {"kind": "utf8", "max_bytes": 12},
+}  # fmt: skip
+REPORT: dict[str, Any] = {
+    "mechanism": "krr", "threshold": 20, "contribution": 1,
+    "domain": {"kind": "listed", "items": ["a", "b"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("question", "terms", "setting"),
+    [
+        (SUM, {}, None),
+        (SUM, {"registrar": None}, "Registrar"),
+        (SUM | {"threshold": 4}, {}, "Threshold"),
+        (SUM | {"contribution": 101}, {}, "Items per device"),
+        (SUM, {"minimum": 61}, "Devices"),
+        (SUM, {"minimum": 62}, None),
+        (SUM, {"corrupt": 0.05}, "Share of corrupt devices"),
+        (SUM, {"sigma": 30}, "Sigma"),
+        (SUM, {"mode": "semi-honest"}, "Server"),
+        (REPORT | {"epsilon": 4}, {"minimum": 3, "sigma": 30}, None),
+        (REPORT | {"epsilon": 4.5}, {}, "Epsilon"),
+    ],
+)
+def test_studies_that_devices_refuse_by_default_are_known_when_they_are_created(
+    question: dict[str, Any], terms: dict[str, Any], setting: str | None
+) -> None:
+    key = Identity.of(bytes(32)).public
+    made_terms = Terms.model_validate(TERMS.model_dump() | {"registrar": key.hex()} | terms)
+    asked = parse_question(question)
+    made = MECHANISMS[asked.mechanism].first_plan(asked, made_terms, STUDY, 1, Random(1))
+    policy = Policy(registrar=key if made_terms.registrar else None)
+    is_refused = any(policy.violations(made, STUDY, 1)) or _exceeds_epsilon(policy, made)
+    assert [each.setting for each in default_refusals(made)] == ([setting] if setting else [])
+    assert is_refused == (setting is not None)
+
+
+def _exceeds_epsilon(policy: Policy, plan: AnyPlan) -> bool:
+    if plan.mechanism not in REPORT_MECHANISMS:
+        return False
+    try:
+        policy.check_epsilon(0.0, REPORT_MECHANISMS[plan.mechanism].epsilon(plan))
+    except PolicyError:
+        return True
+    return False
