@@ -7,7 +7,8 @@
 A file without a comma, semicolon or tab in its first line is one of baskets. A CSV file has a
 header with the delimiter of its cells; the column `user`, or otherwise the one before the items,
 names users, and the first numeric column after the items is the count. Unless the item column is
-named, it is the first; or the second, if the first is called `user` or the second is not a number.
+named, it is the one after `user`; without such a column the first, or the second if that is not a
+number.
 Gzip is recognised by its magic number. Files are read line by line, never held whole.
 """
 
@@ -190,8 +191,13 @@ class _CsvTable:
             return packer.build()
 
     def _user_column(self) -> int:
-        names = [name.lower() for name in self._header[: self._item]]
-        return names.index("user") if "user" in names else self._item - 1
+        named = self._named_user_column(self._header[: self._item])
+        return self._item - 1 if named is None else named
+
+    @staticmethod
+    def _named_user_column(header: list[str]) -> int | None:
+        names = [name.lower() for name in header]
+        return names.index("user") if "user" in names else None
 
     def _counted_rows(self) -> Iterator[tuple[str, int, list[str]]]:
         """Yield the item and the count of each row, and the row."""
@@ -229,18 +235,21 @@ class _CsvTable:
             return self._header.index(column)
         if len(self._header) == 1:
             raise DataError(self._path, "has one column: items and their counts are two", 1)
-        return int(self._header[0].lower() == "user" or not first[1].isdecimal())
+        user = self._named_user_column(self._header[:-1])
+        return int(not first[1].isdecimal()) if user is None else user + 1
 
     def _count_column(self, line: int, row: list[str]) -> int | None:
         """Return the column of counts; None for users whose rows are one item each."""
-        if self._header[0].lower() == "user" and self._item == len(row) - 1:
+        has_user = self._named_user_column(self._header[: self._item]) is not None
+        if has_user and self._item == len(row) - 1:
             return None
         for number in range(self._item + 1, len(row)):
             if row[number].isdecimal():
                 return number
         fault = (
             f"has no count, a whole number, after the item in column {self._header[self._item]!r}: "
-            "the columns are item,count or user,item,count or user,item"
+            "the columns are item,count or user,item,count or user,item; --column names the items "
+            "of other files"
         )
         raise DataError(self._path, fault, line)
 
