@@ -5,6 +5,7 @@ are in the log of this module, at the level DEBUG.
 """
 
 import logging
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, ParamSpec, TypeVar
@@ -34,16 +35,17 @@ def service_url(url: str) -> str:
     Raises:
         ValueError: if it is not the address of a service.
     """
+    shown = re.sub(r"//[^/?#]*@", "//", repr(url))  # without a password
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, TypeError) as error:
-        raise ValueError(f"{url!r} is not an address: {error}") from None
+        raise ValueError(f"{shown} is not an address: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is not an http or https address, such as http://127.0.0.1:8000")
+        raise ValueError(f"{shown} is not an http or https address, such as http://127.0.0.1:8000")
     if "%" in parsed.host or not 0 < (parsed.port or 1) <= _MAX_PORT:
-        raise ValueError(f"{url!r} has a host or a port that cannot exist")
+        raise ValueError(f"{shown} has a host or a port that cannot exist")
     if parsed.query or parsed.fragment:
-        raise ValueError(f"{url!r} is not the address of a service: leave out '?' and '#'")
+        raise ValueError(f"{shown} is not the address of a service: leave out '?' and '#'")
     return str(parsed).rstrip("/")
 
 

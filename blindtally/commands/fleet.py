@@ -1,5 +1,7 @@
 """`blindtally fleet`: simulated devices that take part in a study of a running service."""
 
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -196,7 +198,7 @@ def fleet(
             max_epsilon=max_epsilon,
             repeat_exact=repeat_exact,
             modes=frozenset[Mode]({mode, "active"}),  # a device may always trust the server less
-            committee=frozenset([*pinned, *map(bytes.fromhex, members)]),
+            committee=frozenset([*pinned, *_public_keys(members)]),
             trust_server_identities=trust_server_identities,
             accept_exact_estimates=True,  # simulated devices have no secrets
         )
@@ -240,3 +242,11 @@ def fleet(
         ) from None
     except (InexactSumError, LostWorkersError, ValueError) as error:
         raise service_error_exit(error) from None
+
+
+def _public_keys(members: Sequence[str]) -> Iterator[bytes]:
+    """Yield the public keys of `members`; raises typer.Exit if one is not a key."""
+    for member in members:
+        if not re.fullmatch("[0-9a-fA-F]{64}", member):
+            raise exit_with_error(f"--member takes 64 hexadecimal digits, not {member!r}")
+        yield bytes.fromhex(member)

@@ -32,7 +32,8 @@ class RoundResult:
     """One round: its threshold, its sum, its dropouts and its seconds by phase.
 
     `capacity` is the number of distinct items that its table holds, `distinct` the number in the
-    sum. `exact` is true if each sum was compared with its survivors' vectors, and equal.
+    sum. `exact` is true if each sum was compared with its survivors' vectors, and equal; None for
+    reports, which have no sum.
     `violations` has one line for each device that departed from the protocol, `failures` one for
     each cohort without a sum, or with an excluded sum.
     """
@@ -46,7 +47,7 @@ class RoundResult:
     participants: int
     holders: int
     threshold: int
-    exact: bool
+    exact: bool | None
     dropouts: Mapping[Phase, int]
     seconds: Mapping[Phase, float]
     violations: tuple[str, ...] = ()
@@ -173,7 +174,7 @@ def _table_capacity(plan: AnyPlan) -> int:
     return capacity(plan.cells)
 
 
-def summarize_round(played: FleetRound, exact: bool) -> RoundResult:
+def summarize_round(played: FleetRound, exact: bool | None) -> RoundResult:
     """Return the result of one round; `exact` is true if its sums were verified."""
     view = played.view
     # The service may hide these counts; a fleet without other devices knows them.

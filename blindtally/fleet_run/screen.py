@@ -73,11 +73,13 @@ class Screen:
 
 
 def _round_line(result: RoundResult, rounds: int) -> str:
-    sums = "[green]sum exact[/]" if result.exact else "[yellow]no sum[/]"
+    sums = "[green]sum exact[/], " if result.exact else "[yellow]no sum[/], "
+    if result.exact is None:
+        sums = ""
     seconds = sum(result.seconds.values())
     return (
         f"round {result.number}/{rounds}  sampling t {result.t:.2f}  "
-        f"{result.participants} of {result.enrolled} devices, {sums}, "
+        f"{result.participants} of {result.enrolled} devices, {sums}"
         f"{escape(_describe_outcome(result))}, {seconds:.1f} s"
     )
 

@@ -22,6 +22,7 @@ from client.fleet.fleet import Fleet, ProgressReporter
 from client.fleet.shards import ShardPool
 from client.transport import http_client
 from protocol.api.phases import Phase
+from protocol.mechanisms.registry import REPORT_MECHANISMS
 
 _CHECK_SECONDS: Final = 0.5  # between two checks that the server is alive
 
@@ -104,8 +105,13 @@ async def _run_until_done(work: Coroutine[None, None, None], observers: StudyObs
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _verify_sums(study: Study, played: FleetRound) -> bool:
-    """Verify every sum of a round that the service shows; return whether there was a sum."""
+def _verify_sums(study: Study, played: FleetRound) -> bool | None:
+    """Verify every sum of a round that the service shows; return whether there was a sum.
+
+    Return None for reports, which have no sum.
+    """
+    if study.view.question.mechanism in REPORT_MECHANISMS:
+        return None
     summed = [cohort for cohort in played.view.cohorts if cohort.phase is Phase.SUMMED]
     if study.view.question.discards_sums:
         return bool(summed)

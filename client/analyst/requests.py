@@ -152,6 +152,9 @@ class EventCursor:
 
 
 def path(*parts: object) -> str:
+    """Return the path with these parts; raises ValueError if one is empty, as another path."""
+    if "" in parts:
+        raise ValueError("an id or a name is empty: `Analyst.studies()` lists all studies")
     return "".join(f"/{quote(str(part), safe='')}" for part in parts)
 
 

@@ -24,7 +24,7 @@ from server.http.auth import (
 from server.http.login_attempt import ATTEMPT_LIFETIME, LoginAttempt
 from server.http.openid_provider import Callback, OpenIdProvider
 from server.http.problem_details import STATUS_AND_TITLE
-from server.pages.page_requests import page_router, read_form
+from server.pages.page_requests import MAX_NEXT_CHARACTERS, page_router, read_form
 from server.pages.rendering import PAGE_HEADERS, render
 from server.principals import Principal
 from server.service import Service, ServiceDep
@@ -38,7 +38,7 @@ _NO_KEY_MESSAGE = (
     "it: copy all of it."
 )
 ATTEMPT_COOKIE_NAME = "blindtally_login"
-Next = Annotated[str, Query(alias="next", max_length=2000)]
+Next = Annotated[str, Query(alias="next", max_length=MAX_NEXT_CHARACTERS)]
 
 
 @router.get("/login")

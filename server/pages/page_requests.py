@@ -35,6 +35,7 @@ from server.principals import Permission
 from server.telemetry.logs import bind_log_fields
 
 _FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
+MAX_NEXT_CHARACTERS = 2000  # of the page that follows a login
 _MAX_FIELDS = 100
 
 
@@ -131,7 +132,8 @@ def unauthenticated_response(scope: Scope, problem: ProblemError) -> Response:
     ):
         return error_page(request, problem)
     page = str(URL(scope=scope).replace(scheme="", netloc="")) if scope["method"] == "GET" else ""
-    login = "/login" + (f"?next={quote(page, safe='/')}" if page not in ("", "/") else "")
+    is_kept = page not in ("", "/") and len(page) <= MAX_NEXT_CHARACTERS
+    login = "/login" + (f"?next={quote(page, safe='/')}" if is_kept else "")
     if is_partial(request):  # a page that was open when its key was revoked
         return Response(status_code=401, headers={**PAGE_HEADERS, "HX-Redirect": login})
     return RedirectResponse(login, 303, PAGE_HEADERS)

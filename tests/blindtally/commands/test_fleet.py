@@ -191,6 +191,19 @@ def test_a_waiting_fleet_shows_the_missing_devices_and_at_the_end_the_page(
     assert "no device of this fleet took part: the study is finished" in output
 
 
+def test_a_fleet_sends_reports(service: ServerProcess) -> None:
+    """They have no sum that could be compared with vectors."""
+    domain = {"kind": "listed", "items": ["com", "org"]}
+    fields = {"mechanism": "krr", "threshold": 5, "contribution": 1, "epsilon": 3, "domain": domain}
+    with Analyst(service.url) as analyst:
+        study = analyst.create("reports", parse_question(fields), devices=12, rounds=1)
+    code, output = fleet("--url", service.url, "--study", study.id)
+    assert code == 0, output
+    assert "12 of 12 devices, decoded" in output
+    assert "sum exact" not in output
+    assert "no sum" not in output
+
+
 def test_an_unknown_study_is_reported(service: ServerProcess) -> None:
     code, output = fleet("--url", service.url, "--study", "nobody-knows")
     assert code == 1
@@ -225,9 +238,10 @@ def test_devices_arrive_over_time_are_slow_and_drop_out_in_the_given_phases(
         (["--dropout-in", "enrolling=0.1"], "devices drop out in sharing, checking, masking"),
         (["--dropout-in", "masking=0.95"], "from 0 to 0.9"),
         (["--arrivals", "bursts"], "bursts arrivals need a span"),
+        (["--member", "zz"], "--member takes 64 hexadecimal digits, not 'zz'"),
     ],
 )
-def test_impossible_arrivals_and_dropouts_are_reported(options: list[str], fault: str) -> None:
+def test_impossible_options_are_reported(options: list[str], fault: str) -> None:
     code, output = fleet("--create", *options)
     assert code == 2
     assert fault in output

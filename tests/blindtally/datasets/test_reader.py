@@ -128,8 +128,8 @@ def test_the_user_of_a_named_column_is_in_the_column_user(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("column", [None, "word"])
-def test_items_are_after_the_column_user_wherever_it_is(tmp_path: Path, column: str | None) -> None:
-    """Users are no items: their ids would be counted, and be sent to the service by a fleet."""
+def test_items_are_after_the_column_user_in_any_place(tmp_path: Path, column: str | None) -> None:
+    """Otherwise the ids of users would be counted, and be sent to the service by a fleet."""
     path = written(tmp_path, "day,user,word,n\n1,u,a,2\n1,v,b,1\n")
     assert held(path, column) == [{"a": 2}, {"b": 1}]
     path = written(tmp_path, "day,User,word\nx,u,a\nx,v,b\nx,u,a\n")

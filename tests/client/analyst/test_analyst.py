@@ -389,6 +389,12 @@ async def test_a_service_that_is_away_for_a_moment_is_asked_again(kind: Kind) ->
         assert stopped.state == "stopped"
 
 
+async def test_an_empty_id_is_refused_before_any_request(kind: Kind) -> None:
+    async with asking(kind, lambda _request: httpx.Response(307)) as analyst:
+        with pytest.raises(ValueError, match="an id or a name is empty"):
+            await answer_of(analyst.study(""))
+
+
 async def test_a_study_is_deleted(kind: Kind) -> None:
     answers = iter([httpx.Response(200, json=study()), httpx.Response(204)])
     requests = []

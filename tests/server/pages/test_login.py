@@ -34,6 +34,8 @@ async def test_a_stranger_is_redirected_to_login_from_every_page(closed: Served)
             assert answer.headers["location"] == f"/login{query}"
     mistyped = await closed.client.get("/nonsense", headers={"Accept": "text/html"})
     assert (mistyped.status_code, mistyped.headers["location"]) == (303, "/login?next=/nonsense")
+    long = await closed.client.get(f"/studies/{study}?q={2000 * 'a'}", follow_redirects=True)
+    assert (long.status_code, long.url.path, long.url.query) == (200, "/login", b"")
     live = await closed.client.get("/", headers={"HX-Request": "true"})
     assert (live.status_code, live.headers["hx-redirect"]) == (401, "/login")
     for public in ("/login", "/static/app.css"):
