@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from protocol.mechanisms.registry import AnyQuestion
 
 _DISTRIBUTIONS = {"hierarchical-histogram", "triehh", "prefix-extension"}
+_NO_ITEMS = "no heavy hitters so far; `blindtally studies show` has the state of the study"
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 
 
@@ -163,8 +164,8 @@ def _answer_items(
         about_keys = key_notes(question, (row.item for row in rows))
         sentences = [quality_sentence(quality, has_keys=bool(about_keys))] if quality else []
         notes = [*sentences, *about_keys]
-        table = [result_table(["item"], headings, cells)] if cells or not notes else []
-        print_parts(*table, *notes)
+        table = result_table(["item"], headings, cells)
+        print_parts(*([table] if cells else [] if notes else [_NO_ITEMS]), *notes)
     document = {"items": [row.model_dump() for row in rows]}
     write_json(json_path, document | {"quality": quality and quality.model_dump()})
 

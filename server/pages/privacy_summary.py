@@ -247,7 +247,7 @@ def _reports_summary(study: StudyView) -> PrivacySummary:
     flooding = "No registrar vouches for identities. One program can send all reports of a round."
     exception = f", except with probability {delta:g}" if delta else ""
     return PrivacySummary(
-        "Each device randomised its report by itself. No party must be trusted with it.",
+        "Each device randomised its report by itself. No party needs to be trusted with it.",
         (
             (
                 "Every device's report, its time and address, and which reports to other studies "

@@ -128,6 +128,16 @@ def test_means_are_shown_of_a_study_of_sums(url: str) -> None:
     assert (code, "counts no prefixes" in text) == (1, True)
 
 
+def test_a_query_before_the_first_sum_states_that_there_is_no_answer(url: str) -> None:
+    with Analyst(url) as analyst:
+        question = AdaptiveIbltQuestion(
+            threshold=5, contribution=1, domain=Utf8(max_bytes=3), words=2000
+        )
+        study = analyst.create("items", question, TERMS, rounds=1)
+    code, text = run(study.id, "--url", url)
+    assert (code, text.startswith("no heavy hitters so far; ")) == (0, True), text
+
+
 def test_segments_are_shown_of_a_study_that_has_some(url: str) -> None:
     domain = Product(segments=("even", "odd"), inner=Utf8(max_bytes=3))
     with Analyst(url) as analyst:
