@@ -78,6 +78,11 @@ def test_a_program_may_have_the_name_of_a_package(name: str, tmp_path: Path) -> 
     program = tmp_path / f"{name}.py"
     program.write_text("from blindtally import Analyst, Tracked\nprint(Tracked.__name__)")
     assert run(tmp_path, program.name) == "TrackedQuestion\n"
+
+
+def test_the_command_line_starts_next_to_files_of_its_packages_names(tmp_path: Path) -> None:
+    for other in (*USER_PACKAGES, "server"):
+        (tmp_path / f"{other}.py").write_text("raise SystemExit('imported by mistake')")
     assert "Show the version" in run(tmp_path, "-m", "blindtally", "--help")
     assert "revoke" in run(tmp_path, "-m", "blindtally", "keys", "--help")
 
