@@ -5,7 +5,8 @@ slow ones, and `make test-slow` the slow ones and, with more examples, all prope
 
     fast     tests that no table below names
     medium   tests that MEDIUM_TESTS names: files whose tests take more than 0.08 s each
-    slow     tests that SLOW_TESTS names, at least 1.5 s each, and all tests that need PostgreSQL
+    slow     tests that SLOW_TESTS names, about 1.5 s or more each, cases of a test whose other
+             cases are medium, and all tests that need PostgreSQL
 
 A row is a folder or file with the beginnings of its tests, or "[" and the beginning of their
 cases. Seconds are processor time. Examples of properties are not timed, because the machines they
@@ -37,6 +38,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_short_strings",
     ),
     "tests/blindtally/planning/test_study_form_predictions.py": (
+        "test_a_prepared_process_answers_and_one_that_is_not_used_ends",
         "test_a_prediction_ends_with_the_service",
         "test_a_study_that_finds_items_is_simulated",
         "test_the_memory_of_a_prediction_is_limited",
@@ -189,6 +191,8 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_the_quantiles",
     ),
     "tests/test_docs.py": (
+        "test_the_sdk_page_is_one_program",
+        "test_commands_in_the_documents_work[blindtally simulate tracked --data words --devices 10",
         "test_commands_in_the_documents_work[python -m paper",
         "test_commands_in_the_documents_work[blindtally plan --devices",
         "test_commands_in_the_documents_work[blindtally plan --mechanism triehh",
@@ -206,6 +210,9 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_members_of_other_processes_open_the_sums_of_a_new_study",
     ),
     "tests/client/fleet/test_fleet.py": (
+        "test_devices_of_a_fleet_volunteer_for_the_committees_of_its_rounds",
+        "test_a_fleet_with_the_keys_of_operators_opens_its_one_shot_sums",
+        "test_a_fleet_goes_on_after_the_service_was_restored_to_an_earlier_round[waiting",
         "test_a_fleet_with_the_key_of_its_registrar_seats_its_rounds",
     ),
     "tests/blindtally/simulate/test_unequal_rounds.py": (
@@ -252,7 +259,10 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/client/device/test_take_part.py": (
         "test_who_cancels_a_device_leaves_nothing_behind_and_it_may_come_again",
     ),
-    "tests/server/test_distributions.py": ("test_numbers_have_quantiles_ranks_and_ranges",),
+    "tests/server/test_distributions.py": (
+        "test_strings_have_frequencies_and_an_order",
+        "test_numbers_have_quantiles_ranks_and_ranges",
+    ),
     "tests/paper/test_method_comparison.py": ("test_tracking_needs_a_fraction_of_the_words",),
     "tests/protocol/oracles/test_statistics.py": (
         "test_equation_2_is_biased_where_hashing_is_imperfect_and_ours_is_not",
@@ -281,6 +291,32 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/secagg/test_split_view.py": ("test_an_isolated_device_can_be_left_out_of_the_one_sum",),
     "tests/protocol/mechanisms/test_frequency_sketches.py": (
         "test_estimates_under_noise_have_the_reported_variance",
+    ),
+    "tests/server/test_one_shot.py": (
+        "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[collecting",
+        "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[checking",
+        "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[releasing",
+        "test_a_study_over_two_restarts_and_with_a_member_that_drops_out",
+    ),
+    "tests/server/test_volunteers.py": (
+        "test_a_server_that_starts_again_in_a_phase_finishes_the_round[collecting",
+        "test_a_server_that_starts_again_in_a_phase_finishes_the_round[convening",
+    ),
+    "tests/server/test_one_shot_reserves.py": (
+        "test_reserves_take_the_place_of_absent_operators[away0",
+        "test_reserves_take_the_place_of_absent_operators[away2",
+    ),
+    "tests/server/test_seating.py": (
+        "test_a_device_that_was_seated_in_other_studies_stops_no_round",
+    ),
+    "tests/server/test_backup_and_upgrade.py": (
+        "test_devices_finish_a_round_at_a_service_that_was_restored[share-checking",
+    ),
+    "tests/protocol/test_one_shot_costs.py": (
+        "test_prime_lanes_take_few_more_bytes_than_lanes_modulo_powers_of_two[triehh, vote table",
+    ),
+    "tests/protocol/sketches/iblt/test_tight.py": (
+        "test_a_stuck_table_estimates_the_number_of_its_keys[1.25",
     ),
 }
 MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {

@@ -24,9 +24,8 @@ from server.settings import Settings
 ROOT = Path(__file__).parents[1]
 FOLDERS = (".", "docs", "docs/mechanisms", "examples")
 PAGES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.md"))
-PYTHON_FILES = {
-    path.name for path in ROOT.rglob("*.py") if not path.relative_to(ROOT).parts[0].startswith(".")
-}
+SOURCE_FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
+PYTHON_FILES = {path.name for folder in SOURCE_FOLDERS for path in folder.rglob("*.py")}
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
