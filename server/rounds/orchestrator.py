@@ -118,9 +118,14 @@ class Orchestrator:
         self.on_notification(channels)
 
     def on_message(self, cohort: int, phase: Phase, received: int) -> None:
-        """Check a cohort soon, if this number of messages of `phase` may decide when it ends."""
+        """Check a cohort soon, if this number of messages of `phase` may decide when it ends.
+
+        Other joins are counted at the next poll, so that metrics show the devices that joined.
+        """
         if self._pending.may_decide(cohort, phase, received):
             self.check(cohort_channel(cohort))
+        elif phase in JOINING_PHASES:
+            self._pending.report((cohort_channel(cohort),))
 
     def on_notification(self, channels: Collection[str] | None) -> None:
         """Check the cohorts of `channels`, or all if None, because they have changed."""

@@ -75,6 +75,14 @@ async def test_a_cohort_that_fails_is_counted_with_its_cause(served: Served) -> 
     assert seen["rounds_closed_total", ("failed",)] >= 1
 
 
+async def test_devices_that_join_are_counted_before_they_are_a_quorum(served: Served) -> None:
+    study = await served.create()
+    await served.service.orchestrator.poll()
+    await served.join(study, 2)  # of a minimum of 3
+    await served.service.orchestrator.poll()
+    assert (await scrape(served))["devices_pending", ("enrolling",)] == 2
+
+
 async def test_requests_are_counted_by_route_and_never_by_path(served: Served) -> None:
     study = await served.create()
     (device,) = await served.join(study, 1)
