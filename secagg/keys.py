@@ -250,10 +250,14 @@ def _libsodium() -> Callable[[bytes, bytes], bool]:
     """Return libsodium's verification of a signature with its statement, under a key of 32 bytes.
 
     A version that accepts one of two signatures that OpenSSL refuses is not used: newer ones
-    multiply by the cofactor, and older ones can be built to accept S beyond the order.
+    multiply by the cofactor, and older ones can be built to accept S beyond the order. If none can
+    be loaded, OpenSSL verifies alone: otherwise a service would start, and fail at each signature.
     """
-    from nacl.bindings import crypto_sign_open  # noqa: PLC0415 - the import takes 30 ms
-    from nacl.exceptions import BadSignatureError  # noqa: PLC0415
+    try:
+        from nacl.bindings import crypto_sign_open  # noqa: PLC0415 - the import takes 30 ms
+        from nacl.exceptions import BadSignatureError  # noqa: PLC0415
+    except ImportError:
+        return lambda _signed, _identity: False
 
     def verify(signed: bytes, identity: bytes) -> bool:
         try:

@@ -1,5 +1,6 @@
 """Keys agree, signatures bind, and each label and purpose has its own key."""
 
+import sys
 from hashlib import sha512
 from itertools import accumulate, product
 from random import Random
@@ -235,6 +236,18 @@ def test_libsodium_is_used_unless_it_accepts_more_than_openssl(
         assert not keys._libsodium()(signed, DEVICE.public)
         assert is_signed(DEVICE.public, statement, DEVICE.sign(statement))
         assert not is_signed(DEVICE.public, statement, bytes(64))
+    finally:
+        keys._libsodium.cache_clear()
+
+
+def test_openssl_verifies_alone_where_libsodium_cannot_be_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "nacl.bindings", None)  # an import of it fails
+    keys._libsodium.cache_clear()
+    try:
+        assert is_signed(DEVICE.public, b"this", DEVICE.sign(b"this"))
+        assert not is_signed(DEVICE.public, b"that", DEVICE.sign(b"this"))
     finally:
         keys._libsodium.cache_clear()
 

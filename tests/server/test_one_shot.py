@@ -1,17 +1,23 @@
 """One-shot rounds of the service: the committee convenes, devices send, members open the sum."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
+from protocol.api.phases import Phase
 from secagg.oneshot.message import merkle_levels
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 from tests.server.one_shot_party import (
+    TERMS,
     Operators,
     convene,
     create,
+    one_shot_device,
     open_sum,
+    phase_of,
+    send,
     send_all,
     sum_of_vectors,
 )
@@ -48,6 +54,21 @@ async def test_all_members_share_one_merkle_tree_of_each_message(
     closed = await open_sum(served, study, operators)
     assert (closed.state, closed.participants, operators.refusals) == ("decoded", 8, [])
     assert len(trees) == 8
+
+
+async def test_the_last_message_ends_the_collection_at_once(serve: Serve, sqlite_url: str) -> None:
+    """The service looks at its rounds once a minute, and when a message may end a phase."""
+    operators, last = Operators.of(), 5
+    async with serve(sqlite_url, poll_seconds=60, min_poll_seconds=0) as served:
+        study = await create(served, terms=TERMS | {"cohort_size": last + 1})
+        view = await convene(served, study, operators)
+        await served.service.orchestrator.poll()
+        await send_all(served, view, range(last))
+        assert await phase_of(served, study) is Phase.COLLECTING
+        await send(served, view, one_shot_device(last))
+        async with asyncio.timeout(20):
+            while await phase_of(served, study) is Phase.COLLECTING:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 async def test_the_messages_of_a_sum_that_is_over_are_refused(served: Served) -> None:
