@@ -61,8 +61,11 @@ def test_other_operators_than_those_pinned_are_refused(whole: Round) -> None:
     committee = whole.session.committee
     pinned = frozenset(entry.identity for entry in committee.entries)
 
-    def make(committee: Committee, corrupt: int = 2) -> DeviceMessage:
-        session = replace(whole.session, committee=committee, authority=Operators(pinned, corrupt))
+    def make(
+        committee: Committee, corrupt: int = 2, others: frozenset[bytes] = frozenset()
+    ) -> DeviceMessage:
+        authority = Operators(pinned | others, corrupt, absent=1)
+        session = replace(whole.session, committee=committee, authority=authority)
         enrolment = whole.enrolment(whole.identities[0].public)
         return make_message(session, whole.identities[0], enrolment, whole.vector(0), whole.rng)
 
@@ -80,6 +83,9 @@ def test_other_operators_than_those_pinned_are_refused(whole: Round) -> None:
         make(replace(committee, number=1))
     with pytest.raises(UnsafeRequestError, match="fewer than 3 colluding operators"):
         make(committee, corrupt=3)
+    make(committee, others=frozenset({b"1" * 32}))
+    with pytest.raises(UnsafeRequestError, match="other operators than those pinned"):
+        make(committee, others=frozenset({b"1" * 32, b"2" * 32}))
 
 
 def test_a_member_that_is_not_listed_sums_nothing(whole: Round) -> None:
