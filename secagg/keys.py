@@ -234,12 +234,13 @@ def _is_valid(identity: bytes, statement: bytes, signature: bytes) -> bool:
 
     It also accepts all that libsodium accepts, in half the time, so it decides only on the others.
     """
-    if len(identity) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
+    public, raw = bytes(identity), bytes(signature)  # a view may have larger items than bytes
+    if len(public) != KEY_BYTES or len(raw) != SIGNATURE_BYTES:
         return False  # libsodium would read beyond a shorter key
-    if _libsodium()(b"".join((signature, statement)), bytes(identity)):
+    if _libsodium()(b"".join((raw, statement)), public):
         return True
     try:
-        Ed25519PublicKey.from_public_bytes(identity).verify(signature, statement)
+        Ed25519PublicKey.from_public_bytes(public).verify(raw, statement)
     except (InvalidSignature, ValueError):  # ValueError: not a public key
         return False
     return True

@@ -259,6 +259,15 @@ def test_bytes_of_the_statement_are_none_of_the_signature() -> None:
     assert not is_signed(DEVICE.public, b"", signature + b"this")
 
 
+def test_the_sizes_of_key_and_signature_count_in_bytes() -> None:
+    longer = DEVICE.sign(bytes(64) + b"this") + bytes(64)
+    signature, public = DEVICE.sign(b"this"), DEVICE.public
+    assert is_signed(memoryview(public), b"this", memoryview(signature))  # type: ignore[arg-type]
+    assert not is_signed(public, b"this", memoryview(longer).cast("H"))  # type: ignore[arg-type]
+    words = memoryview(public + bytes(32)).cast("H")
+    assert not is_signed(words, b"this", signature)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("identity", [b"", bytes(31), b"\xff" * 32])
 def test_malformed_identities_have_signed_nothing(identity: bytes) -> None:
     assert not is_signed(identity, b"this", DEVICE.sign(b"this"))
