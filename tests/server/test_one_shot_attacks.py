@@ -3,7 +3,7 @@
 `Guards:` names the check without which a test fails.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -463,6 +463,36 @@ async def test_no_document_of_a_server_ends_a_member(
     monkeypatch.setattr(MemberJournal, "key", fail)
     assert "OverflowError: of a number" in "".join(await Wire(served).act(other))
     assert wire.sent == {}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [range(1, 62), range(62, 123)],  # the sum has 60 devices at most
+        [[1], [1]],
+    ],
+)
+async def test_columns_that_would_fill_a_member_are_refused(
+    served: Served, names: Sequence[Sequence[int]]
+) -> None:
+    """Guards: each limit of `_MemberStep._columns`."""
+    operators, study = Operators.of(), await create(served)
+    await send_all(served, await convene(served, study, operators), range(6))
+    await served.pass_phase(study)
+    pages, bodies = iter(names), list[bytes]()
+
+    def invented(body: bytes) -> bytes:
+        """Return the next page, of columns of devices with these names; then an empty one."""
+        bodies.append(body)
+        rest = bodies[0][32 : len(bodies[0]) // 6]
+        return b"".join(name.to_bytes(32) + rest for name in next(pages, ()))
+
+    wire = Wire(served, {"columns": invented})
+    refusals = await wire.act(operators.members[0])
+    assert "more columns than the sum has devices" in "".join(refusals)
+    cut = Wire(served, {"columns": lambda body: body[:-1]})
+    assert "bytes of columns" in "".join(await cut.act(operators.members[1]))
+    assert wire.sent == cut.sent == {}
 
 
 @pytest.mark.parametrize("is_over", [False, True])
