@@ -7,7 +7,7 @@ a repetition, after Retry-After or a growing time. Repeating a request has no fu
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 import httpx
 from pydantic import ValidationError
@@ -20,6 +20,13 @@ MAX_RETRY_AFTER_SECONDS: Final = 30.0  # bounds the wait for any Retry-After
 # Of a document: it then takes less than 50 MB of memory. A plan of `tracked` lists 16,384 items.
 MAX_JSON_VALUES: Final = 2**17
 MAX_ERROR_CHARACTERS: Final = 2_000  # of a text that a service can choose
+_ADVICE_WHEN_MISSING: Final = {
+    "study": "check the address and the id; `Analyst.studies()` lists all studies",
+    "population": "check the address and the name; `Analyst.populations()` lists all populations",
+    "heavy hitter": "`Study.heavy_hitters()` lists the heavy hitters",
+}
+# Parts of a request, which callers do not name: they name the arguments within them.
+_REQUEST_PARTS: Final = ("body.question", "body.terms", "body", "query", "path")
 
 
 class ServiceUnreachableError(Exception):
@@ -45,7 +52,7 @@ class ServiceError(Exception):
         retry_after: the seconds of the Retry-After header, if the response has one.
     """
 
-    advice: ClassVar[str] = ""
+    advice: str = ""
 
     def __init__(self, problem: Problem, retry_after: float | None = None) -> None:
         self.message = _message_of(problem)
@@ -59,9 +66,19 @@ class ServiceError(Exception):
 
 
 class NotFoundError(ServiceError):
-    """The study, round or participant does not exist."""
+    """The study, round, population, heavy hitter or participant does not exist.
 
-    advice = "check the address and the id; `Analyst.studies()` lists all studies"
+    Attributes:
+        listed: the kind of things whose list helps: "study", "population" or "heavy hitter".
+    """
+
+    def __init__(self, problem: Problem, retry_after: float | None = None) -> None:
+        missing = problem.detail.removeprefix("there is no such ")
+        self.listed = next(
+            (kind for kind in _ADVICE_WHEN_MISSING if missing.startswith(kind)), "study"
+        )
+        self.advice = _ADVICE_WHEN_MISSING[self.listed]
+        super().__init__(problem, retry_after)
 
 
 class NotAuthorisedError(ServiceError):
@@ -265,12 +282,18 @@ def _full_detail(problem: Problem) -> str:
     if not faults:
         return problem.detail
     if all(fault.get("detail") == problem.detail for fault in faults):
-        whole = {"body", "query", "path"}  # the whole request: not a useful location
-        places = [
-            fault["location"] for fault in faults if fault.get("location", "body") not in whole
-        ]
-        return ": ".join([*places[:1], problem.detail])
-    return "; ".join(": ".join(fault.values()) for fault in faults)
+        places = filter(None, (_argument(fault.get("location", "")) for fault in faults))
+        return ": ".join([*list(places)[:1], problem.detail])
+    texts = ((_argument(each.get("location", "")), each.get("detail", "")) for each in faults)
+    return "; ".join(": ".join(filter(None, pair)) for pair in texts)
+
+
+def _argument(location: str) -> str:
+    """Return the name of an argument in a location of the request; empty for a whole part."""
+    for part in _REQUEST_PARTS:
+        if location == part or location.startswith(f"{part}."):
+            return location[len(part) + 1 :]
+    return location
 
 
 def has_many_values(body: bytes) -> bool:

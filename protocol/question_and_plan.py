@@ -34,6 +34,7 @@ WORD_BITS = 16
 MAX_WORDS = 2**26  # that a device sends in a round
 AUTO_WORDS = 0  # of a question whose words are chosen when its study is created
 MAX_ROUNDS = 10_000
+MIN_COHORT_SIZE = 3  # devices; fewer hide nothing
 # Limits of devices with default settings.
 DEFAULT_MIN_THRESHOLD = 5.0  # of exact sums
 DEFAULT_MIN_SUMMED = 50  # devices
@@ -61,7 +62,7 @@ class Terms(PublicModel):
     registrar draws a committee of volunteers.
     """
 
-    cohort_size: int = Field(ge=3, le=100_000)
+    cohort_size: int = Field(ge=MIN_COHORT_SIZE, le=100_000)
     minimum: int = Field(ge=3)
     cohorts: int = Field(default=1, ge=1, le=1_000)
     corrupt: Rate = 0.1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import key_notes, print_parts, result_table
@@ -55,10 +56,12 @@ def changes(
     """
     from blindtally.console.service_connection import open_analyst
 
+    ranges = _parse_rounds("--before", before), _parse_rounds("--after", after)
+    if (before is None) is not (after is None):
+        raise exit_with_error("--before and --after go together: pass both or none of them")
     rates: Sequence[RoundRate] = ()
     change = None
     with open_analyst(url, key) as analyst:
-        ranges = _parse_rounds("--before", before), _parse_rounds("--after", after)
         target = analyst.study(study)
         if item:
             rates = target.series(item)
@@ -112,7 +115,7 @@ def _parse_rounds(option: str, text: str | None) -> tuple[int, int] | None:
     try:
         return int(first), int(last)
     except ValueError:
-        raise ValueError(f"{option} takes FIRST-LAST, such as 1-5, not {text!r}") from None
+        raise exit_with_error(f"{option} takes FIRST-LAST, such as 1-5, not {text!r}") from None
 
 
 def _rate_tables(rates: "Sequence[RoundRate]") -> list["Printable"]:

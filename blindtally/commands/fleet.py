@@ -158,7 +158,11 @@ def fleet(
         new_study_setup,
         parse_dropout,
     )
-    from blindtally.fleet_run.registrar_key_files import load_or_create_key_file, load_registrar_of
+    from blindtally.fleet_run.registrar_key_files import (
+        KeyFileError,
+        load_or_create_key_file,
+        load_registrar_of,
+    )
     from blindtally.fleet_run.results import InexactSumError
     from blindtally.fleet_run.run_on_terminal import (
         OPTION_BY_LIMIT,
@@ -240,7 +244,7 @@ def fleet(
         raise exit_with_error(
             f"{error}{suggest_options(error.refusals, OPTION_BY_LIMIT)}", code=1
         ) from None
-    except (InexactSumError, LostWorkersError, ValueError) as error:
+    except (InexactSumError, KeyFileError, LostWorkersError, ValueError) as error:
         raise service_error_exit(error) from None
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
+from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import key_notes, print_parts, result_table
@@ -87,8 +88,8 @@ def query(
 
     is_default = not (quantile or rank or within or prefix or cdf)
     options: dict[str, Any] = {"estimator": estimator, "beta": beta}
+    ranges = [_parse_range(text) for text in within or []]
     with open_analyst(url, key) as analyst:
-        ranges = [_parse_range(text) for text in within or []]
         target = analyst.study(study)
         if is_default and target.view.question.mechanism == NumberSums.name:
             _answer_numbers(target.numbers(beta=beta), beta, json_path)
@@ -199,7 +200,7 @@ def _format_range(value: float | None, low: float | None, high: float | None, fo
 def _parse_range(text: str) -> tuple[str, str]:
     low, colon, high = text.partition(":")
     if not colon:
-        raise ValueError(f"--range takes LOW:HIGH, not {text!r}")
+        raise exit_with_error(f"--range takes LOW:HIGH, not {text!r}")
     return low, high
 
 

@@ -49,6 +49,17 @@ def parse_words(text: str) -> int:
     return words
 
 
+def check_url(url: str) -> str:
+    """Return `url`; raises BadParameter if it is not the address of a service."""
+    from client.connection import service_url
+
+    try:
+        service_url(url)
+    except ValueError as error:
+        raise BadParameter(str(error)) from None
+    return url
+
+
 def complete_mechanism(incomplete: str) -> list[str]:
     from protocol.mechanisms.registry import MECHANISMS
 
@@ -133,7 +144,13 @@ SumOption = Annotated[
     ),
 ]
 UrlOption = Annotated[
-    str, Option("--url", help="URL of the service.", show_default="this machine, port 8000")
+    str,
+    Option(
+        "--url",
+        help="URL of the service.",
+        show_default="this machine, port 8000",
+        callback=check_url,
+    ),
 ]
 WorkersOption = Annotated[
     int, Option(min=1, max=1024, help="Processes of this machine that share the work.")

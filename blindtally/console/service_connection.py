@@ -21,11 +21,16 @@ from client.errors import (
 _TIMEOUT_SECONDS: Final = 30.0
 # The errors of the client advise programs; these advise people at a terminal.
 _ADVICE: Final[dict[type[ServiceError], str]] = {
-    NotFoundError: "check the id or name, and --url; `blindtally studies list` lists the studies",
     BadRequestError: "",
     NotAuthorisedError: "pass a key by --key or in BLINDTALLY_API_KEY; "
     "`blindtally keys create NAME`, where the service runs, makes one",
     WrongStateError: "the study's page on the dashboard shows its state",
+}
+# By `NotFoundError.listed`.
+_NOT_FOUND_ADVICE: Final = {
+    "study": "check the id, and --url; `blindtally studies list` lists the studies",
+    "population": "check the name, and --url; `blindtally privacy --create` makes populations",
+    "heavy hitter": "`blindtally studies show` lists the heavy hitters of a study",
 }
 
 
@@ -77,10 +82,10 @@ def open_analyst(url: str, key: str | None) -> Iterator[Analyst]:
 
 
 def service_error_exit(error: Exception) -> typer.Exit:
-    """Print the error with advice; return the exit, with code 2 for a data file, otherwise 1."""
-    from blindtally.datasets.reader import DataError  # noqa: PLC0415 - needed for errors only
-
+    """Print the error with advice; return the exit, with code 2 for wrong options or data."""
     if not isinstance(error, ServiceError):
-        return exit_with_error(error, code=2 if isinstance(error, DataError) else 1)
+        return exit_with_error(error, code=2 if isinstance(error, ValueError) else 1)
     advice = _ADVICE.get(type(error), error.advice)
+    if isinstance(error, NotFoundError):
+        advice = _NOT_FOUND_ADVICE[error.listed]
     return exit_with_error(f"{error.message} ({advice})" if advice else error.message, code=1)

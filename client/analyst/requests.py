@@ -38,7 +38,7 @@ from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
 from protocol.privacy.ledger import Budget, Statement
-from protocol.question_and_plan import MAX_ROUNDS, Terms
+from protocol.question_and_plan import MAX_ROUNDS, MIN_COHORT_SIZE, Terms
 from secagg.ring import Ring, Vector
 
 DEFAULT_ROUNDS: Final = 5
@@ -243,6 +243,11 @@ def study_terms(
         )
     count = math.ceil(devices / DEFAULT_COHORT_SIZE) if cohorts is None else cohorts
     size = math.ceil(devices / max(1, count))  # `Terms` refuses 0 devices or cohorts
+    if count > 1 and size < MIN_COHORT_SIZE:
+        raise ValueError(
+            f"cohorts: {devices:,} devices are too few for {count:,} cohorts, of at least "
+            f"{MIN_COHORT_SIZE} devices each"
+        )
     return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=count, registrar=registrar)
 
 

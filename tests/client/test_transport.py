@@ -142,13 +142,15 @@ async def test_an_answer_without_a_problem_document_is_still_an_error() -> None:
     [
         ("no", (), "no"),
         ("q must be less", ({"location": "query", "detail": "q must be less"},), "q must be less"),
-        ("too few", ({"location": "body.rounds", "detail": "too few"},), "body.rounds: too few"),
+        ("too few", ({"location": "body.rounds", "detail": "too few"},), "rounds: too few"),
         (
             "a: 1; and 1 more",
             ({"location": "a", "detail": "1"}, {"location": "b", "detail": "2"}),
             "a: 1; b: 2",
         ),
-        ("not JSON", ({"location": "body", "detail": "line 1"},), "body: line 1"),
+        ("not JSON", ({"location": "body", "detail": "line 1"},), "line 1"),
+        ("big", ({"location": "body.question", "detail": "big"},), "big"),
+        ("low", ({"location": "body.question.epsilon", "detail": "low"},), "epsilon: low"),
     ],
 )
 def test_faults_appear_once(detail: str, faults: tuple[dict[str, str], ...], message: str) -> None:

@@ -204,6 +204,12 @@ def test_a_fleet_sends_reports(service: ServerProcess) -> None:
     assert "no sum" not in output
 
 
+def test_too_few_devices_in_the_data_are_wrong_use(service: ServerProcess) -> None:
+    code, output = fleet("--url", service.url, "--create", "--devices", "9000")
+    assert code == 2
+    assert "the data has 8,812: use fewer rounds or devices" in " ".join(output.split())
+
+
 def test_an_unknown_study_is_reported(service: ServerProcess) -> None:
     code, output = fleet("--url", service.url, "--study", "nobody-knows")
     assert code == 1

@@ -62,7 +62,7 @@ def test_a_population_needs_no_budget(url: str) -> None:
         ([], "name a study"),
         (["abc", "--population", "phones"], "name a study"),
         (["abc", "--create"], "--create takes"),
-        (["--population", "nobody"], "no such population"),
+        (["--population", "nobody"], "`blindtally privacy --create` makes populations"),
         (["abc"], "no such study"),
         (["--population", "A B", "--create", "--epsilon", "1"], "letters a to z, digits"),
         (["--population", "phones", "--create", "--epsilon", "0"], "above 0 and at most"),

@@ -195,7 +195,8 @@ def test_a_watched_round_is_printed_once_per_state(
             2,
             "only the words of tracked can be chosen",
         ),
-        (["show", "nobody"], 1, "check the id or name, and --url"),
+        (["create", "x", *SIZES, "--cohorts", "300"], 2, "cohorts: 16 devices are too few for 300"),
+        (["show", "nobody"], 1, "check the id, and --url"),
         (["show", "nobody", "--csv", "-", "--json", "-"], 2, "cannot both"),
     ],
 )
@@ -224,5 +225,5 @@ def test_the_words_of_a_study_are_chosen(
 
 def test_a_study_whose_words_cannot_be_chosen_is_not_created(url: str) -> None:
     code, output = run(url, "create", "x", "--devices", "16", "--threshold", "500")
-    assert code == 1
+    assert code == 2
     assert "no assumed item is held 500 times: lower the threshold; or pass a number" in output

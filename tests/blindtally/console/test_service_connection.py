@@ -6,10 +6,15 @@ from pathlib import Path
 import httpx
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from blindtally.cli import app
 from blindtally.console.service_connection import open_analyst, service_error_exit
 from blindtally.datasets.reader import DataError
-from client.errors import ServiceError, check_response
+from blindtally.fleet_run.registrar_key_files import KeyFileError
+from blindtally.fleet_run.results import InexactSumError
+from client.errors import NotFoundError, ServiceError, check_response
+from protocol.api.messages import Problem
 
 
 def test_a_refused_key_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,6 +44,37 @@ def test_a_command_shows_that_it_waits_for_the_service(
     assert not logging.getLogger("client.connection").handlers
 
 
-def test_an_unusable_data_file_is_wrong_use_and_no_failure_of_the_service() -> None:
+def test_wrong_data_and_options_are_wrong_use_and_no_failure_of_the_service() -> None:
     assert service_error_exit(DataError(Path("a.csv"), "is empty")).exit_code == 2
-    assert service_error_exit(ValueError("cannot be planned")).exit_code == 1
+    assert service_error_exit(ValueError("use fewer devices")).exit_code == 2
+    assert service_error_exit(KeyFileError("is the key of another registrar")).exit_code == 1
+    assert service_error_exit(InexactSumError("round 1")).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("query", "s"), ("studies", "list"), ("seat", "a.key"), ("member", "a.key"), ("fleet",)],
+)
+def test_a_wrong_address_is_wrong_use_of_its_option(command: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*command, "--url", "here"])
+    assert result.exit_code == 2
+    assert "'--url': 'here' is not an http or https address" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("missing", "advice"),
+    [
+        ("study", "`blindtally studies list` lists"),
+        ("round", "`blindtally studies list` lists"),
+        ("population", "`blindtally privacy --create` makes"),
+        ("heavy hitter as 'study'", "`blindtally studies show` lists the heavy hitters"),
+    ],
+)
+def test_advice_is_about_what_does_not_exist(
+    missing: str, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    detail = f"there is no such {missing}"
+    error = NotFoundError(Problem(type="x", title="x", status=404, detail=detail))
+    assert service_error_exit(error).exit_code == 1
+    assert advice in capsys.readouterr().err
+    assert ("Analyst.studies()" in str(error)) == (missing in ("study", "round"))
