@@ -7,8 +7,8 @@
 A file without a comma, semicolon or tab in its first line is one of baskets. A CSV file has a
 header with the delimiter of its cells; the column `user`, or otherwise the one before the items,
 names users, and the first numeric column after the items is the count. Unless the item column is
-named, it is the one after `user`; without such a column the first, or the second if that is not a
-number.
+named, it is the one after `user`; without such a column the first of two; of more the first, or
+the second if that is not a number.
 Gzip is recognised by its magic number. Files are read line by line, never held whole.
 """
 
@@ -42,6 +42,7 @@ _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_TOTAL_COUNT = 2**62  # numpy draws from such counts
 _MAX_LINE_LENGTH = 2**24  # characters
+_NUMBER = re.compile(r"[-+]?[\d.,' ]*\d")  # in any country's format
 
 
 class DataError(ValueError):
@@ -210,9 +211,10 @@ class _CsvTable:
             yield row[self._item], count, row
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        width = None
+        width, start = None, 1  # the line where the next row begins
         try:
             for row in self._reader:
+                start = self._reader.line_num + 1
                 if not row:
                     continue  # an empty line, as at the end of some files
                 width = width or len(row)
@@ -225,7 +227,17 @@ class _CsvTable:
                     raise DataError(self._path, fault, self._reader.line_num)
                 yield self._reader.line_num, row
         except csv.Error as error:
-            raise DataError(self._path, str(error), self._reader.line_num) from None
+            raise self._syntax_error(str(error), start) from None
+
+    def _syntax_error(self, fault: str, start: int) -> DataError:
+        """Return the error of a row that begins in line `start`, as the csv module reports it."""
+        if fault == "unexpected end of data":
+            return DataError(self._path, "a quotation mark opens a cell, and none closes it", start)
+        if fault.startswith("field larger than"):
+            long = f"has a cell of more than {csv.field_size_limit():,} characters"
+            quote = "perhaps a quotation mark opens it, and none closes it"
+            return DataError(self._path, f"{long}: {quote}", start)
+        return DataError(self._path, fault, self._reader.line_num)
 
     def _item_column(self, column: str | None, first: list[str]) -> int:
         if column is not None:
@@ -236,16 +248,20 @@ class _CsvTable:
         if len(self._header) == 1:
             raise DataError(self._path, "has one column: items and their counts are two", 1)
         user = self._named_user_column(self._header[:-1])
-        return int(not first[1].isdecimal()) if user is None else user + 1
+        if user is not None:
+            return user + 1
+        return int(len(self._header) > 2 and not first[1].isdecimal())
 
     def _count_column(self, line: int, row: list[str]) -> int | None:
         """Return the column of counts; None for users whose rows are one item each."""
         has_user = self._named_user_column(self._header[: self._item]) is not None
         if has_user and self._item == len(row) - 1:
             return None
-        for number in range(self._item + 1, len(row)):
-            if row[number].isdecimal():
-                return number
+        after = range(self._item + 1, len(row))
+        for is_count in (str.isdecimal, _NUMBER.fullmatch):  # the second one for its error
+            for number in after:
+                if is_count(row[number]):
+                    return number
         fault = (
             f"has no count, a whole number, after the item in column {self._header[self._item]!r}: "
             "the columns are item,count or user,item,count or user,item; --column names the items "

@@ -20,6 +20,7 @@ from blindtally.datasets.item_counts import ItemCounts
 from blindtally.datasets.reader import DataError, bundled_datasets, read_dataset
 
 _NO_COUNT = "line 3: column 'count': a count is a whole number"
+_NO_FIRST_COUNT = _NO_COUNT.replace("3", "2")
 
 SHIPPED = (
     Path(__file__).parents[3] / "blindtally" / "datasets" / "files" / "link_user_domains.csv.gz"
@@ -167,7 +168,20 @@ def test_the_shipped_data_matches_its_note() -> None:
             _NO_COUNT,
         ),
         ("item,count\na,1\nb,2,3\n", "line 3: has 3 cells where the header has 2"),
-        ('item,count\na,1\n"b,2\n', "line 3: unexpected end of data"),
+        (
+            'item,count\na,1\n\n"b,2\nc,3\n',
+            "line 4: a quotation mark opens a cell, and none closes it",
+        ),
+        (
+            'item,count\na,1\n"b,2\n' + "c,3\n" * 40_000,
+            "line 3: has a cell of more than 131,072 characters: perhaps a quotation mark opens it",
+        ),
+        ("item,count\na,-1\nb,2\n", _NO_FIRST_COUNT),
+        ("item;count\na;1,5\nb;2\n", _NO_FIRST_COUNT),
+        (
+            "user,item,count\n0,a,1.5\n",
+            _NO_FIRST_COUNT,
+        ),
         ("item,count\na,1\nb\n", "line 3: has 1 cells"),
         ("item,count\na,b\n", "line 2: has no count, a whole number, after the item"),
         ("item,n\na,4611686018427387904\n", "counts add up to"),
