@@ -40,14 +40,22 @@ _MAX_FIELDS = 100
 
 
 class PageRoute(APIRoute):
-    """Route whose errors are pages, and which accepts posts from our own pages only."""
+    """Route whose errors are pages, and which accepts posts from our own pages only.
+
+    HEAD is answered as GET; the HTTP server sends no body.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 (of `APIRoute`)
+        super().__init__(*args, **options)
+        methods = self.methods or set()
+        self.methods = methods | {"HEAD"} if "GET" in methods else methods
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
             try:
-                if request.method != "GET":
+                if request.method not in ("GET", "HEAD"):
                     check_origin(request)
                 return await handle(request)
             except RequestValidationError as error:

@@ -71,7 +71,7 @@ def url_of(name: str) -> str:
     return f"/static/{name}?v={assets()[name].version}"
 
 
-@router.get("/{name}")
+@router.api_route("/{name}", methods=["GET", "HEAD"])
 async def get_asset(name: str, v: str = "") -> Response:
     """Return a script, a style or an image."""
     asset = assets().get(name)

@@ -376,6 +376,18 @@ async def test_a_browser_gets_an_error_page_for_an_unknown_path_and_a_program_js
     assert (wrong_method.status_code, wrong_method.headers["allow"]) == (405, "POST")
 
 
+async def test_pages_and_their_files_answer_head_as_get(served: Served) -> None:
+    study = await served.create()
+    page = f"/studies/{study}"
+    for path in ("/", page, f"{page}/rounds/1", f"{page}/changes", "/help", "/static/app.css"):
+        get, head = await served.client.get(path), await served.client.head(path)
+        assert (get.status_code, head.status_code) == (200, 200), path
+        assert head.headers["content-type"] == get.headers["content-type"]
+    assert (await served.client.head("/studies/nobody")).status_code == 404
+    events = await served.client.head(f"/v1/studies/{study}/events")
+    assert events.status_code == 405
+
+
 async def test_no_page_contains_code_or_styles(served: Served) -> None:
     """The policy would block them, and readers of the page would not notice."""
     study = await served.create()
