@@ -74,11 +74,10 @@ def quality_sentence(quality: ListQuality, *, has_keys: bool) -> str:
     keys = " (keys without their strings count as wrong)" if has_keys else ""
     return (
         f"The list is expected to have a precision of {quality.expected_precision:.1%} and a "
-        f"recall of {quality.expected_recall:.1%}{keys}: about "
-        f"{quality.expected_missed:,.0f} items that reach the threshold are not listed. Items that "
-        f"are not listed have {quality.unlisted_share:.0%} of all tokens, of which there are about "
-        f"{quality.tokens:,.0f}. There are about {quality.distinct_items:,.0f} different "
-        "items."
+        f"recall of {quality.expected_recall:.1%}{keys}. The number of items that reach the "
+        f"threshold and are not listed is about {quality.expected_missed:,.0f}. Items that are not "
+        f"listed have {quality.unlisted_share:.0%} of all tokens. The number of tokens is about "
+        f"{quality.tokens:,.0f}, and that of different items about {quality.distinct_items:,.0f}."
     )
 
 

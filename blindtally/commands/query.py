@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from protocol.mechanisms.registry import AnyQuestion
 
 _DISTRIBUTIONS = {"hierarchical-histogram", "triehh", "prefix-extension"}
+_NO_SEGMENTS = "no segment has a total; `blindtally studies show` has the state of the study"
 _NO_ITEMS = "no heavy hitters so far; `blindtally studies show` has the state of the study"
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 
@@ -187,7 +188,8 @@ def _answer_segments(
     if json_path != "-":
         headings = ["total, 95% interval", "share of shown totals"]
         notes = key_notes(question, (each.item for row in rows for each in row.items))
-        print_parts(result_table(["segment", "most frequent"], headings, cells), *notes)
+        table = result_table(["segment", "most frequent"], headings, cells)
+        print_parts(table if cells else _NO_SEGMENTS, *notes)
     write_json(json_path, {"segments": [row.model_dump() for row in rows]})
 
 

@@ -167,7 +167,7 @@ def summarize_study(
     )
 
 
-def _table_capacity(plan: AnyPlan) -> int:
+def table_capacity(plan: AnyPlan) -> int:
     """Return the number of distinct items that a table of `plan` holds; 0 without a table."""
     if isinstance(plan, FrequencySketchPlan | NumberSumsPlan | ReportPlan):
         return 0
@@ -185,7 +185,7 @@ def summarize_round(played: FleetRound, exact: bool | None) -> RoundResult:
         number=view.number,
         state=view.state,
         t=view.plan.t,
-        capacity=_table_capacity(view.plan),
+        capacity=table_capacity(view.plan),
         distinct=view.distinct,
         enrolled=len(joined) if is_hidden else sum(cohort.enrolled for cohort in view.cohorts),
         participants=len(masked) if is_hidden else view.participants or 0,

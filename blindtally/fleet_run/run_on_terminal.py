@@ -24,6 +24,7 @@ from client.device.policy import PolicyError
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.shards import ShardPool
 from protocol.api.messages import HeavyHitter, StudyView
+from protocol.mechanisms.number_sums import NumberSums
 from secagg.keys import Identity
 
 MAX_SHOWN_ITEMS = 20  # heavy hitters
@@ -119,7 +120,13 @@ def _saving_partial_rounds(study: StudyView, json_path: str | None) -> Iterator[
 
 
 def heavy_hitter_table(study: StudyView, hitters: Sequence[HeavyHitter]) -> Group:
-    """Return the table of heavy hitters, with notes on keys and on cohorts that differ."""
+    """Return the table of heavy hitters, with notes on keys and on cohorts that differ.
+
+    Of sums of numbers, it has the number of devices in each segment.
+    """
+    if study.question.mechanism == NumberSums.name:
+        counts = [(hitter.item, f"{hitter.estimate:,.0f}") for hitter in hitters]
+        return result_table(["segment"], ["devices"], counts, "Devices with a number")
     rows = [
         (hitter.item, f"{hitter.estimate:,.0f}", f"{hitter.standard_error:,.1f}")
         for hitter in hitters[:MAX_SHOWN_ITEMS]

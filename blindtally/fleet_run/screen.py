@@ -12,7 +12,7 @@ from rich.table import Table
 
 from blindtally.console.progress import progress_bars
 from blindtally.console.tables import fact_table, result_table
-from blindtally.fleet_run.results import RoundResult, StudyResults
+from blindtally.fleet_run.results import RoundResult, StudyResults, table_capacity
 from client.device.device import STEP_OF_PHASE
 from client.fleet.config_and_results import FleetProgress
 from protocol.api.messages import RoundView
@@ -65,7 +65,8 @@ class Screen:
         self._number = view.number
         for task in self._tasks.values():
             self._bars.remove_task(task)
-        self._bars.update(self._study, note=f"in {view.number}, t = {view.plan.t:.2f}")
+        sampling = f", t = {view.plan.t:.2f}" if table_capacity(view.plan) else ""
+        self._bars.update(self._study, note=f"in {view.number}{sampling}")
         self._tasks = {
             phase: self._bars.add_task(f"  {phase}", total=devices, note="")
             for phase in DEVICE_PHASES[view.plan.terms.variant]
@@ -76,9 +77,10 @@ def _round_line(result: RoundResult, rounds: int) -> str:
     sums = "[green]sum exact[/], " if result.exact else "[yellow]no sum[/], "
     if result.exact is None:
         sums = ""
+    sampling = f"sampling t {result.t:.2f}  " if result.capacity else ""
     seconds = sum(result.seconds.values())
     return (
-        f"round {result.number}/{rounds}  sampling t {result.t:.2f}  "
+        f"round {result.number}/{rounds}  {sampling}"
         f"{result.participants} of {result.enrolled} devices, {sums}"
         f"{escape(_describe_outcome(result))}, {seconds:.1f} s"
     )

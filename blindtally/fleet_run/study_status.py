@@ -16,6 +16,7 @@ from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
 from client.errors import ServiceUnreachableError, UnavailableError
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import Phase
+from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import Terms
 
 POLL_SECONDS: Final = 1.0
@@ -75,7 +76,9 @@ def describe_study(url: str, study: StudyView, shown: RoundView | None) -> tuple
     if shown.state != "running":
         return f"round {shown.number} is over", ""
     if all(cohort.phase.is_over for cohort in shown.cohorts):
-        text = f"round {shown.number}: all cohorts are over; their sums are being decoded"
+        is_sum = shown.plan.question.mechanism in SUM_MECHANISMS
+        state = "all cohorts are over; their sums are" if is_sum else "the reports are"
+        text = f"round {shown.number}: {state} being decoded"
         return text, text
     groups: dict[Phase, list[CohortView]] = defaultdict(list)
     for cohort in shown.cohorts:

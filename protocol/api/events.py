@@ -43,7 +43,8 @@ def end_sentence(cause: EndCause, number: int, rounds: int, *, has_goal: bool) -
     addition = ", and the list has not reached the goal" if has_goal else ""
     if cause is EndCause.NO_ANSWER:
         addition = ", without an answer"
-    over = "The one round is over" if rounds == 1 else f"All {rounds:,} rounds are over"
+    all_rounds = "Both" if rounds == 2 else f"All {rounds:,}"
+    over = "The one round is over" if rounds == 1 else f"{all_rounds} rounds are over"
     return f"{over}{addition}."
 
 

@@ -144,7 +144,7 @@ async def test_a_study_below_its_goal_runs_all_rounds(
     assert (await close(served, study, "decoded", quality)).state == "running"
     view = await close(served, study, "decoded", quality)
     assert (view.state, view.end_cause) == ("finished", EndCause.LAST_ROUND)
-    assert view.end_reason == "All 2 rounds are over, and the list has not reached the goal."
+    assert view.end_reason == "Both rounds are over, and the list has not reached the goal."
 
 
 async def test_a_goal_that_is_reached_in_the_last_round_is_the_cause(served: Served) -> None:

@@ -159,6 +159,17 @@ def test_items_that_are_keys_or_differ_between_cohorts_are_explained() -> None:
     assert "as by lying devices: cat\n" in table_of("cat", "dog", cohort_p_value=1e-9)
 
 
+def test_the_answer_of_sums_of_numbers_is_a_number_of_devices() -> None:
+    domain = {"kind": "interval", "low": 0, "high": 100, "alpha": 10, "length": 2}
+    question = parse_question({"mechanism": "number-sums", "domain": domain, "words": 100})
+    study = StudyView.model_validate(study_document(question, Terms(cohort_size=20, minimum=10)))
+    numbers = {"estimate": 20.0, "standard_error": 0.0, "low": 20.0, "high": 20.0}
+    screen = Console(record=True, width=120, file=io.StringIO())
+    screen.print(heavy_hitter_table(study, [HeavyHitter(item="all", **numbers)]))
+    lines = [line.split() for line in screen.export_text().splitlines()]
+    assert lines == [["Devices", "with", "a", "number"], ["segment", "devices"], ["all", "20"]]
+
+
 def test_what_no_option_changes_is_named_as_such() -> None:
     refusals = [PolicyError("modes", "asked", "semi-honest"), PolicyError("max_dropout", "lets")]
     advice = suggest_options(refusals, {"modes": "--mode {}"})
@@ -199,7 +210,7 @@ def test_a_fleet_sends_reports(service: ServerProcess) -> None:
         study = analyst.create("reports", parse_question(fields), devices=12, rounds=1)
     code, output = fleet("--url", service.url, "--study", study.id)
     assert code == 0, output
-    assert "12 of 12 devices, decoded" in output
+    assert "round 1/1  12 of 12 devices, decoded" in output  # without a sampling threshold
     assert "sum exact" not in output
     assert "no sum" not in output
 

@@ -143,6 +143,8 @@ def test_segments_are_shown_of_a_study_that_has_some(url: str) -> None:
     with Analyst(url) as analyst:
         question = AdaptiveIbltQuestion(threshold=5, contribution=1, domain=domain, words=2000)
         study = analyst.create("by segment", question, TERMS, rounds=1)
+        code, text = run(study.id, "--url", url)
+        assert (code, text.startswith("no segment has a total; ")) == (0, True), text
         asyncio.run(play(url, study.view, ("even:a", "odd:a"), scale=0))
         assert study.wait().state == "finished"
         rows = study.segments(limit=1)

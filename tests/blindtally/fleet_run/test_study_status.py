@@ -10,7 +10,7 @@ from blindtally.fleet_run.fleet_setup import DataFile, build_setup
 from blindtally.fleet_run.study_status import MAX_SILENT_POLLS, StatusReporter, describe_study
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
-from protocol.mechanisms.registry import MECHANISMS
+from protocol.mechanisms.registry import MECHANISMS, parse_question
 from tests.support.views import cohort_document, round_document, study_document
 
 SETUP = build_setup(
@@ -97,6 +97,16 @@ def test_the_state_of_a_seated_round_counts_the_devices_of_all_its_cohorts() -> 
 
 def test_a_study_that_is_not_started_shows_the_page_to_start_it() -> None:
     assert f"{URL}/studies/3f2a" in describe_study(URL, STUDY, None)[1]
+
+
+def test_the_reports_of_a_round_that_is_over_have_no_sum() -> None:
+    domain = {"kind": "listed", "items": ["com", "org"]}
+    fields = {"mechanism": "krr", "threshold": 5, "contribution": 1, "epsilon": 3, "domain": domain}
+    question = parse_question(fields)
+    plan = MECHANISMS["krr"].first_plan(question, SETUP.terms, "3f2a", 2, Random(1))
+    over = round_document(plan, state="running", cohorts=[cohort(0, Phase.SUMMED, 20)])
+    text = describe_study(URL, STUDY, RoundView.model_validate(over))[1]
+    assert text == "round 1: the reports are being decoded"
 
 
 def test_a_round_that_is_over_has_no_status_line() -> None:
