@@ -55,7 +55,7 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/dev
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 types-daemon: $(VENV)/dev
 	$(BIN)/dmypy run --timeout 900

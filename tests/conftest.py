@@ -31,7 +31,10 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/blindtally/commands/test_changes.py": ALL_TESTS,
     "tests/blindtally/commands/test_query.py": ALL_TESTS,
     "tests/blindtally/commands/test_stopping.py": ALL_TESTS,
-    "tests/blindtally/commands/test_studies.py": ("test_an_answer_is_shown_and_exported",),
+    "tests/blindtally/commands/test_studies.py": (
+        "test_an_answer_is_shown_and_exported",
+        "test_a_study_of_strings_has_the_rounds_that_they_need_or_a_warning",
+    ),
     "tests/blindtally/test_public_names.py": ("test_types_and_names_of_an_installed_wheel",),
     "tests/blindtally/planning/test_recommended_words.py": (
         "test_a_higher_goal",
@@ -70,6 +73,8 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_ctrl_c_stops_the_server_and_names_the_files_kept",
     ),
     "tests/blindtally/test_workers.py": (
+        "test_a_task_that_runs_once_is_not_repeated[None",
+        "test_a_scheduler_that_does_not_answer_is_reported",
         "test_a_task_that_kills_every_worker_is_reported",
         "test_a_task_that_runs_once_is_not_repeated[local",
         "test_results_do_not_depend_on_the_workers[2-None",
@@ -109,6 +114,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_counts_are_unbiased_and_of_the_variance_that_is_claimed",
     ),
     "tests/protocol/oracles/test_privacy.py": (
+        "test_every_report_is_within_the_ratio_and_some_reach_it[1-3.0",
         "test_every_report_is_within_the_ratio_and_some_reach_it[7-",
     ),
     "tests/protocol/privacy/test_audit.py": (
@@ -212,7 +218,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/client/fleet/test_fleet.py": (
         "test_devices_of_a_fleet_volunteer_for_the_committees_of_its_rounds",
         "test_a_fleet_with_the_keys_of_operators_opens_its_one_shot_sums",
-        "test_a_fleet_goes_on_after_the_service_was_restored_to_an_earlier_round[waiting",
+        "test_a_fleet_goes_on_after_the_service_was_restored_to_an_earlier_round",
         "test_a_fleet_with_the_key_of_its_registrar_seats_its_rounds",
     ),
     "tests/blindtally/simulate/test_unequal_rounds.py": (
