@@ -148,6 +148,29 @@ async def test_a_member_that_was_killed_while_it_checked_a_set_signs_none(served
     assert wire.sent == {}
 
 
+async def test_a_member_that_starts_again_repeats_what_it_sent(served: Served) -> None:
+    """Guards: the journal's `complain` and `release`, which erases the key; it checks once."""
+    study, operators = await agreeing(served)
+    member = operators.members[0]
+    plan = (await served.show_round(study)).plan.digest()
+
+    async def sent_again(phase: Phase) -> dict[str, list[bytes]]:
+        cheats = waits_again(served, study, phase) | as_phase(phase)
+        wire = Wire(served, cheats, invented={"columns": b"x"})
+        assert await wire.act(CommitteeMember(OPERATORS[0], member.journal, MEMBER_POLICY)) == []
+        return wire.sent
+
+    complaints = member.journal.entry(plan).complaints
+    assert await sent_again(Phase.CHECKING) == {"complaints": [complaints]}
+    await operators.act(served)
+    await served.until_phase(study, "releasing")
+    wire = Wire(served)
+    await wire.act(member)
+    assert await sent_again(Phase.RELEASING) == wire.sent
+    assert wire.sent.keys() == {"sum"}
+    assert member.journal.entry(plan).secret is None
+
+
 async def test_no_member_releases_a_sum_before_the_others_have_signed(served: Served) -> None:
     """Guards: `Agreed.release`, and the journal without a signature."""
     study, operators = await agreeing(served)
