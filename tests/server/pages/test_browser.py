@@ -398,6 +398,14 @@ def test_two_hundred_items_are_sorted_and_paged_and_stay_so(
         page.get_by_label("Search items").fill("site-19")
         expect(items).to_have_count(11)
         assert faults(page) == []
+        for width in (
+            1000,
+            1100,
+            1280,
+        ):  # with the panel on the right; the last column is that by round
+            page.set_viewport_size({"width": width, "height": 800})
+            expect(region.get_by_text("By round")).to_be_visible()
+            assert cut_or_broken(page) == [], width
         page.close()
         assert watched.problems == []
 
