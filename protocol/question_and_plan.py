@@ -40,7 +40,11 @@ DEFAULT_MIN_THRESHOLD = 5.0  # of exact sums
 DEFAULT_MIN_SUMMED = 50  # devices
 DEFAULT_MAX_CONTRIBUTION = 100  # items of a device in a round
 DEFAULT_MIN_CORRUPT, DEFAULT_MIN_SIGMA = 0.1, 40  # of terms
-DEFAULT_MAX_EPSILON = 4.0
+DEFAULT_MAX_DROPOUT = 0.5  # of a round's devices
+DEFAULT_MAX_EPSILON, DEFAULT_MAX_DELTA = 4.0, 1e-5
+DEFAULT_MAX_UPLOAD_BYTES = 4 * 2**20  # in one round
+# Members of a committee, and the fraction of operators that may collude.
+DEFAULT_MIN_COMMITTEE, DEFAULT_MIN_COMMITTEE_CORRUPT = 5, 0.2
 _ONE_SHOT_FIELDS = {"sum", "committee"}  # of terms
 SumKind: TypeAlias = Literal["pairwise", "one-shot"]
 SumVariant: TypeAlias = Mode | Literal["one-shot"]

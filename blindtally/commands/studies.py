@@ -203,7 +203,8 @@ def _warnings(view: "StudyView") -> "Iterator[str]":
     """Yield a sentence for each setting of a study that is allowed, and perhaps a mistake."""
     from random import Random
 
-    from protocol.mechanisms.registry import MECHANISMS, default_refusals
+    from protocol.api.device_limits import default_refusals
+    from protocol.mechanisms.registry import MECHANISMS
 
     mechanism = MECHANISMS[view.question.mechanism]
     plan = mechanism.first_plan(view.question, view.terms, view.id, view.rounds, Random(0))

@@ -18,9 +18,17 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Final, Self
 
-from protocol.api.device_messages import packed_report_bytes
+from protocol.api.device_limits import (
+    UPLOAD_BYTES_PER_ELEMENT,
+    epsilon_of_rho,
+    least_tolerated,
+    reporting_threshold,
+    rho_of,
+    upload_bytes,
+    vector_elements,
+)
 from protocol.api.messages import SlotAssignment
-from protocol.api.one_shot import committee_terms, message_bytes
+from protocol.api.one_shot import committee_terms
 from protocol.committee_terms import CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import (
@@ -31,16 +39,20 @@ from protocol.mechanisms.registry import (
 )
 from protocol.question_and_plan import (
     DEFAULT_MAX_CONTRIBUTION,
+    DEFAULT_MAX_DELTA,
+    DEFAULT_MAX_DROPOUT,
     DEFAULT_MAX_EPSILON,
+    DEFAULT_MAX_UPLOAD_BYTES,
+    DEFAULT_MIN_COMMITTEE,
+    DEFAULT_MIN_COMMITTEE_CORRUPT,
     DEFAULT_MIN_CORRUPT,
     DEFAULT_MIN_SIGMA,
     DEFAULT_MIN_SUMMED,
     DEFAULT_MIN_THRESHOLD,
 )
 from secagg.errors import UnsafeRequestError
-from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity
-from secagg.messages import KeyShares
-from secagg.parameters import Mode, choose_parameters
+from secagg.keys import KEY_BYTES, Identity
+from secagg.parameters import Mode
 from secagg.seating import MAX_DRAWS, CohortSeating, seating_fault
 
 _UNVERIFIED_IDENTITIES_REASON: Final = (
@@ -49,9 +61,6 @@ _UNVERIFIED_IDENTITIES_REASON: Final = (
 )
 
 
-# An element takes 20 bytes of memory, and each mask its time, even if it is uploaded as one bit.
-UPLOAD_BYTES_PER_ELEMENT: Final = 2
-_RATE_TOLERANCE: Final = 1e-9  # 0.2 of 35 counts as 7
 MAX_NOISE_EVENTS: Final = 2**22  # of one vector; drawing them takes up to a second
 MIN_CONFIDENCE: Final = 0.5  # below it, an item is reported whose estimate is under the threshold
 
@@ -134,19 +143,19 @@ class Policy:
     min_cohort: int = DEFAULT_MIN_SUMMED
     min_threshold: float = DEFAULT_MIN_THRESHOLD
     min_corrupt: float = DEFAULT_MIN_CORRUPT
-    max_dropout: float = 0.5
+    max_dropout: float = DEFAULT_MAX_DROPOUT
     min_sigma: int = DEFAULT_MIN_SIGMA
     modes: frozenset[Mode] = frozenset({"active"})
-    max_upload_bytes: int = 4 * 2**20
+    max_upload_bytes: int = DEFAULT_MAX_UPLOAD_BYTES
     max_sharings: int = MAX_DRAWS
     registrar: bytes | None = None
     committee: frozenset[bytes] = frozenset()
-    min_committee: int = 5
-    min_committee_corrupt: float = 0.2
+    min_committee: int = DEFAULT_MIN_COMMITTEE
+    min_committee_corrupt: float = DEFAULT_MIN_COMMITTEE_CORRUPT
     min_volunteers: int | None = None
     trust_server_identities: bool = False
     max_epsilon: float = DEFAULT_MAX_EPSILON
-    max_delta: float = 1e-5
+    max_delta: float = DEFAULT_MAX_DELTA
     max_rounds: int = 32
     max_round_seconds: float = 7 * 24 * 3600
     repeat_exact: bool = False
@@ -258,7 +267,7 @@ class Policy:
         is_hidden = rho is not None and not any(self._rho_violations(rho))
         if not is_sum or is_hidden or self.min_threshold < 1:
             return plan.question.contribution
-        return max(1, math.floor(_reporting_threshold(plan) / self.min_threshold))
+        return max(1, math.floor(reporting_threshold(plan) / self.min_threshold))
 
     def sharings(self, plan: AnyPlan) -> int:
         """Return the largest number of sharings in the plan's study, vectors included."""
@@ -370,7 +379,7 @@ class Policy:
             reason = f"asks for a committee with {unknown} members that are not in Policy.committee"
             yield PolicyError("committee", reason)
         named, corrupt = len(terms.members), terms.parameters.corrupt
-        least = max(1, math.floor(self.min_committee_corrupt * named + _RATE_TOLERANCE))
+        least = least_tolerated(terms, self.min_committee_corrupt)
         if corrupt < least:
             reason = f"assumes {corrupt} of {named} operators that collude, below {least}"
             yield PolicyError("min_committee_corrupt", reason, terms.corrupt)
@@ -395,7 +404,7 @@ class Policy:
 
     def _threshold_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
         """Yield the limits that keep items of few devices from the analyst of an honest server."""
-        threshold, question = _reporting_threshold(plan), plan.question
+        threshold, question = reporting_threshold(plan), plan.question
         if isinstance(plan, ReleasePlan):
             rho = rho_of(plan)
             if rho is not None:  # real noise hides a device behind any threshold
@@ -452,46 +461,9 @@ def _round_up(epsilon: float) -> float | None:
     return math.ceil(100 * epsilon) / 100 if math.isfinite(epsilon) else None
 
 
-def epsilon_of_rho(rho: float, delta: float) -> float:
-    """Return the epsilon at `delta` of a privacy loss `rho` [BunSteinke16, proposition 1.3]."""
-    return rho + 2 * math.sqrt(rho * -math.log(delta))
-
-
-def _reporting_threshold(plan: AnyPlan) -> float:
-    """Return the smallest count with which the service lists an item."""
-    if isinstance(plan, ReleasePlan):
-        return float(plan.release.threshold)
-    return float(plan.question.min_reported_count)
-
-
-def rho_of(plan: AnyPlan) -> float | None:
-    """Return a device's privacy loss rho in one sum [BunSteinke16], None if it has no noise."""
-    shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.cohort_size)
-    return None if shares is None else plan.question.max_votes / shares.variance / 2
-
-
-def vector_elements(plan: AnyPlan) -> int:
-    """Return the elements of a device's vector, 0 for a report."""
-    if plan.mechanism in REPORT_MECHANISMS:
-        return 0
-    return sum(lane.length for lane in SUM_MECHANISMS[plan.mechanism].ring(plan).lanes)
-
-
 def noise_events(plan: AnyPlan) -> float:
     """Return the expected number of events in a device's noise, in the smallest cohort."""
     if plan.mechanism in REPORT_MECHANISMS:
         return 0.0
     shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.minimum)
     return 0.0 if shares is None else float(shares.share * vector_elements(plan))
-
-
-def upload_bytes(plan: AnyPlan) -> int:
-    """Return the bytes of a report or a one-shot message, or of shares and vector of a cohort."""
-    if plan.mechanism in REPORT_MECHANISMS:
-        nbytes: int = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
-        return packed_report_bytes(nbytes, plan.registry is not None)
-    if plan.terms.is_one_shot:
-        return message_bytes(plan)
-    holders = choose_parameters(plan.terms.cohort_size, plan.terms.assumptions).holders
-    vector: int = SUM_MECHANISMS[plan.question.mechanism].ring(plan).nbytes
-    return KeyShares.nbytes(holders) + vector + SIGNATURE_BYTES

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from client.device.device import RoundParticipation
 from client.device.exact_sum_limit import spends_exact_study
 from client.device.journal import JournalEntry
-from client.device.policy import rho_of
+from protocol.api.device_limits import rho_of
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from secagg.ring import Ring

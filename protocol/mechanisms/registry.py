@@ -1,7 +1,6 @@
 """Registry of all mechanisms by name, and the unions of their questions and plans."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -12,7 +11,6 @@ from protocol.mechanisms.central.hierarchical_histogram import (
     HierarchicalHistogramPlan,
     HierarchicalHistogramQuestion,
 )
-from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.triehh import TrieHh
 from protocol.mechanisms.frequency_sketches import (
@@ -53,14 +51,6 @@ from protocol.mechanisms.reports.prefix_extension import (
 from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
-from protocol.question_and_plan import (
-    DEFAULT_MAX_CONTRIBUTION,
-    DEFAULT_MAX_EPSILON,
-    DEFAULT_MIN_CORRUPT,
-    DEFAULT_MIN_SIGMA,
-    DEFAULT_MIN_SUMMED,
-    DEFAULT_MIN_THRESHOLD,
-)
 from protocol.report_mechanism import ReportMechanism
 
 AnyQuestion: TypeAlias = Annotated[
@@ -148,52 +138,3 @@ def may_show_one_device(plan: AnyPlan) -> bool:
     if isinstance(plan, ApproximateHistogramPlan):
         return plan.sketch is not None
     return plan.mechanism in _EXACT_ESTIMATES
-
-
-@dataclass(frozen=True, slots=True)
-class DefaultRefusal:
-    """A setting of a study for which devices with default settings refuse it, in words."""
-
-    setting: str
-    value: str
-    reason: str
-
-
-def default_refusals(plan: AnyPlan) -> Iterator[DefaultRefusal]:
-    """Yield the settings of a study that devices with default settings refuse."""
-    if plan.question.contribution > DEFAULT_MAX_CONTRIBUTION:
-        reason = f"above {DEFAULT_MAX_CONTRIBUTION}"
-        yield DefaultRefusal("Items per device", str(plan.question.contribution), reason)
-    if plan.mechanism in REPORT_MECHANISMS:
-        epsilon = REPORT_MECHANISMS[plan.mechanism].epsilon(plan)
-        if epsilon > DEFAULT_MAX_EPSILON:
-            reason = f"above {DEFAULT_MAX_EPSILON:g} for all reports of a device together"
-            yield DefaultRefusal("Epsilon", f"{epsilon:.3g}", reason)
-        return
-    yield from _refused_terms(plan)
-    release = plan.release if isinstance(plan, ReleasePlan) else None
-    shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.cohort_size)
-    if may_show_one_device(plan) and shares is None:
-        yield DefaultRefusal("Noise", "none", "the answer may show what one device holds")
-    if release is not None and release.variance:  # they compute what the noise hides
-        return
-    threshold = plan.question.threshold if release is None else release.threshold
-    if threshold < DEFAULT_MIN_THRESHOLD:
-        yield DefaultRefusal("Threshold", f"{threshold:.3g}", f"below {DEFAULT_MIN_THRESHOLD:g}")
-
-
-def _refused_terms(plan: AnyPlan) -> Iterator[DefaultRefusal]:
-    """Yield the terms of a sum that devices with default settings refuse."""
-    terms = plan.terms
-    if plan.registry is None:
-        yield DefaultRefusal("Registrar", "none", "the server could invent devices")
-    if terms.min_summed < DEFAULT_MIN_SUMMED:
-        reason = f"in the smallest sum, below {DEFAULT_MIN_SUMMED}"
-        yield DefaultRefusal("Devices", str(terms.min_summed), reason)
-    if terms.mode != "active":
-        yield DefaultRefusal("Server", terms.mode, "they do not trust it to follow the protocol")
-    if terms.corrupt < DEFAULT_MIN_CORRUPT:
-        reason = f"below {DEFAULT_MIN_CORRUPT:g}"
-        yield DefaultRefusal("Share of corrupt devices", f"{terms.corrupt:g}", reason)
-    if terms.sigma < DEFAULT_MIN_SIGMA:
-        yield DefaultRefusal("Sigma", str(terms.sigma), f"below {DEFAULT_MIN_SIGMA}")

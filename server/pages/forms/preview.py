@@ -12,13 +12,13 @@ from typing import Any, Final
 from fastapi import Request, Response
 from pydantic import ValidationError
 
+from protocol.api.device_limits import default_refusals
 from protocol.committee_terms import AnyCommitteeTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
     AnyPlan,
-    default_refusals,
 )
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
 from protocol.question_and_plan import Terms

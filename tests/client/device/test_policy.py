@@ -13,9 +13,8 @@ from client.device.policy import (
     Policy,
     PolicyError,
     noise_events,
-    rho_of,
-    upload_bytes,
 )
+from protocol.api.device_limits import default_refusals, rho_of, upload_bytes
 from protocol.api.messages import SlotAssignment
 from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
@@ -25,7 +24,6 @@ from protocol.mechanisms.registry import (
     MECHANISMS,
     REPORT_MECHANISMS,
     AnyPlan,
-    default_refusals,
     parse_plan,
     parse_question,
 )
@@ -524,6 +522,12 @@ REPORT: dict[str, Any] = {
     "mechanism": "krr", "threshold": 20, "contribution": 1,
     "domain": {"kind": "listed", "items": ["a", "b"]},
 }  # fmt: skip
+SKETCH: dict[str, Any] = {
+    "mechanism": "count-sketch", "threshold": 100, "contribution": 1, "words": 20_000,
+    "domain": {"kind": "utf8", "max_bytes": 2},
+}  # fmt: skip
+TRIE = SKETCH | {"mechanism": "triehh", "epsilon": 1, "delta": 1e-6}
+OPERATORS = [Identity.of(bytes([number]) * 32).public.hex() for number in range(1, 11)]
 
 
 @pytest.mark.parametrize(
@@ -538,6 +542,24 @@ REPORT: dict[str, Any] = {
         (SUM, {"corrupt": 0.05}, "Share of corrupt devices"),
         (SUM, {"sigma": 30}, "Sigma"),
         (SUM, {"mode": "semi-honest"}, "Server"),
+        (SUM | {"words": 2_100_000}, {}, "Bytes that a device sends"),
+        (SKETCH, {}, "Noise"),
+        (SKETCH | {"epsilon": 30, "delta": 1e-6}, {}, "Epsilon of the noise"),
+        (SKETCH | {"epsilon": 2, "delta": 1e-6}, {}, None),
+        (TRIE | {"mode": "sample-threshold"}, {}, "Noise"),  # in every round
+        (TRIE | {"mode": "noise"}, {}, None),
+        (TRIE | {"mode": "noise", "epsilon": 30}, {}, "Epsilon of the noise"),
+        (SUM, {"sum": "one-shot", "committee": {"members": OPERATORS[:7]}}, None),
+        (
+            SUM,
+            {"sum": "one-shot", "committee": {"members": OPERATORS[:4], "corrupt": 0.25}},
+            "Members of the committee",
+        ),
+        (
+            SUM,
+            {"sum": "one-shot", "committee": {"members": OPERATORS, "corrupt": 0.1}},
+            "Members that may collude",
+        ),
         (REPORT | {"epsilon": 4}, {"minimum": 3, "sigma": 30}, None),
         (REPORT | {"epsilon": 4.5}, {}, "Epsilon"),
     ],
@@ -549,7 +571,8 @@ def test_studies_that_devices_refuse_by_default_are_known_when_they_are_created(
     made_terms = Terms.model_validate(TERMS.model_dump() | {"registrar": key.hex()} | terms)
     asked = parse_question(question)
     made = MECHANISMS[asked.mechanism].first_plan(asked, made_terms, STUDY, 1, Random(1))
-    policy = Policy(registrar=key if made_terms.registrar else None)
+    committee = frozenset(map(bytes.fromhex, OPERATORS))
+    policy = Policy(registrar=key if made_terms.registrar else None, committee=committee)
     is_refused = any(policy.violations(made, STUDY, 1)) or _exceeds_epsilon(policy, made)
     assert [each.setting for each in default_refusals(made)] == ([setting] if setting else [])
     assert is_refused == (setting is not None)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from scipy.optimize import linprog
 
-from client.device.policy import rho_of
+from protocol.api.device_limits import rho_of
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.estimates import MAX_SHOWN_ESTIMATES
 from protocol.mechanism import add_noise
