@@ -19,6 +19,7 @@ from client.member_journal import MemberJournal
 from client.transport import Transport
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView, RoundView
 from protocol.api.phases import MemberMessageKind, Phase
+from protocol.committee_terms import CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import MECHANISMS, parse_question
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
@@ -451,6 +452,37 @@ async def test_a_member_serves_only_what_its_policy_accepts(
     wire = Wire(served)
     assert reason in "".join(await wire.act(member))
     assert await wire.act(member) == []  # a refusal is reported once
+    assert wire.sent == {}
+
+
+@pytest.mark.parametrize(
+    ("of_plan", "of_terms", "reason"),
+    [
+        ({"study": "other"}, {}, "the plan of another round"),
+        ({"round": 2}, {}, "the plan of another round"),
+        (
+            {},
+            {"committee": VolunteerTerms(volunteers=60, size=30), "registrar": PINNED[1]},
+            "another kind of member",
+        ),
+        ({}, {"committee": CommitteeTerms(members=PINNED[1:])}, "does not name this member"),
+    ],
+)
+async def test_a_member_registers_no_key_for_a_plan_of_others(
+    served: Served, of_plan: dict[str, Any], of_terms: dict[str, Any], reason: str
+) -> None:
+    """Guards: the first checks of `_MemberStep._check_plan`."""
+    await create(served)
+
+    def view(body: bytes) -> bytes:
+        shown = CommitteeView.model_validate_json(body)
+        terms = shown.plan.terms.model_copy(update=of_terms)
+        plan = shown.plan.model_copy(update=of_plan | {"terms": terms})
+        return shown.model_copy(update={"plan": plan}).model_dump_json().encode()
+
+    wire = Wire(served, {"committee": view})
+    member = CommitteeMember(OPERATORS[0], MemberJournal(), MEMBER_POLICY)
+    assert reason in "".join(await wire.act(member))
     assert wire.sent == {}
 
 
