@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
 
-from client.committee_member import CommitteeMember, received_bytes
+from client.committee_member import CommitteeMember, Volunteering, received_bytes
 from client.device.policy import Policy, PolicyError
 from client.errors import ServiceError
 from client.member_journal import MemberJournal
@@ -483,6 +484,19 @@ async def test_a_member_registers_no_key_for_a_plan_of_others(
     wire = Wire(served, {"committee": view})
     member = CommitteeMember(OPERATORS[0], MemberJournal(), MEMBER_POLICY)
     assert reason in "".join(await wire.act(member))
+    assert wire.sent == {}
+
+
+@pytest.mark.parametrize("number", [None, 2])
+async def test_a_device_serves_in_no_round_for_which_it_did_not_volunteer(
+    served: Served, number: int | None
+) -> None:
+    """Guards: `CommitteeMember._may_serve`; the service lists another round."""
+    study = await create(served)
+    offer = Volunteering(study if number else "another", AsyncMock(), number)
+    member = CommitteeMember(OPERATORS[0], MemberJournal(), MEMBER_POLICY, volunteering=offer)
+    wire = Wire(served, waits_again(served, study, Phase.CONVENING))
+    assert await wire.act(member) == []
     assert wire.sent == {}
 
 
