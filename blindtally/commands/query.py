@@ -189,7 +189,8 @@ def _answer_segments(
         headings = ["total, 95% interval", "share of shown totals"]
         notes = key_notes(question, (each.item for row in rows for each in row.items))
         table = result_table(["segment", "most frequent"], headings, cells)
-        print_parts(table if cells else _NO_SEGMENTS, *notes)
+        has_totals = any(row.total is not None for row in rows)
+        print_parts(table if has_totals else _NO_SEGMENTS, *notes)
     write_json(json_path, {"segments": [row.model_dump() for row in rows]})
 
 
