@@ -74,9 +74,7 @@ class Screen:
 
 
 def _round_line(result: RoundResult, rounds: int) -> str:
-    sums = "[green]sum exact[/], " if result.exact else "[yellow]no sum[/], "
-    if result.exact is None:
-        sums = ""
+    sums = {True: "[green]sum exact[/], ", False: "[yellow]no sum[/], ", None: ""}[result.exact]
     sampling = f"sampling t {result.t:.2f}  " if result.capacity else ""
     seconds = sum(result.seconds.values())
     return (
