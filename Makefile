@@ -34,7 +34,7 @@ fast-tests: $(VENV)/kernels
 
 # CI runs `make test SLOW=1`: workers import all tests once, and wait for the last test once.
 SELECTION := $(if $(SLOW),,$(NO_FUZZER) -m "not slow")
-WORKERS := $(if $(SLOW),$$(($$(nproc) + 1)),auto)  # slow tests wait for processes
+WORKERS := $(if $(SLOW),$$(($$(nproc) + 2)),auto)  # slow tests wait for processes
 test: $(VENV)/dev ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")
 	@$(CHECKS) lint imports types $(VENV)/kernels
 	$(PYTEST) --numprocesses $(WORKERS) $(SELECTION) $(ARGS)

@@ -5,8 +5,8 @@ slow ones, and `make test-slow` the slow ones and, with more examples, all prope
 
     fast     tests that no table below names
     medium   tests that MEDIUM_TESTS names: files whose tests take more than 0.08 s each
-    slow     tests that SLOW_TESTS names, about 1.5 s or more each, cases of a test whose other
-             cases are quicker, and all tests that need PostgreSQL
+    slow     tests that SLOW_TESTS names, about 1.5 s or more each, all but the first cases of
+             REPEATED_TESTS, and all tests that need PostgreSQL
 
 A row is a folder or file with the beginnings of its tests, or "[" and the beginning of their
 cases. Seconds are processor time. Examples of properties are not timed, because the machines they
@@ -20,6 +20,7 @@ import functools
 import gc
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -300,6 +301,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tests/server/test_one_shot.py": (
         "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[collecting",
+        "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[agreeing",
         "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[checking",
         "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[releasing",
         "test_a_study_over_two_restarts_and_with_a_member_that_drops_out",
@@ -307,10 +309,26 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/test_volunteers.py": (
         "test_a_server_that_starts_again_in_a_phase_finishes_the_round[collecting",
         "test_a_server_that_starts_again_in_a_phase_finishes_the_round[convening",
+        "test_a_server_that_starts_again_in_a_phase_finishes_the_round[checking",
+        "test_a_round_waits_for_all_volunteers_and_for_its_registrar",
+    ),
+    "tests/server/test_one_shot_attacks.py": ("test_sums_that_wait_do_not_fill_a_member",),
+    "tests/server/test_volunteer_attacks.py": (
+        "test_devices_and_members_refuse_the_committee_of_an_older_round",
+    ),
+    "tests/server/pages/test_one_shot.py": (
+        "test_a_study_of_volunteers_shows_their_draw_and_who_must_collude",
+    ),
+    "tests/protocol/simulation/test_study.py": (
+        "test_a_one_shot_study_finds_the_counts_of_a_pairwise_study",
+    ),
+    "tests/protocol/mechanisms/iblt/test_approximate_histogram.py": (
+        "test_below_the_root_of_r_everything_is_listed_exactly",
     ),
     "tests/server/test_one_shot_reserves.py": (
         "test_reserves_take_the_place_of_absent_operators[away0",
         "test_reserves_take_the_place_of_absent_operators[away2",
+        "test_a_committee_that_drops_out_is_followed_by_one_of_other_members",
     ),
     "tests/server/test_seating.py": (
         "test_a_device_that_was_seated_in_other_studies_stops_no_round",
@@ -457,6 +475,73 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
 }
 # Laws with several examples of each mechanism: all but the first of each are slow.
 LAW_FILES = ("tests/protocol/test_mechanism_laws.py", "tests/protocol/test_report_laws.py")
+# Tests of many similar cases that take seconds together: all but the first CASES_KEPT are slow.
+CASES_KEPT = 3
+REPEATED_TESTS: Final[dict[str, tuple[str, ...]]] = {
+    "tests/blindtally/simulate/test_triehh.py": ("test_impossible_studies_have_a_reason",),
+    "tests/blindtally/simulate/test_unequal_rounds.py": (
+        "test_tables_of_adaptive_rounds_of_any_sizes_are_read",
+    ),
+    "tests/protocol/mechanisms/reports/test_prefix_extension.py": (
+        "test_an_impossible_question_is_refused",
+    ),
+    "tests/protocol/mechanisms/test_frequency_sketches.py": (
+        "test_the_only_item_is_found_in_a_sketch_of_one_row",
+    ),
+    "tests/protocol/mechanisms/tracked/test_plan_history.py": (
+        "test_an_honest_study_has_no_such_plan",
+    ),
+    "tests/protocol/oracles/hsu2012/test_hsu2012.py": ("test_the_heavy_hitter_is_named",),
+    "tests/protocol/oracles/hsu2012/test_projection_oracle.py": (
+        "test_simulated_states_are_distributed_as_real_ones",
+    ),
+    "tests/protocol/oracles/test_privacy.py": (
+        "test_every_report_is_within_the_ratio_and_some_reach_it",
+        "test_mean_votes_are_p_and_q_exactly_where_hashing_is",
+        "test_reports_have_the_distribution_that_was_enumerated",
+    ),
+    "tests/protocol/oracles/test_statistics.py": (
+        "test_estimates_are_unbiased_with_the_formulas_variance_and_intervals",
+        "test_values_that_nobody_holds_are_rarely_above_their_threshold",
+    ),
+    "tests/protocol/quantiles/test_distribution.py": (
+        "test_ranks_masses_and_quantiles_are_within_their_intervals",
+    ),
+    "tests/protocol/sketches/test_median_estimates.py": (
+        "test_sums_of_sketches_have_no_bias_and_true_errors",
+    ),
+    "tests/protocol/test_mechanism_laws.py": (
+        "test_a_vector_is_one_of_the_plans_ring",
+        "test_estimates_are_unbiased_with_the_reported_variance",
+    ),
+    "tests/protocol/test_one_shot_costs.py": (
+        "test_a_message_has_shares_of_the_vector_and_some_bytes_for_each_modulus",
+        "test_prime_lanes_take_few_more_bytes_than_lanes_modulo_powers_of_two",
+    ),
+    "tests/protocol/test_report_laws.py": (
+        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals",
+        "test_intervals_of_rare_items_reach_below_nothing_and_cover",
+        "test_the_bytes_reveal_no_more_than_is_charged",
+    ),
+    "tests/secagg/test_graph_cuts.py": ("test_sizes_that_are_left_out_change_no_decision",),
+    "tests/secagg/test_security_proof.py": (
+        "test_all_terms_together_are_at_most_two_to_the_minus_sigma",
+    ),
+    "tests/secagg/test_shamir.py": ("test_the_largest_and_smallest_sums_do_not_overflow",),
+    "tests/secagg/test_sum.py": ("test_the_allowed_dropouts_leave_the_sum_of_the_survivors_exact",),
+    "tests/secagg/test_vectors.py": ("test_a_file_is_what_the_generator_writes",),
+    "tests/server/http/test_openid_provider.py": (
+        "test_a_token_that_is_not_signed_by_a_private_key_is_refused",
+        "test_without_a_good_answer_of_the_provider_nobody_logs_in",
+    ),
+    "tests/server/pages/test_cloning.py": (
+        "test_a_clone_of_a_study_from_the_form_is_the_same_study",
+    ),
+    "tests/server/pages/test_study_in_words.py": (
+        "test_a_page_has_the_question_in_words_and_a_command",
+    ),
+    "tests/server/test_full_disk.py": ("test_devices_wait_while_the_disk_is_full",),
+}
 POSTGRES = {"postgres", "postgresql"}  # parameters of fixtures that choose a database
 
 for _profile, _examples in (("quick", 3), ("test", 6), ("slow", 100)):
@@ -476,18 +561,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its speed."""
-    tried = set[tuple[str, str]]()
+    tried = Counter[tuple[str, ...]]()
     for item in items:
         path, _, test = item.nodeid.partition("::")
         name, _, case = test.partition("[")
         mechanism = case.partition(",")[0]
-        is_repeated = path in LAW_FILES and (name, mechanism) in tried
+        is_repeated = path in LAW_FILES and tried[path, name, mechanism] > 0
+        if name in REPEATED_TESTS.get(path, ()):
+            is_repeated |= tried[path, name] >= CASES_KEPT
         if is_repeated or _needs_postgres(item) or _is("slow", path, test):
             item.add_marker("slow")
-        elif _is("medium", path, test):
+            continue
+        tried.update([(path, name), (path, name, mechanism)])
+        if _is("medium", path, test):
             item.add_marker("medium")
-        else:
-            tried.add((name, mechanism))
 
 
 def pytest_collection_finish() -> None:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ALL_TESTS, LAW_FILES, MEDIUM_TESTS, SLOW_TESTS
+from tests.conftest import ALL_TESTS, LAW_FILES, MEDIUM_TESTS, REPEATED_TESTS, SLOW_TESTS
 
 ROOT = Path(__file__).parents[1]
-ROWS = [(path, begins) for table in (SLOW_TESTS, MEDIUM_TESTS) for path, begins in table.items()]
+TABLES = (SLOW_TESTS, MEDIUM_TESTS, REPEATED_TESTS)
+ROWS = [(path, begins) for table in TABLES for path, begins in table.items()]
 
 
 @pytest.mark.parametrize(("path", "begins"), ROWS, ids=[path for path, _ in ROWS])

