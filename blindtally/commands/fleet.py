@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,7 +26,6 @@ from blindtally.console.options import (
     StopAtOption,
     SumOption,
     UrlOption,
-    WorkersOption,
 )
 from blindtally.console.output_files import JsonOption
 
@@ -135,7 +135,15 @@ def fleet(
             help="Use no registrar: trust the server not to invent devices.",
         ),
     ] = False,
-    workers: WorkersOption = 1,
+    workers: Annotated[
+        int | None,
+        Option(
+            min=1,
+            max=1024,
+            help="Processes of this machine that share the devices.",
+            show_default="one per processor for large pairwise sums, otherwise 1",
+        ),
+    ] = None,
     dask: DaskOption = None,
     json_path: JsonOption = None,
 ) -> None:
@@ -157,6 +165,7 @@ def fleet(
         new_operators,
         new_study_setup,
         parse_dropout,
+        useful_processes,
     )
     from blindtally.fleet_run.registrar_key_files import (
         KeyFileError,
@@ -180,10 +189,7 @@ def fleet(
     from protocol.mechanisms.quality_goal import parse_goal
     from secagg.parameters import Mode
 
-    if (study is None) is not new:
-        raise exit_with_error("--study names a study, and --create makes one: pass one of them")
-    if stop_at is not None and not new:
-        raise exit_with_error("--stop-at needs --create: the goal of a study does not change")
+    _check_options(study, new, stop_at)
     try:
         dropouts = parse_dropout(dropout_in or [], mode)
         goal = parse_goal(stop_at)
@@ -217,8 +223,11 @@ def fleet(
             operators=operators,
         )
         key_file = None if trust_server_identities else registrar
-        with open_shard_pool(workers, dask) as shards, open_analyst(url, key) as analyst:
-            if study is None:
+        with open_analyst(url, key) as analyst, ExitStack() as stack:
+            joined = analyst.study(study) if study else None
+            processes = workers or useful_processes(joined.view if joined else kind, devices)
+            shards = stack.enter_context(open_shard_pool(processes, dask))
+            if joined is None:
                 identity = load_or_create_key_file(key_file) if key_file else None
                 setup = new_study_setup(
                     DataFile(data, column),
@@ -231,7 +240,6 @@ def fleet(
                 )
                 joined = create_study(analyst, setup)
             else:
-                joined = analyst.study(study)
                 identity = load_registrar_of(joined.view, key_file) if key_file else None
                 setup = joined_study_setup(
                     DataFile(data, column), pin_registrar(config, identity), joined.view, devices
@@ -246,6 +254,14 @@ def fleet(
         ) from None
     except (InexactSumError, KeyFileError, LostWorkersError, ValueError) as error:
         raise service_error_exit(error) from None
+
+
+def _check_options(study: str | None, new: bool, stop_at: object) -> None:
+    """Check that options which exclude each other are not combined."""
+    if (study is None) is not new:
+        raise exit_with_error("--study names a study, and --create makes one: pass one of them")
+    if stop_at is not None and not new:
+        raise exit_with_error("--stop-at needs --create: the goal of a study does not change")
 
 
 def _public_keys(members: Sequence[str]) -> Iterator[bytes]:
