@@ -1,7 +1,5 @@
 """`blindtally fleet`: simulated devices that take part in a study of a running service."""
 
-import re
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
-from blindtally.console.errors import exit_with_error
+from blindtally.console.errors import exit_with_error, parse_public_keys
 from blindtally.console.options import (
     DEFAULT_DEVICES,
     DEFAULT_IDLE_SECONDS,
@@ -168,7 +166,6 @@ def fleet(
         useful_processes,
     )
     from blindtally.fleet_run.registrar_key_files import (
-        KeyFileError,
         load_or_create_key_file,
         load_registrar_of,
     )
@@ -208,7 +205,7 @@ def fleet(
             max_epsilon=max_epsilon,
             repeat_exact=repeat_exact,
             modes=frozenset[Mode]({mode, "active"}),  # a device may always trust the server less
-            committee=frozenset([*pinned, *_public_keys(members)]),
+            committee=frozenset([*pinned, *parse_public_keys(members, "--member")]),
             trust_server_identities=trust_server_identities,
             accept_exact_estimates=True,  # simulated devices have no secrets
         )
@@ -252,7 +249,7 @@ def fleet(
         raise exit_with_error(
             f"{error}{suggest_options(error.refusals, OPTION_BY_LIMIT)}", code=1
         ) from None
-    except (InexactSumError, KeyFileError, LostWorkersError, ValueError) as error:
+    except (InexactSumError, LostWorkersError, ValueError) as error:
         raise service_error_exit(error) from None
 
 
@@ -262,11 +259,3 @@ def _check_options(study: str | None, new: bool, stop_at: object) -> None:
         raise exit_with_error("--study names a study, and --create makes one: pass one of them")
     if stop_at is not None and not new:
         raise exit_with_error("--stop-at needs --create: the goal of a study does not change")
-
-
-def _public_keys(members: Sequence[str]) -> Iterator[bytes]:
-    """Yield the public keys of `members`; raises typer.Exit if one is not a key."""
-    for member in members:
-        if not re.fullmatch("[0-9a-fA-F]{64}", member):
-            raise exit_with_error(f"--member takes 64 hexadecimal digits, not {member!r}")
-        yield bytes.fromhex(member)

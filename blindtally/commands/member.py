@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from blindtally.console.errors import exit_with_error
+from blindtally.console.errors import exit_with_error, parse_public_keys
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import atomic_write
 
@@ -84,13 +84,13 @@ def member(
     from client.errors import ServiceError
     from client.member_journal import MemberJournal, MemberJournalError
 
+    registrars = frozenset(parse_public_keys(registrar or (), "--registrar"))
     try:
         is_missing = new or (create and not path.exists())
         identity = create_key_file(path, "member") if is_missing else load_key_file(path, "member")
         if new or show:
             typer.echo(identity.public.hex())
             return
-        registrars = frozenset(map(bytes.fromhex, registrar or ()))
         policy = MemberPolicy(min_devices, registrars, unverified, max_megabytes * 2**20)
         journal = MemberJournal(path.with_name(path.name + JOURNAL_SUFFIX))
         served = CommitteeMember(identity, journal, policy)
@@ -101,10 +101,10 @@ def member(
         asyncio.run(run_member(served, url, key, _report, status_host, status_port))
     except ServiceError as error:
         raise service_error_exit(error) from None
-    except (KeyFileError, MemberJournalError) as error:
+    except KeyFileError as error:
+        raise exit_with_error(error) from None
+    except MemberJournalError as error:
         raise exit_with_error(error, code=1) from None
-    except ValueError as error:
-        raise exit_with_error(f"--registrar takes public keys in hexadecimal: {error}") from None
 
 
 def _report(pending: "CommitteeRound", refusal: str) -> None:

@@ -36,7 +36,7 @@ def registrar(
     try:
         identity = load_key_file(path) if show else create_key_file(path)
     except KeyFileError as error:
-        raise exit_with_error(error, code=1) from None
+        raise exit_with_error(error) from None
     if json_path != "-":
         typer.echo(identity.public.hex())
     write_json(json_path, {"public": identity.public.hex(), "file": str(path)})

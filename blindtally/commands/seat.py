@@ -44,7 +44,7 @@ def seat(
         identity = load_key_file(path)
         draws = DrawRecord(path.with_name(path.name + DRAWS_SUFFIX))
     except KeyFileError as error:
-        raise exit_with_error(error, code=1) from None
+        raise exit_with_error(error) from None
     except sqlite3.Error as error:
         raise exit_with_error(f"cannot use {path}{DRAWS_SUFFIX}: {error}", code=1) from None
     try:

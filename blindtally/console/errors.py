@@ -1,6 +1,7 @@
 """Errors of commands: one line on stderr, and an exit code (docs/cli.md)."""
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -17,6 +18,18 @@ def exit_with_error(error: str | Exception, code: int = 2) -> typer.Exit:
     text = describe_faults(error) if isinstance(error, ValidationError) else error
     typer.echo(f"error: {text}", err=True)
     return typer.Exit(code)
+
+
+def parse_public_keys(keys: Iterable[str], option: str) -> Iterator[bytes]:
+    """Yield the public keys that are the values of `option`.
+
+    Raises:
+        typer.Exit: if one is not a key.
+    """
+    for key in keys:
+        if not re.fullmatch("[0-9a-fA-F]{64}", key):
+            raise exit_with_error(f"{option} takes 64 hexadecimal digits, not {key!r}")
+        yield bytes.fromhex(key)
 
 
 def describe_faults(error: ValidationError) -> str:

@@ -19,7 +19,7 @@ def _header(owner: KeyOwner) -> str:
     return f"blindtally {owner} v1"
 
 
-class KeyFileError(Exception):
+class KeyFileError(ValueError):
     """A key file cannot be made or used; the message names it, and never shows its content."""
 
 

@@ -70,13 +70,13 @@ def test_a_container_makes_its_key_once_and_shows_the_public_half(
 
 def test_wrong_files_and_keys_are_named(key: Path, tmp_path: Path) -> None:
     again = RUN.invoke(app, ["member", str(key), "--new"])
-    assert (again.exit_code, "is not overwritten" in again.stderr) == (1, True)
+    assert (again.exit_code, "is not overwritten" in again.stderr) == (2, True)
     registrar = tmp_path / "registrar.key"
     RUN.invoke(app, ["registrar", str(registrar)])
     other = RUN.invoke(app, ["member", str(registrar)])
-    assert (other.exit_code, "holds no member's key" in other.stderr) == (1, True)
+    assert (other.exit_code, "holds no member's key" in other.stderr) == (2, True)
     wrong = RUN.invoke(app, ["member", str(key), "--registrar", "xyz"])
-    assert (wrong.exit_code, "public keys in hexadecimal" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "--registrar takes 64 hexadecimal digits" in wrong.stderr) == (2, True)
     key.with_name("operator.key.journal").write_text("not a journal, but a much longer text")
     broken = RUN.invoke(app, ["member", str(key)])
     assert (broken.exit_code, "operator.key.journal" in broken.stderr) == (1, True)

@@ -54,14 +54,14 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     create_key_file(path)
     before = path.read_bytes()
     run = registrar(path)
-    assert run.exit_code == 1
+    assert run.exit_code == 2
     assert "not overwritten" in run.stderr
     assert path.read_bytes() == before
 
 
 def test_a_key_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     run = registrar(tmp_path / "missing" / "registrar.key")
-    assert run.exit_code == 1
+    assert run.exit_code == 2
     assert "cannot make" in run.stderr
 
 
@@ -99,5 +99,5 @@ def test_a_study_of_reports_needs_no_registrar_and_a_sum_does(tmp_path: Path) ->
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     run = registrar("--show", tmp_path / "nowhere")
-    assert run.exit_code == 1
+    assert run.exit_code == 2
     assert "nowhere" in run.stderr

@@ -44,7 +44,7 @@ def test_each_round_is_reported_and_the_draws_are_next_to_the_key(
 
 def test_a_missing_key_and_a_file_that_holds_no_draws_are_named(key: Path) -> None:
     missing = RUN.invoke(app, ["seat", str(key.with_name("other.key"))])
-    assert (missing.exit_code, "other.key" in missing.stderr) == (1, True)
+    assert (missing.exit_code, "other.key" in missing.stderr) == (2, True)
     key.with_name("registrar.key.draws").write_text("not a record of draws, but a longer text")
     broken = RUN.invoke(app, ["seat", str(key)])
     assert (broken.exit_code, "registrar.key.draws" in broken.stderr) == (1, True)

@@ -47,7 +47,7 @@ def test_a_command_shows_that_it_waits_for_the_service(
 def test_wrong_data_and_options_are_wrong_use_and_no_failure_of_the_service() -> None:
     assert service_error_exit(DataError(Path("a.csv"), "is empty")).exit_code == 2
     assert service_error_exit(ValueError("use fewer devices")).exit_code == 2
-    assert service_error_exit(KeyFileError("is the key of another registrar")).exit_code == 1
+    assert service_error_exit(KeyFileError("is the key of another registrar")).exit_code == 2
     assert service_error_exit(InexactSumError("round 1")).exit_code == 1
 
 
