@@ -20,7 +20,6 @@ from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import AnyPlan
 from secagg.aggregator import UnmaskingRequest, complaints_by_dealer
 from secagg.messages import Complaints, SignedInput, pack_signatures
-from secagg.oneshot.message import MerkleLevels
 from secagg.roster import roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
 from secagg.shares import ReceivedShares
@@ -38,7 +37,12 @@ from server.rounds.cohort_messages import (
     read_transcript,
     read_unmasking_request,
 )
-from server.rounds.one_shot_sums import ServedSum, read_message_trees, read_one_shot_sum
+from server.rounds.one_shot_sums import (
+    MessagePage,
+    ServedSum,
+    read_message_page,
+    read_one_shot_sum,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -46,7 +50,8 @@ _MAX_CACHED_PARTICIPANTS = 50_000  # 400 bytes each for a roster, and the same f
 _MAX_CACHED_SHARE_BYTES = 200 * 2**20  # 16 MB for 1,000 participants with 116 holders each
 _MAX_CACHED_HOLDER_BYTES = 20 * 2**20  # 0.2 MB for the same
 _MAX_CACHED_STATUSES = 20_000
-_MAX_CACHED_DIGESTS = 500_000  # about 90 bytes each; 15 for a message to seven members
+_PAGE_SECONDS = 600  # members read at about the same time; messages are deleted after their sum
+_MAX_CACHED_PAGE_BYTES = 64 * 2**20  # about 5 kB for a message of 2.4 kB to seven members
 _MAX_OPEN_ROUND_BYTES = 50 * 2**20
 _OPEN_ROUND_SECONDS = 0.5  # for which the number of devices in it may be out of date
 _SINGLE_READS = 4  # more cost cohorts that fit the cache, fewer cost those that do not
@@ -124,10 +129,8 @@ class CohortCache:
         self.one_shot_sum: AsyncCache[tuple[str, int], ServedSum] = AsyncCache(
             lambda study_round: read_one_shot_sum(store, *study_round), 64
         )
-        self.message_trees: AsyncCache[tuple[str, int, str], list[MerkleLevels]] = AsyncCache(
-            self._message_trees,
-            _MAX_CACHED_DIGESTS,
-            lambda trees: 1 + sum(2 * len(tree[0]) for tree in trees),
+        self.message_pages: AsyncCache[tuple[str, int, str], MessagePage] = AsyncCache(
+            self._message_page, _MAX_CACHED_PAGE_BYTES, lambda page: page.memory, _PAGE_SECONDS
         )
         self._open_rounds = AsyncCache(
             self._read_open_round,
@@ -205,10 +208,10 @@ class CohortCache:
         self._messages = messages
         self._store = store
 
-    async def _message_trees(self, page: tuple[str, int, str]) -> list[MerkleLevels]:
+    async def _message_page(self, page: tuple[str, int, str]) -> MessagePage:
         study, number, after = page
         served = await self.one_shot_sum((study, number))
-        return await read_message_trees(self._store, served, after)
+        return await read_message_page(self._store, served, after)
 
     async def slot(self, participant: str) -> ParticipantSlot:
         """Return the slot of a participant, which is cached once it is final."""

@@ -72,8 +72,34 @@ async def choose_set(store: Store, cohort: PendingCohort) -> bytes:
     return b"".join(chosen.included)
 
 
-async def read_messages_of_page(store: Store, served: ServedSum, after: str) -> list[DeviceMessage]:
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Messages of devices, by rising identity, and the Merkle tree of each one's shares."""
+
+    messages: Sequence[DeviceMessage] = field(repr=False)
+    trees: Sequence[MerkleLevels] = field(repr=False)
+
+    @classmethod
+    def of(cls, session: OneShotSession, messages: Sequence[DeviceMessage]) -> "MessagePage":
+        trees = [merkle_levels(message.encrypted_shares(session)) for message in messages]
+        return cls(messages, trees)
+
+    @property
+    def memory(self) -> int:
+        """Bytes in memory, about: 90 for each digest, and as much for each part of a message."""
+        parts = 10 * len(self.messages) + sum(2 * len(tree[0]) for tree in self.trees)
+        return 1 + 90 * parts + sum(len(message.shares) for message in self.messages)
+
+    def columns(self, session: OneShotSession, member: int) -> bytes:
+        """Return the columns of `member`, 1 to m: its share of each message, with its proof."""
+        rows = zip(self.messages, self.trees, strict=True)
+        return b"".join(message.column(session, member, tree) for message, tree in rows)
+
+
+async def read_message_page(store: Store, served: ServedSum, after: str) -> MessagePage:
     """Return the messages of the devices whose identities follow `after`, in their order.
+
+    All members read them one after the other, each its own columns.
 
     Raises:
         ProblemError: if they have been deleted.
@@ -84,25 +110,15 @@ async def read_messages_of_page(store: Store, served: ServedSum, after: str) -> 
     bodies = [body for _, body in rows if body is not None]
     if len(bodies) < len(rows):
         raise messages_deleted()
-    return [DeviceMessage.of_checked(body, layout) for body in bodies]
+    return await asyncio.to_thread(
+        lambda: MessagePage.of(
+            served.session, [DeviceMessage.of_checked(body, layout) for body in bodies]
+        )
+    )
 
 
 def messages_deleted() -> ProblemError:
     return ProblemError(ProblemType.WRONG_PHASE, "the messages of this round have been deleted")
-
-
-async def read_message_trees(store: Store, served: ServedSum, after: str) -> list[MerkleLevels]:
-    """Return the Merkle trees of a page of messages, which the columns of all members need.
-
-    Raises:
-        ProblemError: if the messages have been deleted.
-    """
-    messages = await read_messages_of_page(store, served, after)
-    return await asyncio.to_thread(_trees, served.session, messages)
-
-
-def _trees(session: OneShotSession, messages: Sequence[DeviceMessage]) -> list[MerkleLevels]:
-    return [merkle_levels(message.encrypted_shares(session)) for message in messages]
 
 
 @dataclass(frozen=True, slots=True)

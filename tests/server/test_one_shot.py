@@ -7,6 +7,7 @@ import pytest
 
 from protocol.api.phases import Phase
 from secagg.oneshot.message import merkle_levels
+from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 from tests.server.one_shot_party import (
@@ -39,21 +40,30 @@ async def test_a_one_shot_round_sums_exactly_what_its_devices_sent(each_served: 
     assert received[:5] == [7, 8, 7, 7, 7]
 
 
-async def test_all_members_share_one_merkle_tree_of_each_message(
+async def test_messages_are_read_once_for_all_members(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trees = list[Sequence[bytes]]()
+    trees, pages = list[Sequence[bytes]](), list[str]()
+    read = OneShotMessageRepository.page
+
+    async def page(
+        repository: OneShotMessageRepository, cohort: int, after: str, limit: int
+    ) -> list[tuple[str, bytes | None]]:
+        pages.append(after)
+        return await read(repository, cohort, after, limit)
 
     def counted(shares: Sequence[bytes]) -> list[list[bytes]]:
         trees.append(shares)
         return merkle_levels(shares)
 
     monkeypatch.setattr("server.rounds.one_shot_sums.merkle_levels", counted)
+    monkeypatch.setattr(OneShotMessageRepository, "page", page)
     operators, study = Operators.of(), await create(served)
     await send_all(served, await convene(served, study, operators), range(8))
     closed = await open_sum(served, study, operators)
     assert (closed.state, closed.participants, operators.refusals) == ("decoded", 8, [])
-    assert len(trees) == 8
+    assert len(trees) == 8  # one Merkle tree for each message
+    assert len(pages) == len(set(pages)) == 2  # the second one is empty
 
 
 async def test_the_last_message_ends_the_collection_at_once(serve: Serve, sqlite_url: str) -> None:

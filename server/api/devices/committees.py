@@ -14,7 +14,6 @@ device that volunteers sends its registrar's signature with its key.
 """
 
 import asyncio
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -29,7 +28,6 @@ from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import pack_signatures
 from secagg.oneshot.committee import ENTRY_BYTES, MemberEntry
 from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
-from secagg.oneshot.message import DeviceMessage, MerkleLevels
 from secagg.oneshot.opening import check_complaints, check_set_signature, check_sum
 from secagg.roster import DIGEST_BYTES
 from server.api.common import (
@@ -46,7 +44,7 @@ from server.db.repositories.committees import MemberUpload, OneShotStatus
 from server.errors import ProblemError, cohort_failed, malformed, not_found, out_of_phase
 from server.http.request_bodies import OCTET_STREAM, read_body
 from server.principals import Permission
-from server.rounds.one_shot_sums import ServedSum, messages_deleted, read_messages_of_page
+from server.rounds.one_shot_sums import ServedSum, messages_deleted
 from server.service import Service, ServiceDep
 
 router = APIRouter(
@@ -140,20 +138,9 @@ async def columns(
     _require_phase(status, "columns of messages", Phase.CHECKING)
     if status.phase is Phase.SUMMED:
         raise messages_deleted()
-    trees = await service.cohort_cache.message_trees((study, number, after))
-    messages = await read_messages_of_page(service.store, served, after)
-    content = await asyncio.to_thread(_columns_of, served, member, messages, trees)
+    page = await service.cohort_cache.message_pages((study, number, after))
+    content = await asyncio.to_thread(page.columns, served.session, member)
     return Response(content, media_type=OCTET_STREAM)
-
-
-def _columns_of(
-    served: ServedSum,
-    member: int,
-    messages: Sequence[DeviceMessage],
-    trees: Sequence[MerkleLevels],
-) -> bytes:
-    rows = zip(messages, trees, strict=True)
-    return b"".join(message.column(served.session, member, tree) for message, tree in rows)
 
 
 @router.put(f"{_ROUND}/members/{{identity}}/complaints", **_PUT)
