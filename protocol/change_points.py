@@ -49,13 +49,13 @@ models; probabilities of changes that all items share, the corrections and the s
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from protocol.numerics import special
-from protocol.numerics.arrays import Flags, Floats, Indices, Integers
+from protocol.numerics.arrays import Floats, Indices, Integers
 
 # Shape of the prior of a segment's rate. Web words, 1,000 words: at 0.25 and 0.5, intervals of late
 # items covered 0.90, and with a gradual drift too; at 4 they covered 0.89 and 0.78.
@@ -90,7 +90,8 @@ class History:
     """Observations of k items in B blocks: `observed` and `exposure` (k, B), `devices` (B,).
 
     `sketch_counts` (k, B) are estimates of the unobserved tokens, with `sketch_variances`, which
-    are infinite where there is none. Both are None without sketches.
+    are infinite where there is none. Both are None without sketches. Where these counts are among
+    the `observed` tokens, `absence` (k, B) are the log-likelihoods of an item without any.
     """
 
     observed: Floats
@@ -98,6 +99,24 @@ class History:
     devices: Floats
     sketch_counts: Floats | None = None
     sketch_variances: Floats | None = None
+    absence: Floats | None = None
+
+    def select(self, rows: Indices | slice) -> "History":
+        """Return the observations of the items in `rows`."""
+        columns = (self.sketch_counts, self.sketch_variances, self.absence)
+        optional = (None if column is None else column[rows] for column in columns)
+        return History(self.observed[rows], self.exposure[rows], self.devices, *optional)
+
+    def scaled(self, factors: Floats) -> "History":
+        """Return the same observations of devices that count for `factors` (B,) of them."""
+        return replace(self, exposure=self.exposure * factors, devices=self.devices * factors)
+
+    @property
+    def log_absence(self) -> Floats:
+        """Return the log-likelihood of each block if the item has no tokens in it (k, B)."""
+        if self.absence is not None:
+            return self.absence
+        return np.where(self.observed > 0, -np.inf, 0.0)
 
     @property
     def rates(self) -> Floats:
@@ -157,7 +176,7 @@ def measure_change_rates(history: History, dispersion: float) -> ChangeRates:
     """
     blocks = history.observed.shape[1]
     sample = np.argsort(-history.observed.sum(axis=1), kind="stable")[:CHANGE_RATE_ITEMS]
-    part = History(history.observed[sample], history.exposure[sample], history.devices)
+    part = history.select(sample)
     rates, appearing = np.full(blocks, FIRST_CHANGE_RATE), APPEARING_SHARE
     rates[0] = 0.0
     virtual, batches = CHANGE_RATE_VIRTUAL_ITEMS, list(_batches(part, dispersion))
@@ -227,9 +246,7 @@ def _batches(history: History, dispersion: float) -> Iterator["_Segments"]:
     items, blocks = history.observed.shape
     size = max(1, _BATCH_NUMBERS // blocks**2)
     for first in range(0, max(1, items), size):
-        rows = slice(first, first + size)
-        part = History(history.observed[rows], history.exposure[rows], history.devices)
-        yield _Segments.of(part, dispersion)
+        yield _Segments.of(history.select(slice(first, first + size)), dispersion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +255,7 @@ class _Segments:
 
     The segment of the blocks i to j - 1 is column j (j - 1) / 2 + i: those that end together follow
     each other. `rates` and `rate_variances` are those of its rate, `hidden` its unobserved devices.
-    `is_unseen` (k, B - 1) are the items without tokens before each block but the first.
+    `absence` (k, B - 1) is the log-likelihood of no tokens before each block but the first.
     """
 
     blocks: int
@@ -247,7 +264,7 @@ class _Segments:
     rate_variances: Floats
     prior_rates: Floats
     hidden: Floats
-    is_unseen: Flags
+    absence: Floats
     dispersion: float
 
     @classmethod
@@ -276,8 +293,8 @@ class _Segments:
         spread[:, whole] = history.rates / np.maximum(exposures[:, whole], 1e-9)
         prior_rates[:, whole] = 0
         likelihoods, sums = total + special.gammaln(shapes), _segment_sums(hidden)
-        is_unseen = history.observed.cumsum(axis=1)[:, :-1] <= 0
-        return cls(blocks, likelihoods, rates, spread, prior_rates, sums, is_unseen, dispersion)
+        absence = history.log_absence.cumsum(axis=1)[:, :-1] / dispersion
+        return cls(blocks, likelihoods, rates, spread, prior_rates, sums, absence, dispersion)
 
 
 class _Divisions:
@@ -294,7 +311,7 @@ class _Divisions:
         self._weights = segments.log_likelihoods + changes
         absent = math.log(rates.appearing / max(segments.blocks - 1, 1))
         # The segment that begins where the item appears has the probability of a change.
-        self._absent = np.where(segments.is_unseen, absent - log_change[1:], -np.inf)
+        self._absent = segments.absence + absent - log_change[1:]
         self._forward = self._run_forward()
 
     def _run_forward(self) -> Floats:

@@ -4,12 +4,13 @@ If rates do not move gradually (`rate_filter.py`), they are those of `protocol/c
 
 A sketch that shows the unobserved tokens of a block with variance v (`past_sketch.py`) counts as an
 observation of a share p = u / (u + v) of them, where u is their expected number: the variance that
-remains is u (1 - p) for both.
+remains is u (1 - p) for both. A sketch that shows c tokens of an item that was absent shows noise:
+with the densities n of normal distributions, the item was absent with the likelihood ratio
+
+    n(c; 0, v) / n(c; u, u + v)
 
 Sketches as partial observations are ours.
 """
-
-from dataclasses import replace
 
 import numpy as np
 
@@ -40,22 +41,24 @@ def estimate_totals(
     rows = relevant_rows(totals, variances, threshold)
     if drift is None or drift.trend >= tuning.MIN_TREND or not len(rows):
         return totals, variances
-    part = History(history.observed[rows], history.exposure[rows], history.devices)
+    part = history.select(rows)
     change_rates = measure_change_rates(part, drift.dispersion)
     segmented = segmented_totals(part, change_rates, drift.dispersion)
     rates = levels.smoothed_rates.copy()
     rates[rows] = segmented.rates
     sketched = with_sketch_counts(domain, state, history, drift, rates)
     if sketched.sketch_counts is not None:
-        sketched = with_sketches(sketched, rates)
-        part = replace(part, observed=sketched.observed[rows], exposure=sketched.exposure[rows])
+        part = with_sketches(sketched.select(rows), segmented.rates)
         segmented = segmented_totals(part, change_rates, drift.dispersion)
     totals[rows], variances[rows] = segmented.totals, segmented.variances
     return totals, variances
 
 
 def with_sketches(history: History, rates: Floats) -> History:
-    """Return `history` with the counts of its sketches as observations, expected at `rates`."""
+    """Return `history` with the counts of its sketches as observations, expected at `rates`.
+
+    They are never none. So the likelihoods of items that were absent are in `History.absence`.
+    """
     if history.sketch_counts is None or history.sketch_variances is None:
         return history
     hidden = np.maximum(history.devices - history.exposure, 0)
@@ -63,5 +66,13 @@ def with_sketches(history: History, rates: Floats) -> History:
     is_known = np.isfinite(history.sketch_variances) & (hidden > 0)
     variances = np.where(is_known, history.sketch_variances, 1.0)
     shares = np.where(is_known, expected / (expected + variances), 0.0)
-    observed = history.observed + shares * np.where(is_known, history.sketch_counts, 0.0)
-    return History(observed, history.exposure + shares * hidden, history.devices)
+    counts = np.where(is_known, history.sketch_counts, expected)
+    tokens, exposure = shares * counts, shares * hidden
+    # As the likelihoods of segments, without the factors that do not depend on the rate.
+    at_rate = tokens * np.log(expected / np.where(is_known, hidden, 1.0)) - shares * expected
+    squares = (counts - expected) ** 2 / (expected + variances) - counts**2 / variances
+    ratio = (squares + np.log1p(expected / variances)) / 2
+    absence = history.log_absence + np.where(is_known, at_rate + ratio, 0.0)
+    return History(
+        history.observed + tokens, history.exposure + exposure, history.devices, absence=absence
+    )
