@@ -1,6 +1,7 @@
 """Totals of all items at the end of a study, from counts, samples and sketches.
 
-If rates do not move gradually (`rate_filter.py`), they are those of `protocol/change_points.py`.
+If rates do not move gradually (`rate_filter.py`), they are those of `protocol/change_points.py`,
+with the factors of `protocol/common_factors.py`: a device in a block of factor g counts g times.
 
 A sketch that shows the unobserved tokens of a block with variance v (`past_sketch.py`) counts as an
 observation of a share p = u / (u + v) of them, where u is their expected number: the variance that
@@ -20,6 +21,7 @@ from protocol.change_points import (
     relevant_rows,
     segmented_totals,
 )
+from protocol.common_factors import measure_common_factors
 from protocol.domains import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.past_sketch import estimate_levels, with_sketch_counts
@@ -41,14 +43,15 @@ def estimate_totals(
     rows = relevant_rows(totals, variances, threshold)
     if drift is None or drift.trend >= tuning.MIN_TREND or not len(rows):
         return totals, variances
-    part = history.select(rows)
+    factors = measure_common_factors(history.select(rows), drift.dispersion)
+    part = history.select(rows).scaled(factors)
     change_rates = measure_change_rates(part, drift.dispersion)
     segmented = segmented_totals(part, change_rates, drift.dispersion)
     rates = levels.smoothed_rates.copy()
-    rates[rows] = segmented.rates
+    rates[rows] = segmented.rates * factors
     sketched = with_sketch_counts(domain, state, history, drift, rates)
     if sketched.sketch_counts is not None:
-        part = with_sketches(sketched.select(rows), segmented.rates)
+        part = with_sketches(sketched.select(rows).scaled(factors), segmented.rates)
         segmented = segmented_totals(part, change_rates, drift.dispersion)
     totals[rows], variances[rows] = segmented.totals, segmented.variances
     return totals, variances
