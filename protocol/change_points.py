@@ -147,11 +147,12 @@ def _mean_rates(observed: Floats, exposure: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class SegmentedTotals:
-    """Totals of k items with their variances (k,), and mean rates in all blocks (k, B)."""
+    """Totals of k items with variances (k,), and rates in all blocks with variances (k, B)."""
 
     totals: Floats
     variances: Floats
     rates: Floats
+    rate_variances: Floats
 
 
 def relevant_rows(totals: Floats, variances: Floats, threshold: float) -> Indices:
@@ -198,7 +199,7 @@ def segmented_totals(
     """Return the totals of the items of `history`; time is quadratic in blocks."""
     batches = _batches(history, dispersion)
     parts = [_Divisions(batch, change_rates).totals() for batch in batches]
-    hidden, variances, rates, prior_rates = (
+    hidden, variances, rates, rate_variances, prior_rates = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
     tokens = history.observed.sum(axis=1)
@@ -211,7 +212,7 @@ def segmented_totals(
     growth = history.devices.sum() / np.maximum(history.exposure.sum(axis=1, keepdims=True), 1e-9)
     imbalance = rates * (history.devices - growth * history.exposure)
     variances += measure_scatter(history, rates) * (imbalance**2).sum(axis=1)
-    return SegmentedTotals(tokens + hidden, variances, rates)
+    return SegmentedTotals(tokens + hidden, variances, rates, rate_variances)
 
 
 def measure_scatter(history: History, rates: Floats) -> float:
@@ -346,14 +347,14 @@ class _Divisions:
         counts: Floats = (np.exp(self._forward[:, 1:-1] + later) - appearances).sum(axis=0)
         return np.maximum(counts, 0), float(appearances.sum())
 
-    def totals(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return mean and variance of the unobserved tokens (k,), and the mean rates (k, B).
+    def totals(self) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """Return mean and variance of the unobserved tokens (k,), and of the rates (k, B).
 
-        The last result is the part of these rates that the prior gave.
+        The last result is the part of the mean rates that the prior gave.
         """
         segments, forward, backward = self._segments, self._forward, self._run_backward()
         means, squares = np.zeros_like(forward), np.zeros_like(forward)
-        rates, prior_rates = np.zeros_like(forward), np.zeros_like(forward)
+        rates, rate_squares, prior_rates = (np.zeros_like(forward) for _ in range(3))
         tokens = segments.hidden * segments.rates
         spread = segments.dispersion * tokens + segments.hidden**2 * segments.rate_variances
         for end in range(1, segments.blocks + 1):
@@ -366,14 +367,19 @@ class _Divisions:
             probabilities = np.exp(joint + backward[:, end : end + 1] - forward[:, -1:])
             for of_blocks, of_segments in (
                 (rates, segments.rates),
+                (rate_squares, segments.rates**2 + segments.rate_variances),
                 (prior_rates, segments.prior_rates),
             ):
                 weighted = probabilities * of_segments[:, columns]
                 of_blocks[:, :end] += weighted
                 of_blocks[:, end] -= weighted.sum(axis=1)
         variances = np.maximum(squares[:, -1] - means[:, -1] ** 2, 0)
-        by_block = (np.maximum(each.cumsum(axis=1)[:, :-1], 0) for each in (rates, prior_rates))
-        return means[:, -1], variances, *by_block
+        rates, rate_squares, prior_rates = (
+            np.maximum(each.cumsum(axis=1)[:, :-1], 0)
+            for each in (rates, rate_squares, prior_rates)
+        )
+        rate_variances = np.maximum(rate_squares - rates**2, 0)
+        return means[:, -1], variances, rates, rate_variances, prior_rates
 
 
 def _segment_bounds(blocks: int) -> tuple[Integers, Integers]:

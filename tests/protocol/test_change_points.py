@@ -26,8 +26,9 @@ _BLOCKS, _DEVICES = 20, 10_000.0
 def _partition_sums(history: History, change_rates: Floats) -> Iterator[tuple[float, ...]]:
     """Yield weight, mean and variance of the hidden tokens, for each division of the blocks.
 
-    Then the mean of the observed tokens, and the part of the hidden ones that the prior gave. The
-    item may be absent from the first blocks, if it was not seen in them.
+    Then the mean of the observed tokens, the part of the hidden ones that the prior gave, and the
+    sum of the mean squared rates of all blocks. The item may be absent from the first blocks, if it
+    was not seen in them.
     """
     (seen,), (exposed,) = history.observed, history.exposure
     blocks = len(seen)
@@ -35,7 +36,7 @@ def _partition_sums(history: History, change_rates: Floats) -> Iterator[tuple[fl
         chances = np.where(changes, change_rates[first + 1 :], 1 - change_rates[first + 1 :])
         share = APPEARING_SHARE / (blocks - 1) if first else 1 - APPEARING_SHARE
         weight, mean, variance = float(np.log(chances).sum()) + math.log(share), 0.0, 0.0
-        expected = of_prior = 0.0
+        expected = of_prior = squares = 0.0
         ends = [first, *(np.flatnonzero(changes) + first + 1).tolist(), blocks]
         for start, end in pairwise(ends):
             hidden = (history.devices - exposed)[start:end].sum()
@@ -50,7 +51,8 @@ def _partition_sums(history: History, change_rates: Floats) -> Iterator[tuple[fl
             variance += hidden * rate + hidden**2 * (square - rate**2)
             expected += rate * exposed[start:end].sum()
             of_prior += hidden * prior_rate
-        yield weight, mean, variance, expected, of_prior
+            squares += (end - start) * square
+        yield weight, mean, variance, expected, of_prior, squares
 
 
 def _divisions(seen: Floats) -> Iterator[tuple[int, tuple[bool, ...]]]:
@@ -85,7 +87,7 @@ def test_the_recursion_equals_the_sum_over_all_divisions_of_the_blocks() -> None
     history = History(np.array([[0.0, 0.0, 14.0, 9.0, 0.0, 2.0]]), exposure, devices)
     change_rates = np.array([0, 0.1, 0.2, 0.01, 0.6, 0.3])
     columns = np.array(list(_partition_sums(history, change_rates))).T
-    weights, means, variances, expected, of_prior = columns
+    weights, means, variances, expected, of_prior, squares = columns
     shares = np.exp(weights - np.logaddexp.reduce(weights))
     mean, scale = float(shares @ means), min(1.0, 25 / float(shares @ expected))
     got = segmented_totals(history, ChangeRates(change_rates))
@@ -96,6 +98,7 @@ def test_the_recursion_equals_the_sum_over_all_divisions_of_the_blocks() -> None
     assert got.variances[0] == pytest.approx(variance + float(shares @ of_prior) ** 2 / 25)
     # The mean rates of the blocks give the same mean.
     assert ((devices - exposure) * got.rates).sum() == pytest.approx(mean)
+    assert (got.rate_variances + got.rates**2).sum() == pytest.approx(float(shares @ squares))
 
 
 def test_the_samples_of_a_single_block_count_once() -> None:

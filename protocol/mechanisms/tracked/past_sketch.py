@@ -160,7 +160,7 @@ def estimate_levels(domain: Domain, state: StudyState, history: History, drift: 
     if not readers:
         return filter_levels(history, drift, _limited_rates(history, levels.smoothed_rates))
     rates = _limited_rates(history, levels.smoothed_rates)
-    variances = drift.dispersion, _rate_variances(history, drift, rates)
+    variances = drift.dispersion, filtered_rate_variances(history, drift, rates)
     first = _read_sketches(history, readers, rates, *variances)
     rates = _limited_rates(history, filter_levels(first, drift).smoothed_rates)
     second = _read_sketches(history, readers, rates, *variances)
@@ -173,22 +173,29 @@ def estimate_levels(domain: Domain, state: StudyState, history: History, drift: 
 
 
 def with_sketch_counts(
-    domain: Domain, state: StudyState, history: History, drift: Drift, rates: Floats
+    domain: Domain,
+    state: StudyState,
+    history: History,
+    drift: Drift,
+    rates: Floats,
+    rate_variances: Floats,
 ) -> History:
-    """Return `history` with the counts of the sketches of `state`, expected at `rates` (k, B)."""
+    """Return `history` with the counts of the sketches of `state`, expected at `rates` (k, B).
+
+    `rate_variances` (k, B) decide which counts are possible: a cell has the remainder of a count.
+    """
     readers = list(_stored_sketches(domain, state, len(history.devices)))
     if not readers:
         return history
     rates = _limited_rates(history, rates)
-    variances = _rate_variances(history, drift, rates)
-    return _read_sketches(history, readers, rates, drift.dispersion, variances)
+    return _read_sketches(history, readers, rates, drift.dispersion, rate_variances)
 
 
 def _limited_rates(history: History, rates: Floats) -> Floats:
     return np.maximum(rates, tuning.MIN_RATE_PER_MEAN * history.rates[:, np.newaxis])
 
 
-def _rate_variances(history: History, drift: Drift, rates: Floats) -> Floats:
+def filtered_rate_variances(history: History, drift: Drift, rates: Floats) -> Floats:
     """Return the variances of `rates` (k, B), given the observed tokens of all blocks.
 
     Precisions add up: those by the blocks before, by the block itself, and by those after.

@@ -24,7 +24,11 @@ from protocol.change_points import (
 from protocol.common_factors import measure_common_factors
 from protocol.domains import Domain
 from protocol.mechanisms.tracked import tuning_constants as tuning
-from protocol.mechanisms.tracked.past_sketch import estimate_levels, with_sketch_counts
+from protocol.mechanisms.tracked.past_sketch import (
+    estimate_levels,
+    filtered_rate_variances,
+    with_sketch_counts,
+)
 from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift
 from protocol.numerics.arrays import Floats
 from protocol.study_state import StudyState
@@ -49,7 +53,9 @@ def estimate_totals(
     segmented = segmented_totals(part, change_rates, drift.dispersion)
     rates = levels.smoothed_rates.copy()
     rates[rows] = segmented.rates * factors
-    sketched = with_sketch_counts(domain, state, history, drift, rates)
+    rate_variances = filtered_rate_variances(history, drift, rates)
+    rate_variances[rows] = segmented.rate_variances * factors**2
+    sketched = with_sketch_counts(domain, state, history, drift, rates, rate_variances)
     if sketched.sketch_counts is not None:
         part = with_sketches(sketched.select(rows).scaled(factors), segmented.rates)
         segmented = segmented_totals(part, change_rates, drift.dispersion)
