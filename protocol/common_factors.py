@@ -37,13 +37,16 @@ from protocol.numerics.arrays import Floats
 # 0.002 to 0.009 after sudden changes (web words, commit words and domains, 1,000 words).
 FACTOR_PRIOR_TOKENS = 100.0
 _ITERATIONS = 4
+# With fewer, the items that were sampled early by chance have much of all tokens. In three rounds
+# of cities and of domains, 2,000 words, factors let 88% of the intervals hold, and 98% without them.
+_MIN_BLOCKS = 5
 
 
 def measure_common_factors(history: History, dispersion: float) -> Floats:
     """Return the common factor of each block (B,), measured from the most frequent items."""
     sample = np.argsort(-history.rates, kind="stable")[:CHANGE_RATE_ITEMS]
     part, factors = history.select(sample), np.ones(len(history.devices))
-    if len(factors) == 1:
+    if len(factors) < _MIN_BLOCKS:
         return factors
     change_rates = measure_change_rates(part, dispersion)
     tokens = FACTOR_PRIOR_TOKENS + part.observed.sum(axis=0) / dispersion

@@ -58,8 +58,13 @@ def test_a_change_of_all_items_is_not_a_common_factor() -> None:
 
 
 def test_a_block_without_observations_has_the_mean_factor() -> None:
-    single = History(np.array([[9.0]]), np.array([[50.0]]), np.array([100.0]))
-    assert measure_common_factors(single, 1.0).tolist() == [1]
-    devices = np.array([100.0, 100.0, 100.0])
-    unread = History(np.array([[9.0, 0.0, 9.0]]), np.array([[100.0, 0.0, 100.0]]), devices)
-    assert measure_common_factors(unread, 1.0) == pytest.approx([1, 1, 1])
+    row = np.array([[9.0, 0.0, 9.0, 9.0, 9.0]])
+    unread = History(row, np.where(row > 0, 100.0, 0.0), np.full(5, 100.0))
+    assert measure_common_factors(unread, 1.0) == pytest.approx(np.ones(5))
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_few_blocks_have_no_factors(blocks: int) -> None:
+    observed = np.outer(np.arange(1.0, 50), np.arange(1, blocks + 1))
+    history = History(observed, np.full_like(observed, 100), np.full(blocks, 100.0))
+    assert measure_common_factors(history, 1.0).tolist() == [1] * blocks
