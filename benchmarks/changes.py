@@ -15,9 +15,9 @@ import numpy as np
 
 from blindtally.simulate.populations import PAPER_ALPHABET, ItemPopulation
 from blindtally.simulate.token_study import KeyedPopulation, terms_for_tokens
+from protocol.estimation.rate_changes import compare_rates
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
 from protocol.numerics.arrays import Floats
-from protocol.rate_changes import compare_rates
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE
 

@@ -55,7 +55,7 @@ from blindtally.simulate.scores import score
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Listed
-from protocol.estimates import Estimate
+from protocol.estimation.estimates import Estimate
 from protocol.mechanism import SumMechanism
 from protocol.mechanisms.frequency_sketches import MAX_CANDIDATES, candidate_count
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question

@@ -25,8 +25,8 @@ from blindtally.planning.f1_by_words import f1
 from blindtally.simulate.options import DriftKind
 from blindtally.simulate.populations import DRIFT_KINDS, load_item_population
 from blindtally.simulate.token_study import KeyedPopulation, run_tokens
-from protocol.change_points import History
-from protocol.empirical_bayes import decision_threshold
+from protocol.estimation.empirical_bayes import decision_threshold
+from protocol.estimation.history import History
 from protocol.mechanisms.tracked import past_sketch
 from protocol.mechanisms.tracked.observations import drift_of, history_of
 from protocol.mechanisms.tracked.rate_filter import filter_levels

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
 from protocol.domains.strings import Alphabet
-from protocol.estimates import Estimate
+from protocol.estimation.estimates import Estimate
 from protocol.mechanisms.central.release_design import max_noise_variance
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.trie_votes import encode_votes

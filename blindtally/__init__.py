@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from protocol.domains.numeric import NumericInterval
     from protocol.domains.product import Product
     from protocol.domains.strings import Alphabet, Listed, Utf8
-    from protocol.estimates import ListQuality
+    from protocol.estimation.estimates import ListQuality
     from protocol.mechanisms.central.hierarchical_histogram import (
         HierarchicalHistogramQuestion as HierarchicalHistogram,
     )
@@ -86,7 +86,7 @@ _NAMES = {  # names by module; "public = name" where the name in the module diff
     "protocol.domains.numeric": "NumericInterval",
     "protocol.domains.product": "Product",
     "protocol.domains.strings": "Alphabet Listed Utf8",
-    "protocol.estimates": "ListQuality",
+    "protocol.estimation.estimates": "ListQuality",
     "protocol.mechanisms.central.hierarchical_histogram": (
         "HierarchicalHistogram=HierarchicalHistogramQuestion"
     ),

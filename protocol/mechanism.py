@@ -21,7 +21,7 @@ from typing import Any, Generic
 
 import numpy as np
 
-from protocol.estimates import (
+from protocol.estimation.estimates import (
     CONFIDENCE_LEVEL,
     COUNT_COLUMN,
     VARIANCE_COLUMN,
@@ -31,13 +31,13 @@ from protocol.estimates import (
     gamma_interval,
     reaches_threshold,
 )
+from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram
 from protocol.numerics.arrays import Floats
 from protocol.privacy.events import DpEvent, ExactSumEvent
 from protocol.privacy.noise_shares import NoiseShares
 from protocol.question_and_plan import P, Q, Terms, first_plan_fields
 from protocol.randomness import RandomWords
-from protocol.rate_changes import RateHistory
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Ring, Vector
 

@@ -17,7 +17,7 @@ from typing import Final, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field
 
-from protocol.estimates import CONFIDENCE_LEVEL, normal_interval
+from protocol.estimation.estimates import CONFIDENCE_LEVEL, normal_interval
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer, Mechanism
 from protocol.numerics.arrays import Floats, PackedReports

@@ -13,7 +13,7 @@ from blindtally.console.tables import key_notes, print_parts, result_table
 if TYPE_CHECKING:
     from protocol.api.messages import HeavyHitter, QueryResult
     from protocol.api.segments import SegmentSummary
-    from protocol.estimates import ListQuality
+    from protocol.estimation.estimates import ListQuality
     from protocol.mechanisms.number_summary import NumberSummary
     from protocol.mechanisms.registry import AnyQuestion
 
@@ -150,7 +150,7 @@ def _answer_items(
     json_path: str | None,
 ) -> None:
     """Print the most frequent items, and what the list of heavy hitters does not show."""
-    from protocol.estimates import quality_sentence
+    from protocol.estimation.estimates import quality_sentence
 
     cells = [
         [

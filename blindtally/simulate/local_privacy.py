@@ -21,7 +21,7 @@ from blindtally.workers import open_round_executor
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Listed, Utf8, alphabet_of, smallest_domain
-from protocol.estimates import VARIANCE_COLUMN
+from protocol.estimation.estimates import VARIANCE_COLUMN
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyQuestion, parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryPlan
 from protocol.mechanisms.reports.hsu2012 import LinearPlan

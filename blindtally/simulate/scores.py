@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from protocol.domains import Domain
-from protocol.estimates import CONFIDENCE_LEVEL, Estimate, ListQuality
+from protocol.estimation.estimates import CONFIDENCE_LEVEL, Estimate, ListQuality
 from protocol.mechanism import Mechanism
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion

@@ -16,7 +16,7 @@ from blindtally.simulate.scores import StudyScore, score_study
 from blindtally.workers import open_round_executor
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
-from protocol.estimates import ListQuality
+from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.quality_goal import goal_fault, parse_goal
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
 from protocol.question_and_plan import Terms

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     from protocol.api.rates import ItemChanges, RoundRate
     from protocol.api.segments import SegmentSummary
     from protocol.committee_terms import AnyCommitteeTerms
-    from protocol.estimates import ListQuality
+    from protocol.estimation.estimates import ListQuality
     from protocol.mechanisms.number_summary import NumberSummary
     from protocol.mechanisms.quality_goal import QualityGoal
     from protocol.mechanisms.registry import AnyQuestion

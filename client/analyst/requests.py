@@ -33,7 +33,7 @@ from protocol.api.messages import (
 from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
 from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
-from protocol.estimates import ListQuality
+from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion

@@ -16,7 +16,7 @@ from pydantic import Field
 from protocol.api.device_messages import Hex64
 from protocol.api.events import EndCause, end_sentence
 from protocol.api.phases import Phase
-from protocol.estimates import ListQuality
+from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion
 from protocol.privacy.ledger import Budget

@@ -1,14 +1,14 @@
 """Documents of the API about rates over time: series by round, changes, and two studies compared.
 
 Rates are tokens per 1,000 devices, with 95% intervals that include the chance of which devices
-came. Items whose counts are not published have no rates. `protocol/rate_changes.py` has the
+came. Items whose counts are not published have no rates. `estimation/rate_changes.py` has the
 statistics.
 """
 
 from typing import Final, Literal
 
+from protocol.estimation.rate_changes import ChangeKind
 from protocol.public_model import PublicModel
-from protocol.rate_changes import ChangeKind
 
 RATE_DEVICES: Final = 1000  # rates are per this number of devices
 Observation = Literal["counted", "sampled", "not read"]

@@ -25,16 +25,16 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.domains import Domain
-from protocol.empirical_bayes import decision_threshold, normal_posterior
-from protocol.estimates import (
+from protocol.estimation.empirical_bayes import decision_threshold, normal_posterior
+from protocol.estimation.estimates import (
     CONFIDENCE_LEVEL,
     MAX_SHOWN_ESTIMATES,
     Estimate,
     estimates_of_values,
     normal_interval,
 )
+from protocol.estimation.measured_noise import MeasuredNoise, posterior_with_noise
 from protocol.histograms import Histogram, keyed_histograms
-from protocol.measured_noise import MeasuredNoise, posterior_with_noise
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.central.release_design import (
     max_noise,

@@ -30,7 +30,7 @@ from pydantic import Field, model_validator
 from protocol.domains import Domain
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
-from protocol.estimates import Estimate, ranked
+from protocol.estimation.estimates import Estimate, ranked
 from protocol.hashing import HashFamily
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer, SumMechanism

@@ -1,6 +1,6 @@
 """Goal of a study: the expected precision and recall of its list at which it ends early.
 
-Both follow from the probability of each item being heavy (`protocol/empirical_bayes.py`). They are
+Both follow from the probability of each item being heavy (`empirical_bayes.py`). They are
 expectations of a model: where the model does not fit the data, the list may be worse than the goal.
 The decision reads only the state of a round and the published quality of the list, so it reveals
 nothing that the answer does not reveal.
@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from protocol.estimates import ListQuality
+from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.registry import MECHANISMS, QUALITY_MECHANISMS, AnyQuestion
 from protocol.public_model import PublicModel
 

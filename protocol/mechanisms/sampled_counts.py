@@ -1,14 +1,14 @@
 """Mechanisms that count samples: the counts of each round in the study state, and heavy hitters.
 
 An estimate with c tokens and variance c k comes from c / (1 + k) Poisson tokens among the share 1 /
-(1 + k) of the devices (`protocol/rate_changes.py`). If all items are sampled alike in a round, only
+(1 + k) of the devices (`rate_changes.py`). If all items are sampled alike in a round, only
 the tokens that were sampled are stored: the item, its tokens, and their block of rounds. Items of
 one round are few compared with all items of a study, so this takes far less than a column of each
 round.
 
 **Totals.** Rounds sample at different thresholds, and one that was not read samples nothing (e is
 0). So a round with a small exposure takes a part of its tokens from the rates of other rounds, as
-far as the item's rate stays: the item may have change points (`protocol/change_points.py`).
+far as the item's rate stays: the item may have change points (`estimation/change_points.py`).
 
 **Heavy hitters** are chosen by their posterior probability (`SampledCounts`).
 
@@ -26,15 +26,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.change_points import (
-    History,
-    measure_change_rates,
-    relevant_rows,
-    segmented_totals,
-)
 from protocol.domains.base import BaseDomain
-from protocol.empirical_bayes import decision_threshold, posterior
-from protocol.estimates import (
+from protocol.estimation.change_points import measure_change_rates, relevant_rows, segmented_totals
+from protocol.estimation.empirical_bayes import decision_threshold, posterior
+from protocol.estimation.estimates import (
     COUNT_COLUMN,
     Estimate,
     FinalAnswer,
@@ -42,10 +37,11 @@ from protocol.estimates import (
     estimates_of_rows,
     flags,
 )
+from protocol.estimation.history import History
+from protocol.estimation.rate_changes import RateHistory
 from protocol.mechanism import Answer, SumMechanism
 from protocol.numerics.arrays import Flags, Floats, Indices
 from protocol.question_and_plan import P, Plan, Question, SumQuestion
-from protocol.rate_changes import RateHistory
 from protocol.study_state import StudyState, all_devices, block_ends, block_of
 
 SumQ = TypeVar("SumQ", bound=SumQuestion)
@@ -194,7 +190,7 @@ class SampledCounts(SumMechanism[SumQ, P]):
     """Base of mechanisms whose totals are sampled counts.
 
     An item is listed if it is heavy with a probability of at least the question's `confidence`,
-    given the estimates of all items (`protocol/empirical_bayes.py`). Its estimate is its posterior
+    given the estimates of all items (`empirical_bayes.py`). Its estimate is its posterior
     mean, so that items that are listed since they were sampled often by chance are not too high.
     In the rounds that were read it must have been counted among five devices with default settings:
     without that, an item of a single device could be listed for the rounds that were not.

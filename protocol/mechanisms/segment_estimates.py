@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.estimates import CONFIDENCE_LEVEL, totals_of_all_rounds
+from protocol.estimation.estimates import CONFIDENCE_LEVEL, totals_of_all_rounds
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion
 from protocol.mechanisms.sampled_counts import segments_of, shown_segments
 from protocol.numerics import special

@@ -10,7 +10,7 @@ from fastapi import Query, Request, Response
 
 from protocol.api.messages import ProblemType, StudyView
 from protocol.api.rates import RATE_DEVICES, ItemChange, ItemChanges, RoundRate
-from protocol.rate_changes import RateHistory
+from protocol.estimation.rate_changes import RateHistory
 from server.api.answers.changes import compared_studies, item_changes, rate_history, round_rates
 from server.api.common import StudyId
 from server.api.dependencies import Caller, check_study

@@ -15,7 +15,7 @@ from protocol.committee_terms import CommitteeTerms
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Listed, Utf8
-from protocol.estimates import quality_sentence
+from protocol.estimation.estimates import quality_sentence
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from server.api import studies as api
 from server.api.answers.heavy_hitters import csv_table, heavy_hitter_page

@@ -9,7 +9,7 @@ from protocol.committee_terms import CommitteeTerms
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.estimates import Estimate
+from protocol.estimation.estimates import Estimate
 from protocol.mechanism import Mechanism
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion

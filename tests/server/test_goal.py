@@ -6,7 +6,7 @@ import pytest
 
 from protocol.api.events import EndCause, Event, EventKind, end_sentence
 from protocol.api.messages import StudyView
-from protocol.estimates import ListQuality
+from protocol.estimation.estimates import ListQuality
 from protocol.mechanism import Answer
 from protocol.privacy.ledger import Statement
 from server.db.database_errors import BusyError

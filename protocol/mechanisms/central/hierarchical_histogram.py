@@ -25,7 +25,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.domains.base import Digits
-from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values, reaches_threshold
+from protocol.estimation.estimates import (
+    MAX_SHOWN_ESTIMATES,
+    Estimate,
+    estimates_of_values,
+    reaches_threshold,
+)
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
 from protocol.mechanisms.central.release_design import (

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from protocol.estimates import Estimate, ranked, reaches_threshold
+from protocol.estimation.estimates import Estimate, ranked, reaches_threshold
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer
 from protocol.mechanisms.central.release_design import cell_modulus, design_release, release_loss

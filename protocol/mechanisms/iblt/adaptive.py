@@ -27,7 +27,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from protocol.estimates import add_estimates, totals_of_all_rounds
+from protocol.estimation.estimates import add_estimates, totals_of_all_rounds
+from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.iblt.sampled_table import (
@@ -57,7 +58,6 @@ from protocol.mechanisms.sampled_counts import (
 from protocol.numerics.arrays import Floats
 from protocol.question_and_plan import Plan, Terms
 from protocol.randomness import RandomWords, uniform_floats
-from protocol.rate_changes import RateHistory
 from protocol.sketches.iblt.layout import capacity
 from protocol.sketches.iblt.table import DecodedTable
 from protocol.study_state import (

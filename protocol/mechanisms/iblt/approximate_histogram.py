@@ -44,14 +44,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocol.empirical_bayes import decision_threshold, normal_posterior
-from protocol.estimates import (
+from protocol.estimation.empirical_bayes import decision_threshold, normal_posterior
+from protocol.estimation.estimates import (
     CONFIDENCE_LEVEL,
     Estimate,
     normal_interval,
     ranked,
     totals_of_all_rounds,
 )
+from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram, keyed_histograms
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.iblt.sampled_table import (
@@ -72,7 +73,6 @@ from protocol.numerics.arrays import Floats, Keys
 from protocol.public_model import Hex32
 from protocol.question_and_plan import WORD_BITS, Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords
-from protocol.rate_changes import RateHistory
 from protocol.sketches.count_sketch import MAX_ROWS, CountSketch, cell_modulus
 from protocol.sketches.median_estimates import (
     MedianEstimates,

@@ -54,7 +54,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.domains import Domain
-from protocol.estimates import Estimate, ranked
+from protocol.estimation.estimates import Estimate, ranked
 from protocol.histograms import KeyedHistograms
 from protocol.mechanisms.cohort_comparison import compare_tables, merge_tables
 from protocol.numerics.arrays import Keys

@@ -42,7 +42,14 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.estimates import Estimate, FinalAnswer, add_estimates, ranked, totals_of_all_rounds
+from protocol.estimation.estimates import (
+    Estimate,
+    FinalAnswer,
+    add_estimates,
+    ranked,
+    totals_of_all_rounds,
+)
+from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.iblt.sampled_table import (
@@ -63,7 +70,6 @@ from protocol.mechanisms.sampled_counts import (
 from protocol.numerics.arrays import Flags, Floats
 from protocol.question_and_plan import Plan, SumQuestion, Terms
 from protocol.randomness import RandomWords, uniform_floats
-from protocol.rate_changes import RateHistory
 from protocol.sketches.iblt.layout import cells_for
 from protocol.study_state import StudyState, add_devices
 from secagg.ring import Lane, Ring, Vector

@@ -21,8 +21,8 @@ from typing import Any, Literal, Self, cast, get_args
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.empirical_bayes import decision_threshold, normal_posterior
-from protocol.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values
+from protocol.estimation.empirical_bayes import decision_threshold, normal_posterior
+from protocol.estimation.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
 from protocol.numerics.arrays import PackedReports

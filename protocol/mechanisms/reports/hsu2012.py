@@ -30,7 +30,7 @@ from typing import Annotated, Literal, Self, TypeAlias, TypedDict, cast, get_arg
 import numpy as np
 from pydantic import Field, model_validator
 
-from protocol.estimates import (
+from protocol.estimation.estimates import (
     MAX_SHOWN_ESTIMATES,
     Estimate,
     count_significant,

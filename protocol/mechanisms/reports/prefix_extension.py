@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from protocol.domains.strings import Utf8
-from protocol.estimates import (
+from protocol.estimation.estimates import (
     MAX_SHOWN_ESTIMATES,
     Estimate,
     count_significant,

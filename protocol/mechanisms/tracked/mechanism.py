@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from protocol.domains.hashed import Hashed
-from protocol.estimates import COUNT_COLUMN, Estimate, FinalAnswer, ranked, totals_of_all_rounds
+from protocol.estimation.estimates import (
+    COUNT_COLUMN,
+    Estimate,
+    FinalAnswer,
+    ranked,
+    totals_of_all_rounds,
+)
+from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.cohort_comparison import ComparedCounts, compare_counts
@@ -47,7 +54,6 @@ from protocol.mechanisms.tracked.totals import estimate_totals
 from protocol.numerics.arrays import Floats, Keys
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, uniform_floats
-from protocol.rate_changes import RateHistory
 from protocol.study_state import (
     MAX_BLOCKS,
     StudyState,

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocol.change_points import History
-from protocol.estimates import Estimate, add_estimates
+from protocol.estimation.estimates import Estimate, add_estimates
+from protocol.estimation.history import History
+from protocol.estimation.rate_changes import RateHistory
 from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
 from protocol.mechanisms.tracked.drift_measurement import measure_drift
 from protocol.mechanisms.tracked.rate_filter import Drift
 from protocol.numerics.arrays import Floats, Integers
 from protocol.question_and_plan import Plan
-from protocol.rate_changes import RateHistory
 from protocol.study_state import StudyState, add_recent_devices, block_ends, block_of
 
 # Arrays of the study state.

@@ -39,8 +39,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from protocol.change_points import History
 from protocol.domains import Domain
+from protocol.estimation.history import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.rate_filter import Drift, Levels, filter_levels
 from protocol.numerics.arrays import Flags, Floats

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from protocol.change_points import History
+from protocol.estimation.history import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.numerics.arrays import Floats
 

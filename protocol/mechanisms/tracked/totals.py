@@ -1,7 +1,7 @@
 """Totals of all items at the end of a study, from counts, samples and sketches.
 
-If rates do not move gradually (`rate_filter.py`), they are those of `protocol/change_points.py`,
-with the factors of `protocol/common_factors.py`: a device in a block of factor g counts g times.
+If rates do not move gradually (`rate_filter.py`), they are those of `estimation/change_points.py`,
+with the factors of `estimation/common_factors.py`: a device in a block of factor g counts g times.
 
 A sketch that shows the unobserved tokens of a block with variance v (`past_sketch.py`) counts as an
 observation of a share p = u / (u + v) of them, where u is their expected number: the variance that
@@ -15,14 +15,10 @@ Sketches as partial observations are ours.
 
 import numpy as np
 
-from protocol.change_points import (
-    History,
-    measure_change_rates,
-    relevant_rows,
-    segmented_totals,
-)
-from protocol.common_factors import measure_common_factors
 from protocol.domains import Domain
+from protocol.estimation.change_points import measure_change_rates, relevant_rows, segmented_totals
+from protocol.estimation.common_factors import measure_common_factors
+from protocol.estimation.history import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.past_sketch import (
     estimate_levels,

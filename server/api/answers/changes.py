@@ -23,9 +23,15 @@ from protocol.api.rates import (
     RoundRates,
 )
 from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
+from protocol.estimation.rate_changes import (
+    RateChanges,
+    RateHistory,
+    RateSample,
+    compare_rates,
+    listed_bound,
+)
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.numerics.arrays import Floats
-from protocol.rate_changes import RateChanges, RateHistory, RateSample, compare_rates, listed_bound
 from server.api.answers.question_differences import question_differences
 from server.api.common import StudyId, problem_responses
 from server.api.dependencies import Caller, check_study, require

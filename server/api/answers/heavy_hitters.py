@@ -15,12 +15,12 @@ from protocol.api.messages import (
     HeavyHitter,
     HeavyHitterPage,
 )
-from protocol.empirical_bayes import (
+from protocol.estimation.empirical_bayes import (
     decision_threshold,
     probabilities_of_reaching,
     probabilities_of_top,
 )
-from protocol.estimates import ListQuality
+from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.registry import AnyQuestion
 from protocol.numerics.arrays import Floats
 from server.api.common import StudyId, paginate, problem_responses

@@ -8,8 +8,8 @@ from sqlalchemy import and_, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import HeavyHitter
-from protocol.empirical_bayes import probabilities_of_reaching
-from protocol.estimates import Estimate, ListQuality
+from protocol.estimation.empirical_bayes import probabilities_of_reaching
+from protocol.estimation.estimates import Estimate, ListQuality
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, parse_question
 from protocol.study_state import EMPTY_STATE, StudyState
 from server.db.database import Repository, read_transaction

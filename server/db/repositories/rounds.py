@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from protocol.api.events import EndCause, EventKind
 from protocol.api.messages import CohortView, ProblemType, RoundState, RoundView, StudyView
 from protocol.api.phases import MessageKind, Phase
-from protocol.estimates import Estimate, ListQuality
+from protocol.estimation.estimates import Estimate, ListQuality
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import QUALITY_MECHANISMS, AnyPlan, parse_plan
 from protocol.mechanisms.sampled_counts import shown_distinct

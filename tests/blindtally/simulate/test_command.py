@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
 from blindtally.simulate.scores import Score, score_study
-from protocol.estimates import Estimate, add_estimates
+from protocol.estimation.estimates import Estimate, add_estimates
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.simulation.study import RoundOutcome

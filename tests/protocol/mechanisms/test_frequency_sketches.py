@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 
 from protocol.api.device_limits import rho_of
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.estimates import MAX_SHOWN_ESTIMATES
+from protocol.estimation.estimates import MAX_SHOWN_ESTIMATES
 from protocol.mechanism import add_noise
 from protocol.mechanisms.central.release_design import min_honest_share
 from protocol.mechanisms.frequency_sketches import candidate_count, enumerate_keys

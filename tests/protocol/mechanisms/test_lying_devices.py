@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import binom
 
 from protocol.domains.strings import Alphabet
-from protocol.estimates import Estimate
+from protocol.estimation.estimates import Estimate
 from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.central.hierarchical_histogram import (
     COUNTS_ARRAY,

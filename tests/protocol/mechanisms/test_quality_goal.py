@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Utf8
-from protocol.estimates import ListQuality
+from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault, parse_goal

@@ -9,11 +9,11 @@ import pytest
 
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.estimates import Estimate, add_estimates
+from protocol.estimation.estimates import Estimate, add_estimates
+from protocol.estimation.rate_changes import RateChanges, RateHistory, compare_rates
 from protocol.mechanisms import sampled_counts
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.question_and_plan import Terms
-from protocol.rate_changes import RateChanges, RateHistory, compare_rates
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE, StudyState
 from tests.protocol.chance import seeded

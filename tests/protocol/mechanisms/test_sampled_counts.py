@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from protocol.domains.strings import Listed
-from protocol.estimates import Estimate, add_estimates, totals_of_all_rounds
+from protocol.estimation.estimates import Estimate, add_estimates, totals_of_all_rounds
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan, AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from protocol.domains.strings import Utf8
-from protocol.estimates import Estimate, add_estimates, totals_of_all_rounds
+from protocol.estimation.estimates import Estimate, add_estimates, totals_of_all_rounds
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE, StudyState, add_devices

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.api.messages import HeavyHitterPage
-from protocol.estimates import Estimate, ListQuality, add_estimates
+from protocol.estimation.estimates import Estimate, ListQuality, add_estimates
 from protocol.mechanism import Answer, Mechanism
 from protocol.mechanisms.registry import MECHANISMS
 from server.db.repositories.leases import close_round_job

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.api.messages import ProblemType
 from protocol.api.rates import ItemChange, ItemChanges, RoundRates
-from protocol.estimates import Estimate, add_estimates
+from protocol.estimation.estimates import Estimate, add_estimates
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, parse_question
 from protocol.mechanisms.sampled_counts import record_round_counts

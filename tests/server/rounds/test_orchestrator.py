@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from protocol.estimates import Estimate
+from protocol.estimation.estimates import Estimate
 from protocol.mechanism import Answer
 from secagg.aggregator import UnmaskingRequest
 from secagg.session import Transcript

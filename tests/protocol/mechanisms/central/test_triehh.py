@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.estimates import Estimate
+from protocol.estimation.estimates import Estimate
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer, add_noise
 from protocol.mechanisms.central import triehh

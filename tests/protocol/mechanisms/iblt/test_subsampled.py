@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from protocol.domains.strings import Alphabet
-from protocol.estimates import Estimate
+from protocol.estimation.estimates import Estimate
 from protocol.mechanisms.iblt.sampled_table import worst_case_threshold
 from protocol.mechanisms.iblt.subsampled import (
     SubsampledIblt,

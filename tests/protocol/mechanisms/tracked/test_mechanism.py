@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet
-from protocol.empirical_bayes import decision_threshold
+from protocol.estimation.empirical_bayes import decision_threshold
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.tracked.counters import CounterGroup

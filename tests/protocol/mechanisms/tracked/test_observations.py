@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 
 from protocol.domains.strings import Listed
-from protocol.estimates import Estimate
+from protocol.estimation.estimates import Estimate
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.observations import record_round
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.change_points import History
 from protocol.domains.strings import Alphabet, Listed
-from protocol.estimates import gamma_interval
+from protocol.estimation.estimates import gamma_interval
+from protocol.estimation.history import History
 from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.past_sketch import (
     SketchAllocation,

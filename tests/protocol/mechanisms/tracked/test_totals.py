@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from protocol.change_points import ChangeRates, History, segmented_totals
+from protocol.estimation.change_points import segmented_totals
+from protocol.estimation.history import History
+from protocol.estimation.segments import ChangeRates
 from protocol.mechanisms.tracked.totals import with_sketches
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from protocol.domains.strings import Utf8
-from protocol.estimates import Estimate, add_estimates, gamma_interval, reaches_threshold
+from protocol.estimation.estimates import Estimate, add_estimates, gamma_interval, reaches_threshold
 from protocol.mechanism import Mechanism
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.study_state import EMPTY_STATE

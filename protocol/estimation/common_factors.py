@@ -25,12 +25,12 @@ fitting of [DemingStephan40]; rows with change points are ours.
 
 import numpy as np
 
-from protocol.change_points import (
+from protocol.estimation.change_points import (
     CHANGE_RATE_ITEMS,
-    History,
     measure_change_rates,
     segmented_totals,
 )
+from protocol.estimation.history import History
 from protocol.numerics.arrays import Floats
 
 # The factor is 1 with a standard deviation of 0.1 before any token is observed. With 10, F1 fell by

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from protocol.change_points import History, measure_change_rates, segmented_totals
-from protocol.common_factors import measure_common_factors
+from protocol.estimation.change_points import measure_change_rates, segmented_totals
+from protocol.estimation.common_factors import measure_common_factors
+from protocol.estimation.history import History
 from protocol.numerics.arrays import Floats
 
 _BLOCKS, _DEVICES = 20, 10_000.0

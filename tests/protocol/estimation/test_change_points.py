@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from protocol.change_points import (
+from protocol.estimation.change_points import (
+    measure_change_rates,
+    measure_scatter,
+    segmented_totals,
+)
+from protocol.estimation.history import History
+from protocol.estimation.segments import (
     APPEARING_SHARE,
     SEGMENT_RATE_FACTORS,
     SEGMENT_RATE_SHAPE,
     ChangeRates,
-    History,
-    measure_change_rates,
-    measure_scatter,
-    segmented_totals,
 )
 from protocol.numerics.arrays import Floats
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from protocol.rate_changes import (
+from protocol.estimation.rate_changes import (
     RateHistory,
     RateSample,
     benjamini_hochberg,

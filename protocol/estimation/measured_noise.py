@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.empirical_bayes import (
+from protocol.estimation.empirical_bayes import (
     CELL_WIDTH,
     MIN_COUNT,
     NORMAL_SMOOTHING,

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from protocol.empirical_bayes import (
+from protocol.estimation.empirical_bayes import (
     Posterior,
     posterior,
     probabilities_of_reaching,
     probabilities_of_top,
 )
-from protocol.estimates import gamma_interval
+from protocol.estimation.estimates import gamma_interval
 from protocol.numerics.arrays import Floats
 
 _SHARE, _THRESHOLD = 0.1, 49.5

@@ -1,0 +1,1 @@
+"""Estimated totals of items from counts, samples and sketches, with their errors."""
