@@ -32,7 +32,7 @@ COMMANDS = {
     "params": "Compute the secure parameters of a sum, and its cost to devices and server.",
     "plan": "Recommend a mechanism and its parameters, and predict the results of a study.",
     "studies": "Create, watch, read, compare, stop and delete studies.",
-    "query": "Query a study for its most frequent items, quantiles, ranks, prefixes, or the CDF.",
+    "query": "Query a study for frequent items, quantiles, ranks, prefixes, or its distribution.",
     "changes": "Show heavy hitters that are rising, falling, new or gone, or rates by round.",
     "privacy": "Show released counts, the privacy loss to each party, and the remaining budget.",
     "mechanisms": "List the mechanisms, each with its purpose, guarantee and cost.",

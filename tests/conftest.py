@@ -530,10 +530,6 @@ REPEATED_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/secagg/test_shamir.py": ("test_the_largest_and_smallest_sums_do_not_overflow",),
     "tests/secagg/test_sum.py": ("test_the_allowed_dropouts_leave_the_sum_of_the_survivors_exact",),
     "tests/secagg/test_vectors.py": ("test_a_file_is_what_the_generator_writes",),
-    "tests/server/http/test_openid_provider.py": (
-        "test_a_token_that_is_not_signed_by_a_private_key_is_refused",
-        "test_without_a_good_answer_of_the_provider_nobody_logs_in",
-    ),
     "tests/server/pages/test_cloning.py": (
         "test_a_clone_of_a_study_from_the_form_is_the_same_study",
     ),

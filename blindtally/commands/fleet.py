@@ -139,7 +139,7 @@ def fleet(
             min=1,
             max=1024,
             help="Processes of this machine that share the devices.",
-            show_default="one per processor for large pairwise sums, otherwise 1",
+            show_default="pairwise sums: one for 50 devices, at most one per processor; else 1",
         ),
     ] = None,
     dask: DaskOption = None,
@@ -147,8 +147,8 @@ def fleet(
 ) -> None:
     """Let simulated devices take part in a study, round after round, until it is over.
 
-    Every sum is compared with the vectors in it, so no other devices may take part. If a worker
-    dies, its devices drop out and the fleet ends; the rounds so far are written.
+    Every sum is compared with the vectors in it, so no other devices may take part. If one
+    of its processes dies, its devices drop out and the fleet ends; --json has the rounds so far.
 
     Example:
       blindtally fleet --create --devices 60 --rounds 3
@@ -222,7 +222,8 @@ def fleet(
         key_file = None if trust_server_identities else registrar
         with open_analyst(url, key) as analyst, ExitStack() as stack:
             joined = analyst.study(study) if study else None
-            processes = workers or useful_processes(joined.view if joined else kind, devices)
+            new_sum = "one-shot" if members else kind
+            processes = workers or useful_processes(joined.view if joined else new_sum, devices)
             shards = stack.enter_context(open_shard_pool(processes, dask))
             if joined is None:
                 identity = load_or_create_key_file(key_file) if key_file else None

@@ -75,7 +75,6 @@ def member(
     """
     from blindtally.console.service_connection import service_error_exit
     from blindtally.fleet_run.registrar_key_files import (
-        KeyFileError,
         create_key_file,
         load_key_file,
     )
@@ -101,10 +100,10 @@ def member(
         asyncio.run(run_member(served, url, key, _report, status_host, status_port))
     except ServiceError as error:
         raise service_error_exit(error) from None
-    except KeyFileError as error:
-        raise exit_with_error(error) from None
     except MemberJournalError as error:
         raise exit_with_error(error, code=1) from None
+    except ValueError as error:  # a key file, an address or an API key
+        raise exit_with_error(error) from None
 
 
 def _report(pending: "CommitteeRound", refusal: str) -> None:

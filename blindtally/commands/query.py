@@ -72,7 +72,7 @@ def query(
     key: ApiKeyOption = None,
     json_path: JsonOption = None,
 ) -> None:
-    """Query a study for its most frequent items, quantiles, ranks, prefixes, or the CDF.
+    """Query a study for frequent items, quantiles, ranks, prefixes, or its distribution.
 
     Without options, the answer depends on the study: quantiles of a distribution, the mean, sum and
     standard deviation of numbers, the total and the most frequent items of each segment, or the

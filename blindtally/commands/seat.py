@@ -55,6 +55,8 @@ def seat(
         raise exit_with_error(
             f"cannot record a draw in {path}{DRAWS_SUFFIX}: {error}", code=1
         ) from None
+    except ValueError as error:  # an API key that no header can have
+        raise exit_with_error(error) from None
 
 
 async def _serve(url: str, key: str | None, registrar: "Registrar") -> None:

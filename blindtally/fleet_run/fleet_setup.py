@@ -51,6 +51,7 @@ MEMBERS_AWAY: Final = 0.3  # fraction of members that may be absent: two of seve
 DEFAULT_MIN_COHORT: Final = 20  # devices in a sum
 _SEAT_MARGIN_DEVIATIONS: Final = 4  # seats above the mean number of devices that join by coins
 _MIN_DEVICES_PER_PROCESS: Final = 50
+_MAX_PROCESSES: Final = 8  # by default, some 200 MB each
 DROPOUT_MARGIN: Final = 0.1  # dropouts in addition to those that the demo causes
 
 
@@ -260,8 +261,8 @@ def joined_study_setup(
 def useful_processes(study: StudyView | SumKind, devices: int | None) -> int:
     """Return the number of processes for `devices` of a study, or of a new one with such a sum.
 
-    It is one per processor if starting them, about two seconds each, takes less than the masks of
-    pairwise sums. `devices` is None for the default number.
+    Only the masks of pairwise sums take longer than to start a process, about two seconds.
+    `devices` is None for the default number.
     """
     if isinstance(study, str):
         has_masks, default = study == "pairwise", DEFAULT_DEVICES
@@ -269,7 +270,14 @@ def useful_processes(study: StudyView | SumKind, devices: int | None) -> int:
         has_masks = study.question.mechanism in SUM_MECHANISMS and not study.terms.is_one_shot
         default = _devices_to_select(study)
     per_process = (devices or default) // _MIN_DEVICES_PER_PROCESS
-    return max(1, min(os.cpu_count() or 1, per_process)) if has_masks else 1
+    return max(1, min(_processors(), _MAX_PROCESSES, per_process)) if has_masks else 1
+
+
+def _processors() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _devices_to_select(study: StudyView) -> int:

@@ -49,7 +49,7 @@ def measure_common_factors(history: History, dispersion: float) -> Floats:
     if len(factors) < _MIN_BLOCKS:
         return factors
     change_rates = measure_change_rates(part, dispersion)
-    tokens = FACTOR_PRIOR_TOKENS + part.observed.sum(axis=0) / dispersion
+    tokens = FACTOR_PRIOR_TOKENS + np.maximum(part.observed.sum(axis=0), 0) / dispersion
     for _ in range(_ITERATIONS):
         rates = segmented_totals(part.scaled(factors), change_rates, dispersion).rates
         expected = (rates * part.exposure).sum(axis=0) / dispersion

@@ -50,7 +50,8 @@ _MAX_CACHED_PARTICIPANTS = 50_000  # 400 bytes each for a roster, and the same f
 _MAX_CACHED_SHARE_BYTES = 200 * 2**20  # 16 MB for 1,000 participants with 116 holders each
 _MAX_CACHED_HOLDER_BYTES = 20 * 2**20  # 0.2 MB for the same
 _MAX_CACHED_STATUSES = 20_000
-_PAGE_SECONDS = 600  # members read at about the same time; messages are deleted after their sum
+_PAGE_SECONDS = 120  # members read at about the same time; messages are deleted after their sum
+_EXPIRY_MARGIN_SECONDS = 0.1
 _MAX_CACHED_PAGE_BYTES = 64 * 2**20  # about 5 kB for a message of 2.4 kB to seven members
 _MAX_OPEN_ROUND_BYTES = 50 * 2**20
 _OPEN_ROUND_SECONDS = 0.5  # for which the number of devices in it may be out of date
@@ -115,6 +116,9 @@ class AsyncCache(Generic[K, V]):
             del self._reads[key]
         if not read.cancelled() and read.exception() is None and not is_forgotten:
             self._values[key] = read.result()
+            if isinstance(self._values, TTLCache):  # which by itself keeps it until the next one
+                loop, seconds = asyncio.get_running_loop(), self._values.ttl
+                loop.call_later(seconds + _EXPIRY_MARGIN_SECONDS, self._values.expire)
 
 
 class CohortCache:

@@ -88,7 +88,8 @@ class MessagePage:
     def memory(self) -> int:
         """Bytes in memory, about: 90 for each digest, and as much for each part of a message."""
         parts = 10 * len(self.messages) + sum(2 * len(tree[0]) for tree in self.trees)
-        return 1 + 90 * parts + sum(len(message.shares) for message in self.messages)
+        bodies = sum(len(message.shares) + len(message.proof) for message in self.messages)
+        return 1 + 90 * parts + bodies
 
     def columns(self, session: OneShotSession, member: int) -> bytes:
         """Return the columns of `member`, 1 to m: its share of each message, with its proof."""

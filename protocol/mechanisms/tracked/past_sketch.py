@@ -158,11 +158,11 @@ def estimate_levels(domain: Domain, state: StudyState, history: History, drift: 
     readers = list(_stored_sketches(domain, state, len(history.devices)))
     levels = filter_levels(history, drift)
     if not readers:
-        return filter_levels(history, drift, _limited_rates(history, levels.smoothed_rates))
-    rates = _limited_rates(history, levels.smoothed_rates)
+        return filter_levels(history, drift, limited_rates(history, levels.smoothed_rates))
+    rates = limited_rates(history, levels.smoothed_rates)
     variances = drift.dispersion, filtered_rate_variances(history, drift, rates)
     first = _read_sketches(history, readers, rates, *variances)
-    rates = _limited_rates(history, filter_levels(first, drift).smoothed_rates)
+    rates = limited_rates(history, filter_levels(first, drift).smoothed_rates)
     second = _read_sketches(history, readers, rates, *variances)
     # The second pass subtracts the tokens of other items by the rates of the first pass. This also
     # removes some noise of the item itself, so the noise of the first pass is kept.
@@ -187,11 +187,12 @@ def with_sketch_counts(
     readers = list(_stored_sketches(domain, state, len(history.devices)))
     if not readers:
         return history
-    rates = _limited_rates(history, rates)
+    rates = limited_rates(history, rates)
     return _read_sketches(history, readers, rates, drift.dispersion, rate_variances)
 
 
-def _limited_rates(history: History, rates: Floats) -> Floats:
+def limited_rates(history: History, rates: Floats) -> Floats:
+    """Return `rates` (k, B), none of which is far below the mean rate of its item."""
     return np.maximum(rates, tuning.MIN_RATE_PER_MEAN * history.rates[:, np.newaxis])
 
 

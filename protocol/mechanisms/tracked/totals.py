@@ -23,6 +23,7 @@ from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.past_sketch import (
     estimate_levels,
     filtered_rate_variances,
+    limited_rates,
     with_sketch_counts,
 )
 from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift
@@ -47,7 +48,7 @@ def estimate_totals(
     part = history.select(rows).scaled(factors)
     change_rates = measure_change_rates(part, drift.dispersion)
     segmented = segmented_totals(part, change_rates, drift.dispersion)
-    rates = levels.smoothed_rates.copy()
+    rates = limited_rates(history, levels.smoothed_rates)
     rates[rows] = segmented.rates * factors
     rate_variances = filtered_rate_variances(history, drift, rates)
     rate_variances[rows] = segmented.rate_variances * factors**2

@@ -1,6 +1,7 @@
 """The cache of closed phases: one read for all requests, and no value before its phase closes."""
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -248,6 +249,26 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
         assert list(cached._values) == [1]
     await party.go("reveal")
     await party.end()
+
+
+class Page:
+    """A value to which a weak reference is possible."""
+
+
+async def test_an_expired_value_leaves_the_memory_without_further_reads() -> None:
+    pages = list[weakref.ref[Page]]()
+
+    async def read(_: str) -> Page:
+        page = Page()
+        pages.append(weakref.ref(page))
+        return page
+
+    cache = AsyncCache(read, 10, seconds=0.05)
+    await cache("a")
+    assert pages[0]() is not None
+    async with asyncio.timeout(20):
+        while pages[0]() is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def test_no_cached_status_is_used_while_a_cohort_changes(served: Served) -> None:

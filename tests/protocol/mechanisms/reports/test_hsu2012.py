@@ -71,7 +71,10 @@ def test_a_report_with_a_delta_has_a_minimum_charge() -> None:
 @pytest.mark.parametrize("noise", ["sampled", "pure"])
 @pytest.mark.parametrize("mechanism", ["jl-hh", "glps-hh", "bucket-hh"])
 def test_the_bytes_show_no_more_than_epsilon(mechanism: str, noise: str) -> None:
-    """Epsilon 1 over few queries, so that one report reveals much of what it may reveal."""
+    """Epsilon 1 over few queries, so that one report reveals much of what it may reveal.
+
+    Each of the six bounds is too high with probability 1e-7; the coins are those of devices.
+    """
     few: dict[str, dict[str, Any]] = {
         "jl-hh": {"rows": 1},
         "glps-hh": {"repetitions": 1, "buckets": 2},
@@ -86,7 +89,8 @@ def test_the_bytes_show_no_more_than_epsilon(mechanism: str, noise: str) -> None
                 REPORT_MECHANISMS[mechanism].encode(made, [each] * 20_000, system_words)
                 for each in ({"a": 1}, held)
             ]
-            most = max(most, compare_reports(*reports).epsilon_lower_bound)
+            audit = compare_reports(*reports, confidence=1 - 2e-7)
+            most = max(most, audit.epsilon_lower_bound)
     assert most <= 1
     assert most > 0.6 or mechanism != "jl-hh"  # whose one sign reveals all that it may
 
