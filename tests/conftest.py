@@ -114,10 +114,6 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/protocol/oracles/hsu2012/test_projection_oracle.py": (
         "test_counts_are_unbiased_and_of_the_variance_that_is_claimed",
     ),
-    "tests/protocol/oracles/test_privacy.py": (
-        "test_every_report_is_within_the_ratio_and_some_reach_it[1-3.0",
-        "test_every_report_is_within_the_ratio_and_some_reach_it[7-",
-    ),
     "tests/protocol/privacy/test_audit.py": (
         "test_choosing_a_study_by_earlier_results_reveals_more_than_each",
     ),
@@ -145,20 +141,9 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_one_shot_sum_is_the_plain_sum",
         "[hierarchical-histogram, both",
         "[triehh, both",
-        "test_a_vector_is_one_of_the_plans_ring[hierarchical-histogram, in noise",
-        "test_a_vector_is_one_of_the_plans_ring[triehh, in noise",
         "test_the_secure_sum_decodes_as_the_plain_sum[triehh, in noise",
         "test_the_next_plan_asks_the_same_with_a_fresh_seed[None-hierarchical-histogram, both",
         "test_the_next_plan_asks_the_same_with_a_fresh_seed[None-triehh, both",
-    ),
-    "tests/protocol/test_report_laws.py": (
-        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[bucket-hh",
-        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[glps-hh",
-        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[jl-hh, paper",
-        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[prefix-extension",
-        "test_estimates_are_unbiased_with_the_reported_variance_and_intervals[ocms-gf",
-        "test_the_bytes_reveal_no_more_than_is_charged[glps-hh, laplace",
-        "test_the_bytes_reveal_no_more_than_is_charged[jl-hh, paper",
     ),
     "tests/secagg/test_security_proof.py": (
         "test_all_terms_are_small_at_any_size_and_rates",
@@ -287,7 +272,6 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/test_mechanisms.py": (
         "test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key",
     ),
-    "tests/secagg/test_vectors.py": ("test_a_file_is_what_the_generator_writes[sums",),
     "tests/blindtally/test_cli.py": ("test_a_narrow_terminal_shows_items_of_any_script",),
     "tests/server/pages/test_new_study.py": ("test_the_defaults_of_every_kind_make_a_study",),
     "tests/blindtally/commands/test_privacy.py": ("test_a_population_is_made_spent_and_shown",),
@@ -335,9 +319,6 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tests/server/test_backup_and_upgrade.py": (
         "test_devices_finish_a_round_at_a_service_that_was_restored[share-checking",
-    ),
-    "tests/protocol/test_one_shot_costs.py": (
-        "test_prime_lanes_take_few_more_bytes_than_lanes_modulo_powers_of_two[triehh, vote table",
     ),
     "tests/protocol/sketches/iblt/test_tight.py": (
         "test_a_stuck_table_estimates_the_number_of_its_keys[1.25",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from blindtally.console.errors import exit_with_error, parse_public_keys
+from blindtally.console.errors import parse_public_keys
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import atomic_write
 
@@ -98,12 +98,8 @@ def member(
                 file.write_text(f"{identity.public.hex()}\n", encoding="ascii")
         typer.echo(f"member {identity.public.hex()} serves committees at {url}")
         asyncio.run(run_member(served, url, key, _report, status_host, status_port))
-    except ServiceError as error:
-        raise service_error_exit(error) from None
-    except MemberJournalError as error:
-        raise exit_with_error(error, code=1) from None
-    except ValueError as error:  # a key file, an address or an API key
-        raise exit_with_error(error) from None
+    except (ServiceError, MemberJournalError, ValueError) as error:
+        raise service_error_exit(error) from None  # ValueError: a key file, address or API key
 
 
 def _report(pending: "CommitteeRound", refusal: str) -> None:

@@ -49,14 +49,12 @@ def seat(
         raise exit_with_error(f"cannot use {path}{DRAWS_SUFFIX}: {error}", code=1) from None
     try:
         asyncio.run(_serve(url, key, Registrar(identity, draws)))
-    except ServiceError as error:
+    except (ServiceError, ValueError) as error:  # ValueError: an API key that no header can have
         raise service_error_exit(error) from None
     except sqlite3.Error as error:
         raise exit_with_error(
             f"cannot record a draw in {path}{DRAWS_SUFFIX}: {error}", code=1
         ) from None
-    except ValueError as error:  # an API key that no header can have
-        raise exit_with_error(error) from None
 
 
 async def _serve(url: str, key: str | None, registrar: "Registrar") -> None:

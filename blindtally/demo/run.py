@@ -17,7 +17,7 @@ from blindtally.console.output_files import write_json
 from blindtally.console.service_connection import service_error_exit
 from blindtally.demo.picture import draw
 from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
-from blindtally.fleet_run.fleet_setup import FleetSetup
+from blindtally.fleet_run.fleet_setup import FleetSetup, usable_processors
 from blindtally.fleet_run.results import InexactSumError, StudyResults, summarize_study
 from blindtally.fleet_run.run_on_terminal import open_shard_pool
 from blindtally.fleet_run.screen import Screen, print_results
@@ -72,7 +72,7 @@ def _run_study(
     """Return the results of a new study, whose devices run in a process for each processor."""
     began = time.monotonic()
     with (
-        open_shard_pool(min(_MAX_WORKERS, os.cpu_count() or 1), None) as workers,
+        open_shard_pool(min(_MAX_WORKERS, usable_processors()), None) as workers,
         Analyst(service.url, service.key) as analyst,
     ):
         study = create_study(analyst, setup)

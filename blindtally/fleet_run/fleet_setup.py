@@ -270,10 +270,10 @@ def useful_processes(study: StudyView | SumKind, devices: int | None) -> int:
         has_masks = study.question.mechanism in SUM_MECHANISMS and not study.terms.is_one_shot
         default = _devices_to_select(study)
     per_process = (devices or default) // _MIN_DEVICES_PER_PROCESS
-    return max(1, min(_processors(), _MAX_PROCESSES, per_process)) if has_masks else 1
+    return max(1, min(usable_processors(), _MAX_PROCESSES, per_process)) if has_masks else 1
 
 
-def _processors() -> int:
+def usable_processors() -> int:
     """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -44,10 +44,10 @@ _MIN_BLOCKS = 5
 
 def measure_common_factors(history: History, dispersion: float) -> Floats:
     """Return the common factor of each block (B,), measured from the most frequent items."""
-    sample = np.argsort(-history.rates, kind="stable")[:CHANGE_RATE_ITEMS]
-    part, factors = history.select(sample), np.ones(len(history.devices))
+    factors = np.ones(len(history.devices))
     if len(factors) < _MIN_BLOCKS:
         return factors
+    part = history.select(np.argsort(-history.rates, kind="stable")[:CHANGE_RATE_ITEMS])
     change_rates = measure_change_rates(part, dispersion)
     tokens = FACTOR_PRIOR_TOKENS + np.maximum(part.observed.sum(axis=0), 0) / dispersion
     for _ in range(_ITERATIONS):

@@ -224,11 +224,7 @@ class DeviceMessage:
         """Return the column of each member, in their order."""
         shares = self.encrypted_shares(session)
         levels = merkle_levels(shares)
-        head, tail = self.identity + self.enrolment + self.key, self.proof + self.signature
-        return [
-            b"".join((head, share, merkle_path(levels, index), tail))
-            for index, share in enumerate(shares)
-        ]
+        return [self.column(session, member, levels) for member in range(1, len(shares) + 1)]
 
     def column(
         self, session: OneShotSession, member: int, levels: MerkleLevels | None = None

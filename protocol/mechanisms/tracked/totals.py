@@ -44,8 +44,9 @@ def estimate_totals(
     rows = relevant_rows(totals, variances, threshold)
     if drift is None or drift.trend >= tuning.MIN_TREND or not len(rows):
         return totals, variances
-    factors = measure_common_factors(history.select(rows), drift.dispersion)
-    part = history.select(rows).scaled(factors)
+    part = history.select(rows)
+    factors = measure_common_factors(part, drift.dispersion)
+    part = part.scaled(factors)
     change_rates = measure_change_rates(part, drift.dispersion)
     segmented = segmented_totals(part, change_rates, drift.dispersion)
     rates = limited_rates(history, levels.smoothed_rates)
