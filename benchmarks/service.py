@@ -10,7 +10,8 @@ phase are made beforehand and are in no figure. To keep that cheap the devices a
 no dropouts and a semi-honest server: four holders each, so an upload is the 400 kB of its vector
 and a kilobyte of shares. `--rate` sets the rates of corrupt devices and of dropouts that they
 assume, in the mode `active`, with its confirmations and the number of holders that this needs. Each
-device has one connection, and 16 requests are sent at a time.
+device has one connection, and 64 requests are sent at a time, since the devices of a cohort send
+when its phase begins.
 
 A time to send is one until the service has acknowledged the message, and a time to receive is one
 until the document has followed; the first devices that receive wait for the end of the phase. The
@@ -23,7 +24,7 @@ same size in the same run. The sum is compared with its true value.
 
 With `--open-studies` the same servers play further rounds, whose costs are compared with those of
 the first: one with that round in the history, one in cohorts of 20, and one next to open studies,
-each with a cohort that waits for devices; without any device these take the idle CPU.
+each with ten cohorts that wait for devices; without any device these take the idle CPU.
 """
 
 import sys
@@ -55,7 +56,9 @@ _MAX_COHORT_SIZE = 1_000  # devices
 _MAX_CLOSING_SECONDS = 600.0  # seconds that a round may take to close
 _DAY_SECONDS = 24 * 3600
 _SMALL_COHORT_SIZE = 20  # devices
+_OPEN_COHORTS = 10  # of an open study
 _IDLE_SECONDS = 10.0
+_POLL_SECONDS = 0.05  # between two checks whether a round is over
 _CLOSING_ROW = "from the last message to the answer"
 
 
@@ -110,10 +113,14 @@ def measure_round(
         load = LoadRound(devices, ports, meter.around, SystemRandom())
         load.play(study, view)
         start = time.monotonic()
-        while view.state == "running" and time.monotonic() < start + _MAX_CLOSING_SECONDS:
-            time.sleep(0.05)
-            view = RoundView.model_validate(request_json(port, "GET", path))
+        is_running = True
+        while is_running and time.monotonic() < start + _MAX_CLOSING_SECONDS:
+            time.sleep(_POLL_SECONDS)
+            # Not of the round, whose document has all cohorts.
+            state = request_json(port, "GET", f"/v1/studies/{study}")["state"]
+            is_running = state == "running"
         closing = time.monotonic() - start
+    view = RoundView.model_validate(request_json(port, "GET", path))
     meter.whole, meter.requests = meter.server_seconds() - before, load.requests
     if (view.state, view.participants) != ("decoded", devices):
         raise SystemExit(f"the round is {view.state}, with {view.participants} of {devices}")
@@ -166,14 +173,15 @@ def comparison_rows(
 
     play("a round in the history", options.cohort)
     play(f"cohorts of {_SMALL_COHORT_SIZE}", _SMALL_COHORT_SIZE)
-    waiting = study_request(devices, options.words, options.cohort, options.rate)
+    many = _OPEN_COHORTS * options.cohort
+    waiting = study_request(many, options.words, options.cohort, options.rate)
     for _ in range(options.open_studies):
         request_json(servers[0].port, "POST", "/v1/studies", waiting)
     meter = CostMeter(processes, None)
     before = meter.server_seconds()
     time.sleep(_IDLE_SECONDS)
     share = (meter.server_seconds() - before) / _IDLE_SECONDS
-    case = f"{options.open_studies:,} open studies"
+    case = f"{options.open_studies:,} open studies of {_OPEN_COHORTS} cohorts"
     rows.append(BenchmarkRow(f"{name}, {case}: idle, of a core", 100 * share, "%"))
     play(case, options.cohort)
     return rows

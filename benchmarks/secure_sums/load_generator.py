@@ -12,7 +12,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from random import Random
 
 import httpx
@@ -28,7 +28,7 @@ from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shares import ReceivedShares
 
-THREADS = 16  # requests at a time
+THREADS = 64  # requests at a time
 _DEVICES_PER_CHUNK = 200  # devices whose bodies are held: 80 MB of vectors
 _TIMEOUT_SECONDS = 120
 _LONG_POLL_SECONDS = 30  # seconds that a response waits for its documents
@@ -316,7 +316,12 @@ def request_json(
     """
     url = f"http://127.0.0.1:{port}{path}"
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    response = httpx.request(method, url, json=document, headers=headers, timeout=_TIMEOUT_SECONDS)
+    response = _http().request(method, url, json=document, headers=headers)
     if response.is_error:
         raise SystemExit(f"{method} {path}: {response.status_code} {response.text[:500]}")
     return dict(response.json())
+
+
+@cache
+def _http() -> httpx.Client:
+    return httpx.Client(timeout=_TIMEOUT_SECONDS)  # once: it loads all certificates

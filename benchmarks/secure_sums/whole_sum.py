@@ -33,7 +33,7 @@ from protocol.domains.strings import Alphabet
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.question_and_plan import Plan, Terms
 from protocol.simulation.rounds import LOCAL_EXECUTOR, RoundExecutor, SecureCohort
-from secagg.parameters import choose_parameters
+from secagg.parameters import Assumptions, choose_parameters
 from secagg.ring import Lane, Ring
 
 FLOOR_BURSTS = 10  # before and after each cohort
@@ -79,14 +79,26 @@ class SecureSumCase:
         return AdaptiveIblt().first_plan(question, self.terms, "whole", 1, Random(1))
 
 
-def primitive_seconds(case: SecureSumCase, floors: Floors) -> float:
-    """Return the CPU seconds of a device's primitives and its server's for it."""
-    p, n = choose_parameters(case.n, case.terms.assumptions), case.n
+def device_primitives(assumptions: Assumptions, n: int, floors: Floors) -> float:
+    """Return the CPU seconds of the primitives of a device in a cohort of `n`."""
+    p = choose_parameters(n, assumptions)
     neighbours, holders = (2 * k - k**2 / (n - 1) for k in (p.neighbours, p.holders))  # both ways
     device = device_floor(floors, neighbours, holders, p.holders + p.spot_checks)
-    device += sealing_floor(floors, p.holders)
+    return device + sealing_floor(floors, p.holders)
+
+
+def server_primitives(assumptions: Assumptions, n: int, nbytes: int, floors: Floors) -> float:
+    """Return the CPU seconds of its server's primitives for one device with `nbytes` of vector."""
     server = 4 * floors["verification"] + floors["arrival"] + floors["mask"]
-    return device + server + shares_floor(floors, n, p.holders, case.ring.nbytes) / n
+    holders = choose_parameters(n, assumptions).holders
+    return server + shares_floor(floors, n, holders, nbytes) / n
+
+
+def primitive_seconds(case: SecureSumCase, floors: Floors) -> float:
+    """Return the CPU seconds of a device's primitives and its server's for it."""
+    assumptions, n = case.terms.assumptions, case.n
+    server = server_primitives(assumptions, n, case.ring.nbytes, floors)
+    return device_primitives(assumptions, n, floors) + server
 
 
 def time_cohorts(case: SecureSumCase, executor: RoundExecutor, cohorts: int) -> tuple[float, float]:

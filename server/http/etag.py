@@ -5,12 +5,15 @@ cohorts is 60 kB.
 """
 
 from collections.abc import Callable, Coroutine
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+_KEPT_TAGS = 256
+_MAX_KEPT_BYTES = 2**14
 ResponseDocs = dict[int | str, dict[str, Any]]
 _ETAG = {
     "ETag": {
@@ -29,7 +32,8 @@ def etag_responses(responses: ResponseDocs) -> ResponseDocs:
 
 def tag_response(request: Request, response: Response) -> Response:
     """Return a response to GET with its tag, or 304 if the client has this document."""
-    tag = f'"{sha256(bytes(response.body)).hexdigest()[:32]}"'
+    body = bytes(response.body)
+    tag = (_kept_tag if len(body) <= _MAX_KEPT_BYTES else _tag)(body)
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     fields = ",".join(request.headers.getlist("if-none-match"))
     known = [each.strip().removeprefix("W/") for each in fields.split(",")]
@@ -37,6 +41,13 @@ def tag_response(request: Request, response: Response) -> Response:
         return Response(status_code=304, headers=headers)
     response.headers.update(headers)
     return response
+
+
+def _tag(body: bytes) -> str:
+    return f'"{sha256(body).hexdigest()[:32]}"'
+
+
+_kept_tag = lru_cache(_KEPT_TAGS)(_tag)  # all devices of a study request one document
 
 
 class ETagRoute(APIRoute):

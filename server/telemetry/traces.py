@@ -38,8 +38,13 @@ def make_provider() -> "Sdk":
 
 
 def request_tracing(provider: trace.TracerProvider | None) -> TelemetryConfig:
-    """Return FastAPI's tracing: to `provider`, or to the provider of the process if None."""
+    """Return FastAPI's tracing: to `provider`, or to the provider of the process if None.
+
+    Without either, FastAPI would look for one at each request.
+    """
+    process_provider = trace.get_tracer_provider()
     return TelemetryConfig(
+        tracing=provider is not None or not isinstance(process_provider, trace.ProxyTracerProvider),
         tracer_provider=provider,
         metrics=False,  # Prometheus has them
         logs=False,

@@ -6,6 +6,7 @@ import sys
 from random import Random
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -46,6 +47,13 @@ async def test_spans_of_requests_and_jobs_name_no_device(sqlite_url: str, clock:
     for secret in ("marmalade", *(device.ticket for device in devices)):
         assert secret not in exported
     assert all(device.seat and device.seat.participant not in exported for device in devices)
+
+
+def test_requests_are_traced_if_there_is_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not traces.request_tracing(None).get("tracing")
+    assert traces.request_tracing(TracerProvider(shutdown_on_exit=False)).get("tracing")
+    monkeypatch.setattr(trace, "get_tracer_provider", TracerProvider)
+    assert traces.request_tracing(None).get("tracing")
 
 
 @pytest.mark.parametrize(
