@@ -24,13 +24,18 @@ class PendingRound(Protocol):
 
 
 R = TypeVar("R", bound=PendingRound)
+T = TypeVar("T")
+MAX_KEPT_ROUNDS = 10_000  # a service could invent rounds without end
 
 
 @dataclass
 class RoundReports(Generic[R]):
-    """Results of rounds, which are reported once: the refused rounds, and the last failures."""
+    """Results of rounds, which are reported once: the refused rounds, and the last failures.
 
-    _refused: set[tuple[str, int]] = field(default_factory=set, init=False)
+    The last rounds are kept; an earlier one that waits again is tried and reported again.
+    """
+
+    _refused: dict[tuple[str, int], None] = field(default_factory=dict, init=False)
     _failures: dict[tuple[str, int], str] = field(default_factory=dict, init=False)
 
     def is_refused(self, pending: R) -> bool:
@@ -38,19 +43,26 @@ class RoundReports(Generic[R]):
 
     def refuse(self, pending: R, reason: str, report: Callable[[R, str], None]) -> None:
         """Report a round that is not tried again."""
-        self._refused.add((pending.study, pending.round))
+        _keep(self._refused, (pending.study, pending.round), None)
         report(pending, reason)
 
     def fail(self, pending: R, error: Exception, report: Callable[[R, str], None]) -> None:
         """Report a round that is tried again, unless the reason is that of its last failure."""
         key = pending.study, pending.round
         if self._failures.get(key) != str(error):
-            self._failures[key] = str(error)
+            _keep(self._failures, key, str(error))
             report(pending, f"{error} (it is tried again)")
 
     def succeed(self, pending: R, report: Callable[[R, str], None]) -> None:
         self._failures.pop((pending.study, pending.round), None)
         report(pending, "")
+
+
+def _keep(rounds: dict[tuple[str, int], T], key: tuple[str, int], value: T) -> None:
+    """Store the value of a round, and forget the earliest ones."""
+    rounds[key] = value
+    while len(rounds) > MAX_KEPT_ROUNDS:
+        del rounds[next(iter(rounds))]
 
 
 async def keep_asking(ask: Callable[[], Awaitable[int | None]], poll_seconds: float) -> None:
