@@ -18,6 +18,7 @@ Source: the linear messages over Z_q of [Gascon23, section 2] and the PRG of [Bo
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +32,7 @@ Vector: TypeAlias = tuple[Array, ...]
 _WORD_BITS = 64  # of the words that packing uses
 _CHUNK_ELEMENTS = 2**17  # of a mask, drawn at a time: at most 1 MB, which stays in the cache
 _U32, _U64 = np.dtype("<u4"), np.dtype("<u8")
+_SINGLE_BIT = np.uint64(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,11 @@ class Lane:
         rows = -(-self.length // _WORD_BITS)  # 64 elements of b bits fill exactly b words
         padded = np.zeros(rows * _WORD_BITS, dtype=_U64)
         padded[: self.length] = array
-        columns = padded.reshape(rows, _WORD_BITS)
-        words = np.zeros((rows, self.bits), dtype=_U64)
-        for column, word, shift in self._places():
-            words[:, word] |= columns[:, column] << np.uint64(shift)
-            if shift + self.bits > _WORD_BITS:
-                words[:, word + 1] |= columns[:, column] >> np.uint64(_WORD_BITS - shift)
+        columns, places = padded.reshape(rows, _WORD_BITS), _BitPlaces.of(self.bits)
+        words = np.bitwise_or.reduceat(columns << places.shifts, places.first_columns, axis=1)
+        split = places.split_columns
+        high = (columns[:, split] >> _SINGLE_BIT) >> places.rest_shifts[split]
+        words[:, places.words[split] + 1] |= high
         return words.tobytes()[: self.nbytes]
 
     def unpack(self, data: bytes | memoryview) -> Array:
@@ -144,21 +145,44 @@ class Lane:
 
     def _unpack_bits(self, data: bytes | memoryview) -> Array:
         rows = -(-self.length // _WORD_BITS)
-        padded = np.zeros(rows * self.bits * 8, dtype=np.uint8)
-        padded[: len(data)] = np.frombuffer(data, dtype=np.uint8)
-        words = padded.view(_U64).reshape(rows, self.bits)
-        columns = np.empty((rows, _WORD_BITS), dtype=_U64)
-        for column, word, shift in self._places():
-            columns[:, column] = words[:, word] >> np.uint64(shift)
-            if shift + self.bits > _WORD_BITS:
-                columns[:, column] |= words[:, word + 1] << np.uint64(_WORD_BITS - shift)
-        columns &= np.uint64(2**self.bits - 1)
-        return columns.reshape(-1)[: self.length].astype(self.dtype)
+        padded, places = np.zeros(rows * self.bits + 1, dtype=_U64), _BitPlaces.of(self.bits)
+        padded.view(np.uint8)[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+        elements = padded[:-1].reshape(rows, self.bits).take(places.words, axis=1)
+        elements >>= places.shifts
+        high = padded[1:].reshape(rows, self.bits).take(places.words, axis=1)
+        high <<= _SINGLE_BIT
+        high <<= places.rest_shifts
+        elements |= high
+        elements &= np.uint64(2**self.bits - 1)
+        return elements.reshape(-1)[: self.length].astype(self.dtype)
 
-    def _places(self) -> Iterator[tuple[int, int, int]]:
-        """Yield, for each of 64 neighbouring elements, its column, first word and shift."""
-        for column in range(_WORD_BITS):
-            yield column, *divmod(column * self.bits, _WORD_BITS)
+
+@dataclass(frozen=True, slots=True)
+class _BitPlaces:
+    """Places of 64 neighbouring elements of b bits in their b words.
+
+    Column i, from 0 to 63, is an element that begins in word `words[i]` at bit `shifts[i]`. Its
+    bits beyond that word, if any, begin the next one. A shift by 64 bits is undefined, so these are
+    shifted by one bit and then by `rest_shifts[i]`, 63 - `shifts[i]`.
+    """
+
+    words: NDArray[np.intp]
+    shifts: NDArray[np.uint64]
+    rest_shifts: NDArray[np.uint64]
+    first_columns: NDArray[np.intp]  # the first column that begins in each word
+    split_columns: NDArray[np.intp]  # columns that lie in two words
+
+    @classmethod
+    @lru_cache
+    def of(cls, bits: int) -> "_BitPlaces":
+        words, shifts = np.divmod(np.arange(_WORD_BITS, dtype=np.intp) * bits, _WORD_BITS)
+        return cls(
+            words,
+            shifts.astype(_U64),
+            (_WORD_BITS - 1 - shifts).astype(_U64),
+            np.flatnonzero(np.diff(words, prepend=-1)),
+            np.flatnonzero(shifts + bits > _WORD_BITS),
+        )
 
 
 @dataclass(frozen=True, slots=True)
