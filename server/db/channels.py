@@ -5,7 +5,7 @@ announced: the process that accepts one wakes its own orchestrator, and NOTIFY m
 commit one after the other.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -13,7 +13,9 @@ from sqlalchemy.orm import Session
 PG_CHANNEL = "blindtally"
 COMMITTEES_CHANNEL = "committees"  # notified when any round waits for messages of members
 _COHORT = "cohort "
+_COHORTS = "cohorts "
 _STUDY = "study "
+_MAX_PAYLOAD_BYTES = 7_999  # PostgreSQL accepts less than 8,000
 _CHANNELS_KEY = "channels"  # in the `info` of a session
 
 
@@ -21,7 +23,13 @@ def cohort_channel(cohort: int) -> str:
     return f"{_COHORT}{cohort}"
 
 
+def cohorts_channel(study: str) -> str:
+    """Return the channel of all cohorts of a study, for when it gets new ones."""
+    return f"{_COHORTS}{study}"
+
+
 def study_channel(study: str) -> str:
+    """Return the channel of the events of a study."""
     return f"{_STUDY}{study}"
 
 
@@ -31,18 +39,35 @@ def cohort_of(channel: str) -> int | None:
 
 
 def study_of(channel: str) -> str | None:
-    """Return the study of its channel, None for another channel."""
-    return channel.removeprefix(_STUDY) if channel.startswith(_STUDY) else None
+    """Return the study of the channel of all its cohorts, None for another channel."""
+    return channel.removeprefix(_COHORTS) if channel.startswith(_COHORTS) else None
 
 
 def notify_on_commit(session: Session, *channels: str) -> None:
-    """Notify all processes that listen to `channels` when this transaction is committed.
-
-    Their names are one payload, of which PostgreSQL accepts 8,000 bytes.
-    """
+    """Notify all processes that listen to `channels` when this transaction is committed."""
     session.info.setdefault(_CHANNELS_KEY, {}).update(dict.fromkeys(channels))
+
+
+def send_notifications(session: Session) -> None:
+    """Send the notifications of a transaction to other processes, as its last statements.
+
+    PostgreSQL delivers them after the commit. SQLite has no other process.
+    """
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(select(func.pg_notify(PG_CHANNEL, "\n".join(channels))))
+        for payload in _payloads(announced_channels(session)):
+            session.execute(select(func.pg_notify(PG_CHANNEL, payload)))
+
+
+def _payloads(channels: Collection[str]) -> Iterator[str]:
+    """Yield the names of `channels`, one a line, in payloads that PostgreSQL accepts."""
+    payload = ""
+    for channel in channels:
+        if payload and len(payload) + 1 + len(channel) > _MAX_PAYLOAD_BYTES:
+            yield payload
+            payload = ""
+        payload = f"{payload}\n{channel}" if payload else channel
+    if payload:
+        yield payload
 
 
 def announced_channels(session: Session) -> Collection[str]:

@@ -33,7 +33,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from protocol.api.events import Event
-from server.db.channels import announced_channels
+from server.db.channels import announced_channels, send_notifications
 from server.db.columns import UtcDateTime
 from server.db.database_errors import (
     UNAVAILABLE_ERRORS,
@@ -250,6 +250,7 @@ class Database:
         try:
             with session.begin():
                 result = change(session)
+                send_notifications(session)
                 self.before_announcement(announced_channels(session))
         finally:
             if channels := announced_channels(session):

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-from sqlalchemy.exc import DataError, IntegrityError
+from server.db.database_errors import UNAVAILABLE_ERRORS
 
 T = TypeVar("T")
 R = TypeVar("R")
-_MAX_GROUP_WRITES: Final = 256
+MAX_GROUP_WRITES: Final = 256
 _YIELDS: Final = 2  # steps of the event loop: one receives requests, the next one runs them
 _MAX_GROUP_BYTES: Final = 16 * 2**20  # of bodies, which the transaction holds in memory
 
@@ -23,18 +23,21 @@ class GroupCommit(Generic[T, R]):
     """Queue of writes, of which `commit` stores a group in one transaction.
 
     `commit` returns one result for each write, in order: an exception refuses that write alone, and
-    the transaction must not have stored anything of it. If the database refuses a value, or a key
-    exists already, the writes are repeated one by one, so that none fails because of another one.
-    `nbytes` is the size of a write.
+    the transaction must not have stored anything of it. If the transaction fails while the database
+    is available, the writes are repeated one by one, so that none fails because of another one.
+    `nbytes` is the size of a write. A group is sorted by `order`, so that two groups of different
+    processes lock rows in one order.
     """
 
     def __init__(
         self,
         commit: Callable[[Sequence[T]], Awaitable[Sequence[R | Exception]]],
         nbytes: Callable[[T], int] = lambda _: 0,
+        order: Callable[[T], str] = lambda _: "",
     ) -> None:
         self._commit = commit
         self._nbytes = nbytes
+        self._order = order
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -55,6 +58,7 @@ class GroupCommit(Generic[T, R]):
                 await asyncio.sleep(0)
             size = self._next_group_size()
             group, self._waiting = self._waiting[:size], self._waiting[size:]
+            group.sort(key=lambda write: self._order(write[0]))
             for (_, future), result in zip(group, await self._results(group), strict=True):
                 if future.cancelled():
                     continue
@@ -65,7 +69,7 @@ class GroupCommit(Generic[T, R]):
 
     def _next_group_size(self) -> int:
         size = nbytes = 0
-        for write, _ in self._waiting[:_MAX_GROUP_WRITES]:
+        for write, _ in self._waiting[:MAX_GROUP_WRITES]:
             nbytes += self._nbytes(write)
             if size and nbytes > _MAX_GROUP_BYTES:
                 break
@@ -78,10 +82,11 @@ class GroupCommit(Generic[T, R]):
         writes = [write for write, _ in group]
         try:
             return await self._commit(writes)
-        except (IntegrityError, DataError):  # of one of them; nothing was stored
-            pass
-        except Exception as error:
+        except UNAVAILABLE_ERRORS as error:
             return [error] * len(writes)
+        except Exception as error:  # of one of them; nothing was stored
+            if len(writes) == 1:
+                return [error]
         results: list[R | Exception] = []
         for write in writes:
             try:

@@ -1,10 +1,10 @@
 """Pending cohorts as this process last read them, and those that it must read again.
 
-A cohort is read again when its channel or that of its study reports news, when a message may decide
-when its phase ends, and when it is due: when the phase ends if no other message arrives, or when
-the lease of its job expires. So the work of a poll follows what happens, and not the number of open
-studies or of messages. Another process does not announce the messages that it accepts. If it dies,
-the cohort is read when it is due by the messages known here.
+A cohort is read again when its channel or that of all cohorts of its study reports news, when a
+message may decide when its phase ends, and when it is due: when the phase ends if no other message
+arrives, or when the lease of its job expires. So the work of a poll follows what happens, and not
+the number of open studies, of their cohorts or of messages. Another process does not announce the
+messages that it accepts. If it dies, the cohort is read when it is due by the messages known here.
 """
 
 from collections import Counter, defaultdict

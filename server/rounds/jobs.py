@@ -25,12 +25,12 @@ from secagg.errors import RecoveryError
 from secagg.oneshot.opening import OpeningError
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.repositories.leases import (
+    DELETE_BODIES_JOB,
     Job,
     Lease,
     LeaseRepository,
     StaleLeaseError,
     close_round_job,
-    delete_bodies_job,
     seat_job,
     sum_job,
 )
@@ -139,17 +139,20 @@ class JobRunner:
             round=number,
         )
 
-    async def delete_bodies(self, cohort: int) -> bool:
-        """Delete the message bodies of a closed cohort, unless another process does.
+    async def delete_bodies(self, cohorts: set[int]) -> None:
+        """Delete the message bodies of closed cohorts, unless another process deletes bodies.
 
-        Returns whether they are deleted: the process that holds the lease may die before that.
+        Each cohort is removed from `cohorts` when its bodies are deleted, by any process.
         """
 
         async def delete(_lease: Lease) -> None:  # idempotent, so the lease is not checked
-            await self.store.cohorts.delete_bodies(cohort)
+            remaining = sorted(cohorts)
+            while remaining:
+                done = await self.store.cohorts.delete_bodies(remaining)
+                cohorts.difference_update(done)
+                remaining = remaining[len(done) :]
 
-        await self._run(delete_bodies_job(cohort), delete)
-        return await self.store.cohorts.has_no_bodies(cohort)
+        await self._run(DELETE_BODIES_JOB, delete)
 
     async def _run(
         self, job: Job, action: Callable[[Lease], Awaitable[None]], **fields: str | int
@@ -204,7 +207,7 @@ class JobRunner:
             await self._fail_sum(cohort, FailureCause.INTERNAL, INTERNAL_FAULT, lease)
         else:
             await self._blame(cohort, unmasked.blamed, lease)
-            if await self.store.cohorts.save_sum(cohort.id, unmasked.total, lease):
+            if await self.store.cohorts.save_sum(cohort, unmasked.total, lease):
                 _log.info("cohort phase changed", phase="summed", **log_fields(cohort))
 
     async def _open_one_shot(self, cohort: PendingCohort, lease: Lease) -> None:
@@ -226,7 +229,7 @@ class JobRunner:
         else:
             if opened.liars:
                 _log.warning("false sums of members", members=opened.liars, **log_fields(cohort))
-            if await self.store.cohorts.save_sum(cohort.id, opened.total, lease):
+            if await self.store.cohorts.save_sum(cohort, opened.total, lease):
                 _log.info("cohort phase changed", phase="summed", **log_fields(cohort))
 
     async def _blame(
@@ -240,7 +243,7 @@ class JobRunner:
     async def _fail_sum(
         self, cohort: PendingCohort, cause: FailureCause, reason: str, lease: Lease
     ) -> None:
-        if await self.store.cohorts.fail_unmasking(cohort.id, reason, cause, lease):
+        if await self.store.cohorts.fail_unmasking(cohort, reason, cause, lease):
             _log.warning("cohort failed", cause=cause.value, reason=reason, **log_fields(cohort))
 
     async def _close_round(self, study: str, number: int, lease: Lease) -> None:

@@ -13,13 +13,12 @@ none.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
-from typing import Any
 
 import structlog
 from opentelemetry.trace import NoOpTracer, Tracer
@@ -32,10 +31,11 @@ from secagg.oneshot.opening import OpeningError
 from secagg.parameters import choose_parameters
 from server.db.channels import cohort_channel, study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS, BusyError, loggable_reason
+from server.db.group_commit import MAX_GROUP_WRITES
 from server.db.repositories.leases import (
+    DELETE_BODIES_JOB,
     Job,
     close_round_job,
-    delete_bodies_job,
     seat_job,
     sum_job,
 )
@@ -46,6 +46,7 @@ from server.notify.notifier import Notifier
 from server.rounds.cohort_messages import read_complaints
 from server.rounds.cohorts_to_poll import CohortChange, PendingCohorts, Round
 from server.rounds.heartbeat import Heartbeat
+from server.rounds.job_tasks import JobTasks
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
 from server.rounds.one_shot_sums import choose_set
 from server.settings import Settings
@@ -73,7 +74,7 @@ _NOT_SEATED_REASON = (
 _NOT_DRAWN_REASON = _NOT_SEATED_REASON.replace(
     "divide the joiners into cohorts", "draw the committee from the volunteers"
 )
-_MAX_CONCURRENT_JOBS = 2
+_MAX_BATCH_DEVICES = 64  # in small cohorts that are summed together, perhaps with a vector each
 _FULL_READ_SECONDS = 300.0  # between two reads of all pending cohorts
 # If other processes use the database, one may accept the last message of a phase, and die. Devices
 # wait for a phase that has begun, so such cohorts are read more often than those that enrol.
@@ -95,22 +96,21 @@ class Orchestrator:
     heartbeat: Heartbeat = field(init=False)
     lease_runner: LeaseRunner = field(init=False)
     _jobs: JobRunner = field(init=False)
+    _job_tasks: JobTasks = field(init=False)
     _poll_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _wake_event: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _running: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _pending: PendingCohorts = field(default_factory=PendingCohorts, init=False)
     _closing_rounds: set[Round] = field(default_factory=set, init=False)  # perhaps ready to close
     _next_full_read: float = field(default=0.0, init=False)  # monotonic seconds
     _finished_cohorts: set[int] = field(default_factory=set, init=False)  # may have bodies left
-    _job_slots: asyncio.Semaphore = field(
-        default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT_JOBS), init=False
-    )
+    _due_sums: list[PendingCohort] = field(default_factory=list, init=False)  # not started yet
 
     def __post_init__(self) -> None:
         name = process_name()
         self.heartbeat = Heartbeat(self.store, name)
         self.lease_runner = LeaseRunner(self.store.leases, name, self.settings.lease_seconds)
         self._jobs = JobRunner(self.store, self.rng, self.lease_runner, self.metrics, self.tracer)
+        self._job_tasks = JobTasks(self.metrics, self.on_notification)
         self.metrics.reset_pending()
 
     def check(self, *channels: str) -> None:
@@ -147,10 +147,7 @@ class Orchestrator:
             while True:
                 await self._sleep(await self._try_poll())
         finally:
-            tasks = list(self._running.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._job_tasks.cancel()
 
     async def _try_poll(self) -> float | None:
         try:
@@ -194,12 +191,10 @@ class Orchestrator:
         self._record_changes(changes)
         if snapshot.selection is None and not snapshot.cohorts:
             self.store.database.resync_clock()
-        for finished in self._finished_cohorts:
-            job = delete_bodies_job(finished)
-            if not self._is_claimed(snapshot, job):
-                self._start_job(job, partial(self._delete_bodies, finished))
-        for cohort in snapshot.cohorts:
-            await self._check(snapshot, cohort)
+        await self._check_all(snapshot)
+        if self._finished_cohorts and not self._is_claimed(snapshot, DELETE_BODIES_JOB):
+            delete = partial(self._jobs.delete_bodies, self._finished_cohorts)
+            self._job_tasks.start({DELETE_BODIES_JOB: delete})
         await self._close_rounds(snapshot)
         self.metrics.last_poll.set(snapshot.now.timestamp())
         ends = [*snapshot.claimed.values()]
@@ -216,10 +211,22 @@ class Orchestrator:
             self._next_full_read = seconds + pause
             self._pending.report(None)
 
+    async def _check_all(self, snapshot: PendingSnapshot) -> None:
+        """Check the cohorts of `snapshot`, in groups whose moves share transactions."""
+        for start in range(0, len(snapshot.cohorts), MAX_GROUP_WRITES):
+            group = snapshot.cohorts[start : start + MAX_GROUP_WRITES]
+            checks = (self._check(snapshot, cohort) for cohort in group)
+            try:
+                errors = await asyncio.gather(*checks, return_exceptions=True)
+            finally:
+                self._start_sums()
+            for error in filter(None, errors):
+                raise error
+
     async def _check(self, snapshot: PendingSnapshot, cohort: PendingCohort) -> None:
         """Settle a cohort, unless a job is working on it; note when it must be read again."""
         job = _job_of(cohort)
-        if job.name in self._running:
+        if job in self._job_tasks:
             return  # its end reports the cohort
         if job.name in snapshot.claimed:
             self._pending.schedule(cohort.id, snapshot.claimed[job.name])
@@ -239,11 +246,12 @@ class Orchestrator:
         for study, number in self._closing_rounds:
             job = close_round_job(study, number)
             if not self._is_claimed(snapshot, job):
-                self._start_job(job, partial(self._jobs.close_round, study, number))
+                close = partial(self._jobs.close_round, study, number)
+                self._job_tasks.start({job: close})
 
     def _is_claimed(self, snapshot: PendingSnapshot, job: Job) -> bool:
         """Return whether this process or another one does the job already."""
-        return job.name in self._running or job.name in snapshot.claimed
+        return job in self._job_tasks or job.name in snapshot.claimed
 
     def _effective_status(self, snapshot: PendingSnapshot, cohort: PendingCohort) -> PhaseStatus:
         """Return the status of a cohort; patience only counts while a server could receive."""
@@ -270,36 +278,12 @@ class Orchestrator:
                 if not self._pending.has_pending(cohort.study, cohort.round):
                     self._closing_rounds.add((cohort.study, cohort.round))
 
-    async def _delete_bodies(self, cohort: int) -> None:
-        """Remember a closed cohort until any process has deleted its message bodies."""
-        if await self._jobs.delete_bodies(cohort):
-            self._finished_cohorts.discard(cohort)
-
-    def _start_job(
-        self, job: Job, work: Callable[[], Coroutine[Any, Any, object]], *channels: str
-    ) -> None:
-        """Start `work` unless it is running; at its end, check the cohorts of `channels`."""
-        if job.name not in self._running:
-            self._running[job.name] = asyncio.create_task(self._run_job(job, work, channels))
-
-    async def _run_job(
-        self, job: Job, work: Callable[[], Coroutine[Any, Any, object]], channels: Sequence[str]
-    ) -> None:
-        try:
-            # Before the job is claimed, because another process may have a free slot.
-            with self.metrics.jobs.labels(job.kind, "waiting").track_inprogress():
-                await self._job_slots.acquire()
-            try:
-                await work()
-            finally:
-                self._job_slots.release()
-        except UNAVAILABLE_ERRORS as error:
-            _log.debug("database unavailable", error=loggable_reason(error))
-        except Exception:
-            _log.exception("job failed", job=job.name)
-        finally:
-            del self._running[job.name]
-        self.check(*channels)
+    def _start_sums(self) -> None:
+        """Start the sums that are due, those of small cohorts together."""
+        sums, self._due_sums = self._due_sums, []
+        for batch in _batches(sums):
+            works = {_job_of(each): partial(self._jobs.sum_cohort, each) for each in batch}
+            self._job_tasks.start(works, *(cohort_channel(each.id) for each in batch))
 
     async def _settle_safely(self, cohort: PendingCohort, now: datetime) -> None:
         try:
@@ -326,7 +310,7 @@ class Orchestrator:
             await self._fail(cohort, FailureCause.TOO_FEW, reason, status.received)
         elif phase is Phase.SEATING:
             seat = partial(self._jobs.seat_round, cohort.study, cohort.round)
-            self._start_job(_job_of(cohort), seat, cohort_channel(cohort.id))
+            self._job_tasks.start({_job_of(cohort): seat}, cohort_channel(cohort.id))
         elif phase is Phase.ENROLLING:
             await self._close_enrolling(cohort)
         elif phase is Phase.CONVENING and next_phase is Phase.COLLECTING:
@@ -339,8 +323,7 @@ class Orchestrator:
             close = self._choose_set if status.is_one_shot else self._close_checking
             await close(cohort)
         elif phase in (Phase.UNMASKING, Phase.RELEASING):
-            unmask = partial(self._jobs.sum_cohort, cohort)
-            self._start_job(_job_of(cohort), unmask, cohort_channel(cohort.id))
+            self._due_sums.append(cohort)
         else:
             moved = await self.store.cohorts.move(cohort, next_phase)
             self._after_move(cohort, next_phase, moved)
@@ -400,6 +383,19 @@ class Orchestrator:
         if await self.store.cohorts.fail(cohort, reason, received, cause):
             _log.warning("cohort failed", cause=cause.value, reason=reason, **log_fields(cohort))
         self.check(cohort_channel(cohort.id))
+
+
+def _batches(cohorts: Sequence[PendingCohort]) -> Iterator[list[PendingCohort]]:
+    """Yield batches of cohorts: of at most `_MAX_BATCH_DEVICES` devices, or of one cohort."""
+    batch, devices = list[PendingCohort](), 0
+    for cohort in cohorts:
+        if batch and devices + cohort.enrolled > _MAX_BATCH_DEVICES:
+            yield batch
+            batch, devices = [], 0
+        batch.append(cohort)
+        devices += cohort.enrolled
+    if batch:
+        yield batch
 
 
 def _job_of(cohort: PendingCohort) -> Job:

@@ -11,7 +11,7 @@ from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import check_identity
 from server.api.common import OCTET_STREAM_BODY, RoundNumber, StudyId, problem_responses
 from server.api.dependencies import Caller, as_malformed, require, require_own_identity
-from server.db.channels import study_channel
+from server.db.channels import cohorts_channel
 from server.db.repositories.devices.reports import ReportCost
 from server.errors import ProblemError, malformed
 from server.http.request_bodies import read_body
@@ -63,4 +63,4 @@ async def put_report(
     limits = service.settings.max_device_epsilon, service.settings.max_device_delta
     cost = ReportCost(mechanism.epsilon(plan), mechanism.delta(plan), *limits)
     await service.store.reports.accept(study, number, report, cost)
-    service.orchestrator.check(study_channel(study))
+    service.orchestrator.check(cohorts_channel(study))

@@ -30,7 +30,7 @@ from server.api.common import (
     problem_responses,
 )
 from server.api.dependencies import as_malformed, require
-from server.db.channels import study_channel
+from server.db.channels import cohorts_channel
 from server.errors import out_of_phase
 from server.http.request_bodies import OCTET_STREAM, read_body
 from server.principals import Permission
@@ -105,7 +105,7 @@ async def seat(study: StudyId, number: RoundNumber, request: Request, service: S
     phase = await service.store.seatings.accept(study, number, order.tolist(), seatings)
     if phase is Phase.FAILED:
         raise out_of_phase("the seating of a round", Phase.SEATING, phase)
-    service.orchestrator.check(study_channel(study))
+    service.orchestrator.check(cohorts_channel(study))
 
 
 def _starts(cohorts: int) -> range:

@@ -18,6 +18,7 @@ from secagg.oneshot.committee import packed_identities
 from server.db.channels import (
     COMMITTEES_CHANNEL,
     cohort_channel,
+    cohorts_channel,
     notify_on_commit,
     study_channel,
 )
@@ -60,6 +61,7 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
     }
     count = study.terms.cohorts if is_sum and not study.terms.is_seated else 1
     session.execute(insert(CohortRow), [cohort | {"number": number} for number in range(count)])
+    notify_on_commit(session, cohorts_channel(study.id))
     if phase is Phase.CONVENING:
         notify_on_commit(session, COMMITTEES_CHANNEL)
     facts = {"round": plan.round, "sampling_threshold": plan.t}

@@ -3,13 +3,19 @@
 Any process makes a light phase change, without a lease: it names the phase and the deadline that it
 read, and one of several concurrent processes wins. Only a sum, which takes long, is made under a
 lease; its result is stored in one transaction.
+
+Changes and results that arrive together share a transaction (`server/db/group_commit.py`), in which
+each is made or refused as if it were alone.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
+from itertools import accumulate
 
-from sqlalchemy import exists, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from protocol.api.events import FailureCause
@@ -18,9 +24,17 @@ from protocol.mechanisms.registry import parse_plan
 from server.db.channels import cohort_channel, notify_on_commit
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import BusyError
+from server.db.group_commit import GroupCommit
 from server.db.repositories.cohort_phases import count_received, enter_phase
 from server.db.repositories.committees import convened_committee
-from server.db.repositories.leases import Lease, check_lease, claimed_jobs, receiving_since
+from server.db.repositories.leases import (
+    Lease,
+    StaleLeaseError,
+    check_lease,
+    claimed_jobs,
+    receiving_since,
+    stale_leases,
+)
 from server.db.repositories.pending_cohorts import (
     CohortSelection,
     PendingCohort,
@@ -38,6 +52,36 @@ from server.db.schema import (
 )
 
 _MAX_DECISION_SECONDS = 2.0
+_BODIES_PER_TRANSACTION = 5_000  # of a cohort of 1,000 devices
+_COHORTS_PER_DELETION = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Change of a cohort to the phase `to`, `decided` at this monotonic time in seconds.
+
+    It depends on the cohort `due` and, unless it is None, on the number `received`.
+    """
+
+    due: PendingCohort
+    to: Phase
+    decided: float = math.inf
+    received: int | None = None
+    failure: str | None = None
+    cause: FailureCause | None = None
+    accused: Sequence[int] | None = None
+    message_set: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Result of a sum under `lease`: its packed `total`, or the cause of its failure."""
+
+    cohort: PendingCohort
+    lease: Lease
+    total: bytes | None = None
+    failure: str | None = None
+    cause: FailureCause | None = None
 
 
 class CohortRepository(Repository):
@@ -69,7 +113,8 @@ class CohortRepository(Repository):
 
     async def close_enrolling(self, due: PendingCohort) -> bool:
         """Fix the `due.enrolled` joiners; False if the cohort has changed since it was read."""
-        return await self._change(due, due.phase_status.next_phase, received=due.enrolled)
+        to = due.phase_status.next_phase
+        return await self._changes(_Change(due, to, received=due.enrolled))
 
     async def move(self, due: PendingCohort, to: Phase) -> bool:
         """Move a cohort to the phase `to`; False if it has changed since it was read as `due`.
@@ -81,13 +126,13 @@ class CohortRepository(Repository):
             BusyError: if the database took so long that the decision is stale: messages that
                 arrived meanwhile wait in the same queue, and must count before it is repeated.
         """
-        return await self._change(due, to, self.database.monotonic_seconds())
+        return await self._changes(_Change(due, to, self.database.monotonic_seconds()))
 
     @write_transaction
     def convene(self, session: Session, due: PendingCohort) -> bool:
         """Fix the committee of a one-shot sum, and collect messages; False if it has changed."""
-        row = _lock(session, due)
-        if row is None:
+        row = _lock(session, [due.id]).get(due.id)
+        if row is None or _has_changed(row, due):
             return False
         plan = parse_plan(session.get_one(RoundRow, (row.study, row.round)).plan)
         committee = convened_committee(session, row, plan)
@@ -100,7 +145,7 @@ class CohortRepository(Repository):
 
     async def close_collecting(self, due: PendingCohort) -> bool:
         """Fix the `due.enrolled` messages; False if the cohort has changed since it was read."""
-        return await self._change(due, Phase.CHECKING, received=due.enrolled)
+        return await self._changes(_Change(due, Phase.CHECKING, received=due.enrolled))
 
     async def agree(self, due: PendingCohort, digests: bytes) -> bool:
         """Fix the set of messages of a one-shot sum, by digest, for its members to sign.
@@ -108,7 +153,8 @@ class CohortRepository(Repository):
         False if the cohort has changed since it was read as `due`. Raises as `move`.
         """
         decided, received = self.database.monotonic_seconds(), due.phase_status.received
-        return await self._change(due, Phase.AGREEING, decided, received, message_set=digests)
+        change = _Change(due, Phase.AGREEING, decided, received, message_set=digests)
+        return await self._changes(change)
 
     async def close_checking(self, due: PendingCohort, accused: Sequence[int]) -> bool:
         """Continue with answering by the `accused`, or with masking if there are none.
@@ -118,7 +164,7 @@ class CohortRepository(Repository):
         """
         to = Phase.ANSWERING if accused else Phase.MASKING
         decided, received = self.database.monotonic_seconds(), due.phase_status.received
-        return await self._change(due, to, decided, received, accused=list(accused))
+        return await self._changes(_Change(due, to, decided, received, accused=accused))
 
     async def fail(
         self,
@@ -129,36 +175,25 @@ class CohortRepository(Repository):
     ) -> bool:
         """Fail for `reason`; False if the cohort or `received` has changed. Raises as `move`."""
         decided = self.database.monotonic_seconds()
-        return await self._change(due, Phase.FAILED, decided, received, (reason, cause))
+        return await self._changes(_Change(due, Phase.FAILED, decided, received, reason, cause))
+
+    @cached_property
+    def _changes(self) -> GroupCommit[_Change, bool]:
+        # In the order of the event counters that they lock.
+        return GroupCommit(self._change, order=lambda change: change.due.study)
 
     @write_transaction
-    def _change(
-        self,
-        session: Session,
-        due: PendingCohort,
-        to: Phase,
-        decided: float = math.inf,
-        received: int | None = None,
-        failure: tuple[str | None, FailureCause | None] = (None, None),
-        *,
-        accused: list[int] | None = None,
-        message_set: bytes | None = None,
-    ) -> bool:
-        """Move a cohort to `to`, if it and the number `received` are as when that was decided."""
-        if self.database.monotonic_seconds() - decided > _MAX_DECISION_SECONDS:
-            raise BusyError("the database was busy for so long that a decision is stale")
-        row = _lock(session, due)
-        count = 0 if row is None else count_received(row)
-        if row is None or received not in (None, count):
-            return False
-        row.failure, cause = failure
-        duration = None if to.is_over else timedelta(seconds=getattr(due.timeouts, to.value))
-        enter_phase(session, row, to, count, self.database.now(session), duration, cause=cause)
-        if accused is not None:
-            row.accused = accused
-        if message_set is not None:
-            session.add(MessageSetRow(cohort=row.id, digests=message_set))
-        return True
+    def _change(self, session: Session, changes: Sequence[_Change]) -> Sequence[bool | BusyError]:
+        """Make all changes of cohorts that are as when it was decided; return whether each was."""
+        seconds = self.database.monotonic_seconds()
+        rows = _lock(session, [change.due.id for change in changes])
+        now = self.database.now(session)
+        return [
+            BusyError("the database was busy for so long that a decision is stale")
+            if seconds - change.decided > _MAX_DECISION_SECONDS
+            else _make_change(session, rows.get(change.due.id), change, now)
+            for change in changes
+        ]
 
     @write_transaction
     def blame(
@@ -180,43 +215,41 @@ class CohortRepository(Repository):
             count += blamed is not None
         return count
 
-    @write_transaction
-    def save_sum(self, session: Session, cohort: int, total: bytes, lease: Lease) -> bool:
+    async def save_sum(self, cohort: PendingCohort, total: bytes, lease: Lease) -> bool:
         """Store the packed sum; False if the cohort is over.
 
         Raises:
             StaleLeaseError: if the job was claimed again.
         """
-        return self._end_unmasking(session, cohort, lease, Phase.SUMMED, total=total)
+        return await self._results(_Result(cohort, lease, total))
 
-    @write_transaction
-    def fail_unmasking(
-        self, session: Session, cohort: int, reason: str, cause: FailureCause, lease: Lease
+    async def fail_unmasking(
+        self, cohort: PendingCohort, reason: str, cause: FailureCause, lease: Lease
     ) -> bool:
         """Fail because there is no sum; returns and raises as `save_sum` does."""
-        failure = (reason, cause)
-        return self._end_unmasking(session, cohort, lease, Phase.FAILED, failure=failure)
+        return await self._results(_Result(cohort, lease, None, reason, cause))
 
-    def _end_unmasking(
-        self,
-        session: Session,
-        cohort: int,
-        lease: Lease,
-        to: Phase,
-        total: bytes | None = None,
-        failure: tuple[str | None, FailureCause | None] = (None, None),
-    ) -> bool:
-        check_lease(session, lease)
-        query = select(CohortRow).where(CohortRow.id == cohort, CohortRow.phase.in_(SUMMING_PHASES))
-        row = session.scalar(query.with_for_update())
-        if row is None:
-            return False
-        row.sum = total
-        row.failure, cause = failure
-        row.poisoned = cause is FailureCause.POISONED
-        received, now = count_received(row), self.database.now(session)
-        enter_phase(session, row, to, received, now, cause=cause)
-        return True
+    @cached_property
+    def _results(self) -> GroupCommit[_Result, bool]:
+        return GroupCommit(
+            self._save_results,
+            lambda result: len(result.total or b""),
+            lambda result: result.cohort.study,
+        )
+
+    @write_transaction
+    def _save_results(
+        self, session: Session, results: Sequence[_Result]
+    ) -> Sequence[bool | StaleLeaseError]:
+        """Store all results whose lease is not stale; return whether the cohort was not over."""
+        stale = stale_leases(session, [result.lease for result in results])
+        rows = _lock(session, [result.cohort.id for result in results])
+        now = self.database.now(session)
+        return [
+            stale.get(result.lease.job)
+            or _end_unmasking(session, rows.get(result.cohort.id), result, now)
+            for result in results
+        ]
 
     async def extend_deadlines(self) -> int:
         """Extend deadlines after a time without a server; return the number of cohorts changed.
@@ -242,8 +275,8 @@ class CohortRepository(Repository):
         self, session: Session, due: PendingCohort, deadline: datetime, last_received: datetime
     ) -> bool:
         """Set the times of a cohort, if it has not changed since it was read; return whether."""
-        row = _lock(session, due)
-        if row is None:
+        row = _lock(session, [due.id]).get(due.id)
+        if row is None or _has_changed(row, due):
             return False
         row.deadline, row.last_received = deadline, min(row.last_received, last_received)
         notify_on_commit(session, cohort_channel(due.id))
@@ -260,23 +293,62 @@ class CohortRepository(Repository):
         )
         return session.scalars(query).all()
 
-    @read_transaction
-    def has_no_bodies(self, session: Session, cohort: int) -> bool:
-        """Return whether all message bodies of `cohort` are deleted."""
-        has_body = exists().where(MessageRow.cohort == cohort, MessageRow.body.is_not(None))
-        return not session.scalar(select(has_body))
-
     @write_transaction
-    def delete_bodies(self, session: Session, cohort: int) -> None:
-        of_cohort = (MessageRow.cohort == cohort, MessageRow.body.is_not(None))
-        session.execute(update(MessageRow).where(*of_cohort).values(body=None))
+    def delete_bodies(self, session: Session, cohorts: Sequence[int]) -> Sequence[int]:
+        """Delete the message bodies of the first of `cohorts`, and return these cohorts.
+
+        They have at most `_BODIES_PER_TRANSACTION` bodies, or there is one cohort.
+        """
+        first = cohorts[:_COHORTS_PER_DELETION]
+        has_body = MessageRow.body.is_not(None)
+        count = select(MessageRow.cohort, func.count()).where(
+            MessageRow.cohort.in_(first), has_body
+        )
+        rows = session.execute(count.group_by(MessageRow.cohort)).all()
+        bodies = dict(map(tuple[int, int], rows))
+        totals = accumulate(bodies.get(cohort, 0) for cohort in first)
+        chosen = first[: max(1, sum(total <= _BODIES_PER_TRANSACTION for total in totals))]
+        of_cohorts = (MessageRow.cohort.in_(chosen), has_body)
+        erase = update(MessageRow).where(*of_cohorts).values(body=None)
+        session.execute(erase.execution_options(synchronize_session=False))
+        return chosen
 
 
-def _lock(session: Session, due: PendingCohort) -> CohortRow | None:
-    """Return the cohort, locked, if it has not changed since it was read as `due`."""
-    unchanged = (
-        CohortRow.phase == due.phase_status.phase,
-        CohortRow.deadline == due.phase_status.deadline,
-    )
-    query = select(CohortRow).where(CohortRow.id == due.id, *unchanged)
-    return session.scalar(query.with_for_update())
+def _lock(session: Session, cohorts: Collection[int]) -> dict[int, CohortRow]:
+    """Return the cohorts that exist, by row id, locked in the order of their row ids."""
+    query = select(CohortRow).where(CohortRow.id.in_(cohorts)).order_by(CohortRow.id)
+    return {row.id: row for row in session.scalars(query.with_for_update())}
+
+
+def _has_changed(row: CohortRow, due: PendingCohort) -> bool:
+    """Return whether a cohort has changed since it was read as `due`."""
+    status = due.phase_status
+    return row.phase is not status.phase or row.deadline != status.deadline
+
+
+def _make_change(session: Session, row: CohortRow | None, change: _Change, now: datetime) -> bool:
+    """Make a change of the locked `row`, unless the row is not as when it was decided."""
+    if row is None or _has_changed(row, change.due):
+        return False
+    count, to = count_received(row), change.to
+    if change.received not in (None, count):
+        return False
+    row.failure = change.failure
+    duration = None if to.is_over else timedelta(seconds=getattr(change.due.timeouts, to.value))
+    enter_phase(session, row, to, count, now, duration, cause=change.cause)
+    if change.accused is not None:
+        row.accused = list(change.accused)
+    if change.message_set is not None:
+        session.add(MessageSetRow(cohort=row.id, digests=change.message_set))
+    return True
+
+
+def _end_unmasking(session: Session, row: CohortRow | None, result: _Result, now: datetime) -> bool:
+    """Store a result in the locked `row`, unless its cohort is over."""
+    if row is None or row.phase not in SUMMING_PHASES:
+        return False
+    row.sum, row.failure = result.total, result.failure
+    row.poisoned = result.cause is FailureCause.POISONED
+    to = Phase.SUMMED if result.cause is None else Phase.FAILED
+    enter_phase(session, row, to, count_received(row), now, cause=result.cause)
+    return True

@@ -7,8 +7,9 @@ record events at the end.
 
 from collections.abc import Collection
 from datetime import datetime
+from typing import cast
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import Table, bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from protocol.api.events import Event, EventKind
@@ -19,6 +20,13 @@ from server.db.serializers import event_without_sizes, hides_sizes
 from server.errors import ProblemError, not_found
 
 MAX_EVENTS_PER_READ = 500
+_COUNTERS = cast("Table", EventCounterRow.__table__)
+_NEXT_NUMBER = (  # built once, because each phase change takes a number
+    update(_COUNTERS)
+    .where(_COUNTERS.c.study == bindparam("of_study"))
+    .values(last_event=_COUNTERS.c.last_event + 1)
+    .returning(_COUNTERS.c.last_event)
+)
 
 
 class EventRepository(Repository):
@@ -75,16 +83,11 @@ def record_event(
     session: Session, study: str, kind: EventKind, at: datetime, **facts: object
 ) -> None:
     """Record an event of `study`; `protocol/api/events.py` lists the facts of each kind."""
-    next_number = (
-        update(EventCounterRow)
-        .where(EventCounterRow.study == study)
-        .values(last_event=EventCounterRow.last_event + 1)
-        .returning(EventCounterRow.last_event)
-    )
-    number = session.scalar(next_number)
+    connection = session.connection()  # whose statements do not flush the session's rows one by one
+    number = connection.scalar(_NEXT_NUMBER, {"of_study": study})
     if number is None:  # the first event
         number = 1
-        session.execute(insert(EventCounterRow).values(study=study, last_event=number))
+        connection.execute(insert(_COUNTERS), {"study": study, "last_event": number})
     columns = {"id": number, "study": study, "kind": kind, "at": at}
     event = Event.model_validate(columns | facts)
     data = event.model_dump(mode="json", exclude_none=True, exclude=set(columns))

@@ -13,19 +13,20 @@ SQLite's BEGIN IMMEDIATE excludes other writers, so there the same statements ne
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import cast
 
-from sqlalchemy import ColumnElement, Table, bindparam, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Table, bindparam, delete, exists, func, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction, write_transaction
+from server.db.group_commit import GroupCommit
 from server.db.schema import (
     SUMMING_PHASES,
     CohortRow,
     LeaseRow,
-    MessageRow,
     ProcessRow,
     RoundRow,
 )
@@ -35,6 +36,11 @@ _DELETE_AFTER = timedelta(days=1)
 # Built once, because each poll reads them.
 _LEASES, _PROCESSES = (cast("Table", row.__table__) for row in (LeaseRow, ProcessRow))
 _CLAIMED_JOBS = select(_LEASES.c.job, _LEASES.c.expires).where(_LEASES.c.expires > bindparam("now"))
+_RELEASE = (
+    update(_LEASES)
+    .where(_LEASES.c.job == bindparam("of"), _LEASES.c.version == bindparam("last"))
+    .values(expires=bindparam("now"))
+)
 _RECEIVING_SINCE = select(
     func.min(_PROCESSES.c.receiving_since, type_=_PROCESSES.c.receiving_since.type)
 ).where(_PROCESSES.c.last_seen > bindparam("last"))
@@ -59,6 +65,9 @@ class Job:
         return self.name.partition(" ")[0]
 
 
+DELETE_BODIES_JOB = Job("delete-bodies", true)  # a process starts it if it knows of bodies
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """One claim of a job; `version` is the fencing token."""
@@ -66,6 +75,13 @@ class Lease:
     job: str
     holder: str
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    job: Job
+    holder: str
+    duration: timedelta
 
 
 def seat_job(study: str, number: int) -> Job:
@@ -96,18 +112,25 @@ def close_round_job(study: str, number: int) -> Job:
     return Job(f"close-round {study} {number}", is_due)
 
 
-def delete_bodies_job(cohort: int) -> Job:
-    def is_due() -> ColumnElement[bool]:
-        return exists().where(MessageRow.cohort == cohort, MessageRow.body.is_not(None))
-
-    return Job(f"delete-bodies {cohort}", is_due)
-
-
 def check_lease(session: Session, lease: Lease) -> None:
     """Lock `lease` until the transaction ends; raises StaleLeaseError if it is not the last one."""
-    query = select(LeaseRow.version).where(LeaseRow.job == lease.job).with_for_update()
-    if session.scalar(query) != lease.version:
-        raise StaleLeaseError(f"{lease.job} was claimed again after version {lease.version}")
+    for error in stale_leases(session, [lease]).values():
+        raise error
+
+
+def stale_leases(session: Session, leases: Sequence[Lease]) -> dict[str, StaleLeaseError]:
+    """Lock `leases` until the transaction ends; return the error of each that is not the last one.
+
+    They are of different jobs, by whose names the errors are.
+    """
+    jobs = LeaseRow.job.in_([lease.job for lease in leases])
+    query = select(LeaseRow.job, LeaseRow.version).where(jobs).order_by(LeaseRow.job)
+    versions = {row.job: row.version for row in session.execute(query.with_for_update())}
+    return {
+        lease.job: StaleLeaseError(f"{lease.job} was claimed again after version {lease.version}")
+        for lease in leases
+        if versions.get(lease.job) != lease.version
+    }
 
 
 def claimed_jobs(session: Session, now: datetime) -> Mapping[str, datetime]:
@@ -127,31 +150,34 @@ def receiving_since(session: Session, now: datetime) -> datetime | None:
 class LeaseRepository(Repository):
     """Repository of leases."""
 
+    async def claim(self, job: Job, holder: str, seconds: float) -> Lease | None:
+        """Return a lease of `job`, or None if the job is done or another process has its lease.
+
+        Claims that arrive together share a transaction, as releases do.
+        """
+        return await self._claims(_Claim(job, holder, timedelta(seconds=seconds)))
+
+    @cached_property
+    def _claims(self) -> GroupCommit[_Claim, Lease | None]:
+        return GroupCommit(self._claim, order=lambda claim: claim.job.name)
+
     @write_transaction
-    def claim(self, session: Session, job: Job, holder: str, seconds: float) -> Lease | None:
-        """Return a lease of `job`, or None if the job is done or another process has its lease."""
-        is_job = LeaseRow.job == job.name
-        row = session.scalar(select(LeaseRow).where(is_job).with_for_update(skip_locked=True))
-        is_locked = row is None and session.scalar(select(exists().where(is_job)))
+    def _claim(self, session: Session, claims: Sequence[_Claim]) -> Sequence[Lease | None]:
+        jobs = {claim.job.name: claim.job for claim in claims}
+        are_named = LeaseRow.job.in_(jobs)
+        query = select(LeaseRow).where(are_named).order_by(LeaseRow.job)
+        rows = {row.job: row for row in session.scalars(query.with_for_update(skip_locked=True))}
+        locked = set(session.scalars(select(LeaseRow.job).where(are_named))) - rows.keys()
         # Read after the lock, to see what the last holder has published.
-        if is_locked or not session.scalar(select(job.is_due())):
-            return None
+        due = [
+            name
+            for name, job in jobs.items()
+            if name not in locked and session.scalar(select(job.is_due()))
+        ]
         now = self.database.now(session)
-        if row is None:
-            # Another process may claim the job for the first time, too: PostgreSQL would log an
-            # error for a plain insert.
-            is_postgresql = session.get_bind().dialect.name == "postgresql"
-            insert = postgresql.insert if is_postgresql else sqlite.insert
-            new = insert(LeaseRow).values(job=job.name, holder=holder, version=0, expires=now)
-            if session.scalar(new.on_conflict_do_nothing().returning(LeaseRow.version)) is None:
-                return None
-            row = session.get_one(LeaseRow, job.name)
-        elif row.expires > now:
-            return None
-        row.holder, row.version = holder, row.version + 1
-        row.expires = now + timedelta(seconds=seconds)
-        session.flush()
-        return Lease(job.name, holder, row.version)
+        new = _insert_leases(session, [name for name in due if name not in rows], now)
+        free = {name: row for name, row in (rows | new).items() if name in due}
+        return [_claim_row(free.get(claim.job.name), claim, now) for claim in claims]
 
     @write_transaction
     def renew(self, session: Session, lease: Lease, seconds: float) -> bool:
@@ -160,11 +186,20 @@ class LeaseRepository(Repository):
         query = update(LeaseRow).where(*_is_lease(lease)).values(expires=expires)
         return session.scalar(query.returning(LeaseRow.version)) is not None
 
-    @write_transaction
-    def release(self, session: Session, lease: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         """Let any process claim the job, if it is not done."""
+        await self._releases(lease)
+
+    @cached_property
+    def _releases(self) -> GroupCommit[Lease, None]:
+        return GroupCommit(self._release, order=lambda lease: lease.job)
+
+    @write_transaction
+    def _release(self, session: Session, leases: Sequence[Lease]) -> Sequence[None]:
         now = self.database.now(session)
-        session.execute(update(LeaseRow).where(*_is_lease(lease)).values(expires=now))
+        rows = [{"of": lease.job, "last": lease.version, "now": now} for lease in leases]
+        session.connection().execute(_RELEASE, rows)
+        return [None] * len(leases)
 
     @write_transaction
     def release_others(self, session: Session, holder: str) -> None:
@@ -218,6 +253,28 @@ class ProcessRepository(Repository):
         """Return at most `limit` processes, the last ones seen first."""
         query = select(ProcessRow).order_by(ProcessRow.last_seen.desc()).limit(limit)
         return session.scalars(query).all()
+
+
+def _insert_leases(session: Session, jobs: Sequence[str], now: datetime) -> dict[str, LeaseRow]:
+    """Insert the first leases of `jobs`, which have expired; return those that are new, by job."""
+    if not jobs:
+        return {}
+    # Another process may claim a job for the first time, too: PostgreSQL would log an error for a
+    # plain insert.
+    is_postgresql = session.get_bind().dialect.name == "postgresql"
+    insert = postgresql.insert if is_postgresql else sqlite.insert
+    rows = [{"job": job, "holder": "", "version": 0, "expires": now} for job in jobs]
+    new = insert(LeaseRow).values(rows).on_conflict_do_nothing()
+    return {row.job: row for row in session.scalars(new.returning(LeaseRow))}
+
+
+def _claim_row(row: LeaseRow | None, claim: _Claim, now: datetime) -> Lease | None:
+    """Return a lease in the locked `row` of a job that is due, None if there is another lease."""
+    if row is None or row.expires > now:
+        return None
+    row.holder, row.version = claim.holder, row.version + 1
+    row.expires = now + claim.duration
+    return Lease(row.job, row.holder, row.version)
 
 
 def _is_lease(lease: Lease) -> tuple[ColumnElement[bool], ...]:

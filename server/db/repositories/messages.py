@@ -93,6 +93,8 @@ class MessageRepository(Repository):
         last, size = -1, _SHORT_PER_BATCH if kind in _SHORT_KINDS else _VECTORS_PER_BATCH
         while batch := await self._batch(cohort, kind, last, size):
             yield batch
+            if len(batch) < size:
+                return
             last, body = batch[-1]
             if kind in _EQUAL_KINDS:
                 size = max(size, _BATCH_BYTES // len(body))

@@ -27,7 +27,7 @@ from server.db.channels import cohort_channel, notify_on_commit, study_channel
 from server.db.columns import Base
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.credentials_and_audit import has_ended
-from server.db.repositories.leases import delete_bodies_job, sum_job
+from server.db.repositories.leases import sum_job
 from server.db.repositories.populations import charged_event, find_population, last_sum
 from server.db.repositories.studies import find_study
 from server.db.schema import (
@@ -52,7 +52,6 @@ from server.db.schema import (
 )
 from server.errors import ProblemError
 
-_COHORTS_PER_NOTIFICATION = 200  # their channels fit in one
 _ROWS_PER_TRANSACTION = 5_000
 _FINAL_STATES = ("finished", "stopped")
 # Rows with a foreign key before those that it names.
@@ -143,15 +142,12 @@ class RetentionRepository(Repository):
                 )
             )
         cohorts = session.scalars(select(CohortRow.id).where(CohortRow.study == study)).all()
-        for start in range(0, len(cohorts), _COHORTS_PER_NOTIFICATION):
-            part = cohorts[start : start + _COHORTS_PER_NOTIFICATION]
-            notify_on_commit(session, *map(cohort_channel, part))
+        notify_on_commit(session, study_channel(study), *map(cohort_channel, cohorts))
         _delete_leases(session, study)
         _delete_creation_response(session, study)
         for table in _TABLES_OF_STUDY:
             _delete(session, table, table.study == study)
         _delete(session, StudyRow, StudyRow.id == study)
-        notify_on_commit(session, study_channel(study))
 
     @read_transaction
     def studies_with_device_rows(self, session: Session, ended_before: datetime) -> Sequence[str]:
@@ -219,7 +215,7 @@ def _delete_creation_response(session: Session, study: str) -> None:
 
 def _delete_leases(session: Session, study: str, *cohorts: int) -> None:
     """Delete the leases of jobs of a study that is over; a holder left over publishes nothing."""
-    names = [job(cohort).name for cohort in cohorts for job in (sum_job, delete_bodies_job)]
+    names = [sum_job(cohort).name for cohort in cohorts]
     of_study = or_(LeaseRow.job.in_(names), LeaseRow.job.contains(f" {study} "))
     _delete(session, LeaseRow, of_study)
 

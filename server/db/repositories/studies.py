@@ -245,6 +245,7 @@ class StudyRepository(Repository):
         """Return the pending cohorts of a study, all locked before events are recorded."""
         is_pending = CohortRow.phase.in_(PENDING_PHASES)
         cohorts = select(CohortRow).where(CohortRow.study == study, is_pending)
+        cohorts = cohorts.order_by(CohortRow.id)  # as moves that share a transaction lock them
         return session.scalars(cohorts.with_for_update()).all()
 
     def _fail_running(

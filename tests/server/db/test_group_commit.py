@@ -21,6 +21,8 @@ class Commits:
         await asyncio.sleep(0)
         if self.broken is IntegrityError and 7 in writes:
             raise IntegrityError("INSERT", None, Exception("unique"))
+        if self.broken is ArithmeticError and 7 in writes:
+            raise ArithmeticError("a fault of this program")
         if self.broken is OperationalError:
             raise OperationalError("INSERT", None, Exception("locked"))
         return [ValueError("refused") if write == 13 else -write for write in writes]
@@ -54,11 +56,12 @@ async def test_a_refusal_reaches_its_caller_only() -> None:
     assert isinstance(results[1], ValueError)
 
 
-async def test_a_write_that_the_database_refuses_fails_alone() -> None:
-    commits = Commits(IntegrityError)
+@pytest.mark.parametrize("error", [IntegrityError, ArithmeticError])
+async def test_a_write_that_makes_its_transaction_fail_fails_alone(error: type[Exception]) -> None:
+    commits = Commits(error)
     results = await asyncio.gather(*map(GroupCommit(commits), (6, 7, 8)), return_exceptions=True)
     assert results[::2] == [-6, -8]
-    assert isinstance(results[1], IntegrityError)
+    assert isinstance(results[1], error)
     assert commits.groups[-3:] == [[6], [7], [8]]
 
 
@@ -73,6 +76,13 @@ async def test_a_group_holds_a_limited_number_of_bytes() -> None:
     commits = Commits()
     await asyncio.gather(*map(GroupCommit(commits, lambda _: 6 * 2**20), range(5)))
     assert commits.groups == [[0, 1], [2, 3], [4]]
+
+
+async def test_a_group_is_stored_in_one_order_and_each_caller_gets_its_result() -> None:
+    commits = Commits()
+    store = GroupCommit(commits, order=lambda write: f"{write:03}")
+    assert await asyncio.gather(*map(store, (9, 2, 40, 5))) == [-9, -2, -40, -5]
+    assert commits.groups == [[2, 5, 9, 40]]
 
 
 async def test_a_caller_that_is_cancelled_withdraws_nothing() -> None:

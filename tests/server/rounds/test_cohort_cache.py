@@ -104,7 +104,7 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     await party.go(*STEPS)
     await party.end()
     service = party.served.service
-    await service.store.cohorts.delete_bodies(1)
+    await service.store.cohorts.delete_bodies([1])
     fresh = CohortCache(service.store, service.notifier)
     for ask in (
         partial(fresh.received_shares, slot=0),
@@ -136,7 +136,7 @@ async def test_a_list_deleted_meanwhile_is_not_kept(
         rows = await batch(messages, cohort, kind, last, size)
         if last < 0:
             await party.served.client.post(f"/v1/studies/{party.study}/stop")
-            await service.store.cohorts.delete_bodies(1)
+            await service.store.cohorts.delete_bodies([1])
         return rows
 
     monkeypatch.setattr("server.db.repositories.messages._VECTORS_PER_BATCH", 2)

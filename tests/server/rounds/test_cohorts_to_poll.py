@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from protocol.api.messages import Timeouts
 from protocol.api.phases import Phase, PhaseStatus
 from protocol.question_and_plan import Terms
-from server.db.channels import cohort_channel, study_channel
+from server.db.channels import cohort_channel, cohorts_channel
 from server.db.repositories.pending_cohorts import CohortSelection, PendingCohort
 from server.rounds.cohorts_to_poll import PendingCohorts
 from tests.server.harness import NOON
@@ -37,7 +37,7 @@ def chosen(pending: PendingCohorts, now: datetime = NOON) -> set[int] | None:
 def test_a_process_reads_all_cohorts_first_and_then_those_with_news() -> None:
     pending = reading(cohort(1), cohort(2), cohort(3))
     assert pending.select(NOON) == NO_COHORTS
-    pending.report([cohort_channel(2), study_channel("t")])
+    pending.report([cohort_channel(2), cohorts_channel("t")])
     assert pending.select(NOON) == CohortSelection(frozenset({2}), frozenset({"t"}))
     assert pending.select(NOON) == NO_COHORTS
     pending.report(None)

@@ -20,6 +20,7 @@ from server.db.database_errors import BusyError
 from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.leases import Lease
 from server.db.repositories.messages import MessageRepository
+from server.db.repositories.pending_cohorts import PendingCohort
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 from server.notify.notifier import Notifier
@@ -149,7 +150,7 @@ async def test_a_study_that_is_stopped_while_it_is_summed_has_no_sum_and_no_faul
     ) -> UnmaskingRequest:
         if service.orchestrator.store.messages is messages and not stopped:
             stopped.append(await served.client.post(f"/v1/studies/{study}/stop"))
-            await service.store.cohorts.delete_bodies(number)
+            await service.store.cohorts.delete_bodies([number])
         return await read_unmasking_request(messages, number, view)
 
     stopped: list[object] = []
@@ -172,7 +173,9 @@ async def test_a_sum_that_could_not_be_kept_is_made_again_with_the_same_blame(
     cohorts = type(served.store.cohorts)
     finish, tries = cohorts.save_sum, []
 
-    async def fail_once(self: CohortRepository, cohort: int, total: bytes, lease: Lease) -> bool:
+    async def fail_once(
+        self: CohortRepository, cohort: PendingCohort, total: bytes, lease: Lease
+    ) -> bool:
         tries.append(total)
         if len(tries) == 1:
             raise OperationalError("", None, Exception("away"))

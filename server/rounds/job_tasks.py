@@ -1,0 +1,73 @@
+"""Tasks of the jobs of one process: a few run at a time, and the others wait for a free slot.
+
+Jobs that are started together share a slot and run concurrently, so that their transactions are
+shared as well (`server/db/group_commit.py`). The error of one job is logged and ends no other.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import structlog
+
+from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
+from server.db.repositories.leases import Job
+from server.telemetry.metrics import Metrics
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
+_MAX_RUNNING = 2  # tasks
+_log = structlog.get_logger(__name__)
+
+
+class JobTasks:
+    """Tasks of jobs; `on_end` is called with the channels of each task that ends."""
+
+    def __init__(self, metrics: Metrics, on_end: Callable[[Sequence[str]], None]) -> None:
+        self._metrics, self._on_end = metrics, on_end
+        self._slots = asyncio.Semaphore(_MAX_RUNNING)
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by the name of each job
+
+    def __contains__(self, job: Job) -> bool:
+        """Return whether `job` is running or waiting for a free slot."""
+        return job.name in self._tasks
+
+    def start(self, works: Mapping[Job, Work], *channels: str) -> None:
+        """Start the work of jobs that are not running, in one task; `channels` are for its end."""
+        works = {job: work for job, work in works.items() if job not in self}
+        if works:
+            task = asyncio.create_task(self._run(works, channels))
+            self._tasks |= dict.fromkeys((job.name for job in works), task)
+
+    async def cancel(self) -> None:
+        """Cancel all tasks, and wait for their end."""
+        tasks = set(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, works: Mapping[Job, Work], channels: Sequence[str]) -> None:
+        waiting = self._metrics.jobs.labels(next(iter(works)).kind, "waiting")
+        try:
+            # Before the jobs are claimed, because another process may have a free slot.
+            waiting.inc(len(works))
+            try:
+                await self._slots.acquire()
+            finally:
+                waiting.dec(len(works))
+            try:
+                await asyncio.gather(*(_run_job(job, work) for job, work in works.items()))
+            finally:
+                self._slots.release()
+        finally:
+            for job in works:
+                del self._tasks[job.name]
+        self._on_end(channels)
+
+
+async def _run_job(job: Job, work: Work) -> None:
+    try:
+        await work()
+    except UNAVAILABLE_ERRORS as error:
+        _log.debug("database unavailable", error=loggable_reason(error))
+    except Exception:
+        _log.exception("job failed", job=job.name)

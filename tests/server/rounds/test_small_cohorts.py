@@ -1,0 +1,194 @@
+"""Rounds of many small cohorts: they share transactions, and a fault of one is its own."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from protocol.api.events import FailureCause
+from protocol.api.messages import RoundView
+from protocol.api.phases import Phase
+from secagg.aggregator import UnmaskingRequest
+from secagg.unmasking import UnmaskedSum, unmask
+from server.db.channels import notify_on_commit
+from server.db.repositories.cohort_phases import enter_phase
+from server.db.repositories.leases import Lease, StaleLeaseError, sum_job
+from server.db.schema import CohortRow, MessageRow
+from tests.server.conftest import Serve
+from tests.server.device import Device
+from tests.server.harness import Served, sum_of, together
+
+COHORTS, SIZE = 12, 3
+TERMS = {"cohort_size": SIZE, "minimum": SIZE, "cohorts": COHORTS, "mode": "semi-honest"}
+TERMS |= {"corrupt": 0.0, "dropout": 0.0}
+
+
+@pytest.fixture
+async def quiet(serve: Serve, database_url: str) -> AsyncIterator[Served]:
+    """Yield a service on each kind of database that polls only when a test does."""
+    async with serve(database_url, poll_seconds=60, min_poll_seconds=10) as served:
+        yield served
+
+
+@pytest.fixture
+def writes(quiet: Served, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return the number of write transactions so far, by the name of what they do."""
+    counts, database = Counter[str](), quiet.store.database
+    write = database.write
+
+    async def count(change: Callable[..., Any], **options: Any) -> Any:
+        cells = change.__closure__ or ()
+        method = next(c.cell_contents for c in cells if hasattr(c.cell_contents, "__qualname__"))
+        counts[method.__qualname__] += 1
+        return await write(change, **options)
+
+    monkeypatch.setattr(database, "write", count)
+    return counts
+
+
+async def poll(served: Served) -> None:
+    await served.service.orchestrator.poll()
+
+
+async def join(served: Served) -> tuple[str, list[Device]]:
+    study = await served.create(terms=TERMS)
+    return study, await served.join(study, COHORTS * SIZE)
+
+
+async def play(served: Served, devices: Sequence[Device], *steps: str) -> None:
+    for step in steps:
+        await poll(served)
+        await together(devices, step)
+    await poll(served)
+
+
+async def until_closed(served: Served, study: str) -> RoundView:
+    for _ in range(1000):
+        view = await served.show_round(study)
+        if view.state != "running" and not await served.store.cohorts.finished_with_bodies():
+            return view
+        await poll(served)
+        await asyncio.sleep(0.01)
+    raise AssertionError("the round did not close")
+
+
+async def test_the_cohorts_of_a_round_share_transactions(
+    quiet: Served, writes: Counter[str]
+) -> None:
+    study, devices = await join(quiet)
+    await play(quiet, devices, "share", "check", "mask", "reveal")
+    view = await until_closed(quiet, study)
+    assert (view.state, view.participants) == ("decoded", COHORTS * SIZE)
+    # Three phases end at once, and checking after a read of each cohort.
+    assert writes["CohortRepository._change"] <= 3 + COHORTS
+    claims = writes["LeaseRepository._claim"]
+    assert claims <= 5  # the sums, the deletion of bodies perhaps repeated, and the round
+    assert writes["CohortRepository.delete_bodies"] <= claims
+    assert writes["CohortRepository._save_results"] <= COHORTS
+
+
+async def test_the_sums_of_small_cohorts_are_exact(quiet: Served) -> None:
+    study, devices = await join(quiet)
+    await play(quiet, devices, "share", "check", "mask", "reveal")
+    view = await until_closed(quiet, study)
+    assert [cohort.phase for cohort in view.cohorts] == [Phase.SUMMED] * COHORTS
+    path = f"/v1/studies/{study}/rounds/1/cohorts"
+    for cohort in view.cohorts:
+        members = [device for device in devices if device.seat.cohort == cohort.number]
+        response = await quiet.client.get(f"{path}/{cohort.number}/sum")
+        assert response.content == sum_of(members)
+
+
+async def test_a_fault_in_a_shared_transaction_fails_one_cohort(
+    quiet: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def enter(session: Any, row: CohortRow, phase: Phase, *args: Any, **options: Any) -> None:
+        if row.number == 5 and phase is not Phase.FAILED:
+            raise ArithmeticError("a row of another version")
+        enter_phase(session, row, phase, *args, **options)
+
+    study, _ = await join(quiet)
+    monkeypatch.setattr("server.db.repositories.cohorts.enter_phase", enter)
+    await poll(quiet)
+    phases = [cohort.phase for cohort in (await quiet.show_round(study)).cohorts]
+    assert phases.pop(5) is Phase.FAILED
+    assert set(phases) == {Phase.SHARING}
+
+
+async def test_a_fault_in_one_of_the_sums_that_are_made_together_fails_one_cohort(
+    quiet: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_fifth(request: UnmaskingRequest, *args: Any) -> UnmaskedSum:
+        if request.transcript.session.cohort_number == 5:
+            raise ArithmeticError("the secret is 42")
+        return unmask(request, *args)
+
+    monkeypatch.setattr("server.rounds.cohort_sums.unmask", fail_fifth)
+    study, devices = await join(quiet)
+    await play(quiet, devices, "share", "check", "mask", "reveal")
+    phases = [cohort.phase for cohort in (await until_closed(quiet, study)).cohorts]
+    assert phases.pop(5) is Phase.FAILED
+    assert set(phases) == {Phase.SUMMED}
+
+
+async def test_a_change_that_was_decided_from_an_old_row_is_refused_alone(quiet: Served) -> None:
+    await join(quiet)
+    cohorts = quiet.store.cohorts
+    pending = await cohorts.pending()
+    assert await cohorts.fail(pending[3], "for a test", pending[3].phase_status.received)
+    moved = await asyncio.gather(*map(cohorts.close_enrolling, pending))
+    assert [place for place, has_moved in enumerate(moved) if not has_moved] == [3]
+
+
+async def test_a_result_of_a_stale_lease_is_refused_alone(quiet: Served) -> None:
+    _, devices = await join(quiet)
+    await play(quiet, devices, "share", "check", "mask")
+    cohorts, leases = quiet.store.cohorts, quiet.store.leases
+    pending = await cohorts.pending()
+    assert {each.phase_status.phase for each in pending} == {Phase.UNMASKING}
+    held = [await leases.claim(sum_job(each.id), "one", 60) for each in pending]
+    claims = [lease for lease in held if lease is not None]
+    claims[7] = Lease(claims[7].job, "an earlier holder", 0)
+    saves = (
+        cohorts.fail_unmasking(each, "for a test", FailureCause.INTERNAL, lease)
+        for each, lease in zip(pending, claims, strict=True)
+    )
+    results = await asyncio.gather(*saves, return_exceptions=True)
+    assert isinstance(results.pop(7), StaleLeaseError)
+    assert results == [True] * (COHORTS - 1)
+
+
+async def test_bodies_are_deleted_in_bounded_transactions_and_of_all_cohorts(
+    quiet: Served, writes: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.db.repositories.cohorts._BODIES_PER_TRANSACTION", 25)
+    study, devices = await join(quiet)
+    await play(quiet, devices, "share", "check")
+    messages = COHORTS * SIZE * 2
+    writes.clear()
+    await quiet.client.post(f"/v1/studies/{study}/stop")
+    await until_closed(quiet, study)
+    per_transaction = 25 // (2 * SIZE)  # cohorts
+    assert writes["CohortRepository.delete_bodies"] == COHORTS // per_transaction
+    count = select(func.count()).select_from(MessageRow).where(MessageRow.body.is_(None))
+    assert await quiet.store.database.read(lambda session: session.scalar(count)) == messages
+
+
+async def test_a_transaction_may_notify_more_channels_than_a_payload_holds(
+    serve: Serve, postgres_url: str
+) -> None:
+    async with serve(postgres_url) as served:
+        received, notifier = set[str](), served.service.notifier
+        while not notifier.is_complete:  # noqa: ASYNC110  (there is no notification)
+            await asyncio.sleep(0.01)
+        database = served.store.database
+        database.on_announcement = lambda _channels: None  # only what PostgreSQL sends
+        notifier.observe(lambda names: received.update(names or ()))
+        channels = {f"cohort {number}" for number in range(10**6, 10**6 + 2_000)}
+        await database.write(lambda session: notify_on_commit(session, *sorted(channels)))
+        async with asyncio.timeout(30):
+            while not channels <= received:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
