@@ -7,6 +7,8 @@ facts that would reveal it: slots, message counts, the number of holders.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlalchemy import Row
+
 from protocol.api.events import Event
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import Phase
@@ -20,7 +22,7 @@ from server.db.schema import CohortRow, RoundRow, StudyRow
 HIDDEN_REASON = "the reason is hidden, because it would reveal how many devices joined"
 
 
-def has_enrolled(row: CohortRow) -> bool:
+def has_enrolled(row: CohortRow | Row[Any]) -> bool:
     """Return whether the roster of a cohort is final."""
     return any(record["phase"] == Phase.SHARING for record in row.history)
 

@@ -18,9 +18,9 @@ from cachetools import Cache, LRUCache, TTLCache
 from protocol.api.device_messages import Survivors
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import AnyPlan
-from secagg.aggregator import UnmaskingRequest, complaints_by_dealer
-from secagg.messages import Complaints, SignedInput, pack_signatures
-from secagg.roster import roster_bytes, share_commitments_bytes
+from secagg.aggregator import UnmaskingRequest, complaints_by_dealer, route_shares
+from secagg.messages import Complaints, KeyShares, SignedInput, pack_signatures
+from secagg.roster import ShareCommitment, roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
 from secagg.shares import ReceivedShares
 from server.db.channels import cohort_of
@@ -29,13 +29,13 @@ from server.db.store import Store
 from server.notify.notifier import Notifier
 from server.rounds.cohort_messages import (
     HolderTable,
-    read_all_received_shares,
+    make_transcript,
+    make_unmasking_request,
     read_complaints,
     read_holder_table,
     read_messages,
     read_received_shares,
-    read_transcript,
-    read_unmasking_request,
+    read_share_commitments,
 )
 from server.rounds.one_shot_sums import (
     MessagePage,
@@ -181,6 +181,13 @@ class CohortCache:
             _MAX_CACHED_PARTICIPANTS,
             lambda by_dealer: 1 + _weight(by_dealer.values()),
         )
+        self._share_commitments_by_dealer: AsyncCache[int, Mapping[int, ShareCommitment]] = (
+            AsyncCache(
+                lambda cohort: read_share_commitments(messages, cohort),
+                _MAX_CACHED_PARTICIPANTS,
+                len,
+            )
+        )
         self.transcript = AsyncCache(
             self._transcript,
             _MAX_CACHED_PARTICIPANTS,
@@ -306,20 +313,27 @@ class CohortCache:
         return await asyncio.to_thread(plan.digest)  # a plan may list a long dictionary
 
     async def _transcript(self, cohort: int) -> Transcript:
-        return await read_transcript(
-            self._messages, cohort, (await self.enrolled_cohort(cohort)).session
-        )
+        session = (await self.enrolled_cohort(cohort)).session
+        complaints, answered = await self.complaints(cohort), frozenset[int]()
+        if await self.complaints_by_dealer(cohort):
+            answered = await self._messages.senders(cohort, MessageKind.ANSWERS)
+        commitments = await self._share_commitments_by_dealer(cohort)
+        return make_transcript(session, complaints, answered, commitments)
 
     async def _unmasking_request(self, cohort: int) -> UnmaskingRequest:
-        return await read_unmasking_request(self._messages, cohort, await self.transcript(cohort))
+        transcript, survivors = await self.transcript(cohort), await self.survivors(cohort)
+        return make_unmasking_request(transcript, survivors, await self.complaints(cohort))
 
     async def _holder_table(self, cohort: int) -> HolderTable:
         session = (await self.enrolled_cohort(cohort)).session
         return await read_holder_table(self._messages, cohort, session)
 
     async def _read_all_received_shares(self, cohort: int) -> dict[int, ReceivedShares]:
-        session = (await self.enrolled_cohort(cohort)).session
-        return await read_all_received_shares(self._messages, cohort, session)
+        session, kind = (await self.enrolled_cohort(cohort)).session, MessageKind.KEY_SHARES
+        key_shares = await read_messages(self._messages, cohort, kind, KeyShares.unpack)
+        commitments = {slot: sent.share_commitment for slot, sent in key_shares.items()}
+        self._share_commitments_by_dealer.remember(cohort, commitments)
+        return await asyncio.to_thread(route_shares, session, key_shares)
 
     async def _read_received_shares(self, key: tuple[int, int]) -> ReceivedShares:
         cohort, slot = key

@@ -1,7 +1,7 @@
 """Messages of one cohort, read in batches from the database and unpacked in threads."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -9,15 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.api.phases import MessageKind
-from secagg.aggregator import UnmaskingRequest, complaints_by_dealer, route_shares
+from secagg.aggregator import UnmaskingRequest, complaints_by_dealer
 from secagg.messages import Complaints, KeyShares
 from secagg.roster import GRAPH_NONCE_BYTES, ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shares import SHARE_PAIR_BYTES, ReceivedShares, share_pairs_bytes
-from server.db.repositories.messages import MessageRepository
+from server.db.repositories.messages import MessageRepository, StoredMessages
 
 T = TypeVar("T")
 Batch: TypeAlias = list[tuple[int, bytes]]  # slots and bodies
+MessageSource: TypeAlias = MessageRepository | StoredMessages
+_MAX_INLINE_BODIES = 8  # for which a change of threads takes longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,6 @@ async def read_holder_table(
     return HolderTable(np.array([*nonces], np.int64), narrow)
 
 
-async def read_all_received_shares(
-    messages: MessageRepository, number: int, session: Session
-) -> dict[int, ReceivedShares]:
-    """Return the share pairs for each participant of cohort `number` that shared."""
-    key_shares = await read_messages(messages, number, MessageKind.KEY_SHARES, KeyShares.unpack)
-    return await asyncio.to_thread(route_shares, session, key_shares)
-
-
 async def read_received_shares(
     messages: MessageRepository, number: int, table: HolderTable, holder: int
 ) -> ReceivedShares:
@@ -66,36 +60,48 @@ async def read_received_shares(
     return ReceivedShares.unpack(b"".join(records))
 
 
-async def read_complaints(messages: MessageRepository, number: int) -> dict[int, Complaints]:
+async def read_complaints(messages: MessageSource, number: int) -> dict[int, Complaints]:
     """Return the complaints in cohort `number` by holder; most have none."""
     return await read_messages(messages, number, MessageKind.COMPLAINTS, Complaints.unpack)
 
 
-async def read_transcript(messages: MessageRepository, number: int, session: Session) -> Transcript:
-    """Return the transcript of cohort `number`: the dealers that checked their shares.
+async def read_share_commitments(
+    messages: MessageSource, number: int
+) -> dict[int, ShareCommitment]:
+    """Return the share commitment of each dealer of cohort `number`."""
+    kind = MessageKind.KEY_SHARES
+    return await read_messages(messages, number, kind, _unpack_share_commitment)
 
-    An accused dealer without an answer is left out. Stored answers are valid.
+
+def _unpack_share_commitment(body: bytes) -> ShareCommitment:
+    return KeyShares.unpack(body).share_commitment
+
+
+def make_transcript(
+    session: Session,
+    complaints: Mapping[int, Complaints],
+    answered: Collection[int],
+    commitments: Mapping[int, ShareCommitment],
+) -> Transcript:
+    """Return the transcript of a cohort: the dealers that checked their shares.
+
+    An accused dealer that is not in `answered` is left out. Stored answers are valid.
     """
-    complaints = await read_complaints(messages, number)
-    accused = complaints_by_dealer(complaints).keys()
-    answered = await messages.senders(number, MessageKind.ANSWERS) if accused else frozenset()
-    dealers = complaints.keys() - (accused - answered)
-    commitments: dict[int, ShareCommitment] = {}
-    async for batch in messages.bodies(number, MessageKind.KEY_SHARES):
-        commitments |= await asyncio.to_thread(
-            _unpack_each, lambda body: KeyShares.unpack(body).share_commitment, batch
-        )
-    kept = {slot: commitments[slot] for slot in dealers}
+    unanswered = complaints_by_dealer(complaints).keys() - answered
+    kept = {slot: commitments[slot] for slot in complaints.keys() - unanswered}
     return Transcript(session, ShareCommitments.of(kept))
 
 
 async def read_messages(
-    messages: MessageRepository, number: int, kind: MessageKind, unpack: Callable[[bytes], T]
+    messages: MessageSource, number: int, kind: MessageKind, unpack: Callable[[bytes], T]
 ) -> dict[int, T]:
     """Return all messages of a kind in cohort `number`, unpacked, by slot."""
     result: dict[int, T] = {}
     async for batch in messages.bodies(number, kind):
-        result |= await asyncio.to_thread(_unpack_each, unpack, batch)
+        if len(batch) <= _MAX_INLINE_BODIES:
+            result |= _unpack_each(unpack, batch)
+        else:
+            result |= await asyncio.to_thread(_unpack_each, unpack, batch)
     return result
 
 
@@ -103,11 +109,9 @@ def _unpack_each(unpack: Callable[[bytes], T], batch: Batch) -> dict[int, T]:
     return {slot: unpack(body) for slot, body in batch}
 
 
-async def read_unmasking_request(
-    messages: MessageRepository, number: int, transcript: Transcript
+def make_unmasking_request(
+    transcript: Transcript, survivors: frozenset[int], complaints: Mapping[int, Complaints]
 ) -> UnmaskingRequest:
-    """Return the shares of cohort `number` that the survivors must reveal."""
-    survivors = await messages.senders(number, MessageKind.MASKED_INPUT)
-    complaints = await read_complaints(messages, number)
+    """Return the shares of a cohort that its survivors must reveal."""
     accused = {slot: message.signatures.keys() for slot, message in complaints.items()}
     return UnmaskingRequest(transcript, survivors, accused)

@@ -1,7 +1,8 @@
 """Sum of one cohort: its masked inputs are added and unmasked, and the sum is checked.
 
-Vectors are added in batches as they are read. Long computations run in threads, where numpy and AES
-release the interpreter lock. The secrets that `unmask` recovers exist only in that call.
+Vectors are added in batches as they are read. The messages of a small cohort are read at once. Long
+computations run in threads, where numpy and AES release the interpreter lock. The secrets that
+`unmask` recovers exist only in that call.
 """
 
 import asyncio
@@ -16,9 +17,11 @@ from secagg.unmasking import SumMessages, unmask
 from server.db.repositories.messages import MessageRepository
 from server.rounds.cohort_messages import (
     Batch,
+    MessageSource,
+    make_transcript,
+    make_unmasking_request,
+    read_complaints,
     read_messages,
-    read_transcript,
-    read_unmasking_request,
 )
 
 
@@ -42,11 +45,15 @@ class UnmaskedCohort:
     blamed: Mapping[int, str]
 
 
-async def sum_masked_inputs(messages: MessageRepository, cohort: int, ring: Ring) -> Vector:
-    total = ring.zero()
+async def sum_masked_inputs(
+    messages: MessageSource, cohort: int, ring: Ring
+) -> tuple[Vector, frozenset[int]]:
+    """Return the sum of the masked inputs of a cohort, and the slots of their senders."""
+    total, senders = ring.zero(), list[int]()
     async for batch in messages.bodies(cohort, MessageKind.MASKED_INPUT):
         await asyncio.to_thread(_add_packed, ring, total, batch)
-    return total
+        senders += [slot for slot, _ in batch]
+    return total, frozenset(senders)
 
 
 def _add_packed(ring: Ring, total: Vector, batch: Batch) -> None:
@@ -63,19 +70,25 @@ async def unmask_cohort(messages: MessageRepository, cohort: int) -> UnmaskedCoh
         ProblemError: if the cohort was closed meanwhile.
     """
     enrolled = await messages.enrolled_cohort(cohort)
-    transcript = await read_transcript(messages, cohort, enrolled.session)
-    request = await read_unmasking_request(messages, cohort, transcript)
+    source = await messages.all_bodies(cohort) if enrolled.is_small else messages
     read = SumMessages(
-        await read_messages(messages, cohort, MessageKind.KEY_SHARES, KeyShares.unpack),
-        await read_messages(messages, cohort, MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),
-        await read_messages(messages, cohort, MessageKind.ANSWERS, Answers.unpack),
+        await read_messages(source, cohort, MessageKind.KEY_SHARES, KeyShares.unpack),
+        await read_messages(source, cohort, MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),
+        await read_messages(source, cohort, MessageKind.ANSWERS, Answers.unpack),
     )
-    masked = await sum_masked_inputs(messages, cohort, enrolled.ring)
-    unmasked = await asyncio.to_thread(unmask, request, enrolled.ring, read, masked)
-    packed = await asyncio.to_thread(
-        check_sum, enrolled.plan, unmasked.total, len(request.survivors), unmasked.blamed
-    )
-    return UnmaskedCohort(packed, unmasked.blamed)
+    complaints = await read_complaints(source, cohort)
+    masked, survivors = await sum_masked_inputs(source, cohort, enrolled.ring)
+
+    def compute() -> UnmaskedCohort:
+        commitments = {slot: sent.share_commitment for slot, sent in read.key_shares.items()}
+        answered = read.answers.keys()
+        transcript = make_transcript(enrolled.session, complaints, answered, commitments)
+        request = make_unmasking_request(transcript, survivors, complaints)
+        unmasked = unmask(request, enrolled.ring, read, masked)
+        packed = check_sum(enrolled.plan, unmasked.total, len(survivors), unmasked.blamed)
+        return UnmaskedCohort(packed, unmasked.blamed)
+
+    return await asyncio.to_thread(compute)
 
 
 def check_sum(plan: AnyPlan, total: Vector, participants: int, blamed: Mapping[int, str]) -> bytes:

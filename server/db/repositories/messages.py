@@ -1,10 +1,11 @@
 """Repository that reads messages, rosters and sums of cohorts; `participants.py` adds them."""
 
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
-from sqlalchemy import LargeBinary, Row, Table, bindparam, func, select
+from sqlalchemy import LargeBinary, Row, Table, and_, bindparam, func, select
 from sqlalchemy.orm import Session, undefer
 
 from protocol.api.messages import ProblemType
@@ -24,7 +25,28 @@ from server.errors import ProblemError, cohort_failed, not_found
 _VECTORS_PER_BATCH = 16  # 6 MB of the usual 400 kB each; more if they are shorter
 _BATCH_BYTES = 6 * 2**20
 _SHORT_PER_BATCH = 1_000  # about 100 bytes each, except those of malicious devices
-_MESSAGES = cast("Table", MessageRow.__table__)
+_MAX_SMALL_DEVICES = 64
+_MAX_SMALL_BYTES = 4 * 2**20  # of the vectors of a small cohort
+# Built once, and of tables: to build statements or to load rows takes longer than the query.
+_COHORTS, _ROUNDS, _PARTICIPANTS, _MESSAGES = (
+    cast("Table", row.__table__) for row in (CohortRow, RoundRow, ParticipantRow, MessageRow)
+)
+_COHORT_WITH_PLAN = (
+    select(*(column for column in _COHORTS.c if column.key != "sum"), _ROUNDS.c.plan)
+    .join(_ROUNDS, and_(_ROUNDS.c.study == _COHORTS.c.study, _ROUNDS.c.number == _COHORTS.c.round))
+    .where(_COHORTS.c.id == bindparam("cohort"))
+)
+_ROSTER = (
+    select(_PARTICIPANTS)
+    .where(_PARTICIPANTS.c.cohort == bindparam("cohort"))
+    .order_by(_PARTICIPANTS.c.slot)
+)
+_SENDERS = select(_MESSAGES.c.slot).where(
+    _MESSAGES.c.cohort == bindparam("cohort"), _MESSAGES.c.kind == bindparam("kind")
+)
+_ALL_BODIES = select(_MESSAGES.c.kind, _MESSAGES.c.slot, _MESSAGES.c.body).where(
+    _MESSAGES.c.cohort == bindparam("cohort")
+)
 _BODIES_OF = select(_MESSAGES.c.slot, _MESSAGES.c.body).where(
     _MESSAGES.c.cohort == bindparam("cohort"),
     _MESSAGES.c.kind == bindparam("kind"),
@@ -56,6 +78,26 @@ class EnrolledCohort:
     session: SumSession = field(repr=False)
     seating: bytes = b""
 
+    @property
+    def is_small(self) -> bool:
+        """Return whether all messages of the cohort may be in memory at once."""
+        n = self.session.n
+        return n <= _MAX_SMALL_DEVICES and n * self.ring.nbytes <= _MAX_SMALL_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessages:
+    """All messages of a small cohort that is closing, by kind: read in one transaction."""
+
+    bodies_by_kind: Mapping[str, list[tuple[int, bytes]]] = field(repr=False)
+
+    async def bodies(
+        self, _cohort: int, kind: MessageKind
+    ) -> AsyncIterator[list[tuple[int, bytes]]]:
+        """Yield slots and bodies in one batch."""
+        if batch := self.bodies_by_kind.get(kind):
+            yield batch
+
 
 class MessageRepository(Repository):
     """Repository of messages."""
@@ -63,13 +105,13 @@ class MessageRepository(Repository):
     @read_transaction
     def enrolled_cohort(self, session: Session, cohort: int) -> EnrolledCohort:
         """Return the facts of an enrolled cohort; raises ProblemError if it is not enrolled."""
-        row = session.get_one(CohortRow, cohort)
+        connection, of_cohort = session.connection(), {"cohort": cohort}
+        row: Any = connection.execute(_COHORT_WITH_PLAN, of_cohort).one()
         if not has_enrolled(row):
             raise _unreadable(row, f"the cohort is still {row.phase}")
-        plan = parse_plan(session.get_one(RoundRow, (row.study, row.round)).plan)
+        plan = parse_plan(row.plan)
         ring = SUM_MECHANISMS[plan.mechanism].ring(plan)
-        participants = select(ParticipantRow).where(ParticipantRow.cohort == cohort)
-        rows = session.scalars(participants.order_by(ParticipantRow.slot))
+        rows = connection.execute(_ROSTER, of_cohort)
         roster = Roster.of([roster_entry(participant) for participant in rows])
         sum_session = SumSession(
             plan.digest(), row.number, roster, plan.terms.assumptions, plan.registry
@@ -78,8 +120,22 @@ class MessageRepository(Repository):
 
     @read_transaction
     def senders(self, session: Session, cohort: int, kind: MessageKind) -> frozenset[int]:
-        query = select(MessageRow.slot).where(MessageRow.cohort == cohort, MessageRow.kind == kind)
-        return frozenset(session.scalars(query))
+        parameters = {"cohort": cohort, "kind": kind}
+        return frozenset(session.connection().scalars(_SENDERS, parameters))
+
+    @read_transaction
+    def all_bodies(self, session: Session, cohort: int) -> StoredMessages:
+        """Return all messages of a small cohort.
+
+        Raises:
+            ProblemError: if a body is deleted.
+        """
+        rows = defaultdict[str, list[tuple[int, bytes | None]]](list)
+        for kind, slot, body in session.connection().execute(_ALL_BODIES, {"cohort": cohort}):
+            rows[kind].append((slot, body))
+        return StoredMessages(
+            {kind: _undeleted(session, cohort, of_kind) for kind, of_kind in rows.items()}
+        )
 
     async def bodies(
         self, cohort: int, kind: MessageKind
@@ -174,7 +230,7 @@ class MessageRepository(Repository):
 
 
 def _undeleted(
-    session: Session, cohort: int, rows: Iterable[Row[int, bytes | None]]
+    session: Session, cohort: int, rows: Iterable[Row[int, bytes | None] | tuple[int, bytes | None]]
 ) -> list[tuple[int, bytes]]:
     """Return `rows` of slots and bodies; raises ProblemError if a body is deleted."""
     bodies = []
@@ -187,7 +243,7 @@ def _undeleted(
     return bodies
 
 
-def _unreadable(row: CohortRow, detail: str) -> ProblemError:
+def _unreadable(row: CohortRow | Row[Any], detail: str) -> ProblemError:
     """Return the refusal of what a cohort in this phase does not have."""
     if row.phase is Phase.FAILED:
         return cohort_failed(row.failure)

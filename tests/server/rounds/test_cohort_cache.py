@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from protocol.api.phases import MessageKind
-from secagg.messages import Complaints
+from secagg.aggregator import route_shares
+from secagg.messages import Complaints, KeyShares
 from server.db.channels import cohort_channel
 from server.db.repositories.messages import MessageRepository
 from server.errors import ProblemError
 from server.rounds.cohort_cache import AsyncCache, CohortCache
-from server.rounds.cohort_messages import read_all_received_shares
+from server.rounds.cohort_messages import read_messages
 from tests.server.harness import STEPS, Served
 from tests.server.party import Party
 
@@ -193,7 +194,8 @@ async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
     messages, bodies_read = each_served.store.messages, 0
     session = (await messages.enrolled_cohort(1)).session
     assert (session.n, session.parameters.holders) == (28, 10)
-    routed = await read_all_received_shares(messages, 1, session)
+    kind = MessageKind.KEY_SHARES
+    routed = route_shares(session, await read_messages(messages, 1, kind, KeyShares.unpack))
 
     def counted(read: Callable[..., Awaitable[list[Any]]]) -> Callable[..., Awaitable[list[Any]]]:
         async def run(*arguments: object) -> list[Any]:

@@ -13,8 +13,6 @@ from sqlalchemy.exc import OperationalError
 
 from protocol.estimation.estimates import Estimate
 from protocol.mechanism import Answer
-from secagg.aggregator import UnmaskingRequest
-from secagg.session import Transcript
 from server.db.database import Database
 from server.db.database_errors import BusyError
 from server.db.repositories.cohorts import CohortRepository
@@ -24,7 +22,7 @@ from server.db.repositories.pending_cohorts import PendingCohort
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 from server.notify.notifier import Notifier
-from server.rounds.cohort_messages import read_unmasking_request
+from server.rounds.cohort_sums import UnmaskedCohort, unmask_cohort
 from server.rounds.orchestrator import Orchestrator
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Clock, Served, play, sum_of, together, until_summed
@@ -145,16 +143,14 @@ async def test_a_study_that_is_stopped_while_it_is_summed_has_no_sum_and_no_faul
     study = await served.create()
     service = served.service
 
-    async def stop_first(
-        messages: MessageRepository, number: int, view: Transcript
-    ) -> UnmaskingRequest:
-        if service.orchestrator.store.messages is messages and not stopped:
+    async def stop_first(messages: MessageRepository, number: int) -> UnmaskedCohort:
+        if not stopped:
             stopped.append(await served.client.post(f"/v1/studies/{study}/stop"))
             await service.store.cohorts.delete_bodies([number])
-        return await read_unmasking_request(messages, number, view)
+        return await unmask_cohort(messages, number)
 
     stopped: list[object] = []
-    monkeypatch.setattr("server.rounds.cohort_sums.read_unmasking_request", stop_first)
+    monkeypatch.setattr("server.rounds.jobs.unmask_cohort", stop_first)
     with structlog.testing.capture_logs() as logs:
         await play(served, study)
         for _ in range(20):

@@ -90,7 +90,13 @@ async def test_the_cohorts_of_a_round_share_transactions(
     assert writes["CohortRepository._save_results"] <= COHORTS
 
 
-async def test_the_sums_of_small_cohorts_are_exact(quiet: Served) -> None:
+@pytest.mark.parametrize("is_small", [True, False], ids=["read at once", "read in batches"])
+async def test_the_sum_of_each_cohort_is_exact(
+    quiet: Served, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    if not is_small:
+        monkeypatch.setattr("server.db.repositories.messages._MAX_SMALL_DEVICES", 0)
+        monkeypatch.setattr("server.db.repositories.messages._VECTORS_PER_BATCH", 2)
     study, devices = await join(quiet)
     await play(quiet, devices, "share", "check", "mask", "reveal")
     view = await until_closed(quiet, study)
