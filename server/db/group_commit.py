@@ -39,6 +39,7 @@ class GroupCommit(Generic[T, R]):
         self._nbytes = nbytes
         self._order = order
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._group: list[tuple[T, asyncio.Future[R]]] = []  # whose commit has begun
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self, write: T) -> R:
@@ -50,6 +51,7 @@ class GroupCommit(Generic[T, R]):
         self._waiting.append((write, future))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._on_end)
         return await future
 
     async def _run(self) -> None:
@@ -59,6 +61,7 @@ class GroupCommit(Generic[T, R]):
             size = self._next_group_size()
             group, self._waiting = self._waiting[:size], self._waiting[size:]
             group.sort(key=lambda write: self._order(write[0]))
+            self._group = group
             for (_, future), result in zip(group, await self._results(group), strict=True):
                 if future.cancelled():
                     continue
@@ -66,6 +69,13 @@ class GroupCommit(Generic[T, R]):
                     future.set_exception(result)
                 else:
                     future.set_result(result)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        """End the callers that have no result, because the task was cancelled."""
+        if task is self._task:  # no other one has followed it
+            for _, future in (*self._group, *self._waiting):
+                future.cancel()
+            self._group, self._waiting = [], []
 
     def _next_group_size(self) -> int:
         size = nbytes = 0

@@ -69,8 +69,8 @@ async def unmask_cohort(messages: MessageRepository, cohort: int) -> UnmaskedCoh
         PoisonedSumError: if no honest vectors have this sum.
         ProblemError: if the cohort was closed meanwhile.
     """
-    enrolled = await messages.enrolled_cohort(cohort)
-    source = await messages.all_bodies(cohort) if enrolled.is_small else messages
+    enrolled, stored = await messages.closing_cohort(cohort)
+    source = stored or messages
     read = SumMessages(
         await read_messages(source, cohort, MessageKind.KEY_SHARES, KeyShares.unpack),
         await read_messages(source, cohort, MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),

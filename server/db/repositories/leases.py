@@ -33,8 +33,10 @@ from server.db.schema import (
 
 ALIVE_WITHIN = timedelta(seconds=3)  # a process with an older heartbeat is not alive
 _DELETE_AFTER = timedelta(days=1)
-# Built once, because each poll reads them.
-_LEASES, _PROCESSES = (cast("Table", row.__table__) for row in (LeaseRow, ProcessRow))
+# Of tables, because statements of rows take longer to make; built once for each poll.
+_COHORTS, _LEASES, _PROCESSES = (
+    cast("Table", row.__table__) for row in (CohortRow, LeaseRow, ProcessRow)
+)
 _CLAIMED_JOBS = select(_LEASES.c.job, _LEASES.c.expires).where(_LEASES.c.expires > bindparam("now"))
 _RELEASE = (
     update(_LEASES)
@@ -97,7 +99,7 @@ def seat_job(study: str, number: int) -> Job:
 
 def sum_job(cohort: int) -> Job:
     def is_due() -> ColumnElement[bool]:
-        return exists().where(CohortRow.id == cohort, CohortRow.phase.in_(SUMMING_PHASES))
+        return exists().where(_COHORTS.c.id == cohort, _COHORTS.c.phase.in_(SUMMING_PHASES))
 
     return Job(f"sum-cohort {cohort}", is_due)
 
@@ -163,7 +165,7 @@ class LeaseRepository(Repository):
 
     @write_transaction
     def _claim(self, session: Session, claims: Sequence[_Claim]) -> Sequence[Lease | None]:
-        jobs = {claim.job.name: claim.job for claim in claims}
+        jobs, connection = {claim.job.name: claim.job for claim in claims}, session.connection()
         are_named = LeaseRow.job.in_(jobs)
         query = select(LeaseRow).where(are_named).order_by(LeaseRow.job)
         rows = {row.job: row for row in session.scalars(query.with_for_update(skip_locked=True))}
@@ -172,7 +174,7 @@ class LeaseRepository(Repository):
         due = [
             name
             for name, job in jobs.items()
-            if name not in locked and session.scalar(select(job.is_due()))
+            if name not in locked and connection.scalar(select(job.is_due()))
         ]
         now = self.database.now(session)
         new = _insert_leases(session, [name for name in due if name not in rows], now)

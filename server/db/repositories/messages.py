@@ -105,37 +105,24 @@ class MessageRepository(Repository):
     @read_transaction
     def enrolled_cohort(self, session: Session, cohort: int) -> EnrolledCohort:
         """Return the facts of an enrolled cohort; raises ProblemError if it is not enrolled."""
-        connection, of_cohort = session.connection(), {"cohort": cohort}
-        row: Any = connection.execute(_COHORT_WITH_PLAN, of_cohort).one()
-        if not has_enrolled(row):
-            raise _unreadable(row, f"the cohort is still {row.phase}")
-        plan = parse_plan(row.plan)
-        ring = SUM_MECHANISMS[plan.mechanism].ring(plan)
-        rows = connection.execute(_ROSTER, of_cohort)
-        roster = Roster.of([roster_entry(participant) for participant in rows])
-        sum_session = SumSession(
-            plan.digest(), row.number, roster, plan.terms.assumptions, plan.registry
-        )
-        return EnrolledCohort(plan, ring, sum_session, row.seating or b"")
+        return _enrolled_cohort(session, cohort)
+
+    @read_transaction
+    def closing_cohort(
+        self, session: Session, cohort: int
+    ) -> tuple[EnrolledCohort, StoredMessages | None]:
+        """Return the facts of a cohort, and all its messages if it is small.
+
+        Raises:
+            ProblemError: if a body is deleted.
+        """
+        enrolled = _enrolled_cohort(session, cohort)
+        return enrolled, _all_bodies(session, cohort) if enrolled.is_small else None
 
     @read_transaction
     def senders(self, session: Session, cohort: int, kind: MessageKind) -> frozenset[int]:
         parameters = {"cohort": cohort, "kind": kind}
         return frozenset(session.connection().scalars(_SENDERS, parameters))
-
-    @read_transaction
-    def all_bodies(self, session: Session, cohort: int) -> StoredMessages:
-        """Return all messages of a small cohort.
-
-        Raises:
-            ProblemError: if a body is deleted.
-        """
-        rows = defaultdict[str, list[tuple[int, bytes | None]]](list)
-        for kind, slot, body in session.connection().execute(_ALL_BODIES, {"cohort": cohort}):
-            rows[kind].append((slot, body))
-        return StoredMessages(
-            {kind: _undeleted(session, cohort, of_kind) for kind, of_kind in rows.items()}
-        )
 
     async def bodies(
         self, cohort: int, kind: MessageKind
@@ -227,6 +214,30 @@ class MessageRepository(Repository):
         if row.phase is Phase.FAILED or row.sum is None:
             raise _unreadable(row, f"the cohort is {row.phase}: there is no sum yet")
         return row.sum
+
+
+def _enrolled_cohort(session: Session, cohort: int) -> EnrolledCohort:
+    connection, of_cohort = session.connection(), {"cohort": cohort}
+    row: Any = connection.execute(_COHORT_WITH_PLAN, of_cohort).one()
+    if not has_enrolled(row):
+        raise _unreadable(row, f"the cohort is still {row.phase}")
+    plan = parse_plan(row.plan)
+    ring = SUM_MECHANISMS[plan.mechanism].ring(plan)
+    rows = connection.execute(_ROSTER, of_cohort)
+    roster = Roster.of([roster_entry(participant) for participant in rows])
+    sum_session = SumSession(
+        plan.digest(), row.number, roster, plan.terms.assumptions, plan.registry
+    )
+    return EnrolledCohort(plan, ring, sum_session, row.seating or b"")
+
+
+def _all_bodies(session: Session, cohort: int) -> StoredMessages:
+    rows = defaultdict[str, list[tuple[int, bytes | None]]](list)
+    for kind, slot, body in session.connection().execute(_ALL_BODIES, {"cohort": cohort}):
+        rows[kind].append((slot, body))
+    return StoredMessages(
+        {kind: _undeleted(session, cohort, of_kind) for kind, of_kind in rows.items()}
+    )
 
 
 def _undeleted(

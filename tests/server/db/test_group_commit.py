@@ -78,6 +78,18 @@ async def test_a_group_holds_a_limited_number_of_bytes() -> None:
     assert commits.groups == [[0, 1], [2, 3], [4]]
 
 
+async def test_callers_end_when_the_commits_are_cancelled() -> None:
+    store: GroupCommit[int, int] = GroupCommit(Commits())
+    callers = [asyncio.create_task(store(n)) for n in (1, 2)]
+    await asyncio.sleep(0)
+    assert store._task is not None
+    store._task.cancel()
+    async with asyncio.timeout(10):
+        results = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(result) for result in results] == [asyncio.CancelledError] * 2
+    assert await store(3) == -3
+
+
 async def test_a_group_is_stored_in_one_order_and_each_caller_gets_its_result() -> None:
     commits = Commits()
     store = GroupCommit(commits, order=lambda write: f"{write:03}")
