@@ -5,17 +5,19 @@ shared as well (`server/db/group_commit.py`). The error of one job is logged and
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import structlog
 
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.db.repositories.leases import Job
+from server.db.repositories.pending_cohorts import PendingCohort
 from server.telemetry.metrics import Metrics
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 _MAX_RUNNING = 2  # tasks
+_MAX_BATCH_DEVICES = 64  # in small cohorts that are summed together, perhaps with a vector each
 _log = structlog.get_logger(__name__)
 
 
@@ -71,3 +73,16 @@ async def _run_job(job: Job, work: Work) -> None:
         _log.debug("database unavailable", error=loggable_reason(error))
     except Exception:
         _log.exception("job failed", job=job.name)
+
+
+def sum_batches(cohorts: Sequence[PendingCohort]) -> Iterator[list[PendingCohort]]:
+    """Yield cohorts whose sums share a slot: of at most `_MAX_BATCH_DEVICES` devices, or one."""
+    batch, devices = list[PendingCohort](), 0
+    for cohort in cohorts:
+        if batch and devices + cohort.enrolled > _MAX_BATCH_DEVICES:
+            yield batch
+            batch, devices = [], 0
+        batch.append(cohort)
+        devices += cohort.enrolled
+    if batch:
+        yield batch

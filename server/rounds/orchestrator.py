@@ -13,7 +13,7 @@ none.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -46,7 +46,7 @@ from server.notify.notifier import Notifier
 from server.rounds.cohort_messages import read_complaints
 from server.rounds.cohorts_to_poll import CohortChange, PendingCohorts, Round
 from server.rounds.heartbeat import Heartbeat
-from server.rounds.job_tasks import JobTasks
+from server.rounds.job_tasks import JobTasks, sum_batches
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
 from server.rounds.one_shot_sums import choose_set
 from server.settings import Settings
@@ -74,7 +74,6 @@ _NOT_SEATED_REASON = (
 _NOT_DRAWN_REASON = _NOT_SEATED_REASON.replace(
     "divide the joiners into cohorts", "draw the committee from the volunteers"
 )
-_MAX_BATCH_DEVICES = 64  # in small cohorts that are summed together, perhaps with a vector each
 _FULL_READ_SECONDS = 300.0  # between two reads of all pending cohorts
 # If other processes use the database, one may accept the last message of a phase, and die. Devices
 # wait for a phase that has begun, so such cohorts are read more often than those that enrol.
@@ -281,7 +280,7 @@ class Orchestrator:
     def _start_sums(self) -> None:
         """Start the sums that are due, those of small cohorts together."""
         sums, self._due_sums = self._due_sums, []
-        for batch in _batches(sums):
+        for batch in sum_batches(sums):
             works = {_job_of(each): partial(self._jobs.sum_cohort, each) for each in batch}
             self._job_tasks.start(works, *(cohort_channel(each.id) for each in batch))
 
@@ -383,19 +382,6 @@ class Orchestrator:
         if await self.store.cohorts.fail(cohort, reason, received, cause):
             _log.warning("cohort failed", cause=cause.value, reason=reason, **log_fields(cohort))
         self.check(cohort_channel(cohort.id))
-
-
-def _batches(cohorts: Sequence[PendingCohort]) -> Iterator[list[PendingCohort]]:
-    """Yield batches of cohorts: of at most `_MAX_BATCH_DEVICES` devices, or of one cohort."""
-    batch, devices = list[PendingCohort](), 0
-    for cohort in cohorts:
-        if batch and devices + cohort.enrolled > _MAX_BATCH_DEVICES:
-            yield batch
-            batch, devices = [], 0
-        batch.append(cohort)
-        devices += cohort.enrolled
-    if batch:
-        yield batch
 
 
 def _job_of(cohort: PendingCohort) -> Job:

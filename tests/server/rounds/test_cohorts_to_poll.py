@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from protocol.api.messages import Timeouts
 from protocol.api.phases import Phase, PhaseStatus
 from protocol.question_and_plan import Terms
-from server.db.channels import cohort_channel, cohorts_channel
+from server.db.channels import cohort_channel, cohorts_channel, study_channel
 from server.db.repositories.pending_cohorts import CohortSelection, PendingCohort
 from server.rounds.cohorts_to_poll import PendingCohorts
 from tests.server.harness import NOON
@@ -39,6 +39,8 @@ def test_a_process_reads_all_cohorts_first_and_then_those_with_news() -> None:
     assert pending.select(NOON) == NO_COHORTS
     pending.report([cohort_channel(2), cohorts_channel("t")])
     assert pending.select(NOON) == CohortSelection(frozenset({2}), frozenset({"t"}))
+    assert pending.select(NOON) == NO_COHORTS
+    pending.report([study_channel("s")])  # of the events of a study, such as a phase of one cohort
     assert pending.select(NOON) == NO_COHORTS
     pending.report(None)
     assert pending.select(NOON) is None
