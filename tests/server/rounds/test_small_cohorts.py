@@ -183,6 +183,18 @@ async def test_bodies_are_deleted_in_bounded_transactions_and_of_all_cohorts(
     assert await quiet.store.database.read(lambda session: session.scalar(count)) == messages
 
 
+async def test_bodies_that_a_killed_server_left_are_deleted_after_its_restart(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url, poll_seconds=60, min_poll_seconds=10) as served:
+        study, devices = await join(served)
+        await play(served, devices, "share", "check")
+        await served.client.post(f"/v1/studies/{study}/stop")  # and no poll follows
+        assert len(await served.store.cohorts.finished_with_bodies()) == COHORTS
+    async with serve(database_url) as again:
+        await until_closed(again, study)
+
+
 async def test_a_transaction_may_notify_more_channels_than_a_payload_holds(
     serve: Serve, postgres_url: str
 ) -> None:
