@@ -9,22 +9,18 @@ random weights w_i from the seed of the round. The counters of a group add up to
 for any data of devices. This is a linear law, which false vectors break.
 
 If one count has left its window, however far, the total differs by the missing amount, and the
-check by w_i times this amount. Their quotient is w_i, so the count is corrected. If j windows of
-q are missing in all, j counts may have left by one window each, for instance because many items
-have gone. What was read shows which ones: a count at the end of its window is improbable, and the
-count one window away would be usual after a jump of the rate. The j most likely counts are moved
-by a window, then pairs of about equal probability are exchanged, until the check agrees. A wrong
-choice agrees with probability 2^-24, and one of all that are tried with 2^-14.
+check by w_i times this amount. Their quotient is w_i, so the count is corrected. If nearly all
+items have gone, all counts but two are the smallest possible ones, and the check agrees. Otherwise
+`window_posterior.py` weighs all possible counts: by what was expected, by the changes that the
+round shows, and by total and check.
 
-If nothing agrees, or a device lied, a count is moved by a window only where that is far more
-probable; others that left their windows are wrong by multiples of q. The amount then missing from
-the total, or two windows if that is more, is the *slip* of the group. Where counts were moved,
-twice their number left unseen, some up and some down, and the slip is that number of windows. Its
-items are unknown, so it is a variance of all items, and more so of those at the ends of their
-windows. It is also a reason for wider windows in the next round. Since a lie can make a slip of any
-size, a slip counts for at most a quarter of the group's windows, or eight windows if that is more.
+If that does not decide, or a device lied, each count is the most probable one, with the mean of its
+squared error as its variance. The sum of these in squared windows is the *slip* of the group, a
+reason for wider windows in the next round. Since a lie can make a slip of any size, a slip counts
+for at most a quarter of the group's windows, or eight windows if that is more.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +32,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from protocol.mechanisms.tracked import tuning_constants as tuning
+from protocol.mechanisms.tracked.window_posterior import GroupLaws, read_windows
 from protocol.numerics import special
 from protocol.numerics.arrays import Flags, Floats, Integers
 from protocol.public_model import PublicModel, Text
@@ -44,7 +41,6 @@ from secagg.ring import Lane, Vector
 
 MAX_COUNTER_BITS = 40
 _CHECK_PRIME = 16_777_213  # largest prime below 2^24
-_MAX_LOGIT, _BISECTIONS = 50.0, 60
 
 N = TypeVar("N", np.int64, np.float64)
 
@@ -118,59 +114,36 @@ class Counters:
         """Return the sum of all counts, as the lanes of totals have it."""
         return sum(int(total[0]) for total in vector[1::3])
 
-    def decode(
-        self, vector: Vector, expected: Floats, deviations: Floats
-    ) -> tuple[Integers, Integers]:
-        """Return the count of each item and the slip of its group.
+    def decode(self, vector: Vector, expected: Floats, deviations: Floats) -> "CounterReading":
+        """Return the count of each item, with the slip of its group.
 
-        The arguments have the expected counts with their standard deviations. A slip is not
-        negative, though the missing amount may be.
+        The arguments have the expected counts with their standard deviations.
         """
         remainders = np.concatenate([part.astype(np.int64) for part in vector[::3]])
         lows = window_starts(expected, self.windows)
         counts = lows + (remainders - lows) % self.windows
-        slips = np.zeros_like(counts)
-        parts = map(self._parts, (expected, np.maximum(deviations, 0.5)))
-        columns = self._parts(counts), self._parts(slips), *parts, self._weights
-        for window, part, slip, usual, spread, weights, total, check in zip(
-            self._group_windows, *columns, vector[1::3], vector[2::3], strict=True
+        slips, variances = np.zeros_like(counts), np.zeros(len(counts))
+        groups = map(self._parts, (counts, slips, variances, expected, deviations))
+        for window, part, slip, errors, means, spread, weights, total, check in zip(
+            self._group_windows, *groups, self._weights, vector[1::3], vector[2::3], strict=True
         ):
             sums = int(total[0]), int(check[0])
             if _correct_one_count(part, weights, *sums):
                 continue
             if _read_as_smallest(part, weights, *sums, window):
                 continue
-            if not _correct_windows(part, weights, *sums, window, _Usual(usual, spread)):
-                moved = _move_improbable_counts(part, window, _Usual(usual, spread))
-                missing = abs(sums[0] - int(part.sum()))
-                unseen = tuning.SLIPS_PER_MOVED_COUNT * moved * window
-                windows = max(tuning.MIN_SLIP_WINDOWS, int(tuning.MAX_SLIP_FRACTION * len(part)))
-                slip[:] = min(max(missing, unseen, 2 * window), windows * window)
-        return counts, slips
-
-    def variances(
-        self, counts: Integers, slips: Integers, expected: Floats, deviations: Floats
-    ) -> Floats:
-        """Return the variance of each count, if each count outside its window is one window off.
-
-        If j windows are missing in a group, j of its items left their windows. An item at the end
-        of its window did so more probably than one at its expected count. By how much is known
-        badly after a sudden change, so half of the variance is shared equally. Of web words that
-        change weekly, 2 of 855 had errors beyond 5 standard errors, and 9 if all of it is. The
-        arguments are those of `decode`, and what it returned.
-        """
-        variances = np.zeros(len(counts))
-        parts = self._parts(expected), self._parts(np.maximum(deviations, 0.5))
-        columns = self._parts(variances), self._parts(counts), self._parts(slips), *parts
-        for window, part, of_group, slip, means, spread in zip(
-            self._group_windows, *columns, strict=True
-        ):
-            if not slip[0]:
-                continue
-            evidence = _Usual(means, spread).best_evidence(of_group, window)[0]
-            share = slip[0] / window
-            part[:] = (_share_out(share, evidence) + min(1.0, share / len(part))) / 2 * window**2
-        return variances
+            limit = max(tuning.MIN_SLIP_WINDOWS, int(tuning.MAX_SLIP_FRACTION * len(part)))
+            missing = round((sums[0] - int(part.sum())) / window)
+            off = (sums[1] - _check(part, weights)) % _CHECK_PRIME
+            windows = min(max(missing, -tuning.MAX_MISSING_WINDOWS), tuning.MAX_MISSING_WINDOWS)
+            laws = GroupLaws(weights, _CHECK_PRIME, windows, off)
+            read = read_windows(part, window, means, spread, laws)
+            part[:] = read.counts
+            if read.squared_errors is not None:
+                errors[:] = read.squared_errors
+                off_by = math.ceil(float(errors.sum()) / window**2)
+                slip[:] = min(max(off_by, tuning.MIN_UNSURE_WINDOWS), limit) * window
+        return CounterReading(counts, slips, variances)
 
     def _parts(self, values: NDArray[N]) -> list[NDArray[N]]:
         return np.split(values, np.cumsum(self._sizes))[:-1]
@@ -188,6 +161,18 @@ class Counters:
     @property
     def _sizes(self) -> list[int]:
         return [len(group.items) for group in self.groups]
+
+
+@dataclass(frozen=True, slots=True)
+class CounterReading:
+    """Counts of all items, with the slips of their groups, and their mean squared errors.
+
+    Both are 0 in a group that agrees with its total and check.
+    """
+
+    counts: Integers
+    slips: Integers
+    variances: Floats
 
 
 def check_lanes(most: int, moduli: Moduli) -> tuple[Lane, Lane]:
@@ -304,76 +289,3 @@ def _pairs_sharing(
             if row < other or (row > other and part < rest):
                 pairs.append(((row, part), (other, rest)))
     return pairs
-
-
-@dataclass(frozen=True, slots=True)
-class _Usual:
-    """Expected counts of the items of a group, and their standard deviations."""
-
-    means: Floats
-    deviations: Floats
-
-    def jump_evidence(self, counts: Integers, moved: Integers) -> Floats:
-        """Return the log likelihood ratio of each count being the `moved` one.
-
-        An item whose rate has jumped has a gamma distribution of shape 1/2 around its usual count
-        (`totals.py`), others a normal one. A count below 0 is impossible.
-        """
-        surprise = ((counts - self.means) / self.deviations) ** 2 / 2 + np.log(self.deviations)
-        means = np.maximum(self.means, 0.5)
-        alike = np.log((np.maximum(moved, 0) + 0.5) * means) / 2 + np.maximum(moved, 0) / means / 2
-        return np.where(moved >= 0, surprise - alike, -np.inf)
-
-    def best_evidence(self, counts: Integers, window: int) -> tuple[Floats, Integers]:
-        """Return `jump_evidence` of the more probable neighbouring window, and its change."""
-        directions = np.array([[window], [-window]])
-        evidence = self.jump_evidence(counts, counts + directions)
-        return evidence.max(axis=0), directions[evidence.argmax(axis=0), 0]
-
-
-def _share_out(number: float, evidence: Floats) -> Floats:
-    """Return the probability of each item being one of `number`, given log likelihood ratios."""
-    if number >= len(evidence):
-        return np.ones(len(evidence))
-    # The logit of the prior probability, by bisection: the probabilities add up to the number.
-    low, high = -_MAX_LOGIT - evidence.max(), _MAX_LOGIT - evidence.min()
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        is_less = special.expit(evidence + middle).sum() < number
-        low, high = (middle, high) if is_less else (low, middle)
-    shares: Floats = special.expit(evidence + high)
-    return shares
-
-
-def _correct_windows(
-    counts: Integers, weights: Integers, total: int, check: int, window: int, usual: _Usual
-) -> bool:
-    """Move in place the counts that probably left by a window; return whether the check agrees."""
-    missing = total - int(counts.sum())
-    windows, direction = abs(missing) // window, window if missing > 0 else -window
-    evidence = usual.jump_evidence(counts, counts + direction)
-    if missing % window or not 0 < windows <= np.isfinite(evidence).sum():
-        return False
-    order = np.argsort(-evidence, kind="stable")
-    moved, others = order[:windows], order[windows:][: tuning.MAX_EXCHANGED_COUNTS]
-    others = others[np.isfinite(evidence[others])]
-    off = (
-        check - _check(counts, weights) - _check(np.full(windows, direction), weights[moved])
-    ) % (_CHECK_PRIME)
-    if off:
-        unlikely = moved[-tuning.MAX_EXCHANGED_COUNTS :]
-        change = (weights[others] - weights[unlikely, np.newaxis]) * direction % _CHECK_PRIME
-        stays, goes = np.nonzero(change == off)
-        if len(stays) != 1:
-            return False
-        moved = np.append(moved[moved != unlikely[stays[0]]], others[goes[0]])
-    counts[moved] += direction
-    return True
-
-
-def _move_improbable_counts(counts: Integers, window: int, usual: _Usual) -> int:
-    """Move in place each count that is far more probable one window away; return their number."""
-    evidence, changes = usual.best_evidence(counts, window)
-    is_improbable = evidence > tuning.MIN_JUMP_EVIDENCE
-    counts[is_improbable] += changes[is_improbable]
-    return int(is_improbable.sum())

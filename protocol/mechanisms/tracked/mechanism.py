@@ -34,7 +34,6 @@ from protocol.mechanisms.tracked.forecast import (
     has_evicted,
 )
 from protocol.mechanisms.tracked.observations import (
-    SLIP_VARIANCE_COLUMN,
     drift_of,
     history_of,
     rate_history_of,
@@ -260,8 +259,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
             return self.totals(state)
         history = history_of(state)
         drift = drift_of(state) if question.assume == "drift" else None
-        totals, spread = estimate_totals(question.domain, state, history, drift, question.threshold)
-        return totals, spread + state.column(SLIP_VARIANCE_COLUMN)
+        return estimate_totals(question.domain, state, history, drift, question.threshold)
 
     def known_share(self, state: StudyState) -> float:
         return sampled_share(state)
@@ -276,22 +274,22 @@ def _read_counters(
         return [], {}, state
     devices = [participants for _, participants in cohorts]
     expected, spread = expected_counts(state, sum(devices), counters.items)
-    counts, slips = counters.decode(plan.split(total)[0], expected, spread)
+    whole = counters.decode(plan.split(total)[0], expected, spread)
+    counts, slips = whole.counts, whole.slips
     compared = ComparedCounts.plain(counts)
     if len(cohorts) > 1:
         readings = [
             counters.decode(plan.split(vector)[0], expected * share, spread * math.sqrt(share))
             for vector, share in ((vector, size / sum(devices)) for vector, size in cohorts)
         ]
-        by_cohort, slipped = (np.array(column) for column in zip(*readings, strict=True))
+        by_cohort = np.array([each.counts for each in readings])
         # Honest counts are read by cohort without slips, but those of a liar may be below 0.
-        is_read = slipped == 0
+        is_read = np.array([each.slips for each in readings]) == 0
         compared = compare_counts(by_cohort, devices, contribution, is_read)
         is_better = (compared.shares < 1) | is_read.all(axis=0)
         compared = replace(compared, counts=np.where(is_better, compared.counts, counts))
     limited = np.minimum(compared.counts, sum(devices) * contribution).tolist()
-    own_variances = counters.variances(counts, slips, expected, spread)
-    variances = own_variances + compared.missing_variances
+    variances = whole.variances + compared.missing_variances
     columns = limited, variances.tolist(), compared.flags
     sums = dict(zip(counters.items, counts.tolist(), strict=True))
     state = record_slips(state, counters.items, slips)

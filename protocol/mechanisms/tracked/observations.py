@@ -33,7 +33,7 @@ _DRIFT_ARRAY = "drift"  # phi, dispersion, trend, and the jump before each block
 _OBSERVED_COLUMN, _EXPOSURE_COLUMN = "observed {}", "exposure {}"
 LAST_SLIP_COLUMN = "last slip"
 _COUNTED_SPREAD_COLUMN = "sampling spread of counted rounds"
-SLIP_VARIANCE_COLUMN = "slip variance"  # variance that slips add to the counts of each item
+_SLIP_VARIANCE_COLUMN = "slip variance"  # variance that slips add to the counts of each item
 
 
 def record_round(
@@ -53,10 +53,13 @@ def record_round(
         blocks[block] += amount
         state = state.with_array(name, blocks)
     state = add_recent_devices(state, participants)
+    counts = np.array([each.count for each in counted], np.float64)
+    variances = np.array([each.variance for each in counted], np.float64)
+    shares = _observed_shares(state, participants, [each.item for each in counted], variances)
     columns = {
-        _OBSERVED_COLUMN.format(block): np.array([each.count for each in counted], np.float64),
-        _EXPOSURE_COLUMN.format(block): np.full(len(counted), participants - sampled_exposure),
-        SLIP_VARIANCE_COLUMN: np.array([each.variance for each in counted], np.float64),
+        _OBSERVED_COLUMN.format(block): shares * counts,
+        _EXPOSURE_COLUMN.format(block): shares * participants - sampled_exposure,
+        _SLIP_VARIANCE_COLUMN: variances,
     }
     state = state.add([each.item for each in counted], columns)
     if sampled:
@@ -73,6 +76,22 @@ def record_round(
     jumps = [drift.breaks.get(number, 0.0) for number in range(len(state.arrays[_DEVICES_ARRAY]))]
     drift_array = np.array([drift.phi, drift.dispersion, drift.trend, *jumps])
     return state.with_array(_DRIFT_ARRAY, drift_array)
+
+
+def _observed_shares(
+    state: StudyState, participants: int, items: Sequence[str], variances: Floats
+) -> Floats:
+    """Return the share of its tokens that each count observes.
+
+    An uncertain count of variance v is like a sample of the share u / (u + v) of u expected tokens:
+    the variance that remains is that of the others.
+    """
+    if not variances.any():
+        return np.ones(len(items))
+    rates = history_of(state).rates[[state.rows[item] for item in items]]
+    expected = np.maximum(rates * participants, 1.0)
+    shares: Floats = expected / (expected + variances)
+    return shares
 
 
 def record_slips(state: StudyState, items: Sequence[str], slips: Integers) -> StudyState:
@@ -103,7 +122,7 @@ def sampling_variances(state: StudyState, rates: Floats) -> Floats:
         expected += spread * np.exp(-rates * earlier)
         earlier += exposed
     variances: Floats = rates * np.maximum(uncounted, expected)
-    return state.column(SLIP_VARIANCE_COLUMN) + variances
+    return state.column(_SLIP_VARIANCE_COLUMN) + variances
 
 
 def _spread(state: StudyState) -> Floats:
@@ -132,7 +151,6 @@ def rate_history_of(plan: Plan, state: StudyState, names: Sequence[str]) -> Rate
         history.devices,
         block_ends(plan.rounds)[: len(history.devices)],
         drift_of(state).dispersion,
-        state.column(SLIP_VARIANCE_COLUMN)[rows],
     )
 
 

@@ -57,20 +57,22 @@ WINDOW_MISS_PROBABILITY = 1e-4
 # Largest fraction of a group's windows that a slip counts for: a false total makes a slip of any
 # size.
 MAX_SLIP_FRACTION = 0.25
-# Counts that left their windows unseen, for each one that was moved. Where all items changed at
-# once (words of commit messages and of the web), 18 counts were wrong with 9 moved and 2 windows
-# missing, 9 with 6 and 1, and 11 with 9 and 14.
-SLIPS_PER_MOVED_COUNT = 2
 MIN_SLIP_WINDOWS = 8  # windows that a slip may count for in small groups
-# Moved and other counts that are exchanged in pairs. A wrong pair agrees with the check with
-# probability 2^-24, and so one of all pairs with 2^-14.
-MAX_EXCHANGED_COUNTS = 32
+MIN_UNSURE_WINDOWS = 2  # windows of a slip: one alone would have been corrected
 # Pairs of counts that may share the windows above the smallest counts. A wrong pair agrees with the
 # check with probability 2^-24, and so one of all pairs with 2^-8.
 MAX_TRIED_PAIRS = 2**17
-# Log likelihood ratio above which a count is moved although the check does not agree. Web words in
-# bursts, without sketches: rms error 1.17 -> 1.03 standard errors, 2 -> 0 items beyond 5.
-MIN_JUMP_EVIDENCE = 5.0
+
+# Posterior of counts outside their windows (`window_posterior.py`).
+
+# Windows by which one of several counts may be below or above what is read.
+MAX_WINDOWS_BELOW, MAX_WINDOWS_ABOVE = 32, 64
+MAX_MISSING_WINDOWS = 512  # windows that are missing in all; a false total has any number
+# Moves of one item that are combined with those of others, the most probable ones. All pairs of
+# the second number are combined with each other.
+MAX_SINGLE_MOVES, MAX_PAIRED_MOVES = 2**15, 256
+MIN_MOVE_WEIGHT = -25.0  # log-probability of a move, relative to none
+MIN_READING_PROBABILITY = 0.999  # posterior of a set of moves that is treated as the truth
 
 # Forecast of totals (`forecast.py`).
 

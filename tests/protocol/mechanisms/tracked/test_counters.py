@@ -59,7 +59,7 @@ def test_counts_within_their_windows_are_read(data: st.DataObject) -> None:
     counts = lows + np.array(offsets)
     vector = counters.encode(counts)
     assert counters.fault(vector, int(counts.sum())) is None
-    assert counters.decode(vector, expected, np.sqrt(expected))[0].tolist() == counts.tolist()
+    assert counters.decode(vector, expected, np.sqrt(expected)).counts.tolist() == counts.tolist()
 
 
 @pytest.mark.parametrize("counts", [[2, 80, 41], [2, 40, 9950], [20, 40, 41], [2, 3000, 41]])
@@ -67,28 +67,35 @@ def test_a_count_that_left_its_window_is_found_however_far(counts: list[int]) ->
     counters, expected = counters_of([4, 6, 6]), np.array([2.0, 40.0, 41.0])
     windows = window_starts(expected, counters.windows), counters.windows
     assert any(n - low >= m for n, low, m in zip(counts, *windows, strict=True))
-    read, slips = counters.decode(counters.encode(np.array(counts)), expected, np.sqrt(expected))
-    assert read.tolist() == counts
-    assert not slips.any()
+    reading = counters.decode(counters.encode(np.array(counts)), expected, np.sqrt(expected))
+    assert reading.counts.tolist() == counts
+    assert not reading.slips.any()
 
 
-def test_of_three_that_left_far_only_improbable_counts_are_moved() -> None:
+@pytest.mark.parametrize("true", [[2, 140, 241, 171], [2, 40, 500, 200], [2, 0, 0, 500]])
+def test_several_that_left_far_are_found(true: list[int]) -> None:
     counters, expected = counters_of([4, 6, 6, 6]), np.array([2.0, 40.0, 41.0, 42.0])
-    vector = counters.encode(np.array([2, 140, 241, 171]))
-    read, slips = counters.decode(vector, expected, np.sqrt(expected))
-    # 140 would be read as 12, which is improbable for 40 expected, and 241 as 49, which is not.
-    assert read.tolist() == [2, 140 - 64, 241 - 192, 171 - 128]
-    assert slips.tolist() == [0, 384, 384, 384]  # of the group of 6 bits: whose is not known
-    variances = counters.variances(read, slips, expected, np.sqrt(expected))
-    assert variances[0] == 0
-    assert variances[1:].sum() == pytest.approx(3 * 64**2)  # six windows, and three items
+    reading = counters.decode(counters.encode(np.array(true)), expected, np.sqrt(expected))
+    assert reading.counts.tolist() == true
+    assert not reading.slips.any()
+    assert not reading.variances.any()
+
+
+def test_a_false_check_leaves_all_counts_of_its_group_in_doubt() -> None:
+    counters, expected = counters_of([4, 6, 6, 6]), np.array([2.0, 40.0, 41.0, 42.0])
+    vector = counters.encode(np.array([2, 40, 41, 45]))
+    vector[5][0] += 12345
+    reading = counters.decode(vector, expected, np.sqrt(expected))
+    assert reading.counts.tolist() == [2, 40, 41, 45]
+    assert (reading.slips > 0).tolist() == [False, True, True, True]
+    assert (reading.variances > 0).tolist() == [False, True, True, True]
 
 
 @pytest.mark.parametrize("slips", [(1, 1), (2, 1), (1, -1), (1, -2), (1, 1, 1), (1, 1, -1)])
 def test_of_several_that_left_all_are_corrected_or_all_are_in_doubt(slips: tuple[int, ...]) -> None:
-    """A weight of 50 is hit by chance once in 300,000 times, and a pair of 1,000 in 16,000."""
+    """A set that is treated as the truth is not with a probability of 0.001 at most."""
     rng = np.random.default_rng(5)
-    for _ in range(200):
+    for _ in range(40):
         group = CounterGroup(bits=5, items=tuple(map(str, range(50))))
         counters = Counters((group,), MAX_TOTAL, rng.bytes(32))
         expected = rng.uniform(40, 90, 50)
@@ -97,16 +104,13 @@ def test_of_several_that_left_all_are_corrected_or_all_are_in_doubt(slips: tuple
         true = counts.copy()
         true[moved] = np.maximum(true[moved] + 32 * np.array(slips), true[moved] % 32)
         left = true != counts
-        read, doubt = counters.decode(counters.encode(true), expected, np.sqrt(expected))
-        if left.sum() == 1 or not doubt.any():
-            assert read.tolist() == true.tolist()
+        reading = counters.decode(counters.encode(true), expected, np.sqrt(expected))
+        if left.sum() == 1 or not reading.slips.any():
+            assert reading.counts.tolist() == true.tolist()
             continue
-        assert ((read - counts) % 32 == 0).all()
-        assert (np.abs(read - counts) <= 32).all()
-        assert (doubt >= 64).all()
-        variances = counters.variances(read, doubt, expected, np.sqrt(expected))
-        assert (variances >= 32**2 / 50).all()  # half of it is shared equally
-        assert variances.sum() == pytest.approx(doubt[0] * 32)
+        assert ((reading.counts - counts) % 32 == 0).all()
+        assert (reading.slips >= 64).all()
+        assert (reading.variances > 0).any()
 
 
 def test_many_items_that_are_gone_at_once_are_corrected() -> None:
@@ -115,9 +119,9 @@ def test_many_items_that_are_gone_at_once_are_corrected() -> None:
     counters, rng = Counters((group,), MAX_TOTAL, bytes(32)), np.random.default_rng(6)
     expected = np.concatenate([np.full(20, 25.0), np.full(30, 12.0)])
     counts = np.concatenate([np.zeros(20, np.int64), rng.integers(5, 20, 30)])
-    read, slips = counters.decode(counters.encode(counts), expected, np.sqrt(expected))
-    assert read.tolist() == counts.tolist()
-    assert not slips.any()
+    reading = counters.decode(counters.encode(counts), expected, np.sqrt(expected))
+    assert reading.counts.tolist() == counts.tolist()
+    assert not reading.slips.any()
 
 
 @pytest.mark.parametrize("rest", [(0, 0, 0), (0, 700, 0), (90, 0, 500), (41, 41, 3)])
@@ -127,31 +131,33 @@ def test_counts_of_items_that_left_by_many_windows_are_found(rest: tuple[int, ..
     counters = Counters((group,), MAX_TOTAL)
     expected = np.array([1000.0, 990.0, 3.0, 4.0, 5.0, *np.full(35, 10.0)])
     counts = np.array([0, 1, *rest, *np.full(35, 4)])
-    read, slips = counters.decode(counters.encode(counts), expected, np.sqrt(expected))
-    assert read.tolist() == counts.tolist()
-    assert not slips.any()
+    reading = counters.decode(counters.encode(counts), expected, np.sqrt(expected))
+    assert reading.counts.tolist() == counts.tolist()
+    assert not reading.slips.any()
 
 
-def test_errors_are_as_large_as_stated_if_all_items_changed_at_once() -> None:
-    """Check 400 items with 4 bits. A sixth have other rates, so that 16 to 27 counts are wrong.
+def test_errors_are_as_large_as_stated_where_counts_are_in_doubt() -> None:
+    """A sixth of 200 items change by Laplace's distribution, so that 1 to 10 counts leave.
 
-    With ten seeds the squared errors were 0.8 to 1.9 times the variances, so that another fails
-    with probability below 0.01. With the missing windows alone they were 2 to 13 times as large.
+    The squared errors are relative to the stated ones in 20 sums. In 40 other sums their median was
+    0.9 to 1.2 in each half, and a group of known counts was never wrong. Another set of seeds fails
+    with a probability below 0.01.
     """
-    group, rng = CounterGroup(bits=4, items=tuple(map(str, range(400)))), np.random.default_rng(3)
-    counters = Counters((group,), MAX_TOTAL)
-    expected = rng.uniform(1, 6, 400)
-    changes = rng.random(400) < 1 / 6
-    rates = np.where(changes, rng.uniform(0, 18, 400), expected)
-    counts = rng.poisson(rates)
-    read, slips = counters.decode(counters.encode(counts), expected, np.sqrt(expected))
-    wrong = read != counts
-    assert wrong.sum() > 10
-    variances = counters.variances(read, slips, expected, np.sqrt(expected))
-    ratio = ((read - counts) ** 2).sum() / variances.sum()
-    assert 0.5 < ratio < 2.2
-    # Wrong counts have more of the variance than others.
-    assert variances[wrong].mean() > 1.3 * variances[~wrong].mean()
+    group = CounterGroup(bits=4, items=tuple(map(str, range(200))))
+    counters, ratios = Counters((group,), 10**6), []
+    for seed in range(100, 120):
+        rng = np.random.default_rng(seed)
+        expected = rng.uniform(1, 6, 200)
+        changes = np.where(rng.random(200) < 1 / 6, rng.laplace(0, 1, 200), 0)
+        counts = rng.poisson(expected * np.exp(changes))
+        reading = counters.decode(counters.encode(counts), expected, np.sqrt(expected))
+        if reading.slips.any():
+            errors = (reading.counts - counts) ** 2
+            ratios.append(float(errors.sum() / reading.variances.sum()))
+        else:
+            assert reading.counts.tolist() == counts.tolist()
+    assert 10 <= len(ratios) < 20
+    assert 0.5 < np.median(ratios) < 1.6
 
 
 @pytest.mark.parametrize("lane", [0, 1, 3, 4])
@@ -179,9 +185,10 @@ def test_any_sum_at_all_is_read_as_something(data: st.DataObject) -> None:
         for lane in counters.lanes
     ]
     counters.fault(tuple(draw), MAX_TOTAL)
-    counts, slips = counters.decode(tuple(draw), np.full(4, 3.0), np.full(4, 2.0))
-    assert len(counts) == len(slips) == 4
-    assert (slips >= 0).all()
+    reading = counters.decode(tuple(draw), np.full(4, 3.0), np.full(4, 2.0))
+    assert len(reading.counts) == len(reading.slips) == 4
+    assert (reading.slips >= 0).all()
+    assert np.isfinite(reading.variances).all()
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.6, 1.7, 5.0, 30.0, 500.0, 9000.0])
@@ -204,9 +211,9 @@ def test_a_total_that_no_counts_can_have_moves_none(lie: int) -> None:
     vector = counters.encode(np.array([3, 5]))
     vector[1][0] = (8 - 16 * lie) % counters.lanes[1].q
     assert counters.fault(vector, 10**9) is None
-    read, slips = counters.decode(vector, np.array([3.0, 5.0]), np.full(2, 2.0))
-    assert read.tolist() == [3, 5]
-    assert slips.tolist() == [8 * 16] * 2  # however much is missing: no more than eight windows
+    reading = counters.decode(vector, np.array([3.0, 5.0]), np.full(2, 2.0))
+    assert reading.counts.tolist() == [3, 5]
+    assert (reading.slips <= 8 * 16).all()  # however much is missing: no more than eight windows
 
 
 def test_a_width_is_found_however_large_or_sure_a_count_is() -> None:
