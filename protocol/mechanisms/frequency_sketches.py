@@ -222,7 +222,9 @@ class FrequencySketchMechanism(SumMechanism[FrequencySketchQuestion, FrequencySk
             _DEVICES_ARRAY: devices,
         }
         for name, column in added.items():
-            state = state.with_array(name, state.arrays.get(name, np.zeros(len(column))) + column)
+            # Studies of an earlier version have fewer keys of nobody.
+            earlier = state.arrays.get(name, np.zeros(len(column)))
+            state = state.with_array(name, earlier + column[: len(earlier)])
         is_shown = scores > (0 if plan.release is None else 3 * np.sqrt(variances))
         top = np.flatnonzero(is_shown)
         top = top[np.argsort(-scores[top], kind="stable")[:MAX_SHOWN_ESTIMATES]]

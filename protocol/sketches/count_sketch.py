@@ -136,11 +136,11 @@ class CountSketch:
     def read(self, counts: Integers, keys: Keys) -> tuple[MedianEstimates, MedianEstimates]:
         """Return the estimates of `keys` from the cells `counts`, without bias.
 
-        The second ones are of 2^14 keys that nobody holds: a sample of the noise.
+        The second ones are of keys that nobody holds, one for each key: a sample of the noise.
         """
         rows, noise_rows = (
             RowEstimates(self.estimates(counts, each), self._cell(each))
-            for each in (keys, keys_of_nobody(self.chunks))
+            for each in (keys, keys_of_nobody(self.chunks, len(keys)))
         )
         return estimate_medians(rows, noise_rows, has_signs=self.sign_seed is not None)
 

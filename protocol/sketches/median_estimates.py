@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from protocol.numerics.arrays import Floats, Indices, Keys
 
 _KEYS_OF_NOBODY = 2**14  # by which noise is measured: its variance to about 2%
+_MAX_KEYS_OF_NOBODY = 2**18
 _MAX_LEFT_OUT = 32  # highest estimates whose own count is left out of their noise
 _FREQUENT_Z_SCORE = 10  # standard errors from which an own count may matter in the noise
 _MIN_KEYS_APART = 100  # keys of nobody by which such an estimate's noise can be measured
@@ -62,9 +63,13 @@ class MedianEstimates(NamedTuple):
     variances: Floats
 
 
-def keys_of_nobody(chunks: int) -> Keys:
-    """Return keys of `chunks` chunks that are outside every domain."""
-    first = 2**32 - _KEYS_OF_NOBODY  # domains have bounds below 2^31
+def keys_of_nobody(chunks: int, candidates: int = 0) -> Keys:
+    """Return keys of `chunks` chunks outside every domain, one for each of the `candidates`.
+
+    Fewer keys do not show the largest noise of the candidates.
+    """
+    count = min(max(candidates, _KEYS_OF_NOBODY), _MAX_KEYS_OF_NOBODY)
+    first = 2**32 - count  # domains have bounds below 2^31
     return np.repeat(np.arange(first, 2**32, dtype=np.uint64)[:, np.newaxis], chunks, axis=1)
 
 

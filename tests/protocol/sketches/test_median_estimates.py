@@ -101,6 +101,23 @@ def test_the_own_count_of_a_frequent_key_is_not_in_its_error(rows: int, has_sign
         assert abs(estimate.counts[0] - counts[0]) < 5 * deviation
 
 
+def test_the_largest_noise_of_many_candidates_is_seen() -> None:
+    """Count the candidates, of 2^17, with more noise than all keys that measure it.
+
+    Of two equal samples of noise, k of the first are above the second with probability 2^-(k + 1).
+    The sum of five is above 20 with a probability of 1e-3. With 2^14 keys it is 40 on average.
+    """
+    candidates = np.arange(1000, 1000 + 2**17, dtype=np.uint64).reshape(-1, 1)
+    held = np.array([4000] * 3 + [1] * 997)
+    above = 0
+    for seed in range(5):
+        places = seed.to_bytes(32)
+        sketch = CountSketch(5, 150, 1, 20_000, places, places)
+        read, noise = sketch.read(sketch.counts(sketch.insert(KEYS, held)), candidates)
+        above += int((read.counts > noise.counts.max()).sum())
+    assert above <= 20
+
+
 def test_keys_alone_in_their_cells_are_exact() -> None:
     rounds = np.zeros((4, 1000))
     rounds[:, 0] = 50
