@@ -136,13 +136,15 @@ class CountSketch:
     def read(self, counts: Integers, keys: Keys) -> tuple[MedianEstimates, MedianEstimates]:
         """Return the estimates of `keys` from the cells `counts`, without bias.
 
-        The second ones are of keys that nobody holds, one for each key: a sample of the noise.
+        The second ones are of keys that nobody holds: a sample of the noise. With signs there is
+        one for each key, because fewer do not show the largest noise.
         """
+        has_signs = self.sign_seed is not None
         rows, noise_rows = (
             RowEstimates(self.estimates(counts, each), self._cell(each))
-            for each in (keys, keys_of_nobody(self.chunks, len(keys)))
+            for each in (keys, keys_of_nobody(self.chunks, len(keys) if has_signs else 0))
         )
-        return estimate_medians(rows, noise_rows, has_signs=self.sign_seed is not None)
+        return estimate_medians(rows, noise_rows, has_signs=has_signs)
 
     def edges(self, keys: Keys) -> tuple[Indices, Integers]:
         """Return the cell of each key in each row, and its sign there, shapes `(rows, n)`."""

@@ -67,6 +67,8 @@ MAX_TRIED_PAIRS = 2**17
 
 # Windows by which one of several counts may be below or above what is read.
 MAX_WINDOWS_BELOW, MAX_WINDOWS_ABOVE = 32, 64
+# Counts of a group that are weighed. With 3,000 a false total took 2.5 s and 340 MB.
+MAX_WEIGHED_COUNTS = 1024
 MAX_MISSING_WINDOWS = 512  # windows that are missing in all; a false total has any number
 # Moves of one item that are combined with those of others, the most probable ones. All pairs of
 # the second number are combined with each other.

@@ -75,15 +75,47 @@ class GroupLaws(NamedTuple):
 def read_windows(
     counts: Integers, window: int, means: Floats, deviations: Floats, laws: GroupLaws
 ) -> WindowPosterior:
-    """Return the posterior of the true counts, which differ from `counts` by windows."""
-    shifts = np.arange(-tuning.MAX_WINDOWS_BELOW, tuning.MAX_WINDOWS_ABOVE + 1)
-    possible = counts[:, np.newaxis] + window * shifts
-    usual, changed = _priors(possible, means, deviations)
-    sums = [
-        _SumOfShifts.of((1 - share) * usual + share * changed, laws.windows)
-        for share in _CHANGED_SHARES
-    ]
-    best = max(sums, key=lambda each: each.log_likelihood)
+    """Return the posterior of the true counts, which differ from `counts` by windows.
+
+    In a large group only the counts that are most in doubt are weighed. The others are the most
+    probable ones.
+    """
+    if len(counts) <= tuning.MAX_WEIGHED_COUNTS:
+        return _weigh(counts, window, means, deviations, laws)
+    shifts = _all_shifts()
+    usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
+    prior = usual + changed * _CHANGED_SHARES[len(_CHANGED_SHARES) // 2]
+    likely = shifts[prior.argmax(axis=1)]
+    order = np.argsort(prior.max(axis=1) / prior.sum(axis=1), kind="stable")
+    weighed, rest = np.split(order, [tuning.MAX_WEIGHED_COUNTS])
+    moved = likely[rest] * window
+    shown = (laws.weights[rest] * (moved % laws.prime) % laws.prime).sum()
+    laws = GroupLaws(
+        laws.weights[weighed],
+        laws.prime,
+        laws.windows - int(likely[rest].sum()),
+        (laws.check - int(shown)) % laws.prime,
+    )
+    read = _weigh(counts[weighed], window, means[weighed], deviations[weighed], laws)
+    all_counts, errors = counts.copy(), np.zeros(len(counts))
+    all_counts[rest] += moved
+    all_counts[weighed] = read.counts
+    if read.squared_errors is None:
+        return WindowPosterior(all_counts, None)
+    errors[weighed] = read.squared_errors
+    away = (shifts - likely[rest][:, np.newaxis]) ** 2
+    spread = (prior[rest] * away).sum(axis=1) / prior[rest].sum(axis=1)
+    errors[rest] = spread * float(window) ** 2
+    return WindowPosterior(all_counts, errors)
+
+
+def _weigh(
+    counts: Integers, window: int, means: Floats, deviations: Floats, laws: GroupLaws
+) -> WindowPosterior:
+    """Return the posterior of all counts of a group."""
+    shifts = _all_shifts()
+    usual, changed = _priors(counts[:, np.newaxis] + window * shifts, means, deviations)
+    best = _most_likely_sum(usual, changed, laws.windows)
     shares = best.marginals()
     first, rows = shares.argmax(axis=1), np.arange(len(counts))
     weights = best.shares / best.shares[rows, first][:, np.newaxis]
@@ -110,6 +142,11 @@ def read_windows(
     return WindowPosterior(counts + window * read, errors)
 
 
+def _all_shifts() -> Integers:
+    """Return the windows by which a count may be off, in rising order."""
+    return np.arange(-tuning.MAX_WINDOWS_BELOW, tuning.MAX_WINDOWS_ABOVE + 1)
+
+
 def _priors(possible: Integers, means: Floats, deviations: Floats) -> tuple[Floats, Floats]:
     """Return the prior probabilities of usual and changed counts (n, k), 0 below 0."""
     counts = np.maximum(possible, 0).astype(np.float64)
@@ -126,6 +163,17 @@ def _priors(possible: Integers, means: Floats, deviations: Floats) -> tuple[Floa
     changed = column / np.maximum(column, counts) ** 2 / 2
     is_possible = possible >= 0
     return np.where(is_possible, usual, 0.0), np.where(is_possible, changed, 0.0)
+
+
+def _most_likely_sum(usual: Floats, changed: Floats, windows: int) -> "_SumOfShifts":
+    """Return the sum of shifts with the share of changed items that the round shows best."""
+    best: _SumOfShifts | None = None  # one at a time: each may have tens of megabytes
+    for share in _CHANGED_SHARES:
+        each = _SumOfShifts.of((1 - share) * usual + share * changed, windows)
+        if best is None or each.log_likelihood > best.log_likelihood:
+            best = each
+    assert best is not None
+    return best
 
 
 @dataclass(frozen=True, slots=True)

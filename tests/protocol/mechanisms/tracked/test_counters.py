@@ -17,7 +17,10 @@ from protocol.mechanisms.tracked.counters import (
     first_counts,
     window_starts,
 )
-from protocol.mechanisms.tracked.tuning_constants import WINDOW_MISS_PROBABILITY
+from protocol.mechanisms.tracked.tuning_constants import (
+    MAX_WEIGHED_COUNTS,
+    WINDOW_MISS_PROBABILITY,
+)
 
 LETTERS = "abcdefghij"
 MAX_TOTAL = 10_000
@@ -236,3 +239,21 @@ def test_quantiles_of_negative_binomial_counts_are_those_of_scipy(tail: float) -
         below = first_counts(lambda k: betainc(shape, k + 1, share) >= tail, guess)
         assert (above == nbinom.isf(tail, shape, share)).all()
         assert (below == nbinom.ppf(tail, shape, share)).all()
+
+
+def test_counts_that_left_are_found_in_a_group_that_is_too_large_to_weigh_all() -> None:
+    items = tuple(f"item {number:04}" for number in range(2 * MAX_WEIGHED_COUNTS))
+    counters = Counters((CounterGroup(bits=7, items=items),), 10**6)
+    rng = np.random.default_rng(5)
+    expected = rng.gamma(2.0, 10.0, len(items))
+    counts = rng.poisson(expected)
+    left = [3, 2 * MAX_WEIGHED_COUNTS - 1]
+    counts[left] += [500, 1000]
+    vector = counters.encode(counts)
+    reading = counters.decode(vector, expected, np.sqrt(expected))
+    assert reading.counts.tolist() == counts.tolist()
+    assert not reading.slips.any()
+    vector[2][0] = (vector[2][0] + 37) % counters.lanes[2].q  # a false check
+    reading = counters.decode(vector, expected, np.sqrt(expected))
+    assert reading.slips.all()
+    assert reading.variances[left].min() > 100
