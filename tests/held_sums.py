@@ -28,9 +28,11 @@ def main(folder: Path) -> None:
             (folder / "held").touch()
             await asyncio.sleep(_LOOK)
 
-    async def unmask(messages: MessageRepository, cohort: int) -> UnmaskedCohort:
+    async def unmask(
+        messages: MessageRepository, cohort: int, large_sums: asyncio.Semaphore
+    ) -> UnmaskedCohort:
         await wait(cohort, "before")
-        unmasked = await unmask_cohort(messages, cohort)
+        unmasked = await unmask_cohort(messages, cohort, large_sums)
         await wait(cohort, "after")
         return unmasked
 

@@ -24,7 +24,7 @@ class GroupCommit(Generic[T, R]):
 
     `commit` returns one result for each write, in order: an exception refuses that write alone, and
     the transaction must not have stored anything of it. If the transaction fails while the database
-    is available, the writes are repeated one by one, so that none fails because of another one.
+    is available, its halves are repeated, so that no write fails because of another one.
     `nbytes` is the size of a write. A group is sorted by `order`, so that two groups of different
     processes lock rows in one order.
     """
@@ -39,7 +39,6 @@ class GroupCommit(Generic[T, R]):
         self._nbytes = nbytes
         self._order = order
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
-        self._group: list[tuple[T, asyncio.Future[R]]] = []  # whose commit has begun
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self, write: T) -> R:
@@ -61,8 +60,13 @@ class GroupCommit(Generic[T, R]):
             size = self._next_group_size()
             group, self._waiting = self._waiting[:size], self._waiting[size:]
             group.sort(key=lambda write: self._order(write[0]))
-            self._group = group
-            for (_, future), result in zip(group, await self._results(group), strict=True):
+            try:
+                results = await self._results([write for write, _ in group])
+            except asyncio.CancelledError:
+                for _, future in group:
+                    future.cancel()
+                raise
+            for (_, future), result in zip(group, results, strict=True):
                 if future.cancelled():
                     continue
                 if isinstance(result, Exception):
@@ -71,11 +75,11 @@ class GroupCommit(Generic[T, R]):
                     future.set_result(result)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
-        """End the callers that have no result, because the task was cancelled."""
+        """End the callers that still wait, because the task was cancelled."""
         if task is self._task:  # no other one has followed it
-            for _, future in (*self._group, *self._waiting):
+            for _, future in self._waiting:
                 future.cancel()
-            self._group, self._waiting = [], []
+            self._waiting = []
 
     def _next_group_size(self) -> int:
         size = nbytes = 0
@@ -86,10 +90,7 @@ class GroupCommit(Generic[T, R]):
             size += 1
         return size
 
-    async def _results(
-        self, group: Sequence[tuple[T, asyncio.Future[R]]]
-    ) -> Sequence[R | Exception]:
-        writes = [write for write, _ in group]
+    async def _results(self, writes: Sequence[T]) -> Sequence[R | Exception]:
         try:
             return await self._commit(writes)
         except UNAVAILABLE_ERRORS as error:
@@ -97,10 +98,6 @@ class GroupCommit(Generic[T, R]):
         except Exception as error:  # of one of them; nothing was stored
             if len(writes) == 1:
                 return [error]
-        results: list[R | Exception] = []
-        for write in writes:
-            try:
-                results += await self._commit([write])
-            except Exception as error:
-                results.append(error)
-        return results
+        # One by one, the last ones of a large group would be stored seconds later.
+        middle = len(writes) // 2
+        return [*await self._results(writes[:middle]), *await self._results(writes[middle:])]

@@ -14,7 +14,7 @@ from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from secagg.messages import Answers, KeyShares, UnmaskingShares
 from secagg.ring import Ring, Vector
 from secagg.unmasking import SumMessages, unmask
-from server.db.repositories.messages import MessageRepository
+from server.db.repositories.messages import EnrolledCohort, MessageRepository
 from server.rounds.cohort_messages import (
     Batch,
     MessageSource,
@@ -61,8 +61,12 @@ def _add_packed(ring: Ring, total: Vector, batch: Batch) -> None:
         ring.add_packed(total, body)
 
 
-async def unmask_cohort(messages: MessageRepository, cohort: int) -> UnmaskedCohort:
+async def unmask_cohort(
+    messages: MessageRepository, cohort: int, large_sums: asyncio.Semaphore
+) -> UnmaskedCohort:
     """Return the sum of the survivors' vectors.
+
+    `large_sums` limits how many sums are made at the same time of cohorts that are not small.
 
     Raises:
         RecoveryError: if the shares do not determine a secret that the sum needs.
@@ -70,7 +74,13 @@ async def unmask_cohort(messages: MessageRepository, cohort: int) -> UnmaskedCoh
         ProblemError: if the cohort was closed meanwhile.
     """
     enrolled, stored = await messages.closing_cohort(cohort)
-    source = stored or messages
+    if stored is not None:
+        return await _unmask(enrolled, stored, cohort)
+    async with large_sums:
+        return await _unmask(enrolled, messages, cohort)
+
+
+async def _unmask(enrolled: EnrolledCohort, source: MessageSource, cohort: int) -> UnmaskedCohort:
     read = SumMessages(
         await read_messages(source, cohort, MessageKind.KEY_SHARES, KeyShares.unpack),
         await read_messages(source, cohort, MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),

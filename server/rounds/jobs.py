@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from secrets import token_hex
 
@@ -47,6 +47,7 @@ from server.telemetry.metrics import Metrics
 _log = structlog.get_logger(__name__)
 _TRANSIENT_ERRORS = (*UNAVAILABLE_ERRORS, StaleLeaseError)  # not the job's fault: it is repeated
 _SEATS_PER_TRANSACTION = 2_000  # up to 0.3 s, in which SQLite has no other writer
+_MAX_LARGE_SUMS = 2  # at the same time; each holds some vectors
 _RENEWALS_PER_LEASE = 3  # so that two may fail
 
 
@@ -116,6 +117,9 @@ class JobRunner:
     leases: LeaseRunner
     metrics: Metrics
     tracer: Tracer
+    _large_sums: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(_MAX_LARGE_SUMS), init=False
+    )
 
     async def seat_round(self, study: str, number: int) -> None:
         """Move joiners to their seats and start sharing, unless another process does."""
@@ -190,7 +194,7 @@ class JobRunner:
             await self._open_one_shot(cohort, lease)
             return
         try:
-            unmasked = await unmask_cohort(self.store.messages, cohort.id)
+            unmasked = await unmask_cohort(self.store.messages, cohort.id, self._large_sums)
         except _TRANSIENT_ERRORS:
             raise
         except RecoveryError as error:

@@ -190,10 +190,12 @@ class Orchestrator:
         self._record_changes(changes)
         if snapshot.selection is None and not snapshot.cohorts:
             self.store.database.resync_clock()
-        await self._check_all(snapshot)
-        if self._finished_cohorts and not self._is_claimed(snapshot, DELETE_BODIES_JOB):
-            delete = partial(self._jobs.delete_bodies, self._finished_cohorts)
-            self._job_tasks.start({DELETE_BODIES_JOB: delete})
+        try:
+            await self._check_all(snapshot)
+        finally:  # after the sums that wait
+            if self._finished_cohorts and not self._is_claimed(snapshot, DELETE_BODIES_JOB):
+                delete = partial(self._jobs.delete_bodies, self._finished_cohorts)
+                self._job_tasks.start({DELETE_BODIES_JOB: delete})
         await self._close_rounds(snapshot)
         self.metrics.last_poll.set(snapshot.now.timestamp())
         ends = [*snapshot.claimed.values()]
@@ -211,7 +213,11 @@ class Orchestrator:
             self._pending.report(None)
 
     async def _check_all(self, snapshot: PendingSnapshot) -> None:
-        """Check the cohorts of `snapshot`, in groups whose moves share transactions."""
+        """Check the cohorts of `snapshot`, in groups whose moves share transactions.
+
+        A cohort that cannot even fail holds up no other one; its error is raised at the end.
+        """
+        fault: Exception | None = None
         for start in range(0, len(snapshot.cohorts), MAX_GROUP_WRITES):
             group = snapshot.cohorts[start : start + MAX_GROUP_WRITES]
             checks = (self._check(snapshot, cohort) for cohort in group)
@@ -220,7 +226,11 @@ class Orchestrator:
             finally:
                 self._start_sums()
             for error in filter(None, errors):
-                raise error
+                if not isinstance(error, Exception) or isinstance(error, UNAVAILABLE_ERRORS):
+                    raise error
+                fault = fault or error
+        if fault is not None:
+            raise fault
 
     async def _check(self, snapshot: PendingSnapshot, cohort: PendingCohort) -> None:
         """Settle a cohort, unless a job is working on it; note when it must be read again."""

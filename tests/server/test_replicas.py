@@ -83,8 +83,10 @@ async def test_a_server_that_was_frozen_while_it_summed_publishes_nothing(
     """The process neither renews its lease nor ends its sum until the other has published it."""
     thaw, frozen = asyncio.Event(), []
 
-    async def unmask(messages: MessageRepository, cohort: int) -> UnmaskedCohort:
-        unmasked = await unmask_cohort(messages, cohort)
+    async def unmask(
+        messages: MessageRepository, cohort: int, large_sums: asyncio.Semaphore
+    ) -> UnmaskedCohort:
+        unmasked = await unmask_cohort(messages, cohort, large_sums)
         if not frozen:
             frozen.append(cohort)
             await thaw.wait()

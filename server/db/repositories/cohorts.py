@@ -301,14 +301,15 @@ class CohortRepository(Repository):
         """
         first = cohorts[:_COHORTS_PER_DELETION]
         has_body = MessageRow.body.is_not(None)
-        count = select(MessageRow.cohort, func.count()).where(
-            MessageRow.cohort.in_(first), has_body
-        )
+        # Perhaps one is pending again, because the database was restored to an earlier state.
+        of_first = (CohortRow.id.in_(first), CohortRow.phase.in_(FINAL_PHASES))
+        is_over = MessageRow.cohort.in_(select(CohortRow.id).where(*of_first))
+        count = select(MessageRow.cohort, func.count()).where(is_over, has_body)
         rows = session.execute(count.group_by(MessageRow.cohort)).all()
         bodies = dict(map(tuple[int, int], rows))
         totals = accumulate(bodies.get(cohort, 0) for cohort in first)
         chosen = first[: max(1, sum(total <= _BODIES_PER_TRANSACTION for total in totals))]
-        of_cohorts = (MessageRow.cohort.in_(chosen), has_body)
+        of_cohorts = (MessageRow.cohort.in_(chosen), is_over, has_body)
         erase = update(MessageRow).where(*of_cohorts).values(body=None)
         session.execute(erase.execution_options(synchronize_session=False))
         return chosen

@@ -62,7 +62,17 @@ async def test_a_write_that_makes_its_transaction_fail_fails_alone(error: type[E
     results = await asyncio.gather(*map(GroupCommit(commits), (6, 7, 8)), return_exceptions=True)
     assert results[::2] == [-6, -8]
     assert isinstance(results[1], error)
-    assert commits.groups[-3:] == [[6], [7], [8]]
+    assert commits.groups[1:] == [[6], [7, 8], [7], [8]]
+
+
+async def test_one_fault_among_many_writes_repeats_few_transactions() -> None:
+    commits = Commits(ArithmeticError)
+    results = await asyncio.gather(*map(GroupCommit(commits), range(200, 455)))
+    assert results == [-n for n in range(200, 455)]
+    store = GroupCommit(commits)
+    results = await asyncio.gather(*map(store, range(256)), return_exceptions=True)
+    assert [n for n, result in enumerate(results) if result != -n and n != 13] == [7]
+    assert len(commits.groups) == 1 + 17  # two for each of eight halvings
 
 
 async def test_an_unavailable_database_fails_the_whole_group_at_once() -> None:
@@ -88,6 +98,26 @@ async def test_callers_end_when_the_commits_are_cancelled() -> None:
         results = await asyncio.gather(*callers, return_exceptions=True)
     assert [type(result) for result in results] == [asyncio.CancelledError] * 2
     assert await store(3) == -3
+
+
+async def test_a_caller_that_comes_with_the_cancellation_leaves_no_other_waiting() -> None:
+    gate = asyncio.Event()
+
+    async def commit(writes: Sequence[int]) -> list[int | Exception]:
+        await gate.wait()
+        return [*writes]
+
+    store: GroupCommit[int, int] = GroupCommit(commit)
+    first = asyncio.create_task(store(1))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert store._task is not None
+    store._task.cancel()
+    second = asyncio.create_task(store(2))
+    gate.set()
+    async with asyncio.timeout(10):
+        await asyncio.gather(first, second, return_exceptions=True)
+    assert first.cancelled()
 
 
 async def test_a_group_is_stored_in_one_order_and_each_caller_gets_its_result() -> None:

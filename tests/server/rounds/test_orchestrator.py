@@ -143,11 +143,13 @@ async def test_a_study_that_is_stopped_while_it_is_summed_has_no_sum_and_no_faul
     study = await served.create()
     service = served.service
 
-    async def stop_first(messages: MessageRepository, number: int) -> UnmaskedCohort:
+    async def stop_first(
+        messages: MessageRepository, number: int, large_sums: asyncio.Semaphore
+    ) -> UnmaskedCohort:
         if not stopped:
             stopped.append(await served.client.post(f"/v1/studies/{study}/stop"))
             await service.store.cohorts.delete_bodies([number])
-        return await unmask_cohort(messages, number)
+        return await unmask_cohort(messages, number, large_sums)
 
     stopped: list[object] = []
     monkeypatch.setattr("server.rounds.jobs.unmask_cohort", stop_first)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from server.db.channels import notify_on_commit
 from server.db.repositories.cohort_phases import enter_phase
 from server.db.repositories.leases import Lease, StaleLeaseError, sum_job
 from server.db.schema import CohortRow, MessageRow
+from server.rounds.cohort_sums import sum_masked_inputs
 from tests.server.conftest import Serve
 from tests.server.device import Device
 from tests.server.harness import Served, sum_of, together
@@ -122,6 +124,62 @@ async def test_a_fault_in_a_shared_transaction_fails_one_cohort(
     phases = [cohort.phase for cohort in (await quiet.show_round(study)).cohorts]
     assert phases.pop(5) is Phase.FAILED
     assert set(phases) == {Phase.SHARING}
+
+
+async def test_a_cohort_that_cannot_even_fail_holds_up_no_deletion_of_bodies(
+    quiet: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def enter(session: Any, row: CohortRow, phase: Phase, *args: Any, **options: Any) -> None:
+        if row.number == 5 and phase is not Phase.SHARING and row.study == broken:
+            raise ArithmeticError("a row of another version")
+        enter_phase(session, row, phase, *args, **options)
+
+    broken, broken_devices = await join(quiet)
+    monkeypatch.setattr("server.db.repositories.cohorts.enter_phase", enter)
+    await poll(quiet)
+    await together(broken_devices, "share")  # cohort 5 can neither go on nor fail
+    study, devices = await join(quiet)
+    with pytest.raises(ArithmeticError):
+        await poll(quiet)
+    await together(devices, "share")
+    await quiet.client.post(f"/v1/studies/{study}/stop")
+    for _ in range(1000):
+        if not await quiet.store.cohorts.finished_with_bodies():
+            return
+        with suppress(ArithmeticError):
+            await poll(quiet)
+        await asyncio.sleep(0.01)
+    raise AssertionError("the bodies were not deleted")
+
+
+async def test_no_body_of_a_pending_cohort_is_deleted(quiet: Served) -> None:
+    _, devices = await join(quiet)
+    await play(quiet, devices, "share", "check")
+    pending = [each.id for each in await quiet.store.cohorts.pending()]
+    assert await quiet.store.cohorts.delete_bodies(pending) == pending
+    count = select(func.count()).select_from(MessageRow).where(MessageRow.body.is_(None))
+    assert await quiet.store.database.read(lambda session: session.scalar(count)) == 0
+
+
+async def test_few_cohorts_that_are_not_small_are_summed_at_the_same_time(
+    quiet: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, most = 0, 0
+
+    async def sum_slowly(*arguments: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return await sum_masked_inputs(*arguments)
+
+    monkeypatch.setattr("server.rounds.cohort_sums.sum_masked_inputs", sum_slowly)
+    monkeypatch.setattr("server.db.repositories.messages._MAX_SMALL_DEVICES", 0)
+    study, devices = await join(quiet)
+    await play(quiet, devices, "share", "check", "mask", "reveal")
+    assert (await until_closed(quiet, study)).state == "decoded"
+    assert most == 2
 
 
 async def test_a_fault_in_one_of_the_sums_that_are_made_together_fails_one_cohort(
