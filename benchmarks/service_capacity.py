@@ -44,17 +44,17 @@ PEAK_TO_MEAN_RATIO = 3  # of a day's arrivals
 class UnitCosts:
     """Measured costs: CPU seconds, and bytes.
 
-    November 2026, two cores that others used, too: `benchmarks.service` with PostgreSQL, 200 and
-    1,000 devices, 10,000 and 100,000 words (a request 4 ms, joining 6; twelve requests in five
-    phases); `secure_sums/floors.py` times 1.3, the ratio that `benchmarks.secagg` measures.
+    November 2026, two cores with little other load: `benchmarks.service` with PostgreSQL, active at
+    0.1, 1,000 devices with 10,000 words and 600 with 100,000; `secure_sums/floors.py` times 1.3,
+    the ratio that `benchmarks.secagg` measures.
     """
 
-    join: float = 6e-3  # a server's CPU for a device that enrols
-    message: float = 9.6e-3  # and for each later phase: a question, its answer, a small message
-    message_member: float = 0.0  # and per device in the cohort: 200 and 1,000 do not differ
+    join: float = 1.0e-3  # a server's CPU for a device that enrols
+    message: float = 1.05e-3  # and for each later phase: a message, documents, the end of the phase
+    message_member: float = 0.0  # and per device in the cohort: none was measured
     byte: float = 3e-9  # a server's CPU per byte that a device sends
-    database: float = 9e-3  # PostgreSQL's CPU per device
-    database_byte: float = 7e-9
+    database: float = 0.9e-3  # PostgreSQL's CPU per device
+    database_byte: float = 6e-9
     mask: float = 6e-6  # to remove one mask
     mask_word: float = 1e-9  # and per 32-bit word of it
     key_agreement: float = 5e-5  # to agree on a key with a neighbour of a dropout
@@ -70,13 +70,13 @@ MEASURED_COSTS = UnitCosts()
 class OneShotCosts:
     """Measured costs of a device in a one-shot sum of seven operators: CPU seconds, and bytes.
 
-    November 2026, on two cores that others used, too: `benchmarks.oneshot --service 2000` with
-    PostgreSQL, 367 and 5,000 words; members as in the table of `docs/one-shot.md`.
+    November 2026, on two cores with little other load: `benchmarks.oneshot --service 10000` with
+    PostgreSQL; members as in the table of `docs/one-shot.md`.
     """
 
-    server: float = 12e-3  # the open round, the message, and its columns for all members
+    server: float = 0.9e-3  # the open round, the message, and its columns for all members
     byte: float = 3e-9  # of a message; as of an upload in a pairwise sum
-    database: float = 2.15e-3
+    database: float = 0.1e-3
     database_byte: float = 2.7e-8  # each member reads columns of the stored messages
     member: float = 0.09e-3  # of one member
     member_byte: float = 8e-8  # of a column

@@ -24,7 +24,7 @@ from benchmarks.service_capacity import (
 
 IDLE_SETTING = LoadSetting(n=60, words=10_000, cores=2, per_second=1.0, dropout=0.0)
 # The servers, not the devices, take longest.
-BUSY_SETTING = replace(IDLE_SETTING, n=200, cores=1, response_seconds=0.5)
+BUSY_SETTING = replace(IDLE_SETTING, n=200, cores=1, response_seconds=0.05)
 DROPOUT_SETTING = replace(IDLE_SETTING, dropout=0.05, idle_seconds=1.0)
 
 
