@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, TypeVar
 
+from sqlalchemy.exc import IntegrityError
+
 from server.db.database_errors import UNAVAILABLE_ERRORS
 
 T = TypeVar("T")
@@ -24,9 +26,9 @@ class GroupCommit(Generic[T, R]):
 
     `commit` returns one result for each write, in order: an exception refuses that write alone, and
     the transaction must not have stored anything of it. If the transaction fails while the database
-    is available, its halves are repeated, so that no write fails because of another one.
-    `nbytes` is the size of a write. A group is sorted by `order`, so that two groups of different
-    processes lock rows in one order.
+    is available, its halves are repeated, so that no write fails because of another one. A single
+    write is repeated once if a key exists already. `nbytes` is the size of a write. A group is
+    sorted by `order`, so that two groups of different processes lock rows in one order.
     """
 
     def __init__(
@@ -90,14 +92,20 @@ class GroupCommit(Generic[T, R]):
             size += 1
         return size
 
-    async def _results(self, writes: Sequence[T]) -> Sequence[R | Exception]:
+    async def _results(
+        self, writes: Sequence[T], *, is_repetition: bool = False
+    ) -> Sequence[R | Exception]:
         try:
             return await self._commit(writes)
         except UNAVAILABLE_ERRORS as error:
             return [error] * len(writes)
         except Exception as error:  # of one of them; nothing was stored
-            if len(writes) == 1:
+            # Another process may have stored the same message: the repetition finds it.
+            may_succeed = isinstance(error, IntegrityError) and not is_repetition
+            if len(writes) == 1 and not may_succeed:
                 return [error]
         # One by one, the last ones of a large group would be stored seconds later.
-        middle = len(writes) // 2
-        return [*await self._results(writes[:middle]), *await self._results(writes[middle:])]
+        middle, results = len(writes) // 2, list[R | Exception]()
+        for half in filter(None, (writes[:middle], writes[middle:])):
+            results += await self._results(half, is_repetition=True)
+        return results

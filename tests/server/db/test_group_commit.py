@@ -65,6 +65,19 @@ async def test_a_write_that_makes_its_transaction_fail_fails_alone(error: type[E
     assert commits.groups[1:] == [[6], [7, 8], [7], [8]]
 
 
+async def test_a_single_write_whose_key_another_process_has_stored_is_repeated() -> None:
+    attempts = list[int]()
+
+    async def commit(writes: Sequence[int]) -> list[int | Exception]:
+        attempts.append(len(writes))
+        if len(attempts) == 1:
+            raise IntegrityError("INSERT", None, Exception("unique"))
+        return [-write for write in writes]
+
+    assert await GroupCommit(commit)(5) == -5
+    assert attempts == [1, 1]
+
+
 async def test_one_fault_among_many_writes_repeats_few_transactions() -> None:
     commits = Commits(ArithmeticError)
     results = await asyncio.gather(*map(GroupCommit(commits), range(200, 455)))
