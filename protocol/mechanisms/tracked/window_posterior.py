@@ -71,6 +71,13 @@ class GroupLaws(NamedTuple):
     windows: int
     check: int
 
+    def missing_after(
+        self, moves: Integers, window: int, rows: Indices | slice = slice(None)
+    ) -> tuple[int, int]:
+        """Return the windows and the check that are missing after `moves` of the items `rows`."""
+        checks = self.weights[rows] * (moves * window % self.prime) % self.prime
+        return self.windows - int(moves.sum()), (self.check - int(checks.sum())) % self.prime
+
 
 def read_windows(
     counts: Integers, window: int, means: Floats, deviations: Floats, laws: GroupLaws
@@ -88,17 +95,11 @@ def read_windows(
     likely = shifts[prior.argmax(axis=1)]
     order = np.argsort(prior.max(axis=1) / prior.sum(axis=1), kind="stable")
     weighed, rest = np.split(order, [tuning.MAX_WEIGHED_COUNTS])
-    moved = likely[rest] * window
-    shown = (laws.weights[rest] * (moved % laws.prime) % laws.prime).sum()
-    laws = GroupLaws(
-        laws.weights[weighed],
-        laws.prime,
-        laws.windows - int(likely[rest].sum()),
-        (laws.check - int(shown)) % laws.prime,
-    )
+    missing = laws.missing_after(likely[rest], window, rest)
+    laws = GroupLaws(laws.weights[weighed], laws.prime, *missing)
     read = _weigh(counts[weighed], window, means[weighed], deviations[weighed], laws)
     all_counts, errors = counts.copy(), np.zeros(len(counts))
-    all_counts[rest] += moved
+    all_counts[rest] += likely[rest] * window
     all_counts[weighed] = read.counts
     if read.squared_errors is None:
         return WindowPosterior(all_counts, None)
@@ -120,9 +121,8 @@ def _weigh(
     first, rows = shares.argmax(axis=1), np.arange(len(counts))
     weights = best.shares / best.shares[rows, first][:, np.newaxis]
     moves = _Moves.of(weights, first, shifts, window, laws)
-    missing = laws.windows - int(shifts[first].sum())
-    off = laws.check - int((laws.weights * (shifts[first] * window % laws.prime)).sum())
-    sets, set_weights = _matching_sets(moves, missing, off % laws.prime, laws.prime)
+    missing, off = laws.missing_after(shifts[first], window)
+    sets, set_weights = _matching_sets(moves, missing, off, laws.prime)
     log_mass = best.log_mass - float(np.log(best.shares[rows, first]).sum())
     rest, log_rest = _without_few_moves(shares, log_mass, weights, first, missing)
     logarithms = np.append(set_weights, log_rest - math.log(laws.prime))
