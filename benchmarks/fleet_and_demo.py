@@ -29,10 +29,10 @@ from benchmarks.secure_sums.floors import Floors
 from benchmarks.secure_sums.meters import CostMeter, ReplicaProcess
 from benchmarks.secure_sums.whole_sum import device_primitives, server_primitives
 from client.analyst.analyst import Analyst
-from client.device.policy import Policy
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
 from client.transport import http_client
+from protocol.api.device_policy import Policy
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.plan import TrackedQuestion

@@ -39,11 +39,11 @@ from blindtally.fleet_run.fleet_setup import OPERATORS, new_operators
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.analyst import Analyst, Study
 from client.device.encoding import Contribution, encode
-from client.device.policy import Policy
 from client.fleet.config_and_results import FleetConfig, FleetRound
 from client.fleet.fleet import Fleet
 from client.fleet.shards import ShardPool
 from client.transport import http_client
+from protocol.api.device_policy import Policy
 from protocol.api.messages import CohortView, RoundView, Timeouts
 from protocol.api.one_shot import OneShotRound
 from protocol.api.phases import Phase

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from client.device.device_state import DeviceState
     from client.device.driver import EndState
     from client.device.encoding import LeftOut, LeftOutReason
-    from client.device.policy import Policy
     from client.device.take_part import ParticipationOutcome, take_part
     from client.registrar import DrawRecord, Registrar, seating_rounds
     from client.transport import Transport, http_client
+    from protocol.api.device_policy import Policy
     from protocol.api.events import Event
     from protocol.api.messages import HeavyHitter, QueryResult, RoundView, StudyView, Timeouts
     from protocol.api.rates import ItemChanges, RoundRate
@@ -73,7 +73,7 @@ _NAMES = {  # names by module; "public = name" where the name in the module diff
     "client.device.device_state": "DeviceState",
     "client.device.driver": "EndState",
     "client.device.encoding": "LeftOut LeftOutReason",
-    "client.device.policy": "Policy",
+    "protocol.api.device_policy": "Policy",
     "client.device.take_part": "ParticipationOutcome take_part",
     "client.registrar": "DrawRecord Registrar seating_rounds",
     "client.transport": "Transport http_client",

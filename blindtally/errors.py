@@ -7,7 +7,6 @@ among them pydantic's `ValidationError`.
 
 from blindtally.own_packages import ShadowedPackageError
 from client.device.journal import JournalError
-from client.device.policy import PolicyError
 from client.errors import (
     AlreadyCountedError,
     AnalystClosedError,
@@ -34,6 +33,7 @@ from client.errors import (
     WrongStateError,
 )
 from client.registrar import SeatingRefusedError
+from protocol.api.device_policy import PolicyError
 from secagg.errors import ProtocolError, UnsafeRequestError
 
 __all__ = [

@@ -178,11 +178,11 @@ def fleet(
         suggest_options,
     )
     from blindtally.fleet_run.study_run import create_study
-    from client.device.policy import Policy
     from client.fleet.behaviour import Arrivals, FleetBehaviour
     from client.fleet.config_and_results import FleetConfig
     from client.fleet.fleet import NobodyEnteredError
     from client.fleet.shards import LostWorkersError
+    from protocol.api.device_policy import Policy
     from protocol.mechanisms.quality_goal import parse_goal
     from secagg.parameters import Mode
 

@@ -203,7 +203,7 @@ def _warnings(view: "StudyView") -> "Iterator[str]":
     """Yield a sentence for each setting of a study that is allowed, and perhaps a mistake."""
     from random import Random
 
-    from protocol.api.device_limits import default_refusals
+    from protocol.api.device_policy import default_refusals
     from protocol.mechanisms.registry import MECHANISMS
 
     mechanism = MECHANISMS[view.question.mechanism]
@@ -212,11 +212,8 @@ def _warnings(view: "StudyView") -> "Iterator[str]":
     if view.rounds < levels:
         needed = f"the longest strings need {levels} rounds"
         yield f"{needed}: with {view.rounds}, only shorter ones are found"
-    for each in default_refusals(plan):
-        yield (
-            f"devices with default settings refuse the study for its {each.setting.lower()}: "
-            f"{each.value}, {each.reason}"
-        )
+    for refusal in default_refusals(plan):
+        yield f"devices with default settings refuse the study: it {refusal.reason}"
 
 
 @studies.command("show")

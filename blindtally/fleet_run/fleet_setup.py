@@ -19,9 +19,9 @@ import numpy as np
 from blindtally.console.options import DEFAULT_DEVICES, DEFAULT_IDLE_SECONDS
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import Dataset, read_dataset
-from client.device.policy import Policy
 from client.fleet.behaviour import dropouts_by_step
 from client.fleet.config_and_results import FleetConfig
+from protocol.api.device_policy import Policy
 from protocol.api.messages import StudyView, Timeouts
 from protocol.api.phases import Phase
 from protocol.committee_terms import CommitteeTerms

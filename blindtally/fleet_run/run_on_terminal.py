@@ -20,9 +20,9 @@ from blindtally.fleet_run.study_run import StudyObservers, run_fleet
 from blindtally.fleet_run.study_status import report_status, study_url
 from blindtally.workers import open_workers
 from client.analyst.analyst import Study
-from client.device.policy import PolicyError
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.shards import ShardPool
+from protocol.api.device_policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView
 from protocol.mechanisms.number_sums import NumberSums
 from secagg.keys import Identity

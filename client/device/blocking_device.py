@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     from client.device.device_state import DeviceState
     from client.device.driver import ProgressCallback
     from client.device.encoding import Items
-    from client.device.policy import Policy
     from client.device.take_part import ParticipationOutcome
+    from protocol.api.device_policy import Policy
     from secagg.session import Registry
 else:
     connection = LazyModule("client.connection")

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from client.committee_member import CommitteeMember, MemberPolicy
 from client.device.driver import wait_for_open_round
-from client.device.policy import Policy
 from client.documents import parse_document
 from client.errors import (
     NoRoundError,
@@ -23,6 +22,7 @@ from client.errors import (
     printable,
 )
 from client.transport import POLL_SECONDS, Transport
+from protocol.api.device_policy import Policy
 from protocol.api.messages import CommitteeRound, CommitteeView
 from protocol.api.phases import Phase
 from secagg.errors import UnsafeRequestError

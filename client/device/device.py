@@ -10,8 +10,8 @@ from typing import ClassVar, Final
 
 from client.device.encoding import Contribution
 from client.device.journal import Journal
-from client.device.policy import Policy
 from client.transport import Transport
+from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.api.phases import DEVICE_PHASES, Phase
 from protocol.question_and_plan import SumVariant

@@ -16,7 +16,6 @@ from client.device.device import DeviceStep, RoundParticipation
 from client.device.journal import JournalError
 from client.device.one_shot import OneShotParticipation
 from client.device.participation import ReportParticipation, SumParticipation
-from client.device.policy import PolicyError
 from client.documents import parse_document
 from client.errors import (
     CohortFailedError,
@@ -29,6 +28,7 @@ from client.errors import (
 )
 from client.transport import POLL_SECONDS, Transport
 from protocol.api.credentials import possession_statement, secret_digest
+from protocol.api.device_policy import PolicyError
 from protocol.api.messages import EnrolmentRequest, RoundView
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from secagg.errors import ProtocolError, UnsafeRequestError

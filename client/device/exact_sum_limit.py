@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from client.device.journal import JournalEntry
-from client.device.policy import Policy, PolicyError
 from protocol.api.device_limits import epsilon_of_rho, rho_of
+from protocol.api.device_policy import Policy, PolicyError
 from protocol.mechanisms.registry import AnyPlan
 
 _DAY_SECONDS: Final = 24 * 3600

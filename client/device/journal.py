@@ -45,7 +45,7 @@ from threading import Lock
 from types import NoneType
 from typing import Final, Self
 
-from client.device.policy import PolicyError
+from protocol.api.device_policy import PolicyError
 from protocol.api.phases import MessageKind
 
 MAX_TIME: Final = 2**40  # seconds; finite, so that every entry can be compared

@@ -21,7 +21,6 @@ from urllib.parse import quote
 from client.device.device import DeviceStep, RoundParticipation
 from client.device.encoding import encode
 from client.device.journal import JournalEntry
-from client.device.policy import PolicyError, noise_events
 from client.device.vector_participation import VectorParticipation
 from client.documents import parse_document, refusing_malformed
 from client.http_exchange import DocumentStream
@@ -33,6 +32,7 @@ from protocol.api.device_messages import (
     SignedReport,
     Survivors,
 )
+from protocol.api.device_policy import PolicyError, noise_events
 from protocol.api.messages import SlotAssignment
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import REPORT_MECHANISMS

@@ -41,7 +41,6 @@ from client.device.driver import (
 from client.device.encoding import Items, LeftOut, count_items, make_contribution
 from client.device.folder_lock import OWN_STATE_ADVICE
 from client.device.journal import Journal, JournalError
-from client.device.policy import Policy
 from client.documents import parse_document
 from client.errors import (
     MAX_RETRY_AFTER_SECONDS,
@@ -52,6 +51,7 @@ from client.errors import (
     WrongStateError,
 )
 from client.transport import MIN_POLL_INTERVAL_SECONDS, Transport, http_client
+from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan

@@ -10,9 +10,9 @@ import numpy as np
 from client.device.device import DeviceStep, steps_in_mode
 from client.device.driver import EndState
 from client.device.encoding import Contribution
-from client.device.policy import Policy, PolicyError
 from client.fleet.behaviour import FleetBehaviour, dropouts_by_step
 from client.http_exchange import Traffic
+from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.messages import CohortView, RoundView
 from protocol.api.phases import DEVICE_PHASES, Phase
 from protocol.question_and_plan import SumVariant

@@ -23,7 +23,6 @@ from typing import Final, TypeAlias
 from client.committee_member import serving_committee
 from client.device.device import STEP_OF_PHASE, DeviceStep
 from client.device.driver import PARTICIPATION_ERRORS, EndState, wait_for_open_round
-from client.device.policy import PolicyError
 from client.errors import NoRoundError, NotFoundError, WrongStateError
 from client.fleet import committee
 from client.fleet.behaviour import DeviceBehaviour, draw_behaviours
@@ -37,6 +36,7 @@ from client.fleet.config_and_results import (
 from client.fleet.devices import ClientFactory, FleetDevices, Holdings
 from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
 from client.registrar import DrawRecord, Registrar, seating_rounds
+from protocol.api.device_policy import PolicyError
 from protocol.api.messages import RoundView, StudyView
 from protocol.committee_terms import VolunteerTerms
 

@@ -18,7 +18,6 @@ from client.device.device import DeviceStep, StudyDevice
 from client.device.encoding import Contribution
 from client.device.journal import Journal, MemoryJournal
 from client.device.participation import SumParticipation
-from client.device.policy import Policy
 from client.transport import Transport
 from protocol.api.device_messages import (
     NEXT_DOCUMENTS,
@@ -27,6 +26,7 @@ from protocol.api.device_messages import (
     Survivors,
     frame_document,
 )
+from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.api.phases import MessageKind
 from protocol.domains.strings import Utf8

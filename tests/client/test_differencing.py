@@ -17,10 +17,10 @@ from client.device.driver import EndState, RoundEnd, run_participation
 from client.device.encoding import Contribution
 from client.device.journal import Journal, MemoryJournal
 from client.device.participation import SumParticipation
-from client.device.policy import Policy
 from client.device.take_part import ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
 from client.transport import Transport
+from protocol.api.device_policy import Policy
 from protocol.api.phases import MessageKind
 from protocol.randomness import system_words
 from secagg.keys import Identity

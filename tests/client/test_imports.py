@@ -20,7 +20,7 @@ import json, sys
 {CLIENT}
 import numpy as np
 from client.device.encoding import Contribution, encode
-from client.device.policy import Policy
+from protocol.api.device_policy import Policy
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_plan
 from protocol.randomness import seeded_words
 

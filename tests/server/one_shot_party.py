@@ -14,9 +14,9 @@ from client.device.device import DeviceStep, StudyDevice
 from client.device.encoding import Contribution
 from client.device.journal import MemoryJournal
 from client.device.one_shot import OneShotParticipation
-from client.device.policy import Policy
 from client.member_journal import MemberJournal
 from client.transport import Transport
+from protocol.api.device_policy import Policy
 from protocol.api.messages import CommitteeRound, RoundView
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS

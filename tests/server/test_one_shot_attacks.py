@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from client.committee_member import CommitteeMember, Volunteering, received_bytes
-from client.device.policy import Policy, PolicyError
 from client.errors import ServiceError
 from client.member_journal import MemberJournal
 from client.transport import Transport
+from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView, RoundView
 from protocol.api.phases import MemberMessageKind, Phase
 from protocol.committee_terms import CommitteeTerms, VolunteerTerms

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from client.device.policy import Policy, PolicyError
+from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.phases import MemberMessageKind, Phase
 from protocol.committee_terms import CommitteeTerms
 from secagg.keys import Identity

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from client.device.policy import Policy
 from client.registrar import DrawRecord, Registrar
+from protocol.api.device_policy import Policy
 from protocol.api.phases import Phase
 from tests.server.conftest import Serve
 from tests.server.harness import Served

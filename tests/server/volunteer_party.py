@@ -7,9 +7,9 @@ from typing import Any
 
 from client.committee_member import CommitteeMember, Volunteering
 from client.device.device import StudyDevice
-from client.device.policy import Policy
 from client.member_journal import MemberJournal
 from client.registrar import DrawRecord, Registrar
+from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import AnyPlan

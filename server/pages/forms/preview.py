@@ -7,12 +7,12 @@ The cost follows from the first plan. Results take a simulation, which runs only
 import asyncio
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any, Final
+from typing import Any
 
 from fastapi import Request, Response
 from pydantic import ValidationError
 
-from protocol.api.device_limits import default_refusals
+from protocol.api.device_policy import default_refusals
 from protocol.committee_terms import AnyCommitteeTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.trie_plan import TrieHhPlan
@@ -43,7 +43,6 @@ from server.pages.rendering import render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
-_REFUSAL_NOTE: Final = "devices with default settings refuse the study"
 router = page_router(Permission.WRITE, prefix="/studies/new")
 
 
@@ -96,8 +95,8 @@ def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
         note = "the one message of a round, with shares of all members"
     lines = [AdviceLine("A device sends", nbytes(size.sent_bytes), note)]
     lines += [
-        AdviceLine(each.setting, each.value, f"{each.reason}: {_REFUSAL_NOTE}")
-        for each in default_refusals(plan)
+        AdviceLine("Devices refuse it", "by default", f"the study {refusal.reason}")
+        for refusal in default_refusals(plan)
     ]
     if is_reporting:
         max_reports = plan.terms.max_devices

@@ -17,9 +17,9 @@ from blindtally.fleet_run.registrar_key_files import create_key_file, load_key_f
 from blindtally.fleet_run.run_on_terminal import heavy_hitter_table, suggest_options
 from client.analyst.analyst import Analyst
 from client.committee_member import CommitteeMember, MemberPolicy, serving_committee
-from client.device.policy import PolicyError
 from client.member_journal import MemberJournal
 from client.transport import http_client
+from protocol.api.device_policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion

@@ -63,9 +63,9 @@ def test_a_study_that_devices_refuse_is_created_with_a_warning(url: str) -> None
     registrar = Identity.of(bytes(32)).public.hex()
     sizes = ["--words", "1000", "--draft"]
     refused = run(url, "create", "x", *sizes, "--threshold", "4", "--devices", "16")[1]
-    assert "refuse the study for its registrar: none, the server could invent" in refused
-    assert "refuse the study for its threshold: 4, below 5" in refused
-    assert "refuse the study for its devices: 7, in the smallest sum, below 50" in refused
+    assert "refuse the study: it names no registrar, so its server could invent" in refused
+    assert "refuse the study: it asks for items held 4 times, below 5" in refused
+    assert "refuse the study: it may sum as few as 7 devices, below 50" in refused
     sizes += ["--threshold", "5", "--devices", "200", "--registrar", registrar]
     assert "refuse" not in run(url, "create", "x", *sizes)[1]
 

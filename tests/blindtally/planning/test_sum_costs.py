@@ -9,8 +9,8 @@ from statistics import mean
 import pytest
 
 from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_operations
-from client.device.policy import Policy
 from protocol.api.device_messages import JoinRequest, Survivors
+from protocol.api.device_policy import Policy
 from secagg.keys import Identity
 from secagg.messages import pack_signatures, pack_signed_inputs
 from secagg.parameters import Assumptions, Mode, choose_parameters

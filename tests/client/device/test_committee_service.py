@@ -13,10 +13,10 @@ from client.device.committee_service import CommitteeOutcome, CommitteeState
 from client.device.device import DeviceStep
 from client.device.device_state import DeviceState
 from client.device.driver import EndState, ProgressCallback
-from client.device.policy import Policy
 from client.device.take_part import ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
 from client.registrar import DrawRecord, Registrar, seating_rounds
+from protocol.api.device_policy import Policy
 from protocol.api.messages import HeavyHitterPage, StudyView, Timeouts
 from protocol.committee_terms import VolunteerTerms
 from protocol.question_and_plan import Terms

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from client.device.exact_sum_limit import MIN_TIME, spends_exact_study
 from client.device.journal import JournalEntry
-from client.device.policy import Policy, PolicyError
 from protocol.api.device_limits import epsilon_of_rho, rho_of
+from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.phases import MessageKind
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet, Utf8

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.device.journal import FileJournal, Journal, JournalEntry, JournalError, MemoryJournal
-from client.device.policy import PolicyError
+from protocol.api.device_policy import PolicyError
 from protocol.api.phases import MessageKind
 from tests.support.policies import refused_for
 
@@ -431,7 +431,7 @@ def test_of_many_processes_one_gives_its_vector(path: Path) -> None:
         "import sys; from pathlib import Path\n"
         "from client.device.journal import FileJournal, JournalEntry\n"
         "from protocol.api.phases import MessageKind\n"
-        "from client.device.policy import PolicyError\n"
+        "from protocol.api.device_policy import PolicyError\n"
         "vector = sys.argv[2].encode()\n"
         "given = JournalEntry.of('study', int(sys.argv[2]), 0, MessageKind.MASKED_INPUT, vector)\n"
         "try: FileJournal(Path(sys.argv[1])).record(given)\n"

@@ -17,10 +17,10 @@ from client.device.driver import EndState, run_participation
 from client.device.encoding import Contribution, encode
 from client.device.journal import FileJournal, JournalEntry, MemoryJournal
 from client.device.participation import MAX_ROW_BYTES, ReportParticipation
-from client.device.policy import PolicyError
 from client.transport import Transport
 from protocol.api.device_limits import rho_of
 from protocol.api.device_messages import JoinRequest, SignedReport
+from protocol.api.device_policy import PolicyError
 from protocol.api.messages import RoundView
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from client.device.driver import EndState
-from client.device.policy import Policy
 from client.fleet.config_and_results import FleetConfig, FleetRound
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
+from protocol.api.device_policy import Policy
 from protocol.api.messages import StudyRequest, StudyView, Timeouts
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from client.device.journal import MemoryJournal
-from client.device.policy import Policy, PolicyError
 from protocol.api.device_messages import Survivors
+from protocol.api.device_policy import Policy, PolicyError
 from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.messages import (
     Complaints,

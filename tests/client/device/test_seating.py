@@ -7,7 +7,7 @@ import pytest
 
 from client.device.device import StudyDevice, steps_in_mode
 from client.device.journal import MemoryJournal
-from client.device.policy import Policy, PolicyError
+from protocol.api.device_policy import Policy, PolicyError
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.seating import CohortSeating

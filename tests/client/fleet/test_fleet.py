@@ -13,7 +13,6 @@ from fastapi import FastAPI
 
 from client.device.device import DeviceStep
 from client.device.driver import EndState
-from client.device.policy import Policy
 from client.fleet import devices
 from client.fleet.behaviour import FleetBehaviour
 from client.fleet.config_and_results import (
@@ -27,6 +26,7 @@ from client.fleet.config_and_results import (
 )
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
+from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import Phase
 from secagg.keys import Identity

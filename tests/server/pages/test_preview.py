@@ -80,7 +80,7 @@ async def test_a_preview_of_a_one_shot_sum_has_the_bytes_of_its_message(served: 
 
 
 async def test_a_preview_warns_of_a_sum_without_a_registrar(served: Served) -> None:
-    warning = "devices with default settings refuse the study"
+    warning = "Devices refuse it"
     assert warning in await preview(served, "tracked")
     assert warning not in await preview(served, "tracked", **{"terms.registrar": "09" * 32})
     assert warning not in await preview(served, "ocms-gf")
@@ -91,7 +91,7 @@ async def test_a_preview_warns_of_answers_that_may_show_items_of_few_devices(
 ) -> None:
     """Devices with default settings refuse such studies, so nobody would take part."""
     form = {"terms.registrar": "09" * 32, "question.threshold": "4.5"}
-    warning = "below 5: devices with default settings refuse the study"
+    warning = "asks for items held 4.5 times, below 5"
     assert warning in await preview(served, "tracked", **form)
     assert warning not in await preview(served, "tracked", **form | {"question.threshold": "5"})
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from client.device.policy import PolicyError
+from protocol.api.device_policy import PolicyError
 from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Utf8

@@ -1,5 +1,7 @@
 """Limits of a device, checked before it sends anything.
 
+The service applies the default limits to each new study, to warn of those that devices refuse.
+
 A plan states how much each device contributes and in how large a group it is hidden. The device
 compares the plan with its policy and refuses a plan beyond a limit. The roster comes later and may
 be smaller than the plan promised, so the device checks it as well. A refusal names its limit, so
@@ -55,9 +57,13 @@ from secagg.keys import KEY_BYTES, Identity
 from secagg.parameters import Mode
 from secagg.seating import MAX_DRAWS, CohortSeating, seating_fault
 
-_UNVERIFIED_IDENTITIES_REASON: Final = (
-    "asks for a sum with devices that it may have invented: pass the public key of the study's "
-    "registrar as Policy.registrar, or trust the server with Policy.trust_server_identities"
+_NO_REGISTRAR_REASON: Final = (
+    "names no registrar, so its server could invent the other devices: name one, or trust the "
+    "server with Policy.trust_server_identities"
+)
+_UNVERIFIED_REGISTRAR_REASON: Final = (
+    "names a registrar whose key the device does not know: pass it as Policy.registrar, or trust "
+    "the server with Policy.trust_server_identities"
 )
 
 
@@ -70,18 +76,19 @@ class PolicyError(UnsafeRequestError):
 
     Attributes:
         limit: the name of the limit in `Policy`, or of the promise that was broken.
+        reason: what the study or its server does, such as "asks for ...".
         needed: the value of the limit that would accept the request, if one value is enough.
     """
 
     def __init__(self, limit: str, reason: str, needed: float | str | None = None) -> None:
         super().__init__(f"{reason} ({limit})")
         self.limit = limit
+        self.reason = reason
         self.needed = needed
-        self._arguments = limit, reason, needed
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, str, float | str | None]]:
         """Return the class and its arguments: processes of a fleet exchange refusals."""
-        return type(self), self._arguments
+        return type(self), (self.limit, self.reason, self.needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +348,9 @@ class Policy:
             return
         is_unverified = self.registrar is None and plan.mechanism in SUM_MECHANISMS
         if is_unverified and not self.trust_server_identities:
-            yield PolicyError("trust_server_identities", _UNVERIFIED_IDENTITIES_REASON)
+            is_named = plan.terms.registrar is not None
+            reason = _UNVERIFIED_REGISTRAR_REASON if is_named else _NO_REGISTRAR_REASON
+            yield PolicyError("trust_server_identities", reason)
 
     def _terms_violations(self, plan: AnyPlan) -> Iterator[PolicyError]:
         terms = plan.terms
@@ -455,6 +464,26 @@ class Policy:
         if events > MAX_NOISE_EVENTS:
             reason = f"asks for noise of {events:.3g} random events, above {MAX_NOISE_EVENTS:,}"
             yield PolicyError("noise", reason)
+
+
+def default_refusals(plan: AnyPlan) -> Iterator[PolicyError]:
+    """Yield the limits that `plan` exceeds of a device with default settings.
+
+    The device knows the parties that the plan names: its registrar, and the operators or the number
+    of volunteers of its committee.
+    """
+    terms, committee = plan.terms, plan.terms.committee
+    policy = Policy(
+        registrar=None if terms.registrar is None else bytes.fromhex(terms.registrar),
+        committee=frozenset(committee.identities if isinstance(committee, CommitteeTerms) else ()),
+        min_volunteers=committee.volunteers if isinstance(committee, VolunteerTerms) else None,
+    )
+    yield from policy.violations(plan, plan.study, plan.round)
+    if plan.mechanism in REPORT_MECHANISMS:
+        try:
+            policy.check_epsilon(0.0, REPORT_MECHANISMS[plan.mechanism].epsilon(plan))
+        except PolicyError as error:
+            yield error
 
 
 def _round_up(epsilon: float) -> float | None:
