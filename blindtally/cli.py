@@ -44,7 +44,7 @@ _MODULES = {
     "keys": "blindtally.commands.credentials_and_audit",
     "tokens": "blindtally.commands.credentials_and_audit",
     "audit": "blindtally.commands.credentials_and_audit",
-    "registrar": "blindtally.commands.registrar_key",
+    "seat": "blindtally.commands.registrar",
     "simulate": "blindtally.simulate.command",
 }
 # The extra that brings what a command needs.
