@@ -283,21 +283,21 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/protocol/mechanisms/test_frequency_sketches.py": (
         "test_estimates_under_noise_have_the_reported_variance",
     ),
-    "tests/server/test_one_shot.py": (
+    "tests/server/one_shot/test_sums.py": (
         "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[collecting",
         "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[agreeing",
         "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[checking",
         "test_a_server_and_members_that_start_again_in_a_phase_finish_the_round[releasing",
         "test_a_study_over_two_restarts_and_with_a_member_that_drops_out",
     ),
-    "tests/server/test_volunteers.py": (
+    "tests/server/one_shot/test_volunteers.py": (
         "test_a_server_that_starts_again_in_a_phase_finishes_the_round[collecting",
         "test_a_server_that_starts_again_in_a_phase_finishes_the_round[convening",
         "test_a_server_that_starts_again_in_a_phase_finishes_the_round[checking",
         "test_a_round_waits_for_all_volunteers_and_for_its_registrar",
     ),
-    "tests/server/test_one_shot_attacks.py": ("test_sums_that_wait_do_not_fill_a_member",),
-    "tests/server/test_volunteer_attacks.py": (
+    "tests/server/one_shot/test_attacks.py": ("test_sums_that_wait_do_not_fill_a_member",),
+    "tests/server/one_shot/test_volunteer_attacks.py": (
         "test_devices_and_members_refuse_the_committee_of_an_older_round",
     ),
     "tests/server/pages/test_one_shot.py": (
@@ -309,7 +309,7 @@ SLOW_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/protocol/mechanisms/iblt/test_approximate_histogram.py": (
         "test_below_the_root_of_r_everything_is_listed_exactly",
     ),
-    "tests/server/test_one_shot_reserves.py": (
+    "tests/server/one_shot/test_reserves.py": (
         "test_reserves_take_the_place_of_absent_operators[away0",
         "test_reserves_take_the_place_of_absent_operators[away2",
         "test_a_committee_that_drops_out_is_followed_by_one_of_other_members",
@@ -439,11 +439,11 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "tests/server/test_replicas.py": ALL_TESTS,
     "tests/server/test_reports.py": ALL_TESTS,
     "tests/server/pages/test_one_shot.py": ALL_TESTS,
-    "tests/server/test_one_shot.py": ALL_TESTS,
-    "tests/server/test_one_shot_attacks.py": ALL_TESTS,
-    "tests/server/test_one_shot_reserves.py": ALL_TESTS,
-    "tests/server/test_volunteer_attacks.py": ALL_TESTS,
-    "tests/server/test_volunteers.py": ALL_TESTS,
+    "tests/server/one_shot/test_sums.py": ALL_TESTS,
+    "tests/server/one_shot/test_attacks.py": ALL_TESTS,
+    "tests/server/one_shot/test_reserves.py": ALL_TESTS,
+    "tests/server/one_shot/test_volunteer_attacks.py": ALL_TESTS,
+    "tests/server/one_shot/test_volunteers.py": ALL_TESTS,
     "tests/server/test_seating.py": ALL_TESTS,
     "tests/server/test_service.py": ALL_TESTS,
     "tests/test_service_capacity.py": ALL_TESTS,

@@ -25,10 +25,10 @@ from tests.server.conftest import Serve
 from tests.server.credentials import keyed, seated, showing, study_of
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, play, study_request, sum_of, together, until_summed
+from tests.server.one_shot.volunteer_party import Volunteers, create_drawn
 from tests.server.party import refused
 from tests.server.test_reports import create as create_reports
 from tests.server.test_reports import put, report
-from tests.server.volunteer_party import Volunteers, create_drawn
 
 DAY = 24 * 3600.0
 

@@ -3,7 +3,7 @@
 from protocol.api.one_shot import message_bytes
 from server.pages.formatting import nbytes
 from tests.server.harness import Served
-from tests.server.one_shot_party import (
+from tests.server.one_shot.party import (
     PINNED,
     Operators,
     convene,
@@ -12,15 +12,15 @@ from tests.server.one_shot_party import (
     send,
     send_all,
 )
-from tests.server.pages.browsing import page_of
-from tests.server.pages.test_rounds import received, stages
-from tests.server.volunteer_party import (
+from tests.server.one_shot.volunteer_party import (
     POLICY,
     Volunteers,
     convene_volunteers,
     create_drawn,
     devices,
 )
+from tests.server.pages.browsing import page_of
+from tests.server.pages.test_rounds import received, stages
 
 LINE = ("convening", "collecting", "checking", "agreeing", "releasing")
 

@@ -11,7 +11,7 @@ from protocol.api.device_policy import Policy
 from protocol.api.phases import Phase
 from tests.server.conftest import Serve
 from tests.server.harness import Served
-from tests.server.one_shot_party import (
+from tests.server.one_shot.party import (
     MINIMUM,
     PINNED,
     TIMEOUTS,
@@ -19,9 +19,7 @@ from tests.server.one_shot_party import (
     send,
     sum_of_vectors,
 )
-from tests.server.party import refused
-from tests.server.test_invited import WORDS
-from tests.server.volunteer_party import (
+from tests.server.one_shot.volunteer_party import (
     POLICY,
     REGISTRAR,
     SIZE,
@@ -33,6 +31,8 @@ from tests.server.volunteer_party import (
     devices,
     draw,
 )
+from tests.server.party import refused
+from tests.server.test_invited import WORDS
 
 SECRET_COUNTS = WORDS | {"join_probability": 0.9}
 

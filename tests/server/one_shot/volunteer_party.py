@@ -16,7 +16,7 @@ from protocol.mechanisms.registry import AnyPlan
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from tests.server.harness import Served
-from tests.server.one_shot_party import (
+from tests.server.one_shot.party import (
     MEMBER_POLICY,
     MINIMUM,
     TIMEOUTS,

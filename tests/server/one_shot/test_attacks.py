@@ -29,7 +29,7 @@ from secagg.oneshot.member import volunteer, volunteer_again
 from server.db.repositories.committees import MemberUpload
 from server.errors import ProblemError
 from tests.server.harness import Served
-from tests.server.one_shot_party import (
+from tests.server.one_shot.party import (
     MEMBER_POLICY,
     OPERATORS,
     PINNED,

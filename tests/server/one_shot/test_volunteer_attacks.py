@@ -22,10 +22,9 @@ from server.errors import ProblemError
 from server.principals import Permission
 from tests.server.credentials import book, enrolled, keyed, showing
 from tests.server.harness import Served, study_request
-from tests.server.one_shot_party import TIMEOUTS, one_shot_device, open_sum, send
-from tests.server.party import refused
-from tests.server.test_one_shot_attacks import OCTETS, Wire
-from tests.server.volunteer_party import (
+from tests.server.one_shot.party import TIMEOUTS, one_shot_device, open_sum, send
+from tests.server.one_shot.test_attacks import OCTETS, Wire
+from tests.server.one_shot.volunteer_party import (
     POLICY,
     REGISTRAR,
     SIZE,
@@ -39,6 +38,7 @@ from tests.server.volunteer_party import (
     enrolled_device,
     enrolment,
 )
+from tests.server.party import refused
 
 
 def with_committee(view: RoundView, committee: Committee) -> RoundView:

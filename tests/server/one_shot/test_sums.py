@@ -10,7 +10,7 @@ from secagg.oneshot.message import merkle_levels
 from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
 from tests.server.conftest import Serve
 from tests.server.harness import Served
-from tests.server.one_shot_party import (
+from tests.server.one_shot.party import (
     TERMS,
     Operators,
     convene,
