@@ -25,7 +25,6 @@ from protocol.randomness import RandomWords, bernoulli
 from secagg.errors import InfeasibleError
 from secagg.keys import check_identity
 from secagg.oneshot.moduli import PAIRWISE, Moduli
-from secagg.oneshot.parameters import MAX_FORGED_SHARE
 from secagg.parameters import MAX_EXPONENT, Assumptions, Mode, choose_parameters
 from secagg.seating import MAX_DRAWS, SeatedRound, promised_colluders
 from secagg.session import Registry
@@ -176,8 +175,6 @@ def _one_shot_faults(terms: Terms) -> Iterator[str]:
         yield "a committee of volunteers needs a registrar, which draws it"
     elif terms.cohorts != 1 or terms.mode != "active":
         yield "a one-shot sum has one cohort, in the active mode: make cohort_size larger"
-    if terms.corrupt >= 1 - MAX_FORGED_SHARE:
-        yield f"a corrupt fraction of {terms.corrupt:g} leaves no honest device: lower it"
 
 
 def _infeasibility(n: int, assumptions: Assumptions) -> str | None:

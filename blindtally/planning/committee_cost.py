@@ -108,7 +108,6 @@ class CommitteeCost:
             "packed_secrets": p.packed_secrets,
             "needed_sums": p.needed_sums,
             "needed_signatures": p.needed_signatures,
-            "checked_devices": self.session.sample_size,
             "registrar": self.has_registrar,
             "words": self.words,
             "message_bytes": layout.message_bytes,
@@ -134,8 +133,6 @@ class CommitteeCost:
         yield "sums", str(p.needed_sums), "t + A, so that false sums of A members are found"
         reason = "of members under one set, more than (m + A) / 2"
         yield "signatures", str(p.needed_signatures), reason
-        sample = self.session.sample_size
-        yield "spot checks", str(sample), "random devices, of which a member checks signatures"
         yield "messages", "1", f"per device, {self.words:,} 16-bit words"
         yield "  message", f"{layout.message_bytes:,} B", "from each device, shares of all members"
         yield "  received", f"{layout.column_bytes:,} B", "by each member for each device"

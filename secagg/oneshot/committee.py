@@ -41,7 +41,7 @@ from secagg.keys import (
     statement,
     statement_of_digest,
 )
-from secagg.oneshot.parameters import CommitteeParameters, sample_size
+from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.sharing import Sharing
 from secagg.ring import Ring
 from secagg.roster import DIGEST_BYTES
@@ -271,11 +271,6 @@ class OneShotSession:
     @cached_property
     def sharing(self) -> Sharing:
         return Sharing(self.ring, self.committee.parameters)
-
-    @cached_property
-    def sample_size(self) -> int:
-        """Return the number of random devices whose signatures a member checks."""
-        return sample_size(self.committee.parameters)
 
     def check_authority(self) -> None:
         """Check that the authority made the committee; raises UnsafeRequestError if not."""

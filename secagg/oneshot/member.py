@@ -2,24 +2,25 @@
 
     volunteer -> Volunteered.check -> Checked.agree -> Agreed.release
 
-    check    decrypts its share of each message, and compares it with the degree proof. It signs
-             complaints about messages that their devices made wrong
+    check    decrypts its share of each message that an enrolled device signed, and compares it
+             with the degree proof. It signs complaints about messages that their devices made wrong
     agree    signs the digest of one set of messages, once. The set has `minimum` messages or more,
-             all of different devices and all checked, and the enrolment and the signature of a
-             random sample of devices are valid
+             all of different devices and all valid
     release  needs the signatures of m - D members under the same set. It sends the sum of its
              shares over the set, and erases them
 
-A state is spent by its step, also by one that fails: a set whose sample failed is not sampled
-again, and a member that refused a set signs no other. A driver keeps the bytes that a step
-returned and repeats them. It erases the secret key from its journal after the release; the states
-drop the key after `check` and the shares after `release`.
+A state is spent by its step, also by one that fails: a member that refused a set signs no other. A
+driver keeps the bytes that a step returned and repeats them. It erases the secret key from its
+journal after the release; the states drop the key after `check` and the shares after `release`.
 
 Complaints open nothing. A complaint names messages by their digests and has no pad, because a
-member that revealed a pad would open the share to a server that complains in a colluder's name. It
-is sent only for bytes under the signature of the device, see `secagg.oneshot.message`. A row that
-fails without this signature is the server's and is left out; another sum needs no such row. The
-server decides whether a complaint excludes the message or the member: `opening.choose_messages`.
+member that revealed a pad would open the share to a server that complains in a colluder's name.
+
+A row without the device's signature is the server's, and is not even decrypted. Otherwise the
+server could change a device's message so that the degree proof holds only if a guess of its vector
+is right: whether the member complains, or signs a set with this row, would be the answer. The
+signature covers all that the proof depends on, see `secagg.oneshot.message`. The server decides
+whether a complaint excludes the message or the member: `opening.choose_messages`.
 
 Source: signatures under one set [Bonawitz17, section 6.1]; an addition of blindtally.
 """
@@ -45,13 +46,11 @@ _BATCH_BYTES = 2**22  # of their columns: some fifty times as much memory
 
 @dataclass(frozen=True, slots=True)
 class CheckedMessage:
-    """A message that a member can use: its place among the columns, and its signed facts."""
+    """A message of a device: its digest, its place among the shares, and its sender."""
 
+    digest: bytes
     place: int
     identity: bytes
-    enrolment: bytes
-    statement: bytes = field(repr=False)
-    signature: bytes = field(repr=False)
 
 
 def volunteer(identity: Identity, rng: Random) -> "Volunteered":
@@ -141,7 +140,7 @@ class _Checking:
 
     @property
     def shares(self) -> list[Elements]:
-        """Return the columns of all messages, in the order of their places."""
+        """Return the shares of all messages that devices signed, in the order of their places."""
         lanes = zip(self.session.sharing.lanes, self._parts, strict=True)
         return [
             np.vstack(parts) if parts else np.zeros((0, lane.columns), np.uint64)
@@ -165,28 +164,32 @@ class _Checking:
         if any(len(column) != layout.column_bytes for column in batch):
             raise ValueError(f"a column of this sum has {layout.column_bytes} bytes")
         messages, shares, proofs, coin_keys = list[CheckedMessage](), [], [], []
-        for place, column in enumerate(batch, self._rows):
+        for column in batch:
             fields = layout.split(column, layout.column_sizes)
             identity, enrolment, key, encrypted, path, proof, signature = fields
             root = root_of_path(encrypted, self.member - 1, path)
             opening = Opening(session.label(identity), key, root)
             signed = opening.statement(proof)
-            messages.append(CheckedMessage(place, identity, enrolment, signed, signature))
+            if not (session.admits(identity, enrolment) and is_signed(identity, signed, signature)):
+                continue
+            place = self._rows + len(messages)
+            messages.append(CheckedMessage(sha256(signed).digest(), place, identity))
             shares.append(self._decrypt(opening, encrypted))
             proofs.append(proof)
             coin_keys.append(opening.coin_key)
+        if not messages:
+            return
         elements, is_valid = session.sharing.check(
             self.member, _rows(shares), _rows(proofs), coin_keys
         )
         for parts, of_lane in zip(self._parts, elements, strict=True):
             parts.append(of_lane)
         for message, valid in zip(messages, is_valid.tolist(), strict=True):
-            digest = sha256(message.statement).digest()
             if valid:
-                self.valid.setdefault(digest, message)
-            elif _is_from_device(session, message):
-                self.complaints.add(digest)
-        self._rows += len(batch)
+                self.valid.setdefault(message.digest, message)
+            else:
+                self.complaints.add(message.digest)
+        self._rows += len(messages)
 
     def _decrypt(self, opening: Opening, encrypted: bytes) -> bytes:
         """Return the decrypted share, zeros if the device's key agrees on nothing secret."""
@@ -203,13 +206,6 @@ def _rows(parts: Sequence[bytes]) -> np.ndarray[tuple[int, int], np.dtype[np.uin
     return np.frombuffer(b"".join(parts), np.uint8).reshape(len(parts), -1)
 
 
-def _is_from_device(session: OneShotSession, message: CheckedMessage) -> bool:
-    """Return whether an enrolled device signed the message."""
-    return session.admits(message.identity, message.enrolment) and is_signed(
-        message.identity, message.statement, message.signature
-    )
-
-
 @dataclass(slots=True)
 class Checked(SingleStepState):
     """A member that has checked all messages, and waits for the set to sum."""
@@ -220,15 +216,15 @@ class Checked(SingleStepState):
     messages: Mapping[bytes, CheckedMessage] = field(repr=False)
     _shares: list[Elements] = field(repr=False)
 
-    def agree(self, included: Sequence[bytes], rng: Random) -> tuple["Agreed", bytes]:
+    def agree(self, included: Sequence[bytes]) -> tuple["Agreed", bytes]:
         """Return the next state, and the signature over the set of messages `included`.
 
-        `included` has digests in rising order; pass the system's randomness.
+        `included` has digests in rising order.
 
         Raises:
-            UnsafeRequestError: if the digests do not strictly rise, are fewer than `minimum`, name
-                a message that this member could not check or two of one device, or one of the
-                sample has no valid signature. The member then signs no other set.
+            UnsafeRequestError: if the digests do not strictly rise, are fewer than `minimum`, or
+                name two messages of one device, or one that no enrolled device signed or of which
+                this member has no valid share. The member then signs no other set.
         """
         self._mark_done()
         session, messages = self.session, self.messages
@@ -243,9 +239,6 @@ class Checked(SingleStepState):
         chosen = [messages[digest] for digest in included]
         if len({message.identity for message in chosen}) != len(chosen):
             raise UnsafeRequestError("listed two messages of one device")
-        for message in rng.sample(chosen, min(session.sample_size, len(chosen))):
-            if not _is_from_device(session, message):
-                raise UnsafeRequestError("listed a message that no enrolled device signed")
         agreed = self._agreed(included)
         signature = self.identity.sign(session.set_statement(self.member, agreed.set_digest))
         return agreed, signature

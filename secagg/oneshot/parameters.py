@@ -16,14 +16,11 @@ from a population at random has more than A colluding members with probability a
 and more than D dropouts with probability at most 2^-eta. Both tails are exact: hypergeometric, or
 binomial for a population of unknown size.
 
-Two numbers differ from the first design. *Corrections*: a Reed-Solomon code of R sums corrects
-(R - t) / 2 wrong ones, but A colluding members can place the word so close to another code word
-that such a decoder returns a wrong sum and blames an honest member. A decoder that corrects e
-errors is not fooled by A if e + A <= R - t. So it corrects min(A, R - t - A): with R = t + A
-sums it only detects, and with all m sums it corrects min(A, D). A lying member counts as one that
-drops out. *Signatures to check*: the server may ask all honest members, and needs only some of
-them. So the samples of all of them do not count as one large sample: `sample_size` bounds the
-probability that enough of the m - A honest members miss every forged device.
+A Reed-Solomon code of R sums corrects (R - t) / 2 wrong ones, but A colluding members can place the
+word so close to another code word that such a decoder returns a wrong sum and blames an honest
+member. A decoder that corrects e errors is not fooled by A if e + A <= R - t. So it corrects
+min(A, R - t - A): with R = t + A sums it only detects, and with all m sums it corrects min(A, D). A
+lying member counts as one that drops out.
 
 Source: packed sharing [Franklin92]; exact tails as in `secagg.seating`.
 """
@@ -39,7 +36,6 @@ from secagg.parameters import log_factorial, log_sum_exp, log_tail
 
 MAX_MEMBERS: Final = 1_000
 SOUNDNESS_BITS: Final = 48
-MAX_FORGED_SHARE: Final = 0.02
 _RATE_TOLERANCE = 1e-14  # as in `secagg.parameters`: 0.2 of 1,000 counts as 200
 
 
@@ -176,37 +172,6 @@ def log_binomial_tail(trials: int, probability: float, least: int) -> float:
     choices = log_factorial(trials) - log_factorial(x) - log_factorial(trials - x)
     terms = choices + x * math.log(probability) + (trials - x) * math.log1p(-probability)
     return min(log_sum_exp(terms).item(), 0.0)
-
-
-@lru_cache(maxsize=256)
-def sample_size(
-    parameters: CommitteeParameters, max_forged: float = MAX_FORGED_SHARE, sigma: int = 40
-) -> int:
-    """Return the number of random devices whose signatures each member checks (s).
-
-    If a larger share than `max_forged` of the set is forged, an honest member misses all of them
-    with probability at most (1 - max_forged)^s. A second set of signatures is not possible, and
-    the set is released only if `needed_signatures` - A of the m - A honest members miss them. This
-    has probability at most 2^-sigma.
-
-    Raises:
-        ValueError: if `max_forged` is not between 0 and 1.
-    """
-    if not 0 < max_forged < 1:
-        raise ValueError(f"the share of forged devices is between 0 and 1, got {max_forged}")
-    honest = parameters.members - parameters.corrupt
-    needed = parameters.needed_signatures - parameters.corrupt
-    limit, low, high = -sigma * math.log(2), 0, 1
-
-    def is_enough(size: int) -> bool:
-        return log_binomial_tail(honest, (1 - max_forged) ** size, needed) <= limit
-
-    while not is_enough(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
 
 
 def degree_tests(p: int, soundness: int = SOUNDNESS_BITS) -> int:

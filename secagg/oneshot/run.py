@@ -107,7 +107,7 @@ def run_one_shot_sum(  # noqa: PLR0917 - the parameters of a whole protocol
     chosen = choose_messages(session, messages, complaints)
     agreed, signatures, set_digest = {}, {}, session.set_digest(chosen.included)
     for member in chosen.members.intersection(present.agreeing):
-        agreed[member], signatures[member] = checked[member].agree(chosen.included, rng)
+        agreed[member], signatures[member] = checked[member].agree(chosen.included)
         check_set_signature(session, member, set_digest, signatures[member])
 
     # 4 Release

@@ -68,13 +68,6 @@ def test_a_digest_names_the_size_of_a_committee_with_reserves_only() -> None:
     assert scope(size=6) != scope(size=7) != scope()
 
 
-def test_some_devices_of_a_one_shot_sum_are_honest() -> None:
-    committee = CommitteeTerms(members=MEMBERS)
-    Terms(**SIZES, sum="one-shot", committee=committee, corrupt=0.9)
-    with pytest.raises(ValidationError, match="leaves no honest device"):
-        Terms(**SIZES, sum="one-shot", committee=committee, corrupt=0.98)
-
-
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [

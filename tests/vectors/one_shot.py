@@ -79,15 +79,6 @@ def checked(m: int, a: int, d: int) -> Numbers | None:
     return Numbers(m, a, d, m - d - a) if m > a + 2 * d and m - d - 2 * a >= 1 else None
 
 
-def sample_size(numbers: Numbers) -> int:
-    """Return the number of signatures to check, for at most one forged device in 50."""
-    honest, needed = numbers.m - numbers.a, signatures(numbers) - numbers.a
-    s = 1
-    while binomial(honest, Fraction(49**s, 50**s), needed) > Fraction(1, 2**40):
-        s += 1
-    return s
-
-
 def signatures(numbers: Numbers) -> int:
     """Return the number of members that do not drop out, which is above (m + A) / 2."""
     return next(x for x in range(2000) if x + numbers.d == numbers.m)
@@ -436,7 +427,6 @@ def one_shot() -> dict[str, Any]:
             "numbers": numbers,
             "packed_secrets": numbers.t - numbers.a,
             "signatures": signatures(numbers),
-            "sample": sample_size(numbers),
         }
         for m, _, c, d in rows
         if (numbers := checked(m, m * c // 1000, m * d // 1000))

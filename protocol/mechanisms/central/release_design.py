@@ -16,7 +16,6 @@ from protocol.privacy.parameters_for_budget import best_design, min_variance
 from protocol.privacy.release import Release
 from protocol.privacy.skellam import tail_quantile
 from protocol.question_and_plan import Terms
-from secagg.oneshot.parameters import MAX_FORGED_SHARE
 
 _DESIGN_DEVICES = 10**6  # devices for which p is computed; the best p does not depend on them
 _DEFAULT_VOTE_PROBABILITY = 0.25  # of mode both, if the question does not give one
@@ -105,10 +104,10 @@ def min_honest_share(terms: Terms) -> float:
     """Return the smallest fraction of honest devices among those in a sum.
 
     Rates are fractions of the whole cohort, and all dropouts may be honest: of 1 - d survivors,
-    1 - d - c are honest. In a one-shot sum nobody drops out, and 2% of the messages may be forged.
+    1 - d - c are honest. In a one-shot sum nobody drops out.
     """
     if terms.is_one_shot:
-        return 1 - terms.corrupt - MAX_FORGED_SHARE
+        return 1 - terms.corrupt
     return 1 - terms.corrupt / (1 - terms.dropout)
 
 

@@ -136,9 +136,7 @@ class Round:
         """Let `members` (all that checked) sign the set `included`."""
         set_digest = self.session.set_digest(included)
         for member in sorted(self.checked if members is None else members):
-            self.agreed[member], self.signatures[member] = self.checked[member].agree(
-                included, self.rng
-            )
+            self.agreed[member], self.signatures[member] = self.checked[member].agree(included)
             check_set_signature(self.session, member, set_digest, self.signatures[member])
 
     def release(self, members: Collection[int] | None = None) -> None:

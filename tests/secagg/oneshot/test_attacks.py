@@ -6,11 +6,11 @@ without which a test fails.
 
 from collections.abc import Callable
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
 from secagg.keys import Identity
@@ -33,9 +33,8 @@ from secagg.oneshot.opening import (
     check_complaints,
     check_set_signature,
 )
-from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.sharing import secret_points
-from secagg.ring import Lane, Ring
+from secagg.ring import Vector
 from tests.secagg.oneshot.conftest import (
     PARAMETERS,
     PLAN,
@@ -83,12 +82,12 @@ def altered(whole: Round, member: int, place: int, bit: int) -> list[bytes]:
 def test_a_share_that_the_server_altered_is_left_out_without_a_complaint(
     whole: Round, bit: int
 ) -> None:
-    """Guards: `_is_from_device` before a complaint. The complaint would be an oracle for bits."""
+    """Guards: the signature in `_Checking._add_batch`. A complaint would be an oracle for bits."""
     whole.check([5], {5: altered(whole, 5, VICTIM, bit)})
     assert whole.complaints[5].messages == ()
     assert whole.digest(VICTIM) not in whole.checked[5].messages
     with pytest.raises(UnsafeRequestError, match="no valid share of"):
-        whole.checked[5].agree(whole.set_of(), whole.rng)
+        whole.checked[5].agree(whole.set_of())
 
 
 def test_an_alteration_that_the_degree_test_misses_is_left_out_too(whole: Round) -> None:
@@ -122,6 +121,78 @@ def test_an_alteration_that_the_degree_test_misses_is_left_out_too(whole: Round)
     whole.check([member], {member: columns})
     assert whole.complaints[member].messages == ()
     assert whole.digest(VICTIM) not in whole.checked[member].messages
+
+
+def shares_of(whole: Round, member: int) -> list[NDArray[np.uint64]]:
+    """Return the share of the victim's message that `member` decrypts, by lane."""
+    session, message = whole.session, whole.messages[VICTIM]
+    opening, lanes = message.opening(session), session.sharing.lanes
+    secret = whole.states[member]._pair.agree(opening.key)  # type: ignore[union-attr]
+    encrypted = message.encrypted_shares(session)[member - 1]
+    pad = session.share_purpose(opening.label, member).pad(secret, len(encrypted))
+    share = bytes(a ^ b for a, b in zip(encrypted, pad, strict=True))
+    ends = np.cumsum([lane.share.nbytes for lane in lanes])[:-1]
+    parts = np.split(np.frombuffer(share, np.uint8)[np.newaxis], ends, axis=1)
+    return [lane.share.unpack(part)[0][0] for lane, part in zip(lanes, parts, strict=True)]
+
+
+def guessing_message(whole: Round, guess: Vector, member: int) -> DeviceMessage:
+    """Return the victim's message with a degree proof that holds if `guess` is its vector.
+
+    The guess and the shares of the colluders determine the share of `member`, and the proof its
+    blinds. An altered share of a colluder makes other coins, for which a constant proof is right.
+    """
+    session, message = whole.session, whole.messages[VICTIM]
+    shares = message.encrypted_shares(session)
+    shares[0] = bytes([shares[0][0] ^ 1]) + shares[0][1:]
+    changed = replace(message, shares=b"".join(shares))
+    sharing, parameters = session.sharing, session.parameters
+    keys = [each.opening(session).coin_key for each in (message, changed)]
+    nodes = [*secret_points(parameters), *COLLUDING]
+    known, proof, start = [shares_of(whole, member) for member in COLLUDING], b"", 0
+    for number, (lane, coins) in enumerate(zip(sharing.lanes, sharing.coins(keys), strict=True)):
+        p, columns = lane.lane.q, lane.columns
+        row = lagrange_matrix(p, nodes, [member]).astype(object)
+        values = np.vstack([lane.arrange(guess[number]), *(of[number][:columns] for of in known)])
+        share = (row @ values.astype(object) % p)[0]
+        packed = message.proof[start : start + lane.proof.nbytes]
+        start += lane.proof.nbytes
+        (tau,) = lane.proof.unpack(np.frombuffer(packed, np.uint8)[np.newaxis])[0]
+        tau_of_member = (row @ tau.reshape(-1, lane.blinds).astype(object) % p)[0]
+        blinds = tau_of_member - share @ coins[0].astype(object)
+        constant = ((share @ coins[1].astype(object) + blinds) % p).astype(np.uint64)
+        proof += lane.proof.pack(np.tile(constant, (1, parameters.threshold))).tobytes()
+    return replace(changed, proof=proof)
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_guess_of_a_vector_is_not_answered(whole: Round, is_right: bool) -> None:
+    """Guards: the signature in `_Checking._add_batch`, of every message and before its proof.
+
+    If the member signed a set with the message, or complained of it, this would answer the guess.
+    """
+    member, guess = 5, [lane.copy() for lane in whole.vector(VICTIM)]
+    if not is_right:
+        guess[0][0] = (int(guess[0][0]) + 1) % 257
+    message = guessing_message(whole, tuple(guess), member)
+    assert is_valid(whole, message, member) == is_right  # without its signature
+    whole.messages[VICTIM] = message
+    whole.check()
+    assert whole.complaints[member].messages == ()
+    with pytest.raises(UnsafeRequestError, match="no valid share of"):
+        whole.checked[member].agree(whole.set_of())
+
+
+def is_valid(whole: Round, message: DeviceMessage, member: int) -> bool:
+    """Return whether the victim's share for `member` agrees with the degree proof of `message`."""
+    sharing = whole.session.sharing
+    shares = [
+        lane.share.pack(share[np.newaxis])
+        for lane, share in zip(sharing.lanes, shares_of(whole, member), strict=True)
+    ]
+    proofs = np.frombuffer(message.proof, np.uint8)[np.newaxis]
+    coin_key = message.opening(whole.session).coin_key
+    return bool(sharing.check(member, np.hstack(shares), proofs, [coin_key])[1])
 
 
 def test_a_complaint_is_a_digest_and_a_signature_and_has_no_pad(whole: Round) -> None:
@@ -198,10 +269,10 @@ def test_a_member_signs_one_set_only(whole: Round) -> None:
     """Guards: `Checked` is spent by `agree`."""
     whole.check()
     state = whole.checked[4]
-    state.agree(whole.set_of(), whole.rng)
+    state.agree(whole.set_of())
     for included in (whole.set_of(), whole.set_of([1, 2, 3])):
         with pytest.raises(OutOfPhaseError, match="has taken its step"):
-            state.agree(included, whole.rng)
+            state.agree(included)
 
 
 def test_a_member_that_starts_again_releases_the_sum_of_the_set_that_it_signed(
@@ -237,9 +308,9 @@ def test_a_member_that_refused_a_set_signs_no_other(whole: Round) -> None:
     whole.check()
     state = whole.checked[4]
     with pytest.raises(UnsafeRequestError):
-        state.agree([], whole.rng)
+        state.agree([])
     with pytest.raises(OutOfPhaseError):
-        state.agree(whole.set_of(), whole.rng)
+        state.agree(whole.set_of())
 
 
 def test_a_member_checks_once_and_releases_once(whole: Round) -> None:
@@ -268,8 +339,8 @@ def forged_message(whole: Round, number: int) -> DeviceMessage:
 
 
 @pytest.mark.parametrize("wrong", ["enrolment", "signature"])
-def test_forged_devices_in_the_set_are_detected_by_a_sample(whole: Round, wrong: str) -> None:
-    """Guards: `_is_from_device` for the sample in `Checked.agree`."""
+def test_no_set_with_a_forged_device_is_signed(whole: Round, wrong: str) -> None:
+    """Guards: the enrolment and the signature in `_Checking._add_batch`."""
     message = forged_message(whole, 7)
     with pytest.raises(FaultyMessageError, match="not enrolled"):
         check_message(whole.session, message)
@@ -280,26 +351,8 @@ def test_forged_devices_in_the_set_are_detected_by_a_sample(whole: Round, wrong:
     whole.check()
     included = whole.set_of()
     assert whole.complaints[4].messages == ()
-    with pytest.raises(UnsafeRequestError, match="no enrolled device signed"):
-        whole.checked[4].agree(included, whole.rng)
-
-
-def test_samples_are_random_and_of_the_stated_size() -> None:
-    """Guards: `Random.sample` over the whole set: no place is safe for a forged device."""
-    parameters = CommitteeParameters(3, 0, 1, 2)
-    whole = assemble(devices=5, parameters=parameters, ring=Ring((Lane(257, 1),)))
-    object.__setattr__(whole.session, "sample_size", 2)
-    whole.send()
-    whole.messages[9] = forged_message(whole, 7)
-    columns, detected = whole.columns(1), 0
-    for seed in range(60):
-        checked, _ = replace(whole.states[1]).check(whole.session, columns)
-        try:
-            checked.agree(whole.set_of(), Random(seed))
-        except UnsafeRequestError:
-            detected += 1
-    # 2 of 6 are checked, a third: 60 trials detect 6 to 34, except with probability 1e-4
-    assert 6 <= detected <= 34
+    with pytest.raises(UnsafeRequestError, match="no valid share of"):
+        whole.checked[4].agree(included)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +371,7 @@ def test_a_set_that_is_not_one_is_refused(
     """Guards: distinctness, minimum and known messages in `Checked.agree`."""
     whole.check()
     with pytest.raises(UnsafeRequestError, match=reason):
-        whole.checked[4].agree(change(whole.set_of()), whole.rng)
+        whole.checked[4].agree(change(whole.set_of()))
 
 
 def test_two_messages_of_one_device_are_not_in_one_set(whole: Round) -> None:
@@ -326,7 +379,7 @@ def test_two_messages_of_one_device_are_not_in_one_set(whole: Round) -> None:
     whole.messages[9] = whole.make(3)
     whole.check()
     with pytest.raises(UnsafeRequestError, match="two messages of one device"):
-        whole.checked[4].agree(whole.set_of(), whole.rng)
+        whole.checked[4].agree(whole.set_of())
 
 
 # Copies and replays

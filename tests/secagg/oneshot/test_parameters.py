@@ -13,7 +13,6 @@ from secagg.oneshot.parameters import (
     degree_tests,
     drawn_committee_parameters,
     log_binomial_tail,
-    sample_size,
 )
 from tests.vectors.exact import tail
 
@@ -135,27 +134,6 @@ def test_a_population_of_the_committees_size_is_drawn_whole() -> None:
 def test_a_committee_that_is_too_small_to_draw_has_a_reason() -> None:
     with pytest.raises(ValueError, match="cannot agree on one set"):
         drawn_committee_parameters(30, 0.1, 0.1)
-
-
-@pytest.mark.parametrize(("m", "a", "d"), [(100, 10, 10), (100, 20, 20), (7, 1, 1)])
-@pytest.mark.parametrize("percent", [2, 5])
-def test_enough_honest_members_miss_all_forged_devices_with_the_stated_probability(
-    m: int, a: int, d: int, percent: int
-) -> None:
-    p = CommitteeParameters(m, a, d, m - a - d)
-    s = sample_size(p, percent / 100)
-
-    def released(sample: int) -> Fraction:
-        missing = Fraction(100 - percent, 100) ** sample
-        return binomial_tail(m - a, missing, p.needed_signatures - a)
-
-    assert released(s) <= Fraction(1, 2**40) < released(s - 1)
-
-
-def test_a_share_of_forged_devices_is_a_fraction() -> None:
-    for share in (0.0, 1.0):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            sample_size(committee_parameters(7, 0.15, 0.15), share)
 
 
 @pytest.mark.parametrize(
