@@ -345,7 +345,7 @@ class _MemberStep:
             checked = self.member.take(self._digest)
             if not isinstance(checked, Checked):  # this process has started since
                 checked, _ = await self._check(plan, session, entry)
-            self.member.journal.begin_to_agree(self._digest, session.set_digest(included))
+            self.member.journal.attempt(self._digest, session.set_digest(included))
             agreed = await asyncio.to_thread(checked.agree, included)
             state, signature = agreed
             self.member.journal.sign(self._digest, signature)

@@ -94,11 +94,9 @@ class MemberJournal:
         """Record the complaints, which may then be sent."""
         self._write_once("complaints", plan, body)
 
-    def begin_to_agree(self, plan: bytes, set_digest: bytes) -> None:
-        """Record the one set that is checked; raises MemberJournalError after any other attempt."""
-        query = "UPDATE sums SET attempt = ? WHERE plan = ? AND attempt IS NULL"
-        if not self._execute(query, set_digest, plan).rowcount:  # also if another process began
-            raise MemberJournalError("a set of messages was checked before, and not signed")
+    def attempt(self, plan: bytes, set_digest: bytes) -> None:
+        """Record the one set of messages that may be signed, before it is checked."""
+        self._write_once("attempt", plan, set_digest)
 
     def sign(self, plan: bytes, signature: bytes) -> None:
         """Record the signature over the set, which may then be sent."""

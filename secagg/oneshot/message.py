@@ -19,7 +19,7 @@ is the server's, and the member does not complain.
 
 Randomness comes from the generator of the caller: 32 bytes for e, and 32 for the AES-256 stream
 from which all random elements are drawn. A device that did not receive an answer sends the same
-bytes again, from its journal: two messages under one key would have the same pads.
+bytes again, and nothing after it has started again: two messages of a device could be in two sums.
 
 Source: an addition of blindtally; the Merkle tree is that of Fiat-Shamir proofs [Ligero].
 """
@@ -52,8 +52,7 @@ from secagg.ring import Ring, Vector
 from secagg.roster import DIGEST_BYTES
 
 _SEED_BYTES = 32
-_PADDING_LEAF = bytes(DIGEST_BYTES)
-MerkleLevels = Sequence[Sequence[bytes]]
+MerkleLevels = Sequence[bytes]  # the digests of each level, joined
 
 
 class FaultyMessageError(ProtocolError):
@@ -64,8 +63,8 @@ def _leaf(encrypted_share: bytes) -> bytes:
     return sha256(b"\0" + encrypted_share).digest()
 
 
-def _node(left: bytes, right: bytes) -> bytes:
-    return sha256(b"\1" + left + right).digest()
+def _node(children: bytes) -> bytes:
+    return sha256(b"\1" + children).digest()
 
 
 def tree_depth(leaves: int) -> int:
@@ -73,21 +72,24 @@ def tree_depth(leaves: int) -> int:
     return (leaves - 1).bit_length()
 
 
-def merkle_levels(encrypted_shares: Sequence[bytes]) -> list[list[bytes]]:
+def merkle_levels(encrypted_shares: Sequence[bytes]) -> list[bytes]:
     """Return the digests of each level of the tree: the leaves first, the root last."""
     depth = tree_depth(len(encrypted_shares))
-    level = [_leaf(share) for share in encrypted_shares]
-    level += [_PADDING_LEAF] * (2**depth - len(level))
-    levels = [level]
+    level = b"".join(_leaf(share) for share in encrypted_shares)
+    levels = [level.ljust(DIGEST_BYTES << depth, b"\0")]
     for _ in range(depth):
-        pairs = iter(levels[-1])
-        levels.append([_node(left, right) for left, right in zip(pairs, pairs, strict=True)])
+        below = levels[-1]
+        starts = range(0, len(below), 2 * DIGEST_BYTES)
+        levels.append(b"".join(_node(below[at : at + 2 * DIGEST_BYTES]) for at in starts))
     return levels
 
 
 def merkle_path(levels: MerkleLevels, index: int) -> bytes:
     """Return the digests next to the path from leaf `index` to the root, the lowest first."""
-    return b"".join(level[index >> depth ^ 1] for depth, level in enumerate(levels[:-1]))
+    starts = ((index >> depth ^ 1) * DIGEST_BYTES for depth in range(len(levels) - 1))
+    return b"".join(
+        level[at : at + DIGEST_BYTES] for level, at in zip(levels[:-1], starts, strict=True)
+    )
 
 
 def root_of_path(encrypted_share: bytes, index: int, path: bytes) -> bytes:
@@ -95,7 +97,7 @@ def root_of_path(encrypted_share: bytes, index: int, path: bytes) -> bytes:
     digest = _leaf(encrypted_share)
     for start in range(0, len(path), DIGEST_BYTES):
         other = path[start : start + DIGEST_BYTES]
-        digest = _node(other, digest) if index & 1 else _node(digest, other)
+        digest = _node(other + digest if index & 1 else digest + other)
         index >>= 1
     return digest
 
@@ -213,7 +215,7 @@ class DeviceMessage:
 
     def opening(self, session: OneShotSession) -> Opening:
         """Return the facts that the coins and the signature depend on."""
-        root = merkle_levels(self.encrypted_shares(session))[-1][0]
+        root = merkle_levels(self.encrypted_shares(session))[-1]
         return Opening(session.label(self.identity), self.key, root)
 
     def digest(self, session: OneShotSession) -> bytes:
@@ -267,7 +269,7 @@ def make_message(
     shared, label = session.sharing.share(vector, stream), session.label(identity.public)
     shares = encrypt_shares(session, label, pair, shared.shares)
     rows = [row.tobytes() for row in shares]
-    opening = Opening(label, pair.public, merkle_levels(rows)[-1][0])
+    opening = Opening(label, pair.public, merkle_levels(rows)[-1])
     proof = session.sharing.prove(shared, opening.coin_key)
     signature = identity.sign(opening.statement(proof))
     return DeviceMessage(identity.public, enrolment, pair.public, b"".join(rows), proof, signature)

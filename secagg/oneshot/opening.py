@@ -19,12 +19,13 @@ members the total is right, or `OpeningError` is raised.
 Source: Reed-Solomon decoding [Gao03]; the settlement of complaints is an addition of blindtally.
 """
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from secagg.errors import FaultyParticipantError, ProtocolError
 from secagg.keys import is_signed
@@ -84,37 +85,54 @@ def check_complaints(session: OneShotSession, member: int, complaints: Complaint
 
 
 def choose_messages(
-    session: OneShotSession, messages: Collection[bytes], complaints: Mapping[int, ComplaintList]
+    session: OneShotSession,
+    messages: Collection[bytes],
+    complaints: Iterable[tuple[int, ComplaintList]],
 ) -> ChosenMessages:
-    """Return the messages to sum and the members to ask, from the complaints of all that checked.
+    """Return the messages to sum and the members to ask.
 
-    `messages` are digests, each of another device.
+    `messages` are digests, each of another device. `complaints` are those of each member that
+    checked, by number; they may be long, so each is used once.
 
     Raises:
         OpeningError: if fewer than t + A members checked, or fewer than `minimum` messages remain.
     """
-    parameters, members, sent = session.parameters, set(complaints), set(messages)
-    _check_count(len(members), parameters)
-    contested: dict[bytes, set[int]] = {}
-    for member, of_member in complaints.items():
-        for digest in of_member.messages:
-            contested.setdefault(digest, set()).add(member)
-    excluded = {d for d, by in contested.items() if len(by) > parameters.corrupt}
-    contested = {d: by for d, by in contested.items() if d in sent and d not in excluded}
-    spare = len(sent - excluded) - session.minimum
-    limit = max(0, min(len(sent) // EXCLUDED_SHARE, spare))
-    while len(contested) > limit and len(members) > parameters.needed_sums:
-        weights = Counter[int]()
-        for complaining in contested.values():
-            weights.update(dict.fromkeys(complaining, 1 / len(complaining)))
-        dropped = max(sorted(weights), key=weights.__getitem__)
-        members.discard(dropped)
-        contested = {d: by - {dropped} for d, by in contested.items() if by != {dropped}}
-    included = sent - excluded - contested.keys()
+    sent = sorted(set(messages))
+    places = {digest: place for place, digest in enumerate(sent)}
+    checked, contested = list[int](), dict[int, NDArray[np.bool_]]()  # by member
+    for member, of_member in complaints:
+        checked.append(member)
+        named = [places[digest] for digest in of_member.messages if digest in places]
+        if named:
+            contested[member] = np.zeros(len(sent), np.bool_)
+            contested[member][named] = True
+    _check_count(len(checked), session.parameters)
+    is_left = ~_excluded(session, len(checked), contested, len(sent))
+    included = tuple(compress(sent, is_left.tolist()))
     if len(included) < session.minimum:
         raise OpeningError(f"{len(included)} messages remain of a minimum of {session.minimum}")
-    able = (m for m, of_member in complaints.items() if included.isdisjoint(of_member.messages))
-    return ChosenMessages(tuple(sorted(included)), frozenset(able))
+    unable = {member for member, named in contested.items() if (named & is_left).any()}
+    return ChosenMessages(included, frozenset(checked) - unable)
+
+
+def _excluded(
+    session: OneShotSession, checked: int, contested: Mapping[int, NDArray[np.bool_]], sent: int
+) -> NDArray[np.bool_]:
+    """Return whether each of the `sent` messages is excluded, by the complaints of members."""
+    counts = np.zeros(sent, np.int64)
+    for named in contested.values():
+        counts += named
+    excluded = counts > session.parameters.corrupt
+    spare = sent - int(excluded.sum()) - session.minimum
+    limit = max(0, min(sent // EXCLUDED_SHARE, spare))
+    members, counts = set(contested), np.where(excluded, 0, counts)
+    while np.count_nonzero(counts) > limit and checked > session.parameters.needed_sums:
+        weights = np.divide(1, counts, where=counts > 0, out=np.zeros(sent))
+        dropped = max(sorted(members), key=lambda member: float(weights @ contested[member]))
+        counts -= contested[dropped] & (counts > 0)
+        members.remove(dropped)
+        checked -= 1
+    return excluded | (counts > 0)
 
 
 def check_set_signature(

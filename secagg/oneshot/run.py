@@ -104,7 +104,7 @@ def run_one_shot_sum(  # noqa: PLR0917 - the parameters of a whole protocol
         check_complaints(session, member, complaints[member])
 
     # 3 Agree
-    chosen = choose_messages(session, messages, complaints)
+    chosen = choose_messages(session, messages, complaints.items())
     agreed, signatures, set_digest = {}, {}, session.set_digest(chosen.included)
     for member in chosen.members.intersection(present.agreeing):
         agreed[member], signatures[member] = checked[member].agree(chosen.included)

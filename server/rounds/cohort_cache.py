@@ -26,6 +26,7 @@ from secagg.shares import ReceivedShares
 from server.db.channels import cohort_of
 from server.db.repositories.devices.participants import CohortStatus, ParticipantSlot
 from server.db.store import Store
+from server.errors import malformed
 from server.notify.notifier import Notifier
 from server.rounds.cohort_messages import (
     HolderTable,
@@ -42,6 +43,7 @@ from server.rounds.one_shot_sums import (
     ServedSum,
     read_message_page,
     read_one_shot_sum,
+    read_page_ends,
 )
 
 K = TypeVar("K")
@@ -133,9 +135,11 @@ class CohortCache:
         self.one_shot_sum: AsyncCache[tuple[str, int], ServedSum] = AsyncCache(
             lambda study_round: read_one_shot_sum(store, *study_round), 64
         )
-        self.message_pages: AsyncCache[tuple[str, int, str], MessagePage] = AsyncCache(
-            self._message_page, _MAX_CACHED_PAGE_BYTES, lambda page: page.memory, _PAGE_SECONDS
+        self._message_pages: AsyncCache[tuple[str, int, str], MessagePage] = AsyncCache(
+            self._read_message_page, _MAX_CACHED_PAGE_BYTES, lambda page: page.memory, _PAGE_SECONDS
         )
+        self._page_ends = AsyncCache(self._read_page_ends, 10_000, lambda ends: 1 + len(ends))
+        self._page_lock = asyncio.Lock()  # one is read at a time: each takes memory
         self._open_rounds = AsyncCache(
             self._read_open_round,
             _MAX_OPEN_ROUND_BYTES,
@@ -219,10 +223,26 @@ class CohortCache:
         self._messages = messages
         self._store = store
 
-    async def _message_page(self, page: tuple[str, int, str]) -> MessagePage:
+    async def message_page(self, study: str, number: int, after: str) -> MessagePage:
+        """Return the page of one-shot messages after identity `after`, "" for the first.
+
+        The sum takes no more messages.
+
+        Raises:
+            ProblemError: if no page ends with `after`, or the messages have been deleted.
+        """
+        if after and after not in await self._page_ends((study, number)):
+            raise malformed("no page of messages ends with the identity `after`")
+        return await self._message_pages((study, number, after))
+
+    async def _read_page_ends(self, study_round: tuple[str, int]) -> frozenset[str]:
+        return await read_page_ends(self._store, await self.one_shot_sum(study_round))
+
+    async def _read_message_page(self, page: tuple[str, int, str]) -> MessagePage:
         study, number, after = page
         served = await self.one_shot_sum((study, number))
-        return await read_message_page(self._store, served, after)
+        async with self._page_lock:
+            return await read_message_page(self._store, served, after)
 
     async def slot(self, participant: str) -> ParticipantSlot:
         """Return the slot of a participant, which is cached once it is final."""

@@ -14,15 +14,17 @@ from protocol.api.phases import MemberMessageKind
 from protocol.mechanisms.registry import AnyPlan
 from secagg.oneshot.committee import OneShotSession
 from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
-from secagg.oneshot.message import DeviceMessage, Layout, MerkleLevels, merkle_levels
+from secagg.oneshot.message import DeviceMessage, Layout, MerkleLevels, merkle_levels, tree_depth
 from secagg.oneshot.opening import choose_messages, open_sum
+from secagg.roster import DIGEST_BYTES
 from server.db.repositories.pending_cohorts import PendingCohort
 from server.db.store import Store
 from server.errors import ProblemError
 from server.rounds.cohort_sums import check_sum
 
 _MAX_MESSAGES_PER_PAGE = 1_000
-_PAGE_BYTES = 8 * 2**20
+_PAGE_MEMORY = 8 * 2**20  # bytes
+_PARTS_MEMORY = 1_000  # bytes of the objects of a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ async def choose_set(store: Store, cohort: PendingCohort) -> bytes:
     served = await read_one_shot_sum(store, cohort.study, cohort.round)
     complaints = await store.committees.bodies(cohort.id, MemberMessageKind.COMPLAINTS)
     digests = await store.one_shot_messages.digests(cohort.id)
-    lists = {n: ComplaintList.unpack(body) for n, body in served.by_number(complaints).items()}
+    by_number = served.by_number(complaints)
+    lists = ((number, ComplaintList.unpack(body)) for number, body in by_number.items())
     chosen = await asyncio.to_thread(choose_messages, served.session, digests, lists)
     return b"".join(chosen.included)
 
@@ -86,15 +89,32 @@ class MessagePage:
 
     @property
     def memory(self) -> int:
-        """Bytes in memory, about: 90 for each digest, and as much for each part of a message."""
-        parts = 10 * len(self.messages) + sum(2 * len(tree[0]) for tree in self.trees)
+        """Bytes in memory, about."""
         bodies = sum(len(message.shares) + len(message.proof) for message in self.messages)
-        return 1 + 90 * parts + bodies
+        trees = sum(2 * len(tree[0]) for tree in self.trees)
+        return 1 + _PARTS_MEMORY * len(self.messages) + bodies + trees
 
     def columns(self, session: OneShotSession, member: int) -> bytes:
         """Return the columns of `member`, 1 to m: its share of each message, with its proof."""
         rows = zip(self.messages, self.trees, strict=True)
         return b"".join(message.column(session, member, tree) for message, tree in rows)
+
+
+def _page_size(session: OneShotSession) -> int:
+    """Return the number of messages in a page, which takes at most `_PAGE_MEMORY` bytes."""
+    layout = Layout.of(session)
+    tree = (2 * DIGEST_BYTES) << tree_depth(layout.members)
+    memory = layout.message_bytes + tree + _PARTS_MEMORY
+    return max(1, min(_MAX_MESSAGES_PER_PAGE, _PAGE_MEMORY // memory))
+
+
+async def read_page_ends(store: Store, served: ServedSum) -> frozenset[str]:
+    """Return the last identity of each page of a sum that takes no more messages.
+
+    A page starts after one of them: otherwise a member could have a page made for each identity.
+    """
+    ends = await store.one_shot_messages.page_ends(served.cohort, _page_size(served.session))
+    return frozenset(ends)
 
 
 async def read_message_page(store: Store, served: ServedSum, after: str) -> MessagePage:
@@ -106,8 +126,7 @@ async def read_message_page(store: Store, served: ServedSum, after: str) -> Mess
         ProblemError: if they have been deleted.
     """
     layout = Layout.of(served.session)
-    limit = max(1, min(_MAX_MESSAGES_PER_PAGE, _PAGE_BYTES // layout.message_bytes))
-    rows = await store.one_shot_messages.page(served.cohort, after, limit)
+    rows = await store.one_shot_messages.page(served.cohort, after, _page_size(served.session))
     bodies = [body for _, body in rows if body is not None]
     if len(bodies) < len(rows):
         raise messages_deleted()

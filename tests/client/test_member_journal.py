@@ -13,14 +13,11 @@ def test_a_journal_writes_each_value_once_and_erases_the_key() -> None:
     journal, plan = MemberJournal(), bytes(32)
     assert journal.key(plan, b"a" * 32, 1e9) == b"a" * 32
     assert journal.key(plan, b"b" * 32, 1e9) == b"a" * 32
-    for write in (journal.bind, journal.complain, journal.sign):
+    for write in (journal.bind, journal.complain, journal.attempt, journal.sign):
         write(plan, b"one")
         write(plan, b"one")
         with pytest.raises(MemberJournalError, match="another"):
             write(plan, b"two")
-    journal.begin_to_agree(plan, b"one")
-    with pytest.raises(MemberJournalError, match="checked before"):
-        journal.begin_to_agree(plan, b"one")
     journal.release(plan, b"sum")
     entry = journal.entry(plan)
     assert (entry.secret, entry.sum) == (None, b"sum")
@@ -34,27 +31,25 @@ def test_a_journal_writes_each_value_once_and_erases_the_key() -> None:
     assert journal.entry(b"p" * 32).secret is None
 
 
-def test_two_processes_begin_to_agree_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards: one statement in `begin_to_agree`: each of two samples is a chance for a server."""
-    plan, begun = bytes(32), list[MemberJournal]()
+def test_two_processes_attempt_one_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards: one statement in `_write_once`."""
+    plan, attempted = bytes(32), list[bytes]()
     first, second = (MemberJournal(tmp_path / "journal") for _ in range(2))
     first.key(plan, b"a" * 32, 1e9)
 
-    def begin(journal: MemberJournal) -> None:
+    def attempt(journal: MemberJournal, digest: bytes) -> None:
         with suppress(MemberJournalError):
-            journal.begin_to_agree(plan, b"set")
-            begun.append(journal)
+            journal.attempt(plan, digest)
+            attempted.append(digest)
 
-    def read_before_the_other(plan: bytes) -> MemberEntry:
-        entry = second.entry(plan)
+    def read_after_the_other(plan: bytes) -> MemberEntry:
         monkeypatch.undo()
-        begin(second)
-        return entry
+        attempt(second, b"two")
+        return first.entry(plan)
 
-    monkeypatch.setattr(first, "entry", read_before_the_other)
-    begin(first)
-    begin(second)
-    assert len(begun) == 1
+    monkeypatch.setattr(first, "entry", read_after_the_other)
+    attempt(first, b"one")
+    assert attempted == [b"one"]
 
 
 def test_a_journal_on_the_disk_is_its_owners_and_survives(tmp_path: Path) -> None:

@@ -128,7 +128,9 @@ async def columns(
     number: RoundNumber,
     identity: Member,
     service: ServiceDep,
-    after: Annotated[str, Query(pattern=r"^([0-9a-f]{64})?$", description="Last identity.")] = "",
+    after: Annotated[
+        str, Query(pattern=r"^([0-9a-f]{64})?$", description="Last identity of a page.")
+    ] = "",
 ) -> Response:
     """Return the member's part of up to 1,000 messages, by rising identity of their devices.
 
@@ -138,7 +140,7 @@ async def columns(
     _require_phase(status, "columns of messages", Phase.CHECKING)
     if status.phase is Phase.SUMMED:
         raise messages_deleted()
-    page = await service.cohort_cache.message_pages((study, number, after))
+    page = await service.cohort_cache.message_page(study, number, after)
     content = await asyncio.to_thread(page.columns, served.session, member)
     return Response(content, media_type=OCTET_STREAM)
 

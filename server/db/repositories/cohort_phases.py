@@ -23,7 +23,7 @@ from server.db.channels import (
     study_channel,
 )
 from server.db.repositories.events import record_event
-from server.db.schema import CohortRow, MemberMessageRow, OneShotMessageRow, RoundRow
+from server.db.schema import CohortRow, MemberMessageRow, RoundRow
 
 
 def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) -> None:
@@ -96,7 +96,7 @@ def enter_phase(
     if is_one_shot(row):
         notify_on_commit(session, COMMITTEES_CHANNEL)
         if phase.is_over:
-            _delete_one_shot_bodies(session, row.id)
+            _delete_member_sums(session, row.id)
     notify_on_commit(session, cohort_channel(row.id), study_channel(row.study))
     record_event(
         session,
@@ -120,14 +120,11 @@ def is_one_shot(row: CohortRow | Row[Any]) -> bool:
     return bool(row.history[0]["phase"] == Phase.CONVENING)
 
 
-def _delete_one_shot_bodies(session: Session, cohort: int) -> None:
-    """Delete what only a sum that is over needed: shares, and the sums that open its total."""
+def _delete_member_sums(session: Session, cohort: int) -> None:
+    """Delete the sums that open the total of a one-shot sum; a job deletes devices' messages."""
     of_sums = (MemberMessageRow.cohort == cohort, MemberMessageRow.kind == MemberMessageKind.SUM)
-    for erase in (
-        update(OneShotMessageRow).where(OneShotMessageRow.cohort == cohort).values(body=None),
-        update(MemberMessageRow).where(*of_sums).values(body=None),
-    ):
-        session.execute(erase.execution_options(synchronize_session=False))
+    erase = update(MemberMessageRow).where(*of_sums).values(body=None)
+    session.execute(erase.execution_options(synchronize_session=False))
 
 
 def expected_messages(row: CohortRow | Row[Any]) -> int:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import accumulate
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, union, update
 from sqlalchemy.orm import Session
 
 from protocol.api.events import FailureCause
@@ -47,6 +47,7 @@ from server.db.schema import (
     CohortRow,
     MessageRow,
     MessageSetRow,
+    OneShotMessageRow,
     ParticipantRow,
     RoundRow,
 )
@@ -285,21 +286,24 @@ class CohortRepository(Repository):
     @read_transaction
     def finished_with_bodies(self, session: Session) -> Sequence[int]:
         """Return the closed cohorts whose message bodies are not deleted."""
-        query = (
-            select(MessageRow.cohort)
-            .join(CohortRow, CohortRow.id == MessageRow.cohort)
-            .where(CohortRow.phase.in_(FINAL_PHASES), MessageRow.body.is_not(None))
-            .distinct()
+        with_bodies = (
+            select(row.cohort)
+            .join(CohortRow, CohortRow.id == row.cohort)
+            .where(CohortRow.phase.in_(FINAL_PHASES), row.body.is_not(None))
+            for row in (MessageRow, OneShotMessageRow)
         )
-        return session.scalars(query).all()
+        return session.scalars(union(*with_bodies)).all()
 
     @write_transaction
     def delete_bodies(self, session: Session, cohorts: Sequence[int]) -> Sequence[int]:
         """Delete the message bodies of the first of `cohorts`, and return these cohorts.
 
-        They have at most `_BODIES_PER_TRANSACTION` bodies, or there is one cohort.
+        They have at most `_BODIES_PER_TRANSACTION` bodies, or there is one cohort. Messages of
+        one-shot sums are deleted first, up to this number, and then no cohort is returned.
         """
         first = cohorts[:_COHORTS_PER_DELETION]
+        if _delete_one_shot_bodies(session, first):
+            return ()
         has_body = MessageRow.body.is_not(None)
         # Perhaps one is pending again, because the database was restored to an earlier state.
         of_first = (CohortRow.id.in_(first), CohortRow.phase.in_(FINAL_PHASES))
@@ -313,6 +317,21 @@ class CohortRepository(Repository):
         erase = update(MessageRow).where(*of_cohorts).values(body=None)
         session.execute(erase.execution_options(synchronize_session=False))
         return chosen
+
+
+def _delete_one_shot_bodies(session: Session, cohorts: Sequence[int]) -> bool:
+    """Delete some message bodies of one-shot sums that are over; return whether there were any."""
+    row, has_body = OneShotMessageRow, OneShotMessageRow.body.is_not(None)
+    is_over = (CohortRow.id.in_(cohorts), CohortRow.phase.in_(FINAL_PHASES))
+    with_body = select(row.cohort).join(CohortRow, CohortRow.id == row.cohort)
+    cohort = session.scalar(with_body.where(*is_over, has_body).limit(1))
+    if cohort is None:
+        return False
+    of_cohort = select(row.identity).where(row.cohort == cohort, has_body)
+    some = row.identity.in_(of_cohort.limit(_BODIES_PER_TRANSACTION))
+    erase = update(row).where(row.cohort == cohort, some).values(body=None)
+    session.execute(erase.execution_options(synchronize_session=False))
+    return True
 
 
 def _lock(session: Session, cohorts: Collection[int]) -> dict[int, CohortRow]:

@@ -129,7 +129,7 @@ class Round:
     def choose(self) -> tuple[tuple[bytes, ...], frozenset[int]]:
         """Return the messages that the server includes, and the members that it asks."""
         messages = [message.digest(self.session) for message in self.messages.values()]
-        chosen = choose_messages(self.session, messages, self.complaints)
+        chosen = choose_messages(self.session, messages, self.complaints.items())
         return chosen.included, chosen.members
 
     def agree(self, included: Sequence[bytes], members: Collection[int] | None = None) -> None:
@@ -199,7 +199,7 @@ def badly_shared(whole: Round, device: int, members: Iterable[int]) -> DeviceMes
     for member in members:
         rows[member - 1, 0] ^= 1
     shares = [row.tobytes() for row in rows]
-    opening = Opening(label, pair.public, merkle_levels(shares)[-1][0])
+    opening = Opening(label, pair.public, merkle_levels(shares)[-1])
     proof = session.sharing.prove(shared, opening.coin_key)
     signature = identity.sign(opening.statement(proof))
     enrolment = whole.enrolment(identity.public)

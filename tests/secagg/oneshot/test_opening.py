@@ -81,7 +81,7 @@ def test_one_message_in_a_hundred_is_excluded_before_a_member(
     messages = [bytes([number]) * 32 for number in range(count)]
     complaints = {member: ComplaintList((), bytes(64)) for member in whole.members}
     complaints[3] = ComplaintList((messages[0],), bytes(64))
-    chosen = choose_messages(whole.session, messages, complaints)
+    chosen = choose_messages(whole.session, messages, complaints.items())
     assert len(chosen.included) == count - excluded
     assert (3 in chosen.members) == bool(excluded)
 
@@ -188,7 +188,7 @@ def test_choices_ignore_complaints_about_unknown_messages(whole: Round) -> None:
     listed = (bytes(32),)
     signed = whole.session.complaints_statement(3, bytes(32))
     whole.complaints[3] = ComplaintList(listed, whole.states[3].identity.sign(signed))
-    chosen = choose_messages(whole.session, whole.set_of(), whole.complaints)
+    chosen = choose_messages(whole.session, whole.set_of(), whole.complaints.items())
     assert list(chosen.included) == whole.set_of()
     assert chosen.members == set(whole.members)
 
@@ -199,7 +199,7 @@ def test_complaints_about_unknown_messages_exclude_no_other_message(whole: Round
     for member in COLLUDING:
         complaints[member] = ComplaintList((bytes([member]) * 32,), bytes(64))
     complaints[3] = ComplaintList((whole.digest(VICTIM),), bytes(64))
-    chosen = choose_messages(whole.session, whole.set_of(), complaints)
+    chosen = choose_messages(whole.session, whole.set_of(), complaints.items())
     assert list(chosen.included) == whole.set_of()
     assert chosen.members == set(whole.members) - {3}
 

@@ -26,6 +26,7 @@ from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from secagg.oneshot.member import volunteer, volunteer_again
+from secagg.oneshot.member_messages import unpack_digests
 from server.db.repositories.committees import MemberUpload
 from server.errors import ProblemError
 from tests.server.harness import Served
@@ -116,7 +117,7 @@ async def agreeing(served: Served) -> tuple[str, Operators]:
 
 
 async def test_a_member_signs_one_set_also_if_it_is_shown_two(served: Served) -> None:
-    """Guards: the journal's `begin_to_agree` and `sign`."""
+    """Guards: the journal's `attempt` and `sign`."""
     study, operators = await agreeing(served)
     member = operators.members[0]
     wire = Wire(served, {"message-set": lambda body: body[32:]})  # without the first message
@@ -138,16 +139,54 @@ async def test_a_member_signs_one_set_also_if_it_is_shown_two(served: Served) ->
     assert (await open_sum(served, study, operators)).state == "decoded"
 
 
-async def test_a_member_that_was_killed_while_it_checked_a_set_signs_none(served: Served) -> None:
-    """Guards: `begin_to_agree` before the sample, so that a sample is not drawn twice."""
+async def test_a_member_that_was_killed_while_it_checked_a_set_signs_no_other(
+    served: Served,
+) -> None:
+    """Guards: the journal's `attempt` before the check."""
     study, operators = await agreeing(served)
     member = operators.members[0]
     plan = (await served.show_round(study)).plan.digest()
-    member.journal.begin_to_agree(plan, bytes(32))
+    session = (await served.service.cohort_cache.one_shot_sum((study, 1))).session
+    chosen = unpack_digests(await served.store.one_shot_messages.message_set(1))
+    member.journal.attempt(plan, session.set_digest(chosen))
+    other = Wire(served, {"message-set": lambda body: body[32:]})
     restarted = CommitteeMember(OPERATORS[0], member.journal, MEMBER_POLICY)
+    assert "another attempt for this sum" in "".join(await other.act(restarted))
+    assert other.sent == {}
     wire = Wire(served)
-    assert "a set of messages was checked before" in "".join(await wire.act(restarted))
+    assert await wire.act(CommitteeMember(OPERATORS[0], member.journal, MEMBER_POLICY)) == []
+    assert wire.sent.keys() == {"set-signature"}
+
+
+async def test_a_member_uses_its_key_in_one_committee(served: Served) -> None:
+    """Guards: the journal's `bind`: here the second committee lacks an operator."""
+    _, operators = await agreeing(served)
+
+    def smaller(body: bytes) -> bytes:
+        view = CommitteeView.model_validate_json(body)
+        committee = Committee.unpack(bytes.fromhex(view.committee or ""))
+        parameters = replace(committee.parameters, members=6, dropouts=0)
+        other = replace(committee, parameters=parameters, entries=committee.entries[:-1])
+        changed = view.model_copy(update={"committee": other.pack().hex()})
+        return changed.model_dump_json().encode()
+
+    wire = Wire(served, {"committee": smaller})
+    refusals = await wire.act(operators.members[0])
+    assert "another committee for this sum" in "".join(refusals)
     assert wire.sent == {}
+
+
+async def test_a_page_of_columns_starts_after_another_one(served: Served) -> None:
+    """Guards: `CohortCache.message_page`: each start would make a page of megabytes."""
+    operators, study = Operators.of(), await create(served)
+    await send_all(served, await convene(served, study, operators), range(6))
+    await served.pass_phase(study)
+    member = operators.members[0].identity.public.hex()
+    path = f"/v1/studies/{study}/rounds/1/members/{member}/columns"
+    column = (await served.client.get(path)).content
+    first, last = column[:32].hex(), column[-len(column) // 6 :][:32].hex()
+    assert (await served.client.get(path, params={"after": last})).content == b""
+    refused(await served.client.get(path, params={"after": first}), 422, "malformed")
 
 
 async def test_a_member_that_starts_again_repeats_what_it_sent(served: Served) -> None:
@@ -537,8 +576,8 @@ async def test_no_document_of_a_server_ends_a_member(
 @pytest.mark.parametrize(
     "names",
     [
-        [range(1, 62), range(62, 123)],  # the sum has 60 devices at most
-        [[1], [1]],
+        [range(1, 62)],  # the sum has 60 devices at most
+        [[0], [0]],  # the device of the last message
     ],
 )
 async def test_columns_that_would_fill_a_member_are_refused(
@@ -553,8 +592,9 @@ async def test_columns_that_would_fill_a_member_are_refused(
     def invented(body: bytes) -> bytes:
         """Return the next page, of columns of devices with these names; then an empty one."""
         bodies.append(body)
-        rest = bodies[0][32 : len(bodies[0]) // 6]
-        return b"".join(name.to_bytes(32) + rest for name in next(pages, ()))
+        column = bodies[0][-len(bodies[0]) // 6 :]
+        identities = (name.to_bytes(32) if name else column[:32] for name in next(pages, ()))
+        return b"".join(identity + column[32:] for identity in identities)
 
     wire = Wire(served, {"columns": invented})
     refusals = await wire.act(operators.members[0])

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from unittest.mock import AsyncMock
 
 import pytest
 
 from protocol.api.phases import Phase
 from secagg.oneshot.message import merkle_levels
 from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
+from server.rounds.jobs import JobRunner
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 from tests.server.one_shot.party import (
@@ -52,7 +54,7 @@ async def test_messages_are_read_once_for_all_members(
         pages.append(after)
         return await read(repository, cohort, after, limit)
 
-    def counted(shares: Sequence[bytes]) -> list[list[bytes]]:
+    def counted(shares: Sequence[bytes]) -> list[bytes]:
         trees.append(shares)
         return merkle_levels(shares)
 
@@ -64,6 +66,21 @@ async def test_messages_are_read_once_for_all_members(
     assert (closed.state, closed.participants, operators.refusals) == ("decoded", 8, [])
     assert len(trees) == 8  # one Merkle tree for each message
     assert len(pages) == len(set(pages)) == 2  # the second one is empty
+
+
+async def test_messages_of_a_sum_that_is_over_are_deleted_in_parts(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.db.repositories.cohorts._BODIES_PER_TRANSACTION", 3)
+    operators, study = Operators.of(), await create(served)
+    await send_all(served, await convene(served, study, operators), range(8))
+    cohorts = served.store.cohorts
+    assert await cohorts.delete_bodies([1]) == [1]  # none of a sum that is not over
+    monkeypatch.setattr(JobRunner, "delete_bodies", AsyncMock())
+    await open_sum(served, study, operators)
+    assert await cohorts.finished_with_bodies() == [1]
+    assert [await cohorts.delete_bodies([1]) for _ in range(4)] == [(), (), (), [1]]
+    assert await cohorts.finished_with_bodies() == []
 
 
 async def test_the_last_message_ends_the_collection_at_once(serve: Serve, sqlite_url: str) -> None:

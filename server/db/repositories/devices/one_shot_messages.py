@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
-from sqlalchemy import Connection, Row, Table, bindparam, func, select, update
+from sqlalchemy import Connection, Row, Table, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import ProblemType
@@ -154,6 +154,17 @@ class OneShotMessageRepository(Repository):
             .limit(limit)
         )
         return [(identity, body) for identity, body in session.execute(query)]
+
+    @read_transaction
+    def page_ends(self, session: Session, cohort: int, size: int) -> Sequence[str]:
+        """Return the last identity of each page of `size` messages, of which the last has fewer."""
+        identity = OneShotMessageRow.identity
+        place = func.row_number().over(order_by=identity).label("place")
+        count = func.count().over().label("count")
+        of_cohort = select(identity, place, count).where(OneShotMessageRow.cohort == cohort)
+        row = of_cohort.subquery().c
+        is_end = or_(row.place % size == 0, row.place == row.count)
+        return session.scalars(select(row.identity).where(is_end)).all()
 
     @read_transaction
     def digests(self, session: Session, cohort: int) -> Sequence[bytes]:
