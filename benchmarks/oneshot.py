@@ -193,7 +193,7 @@ class OneShotRound:
                 checked, complaints = self.states[member - 1].check(session, own)
             if complaints.messages:
                 raise SystemExit("a member complains about an honest device")
-            agreed[member], signatures[member] = checked.agree(included, self.rng)
+            agreed[member], signatures[member] = checked.agree(included)
         sums = {}
         for member, state in agreed.items():
             with watch.time("verification"):  # of the others' signatures, once per sum
