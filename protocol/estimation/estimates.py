@@ -11,8 +11,8 @@ of the rounds that were read is assumed to have had the same rate in the D_u dev
 
 The first term is that of the estimate of c, whose variance is v. The second is that of the tokens:
 they are Poisson in both, so that the unread ones differ from c g by c g + c g^2. It holds if rates
-do not change; `tracked` measures how they do, unless it is to assume nothing. An item that is
-counted exactly has its counts in a round whose table was not read, too.
+do not change; the lists of `tracked` measure how they do. An item that is counted exactly has its
+counts in a round whose table was not read, too.
 """
 
 import math

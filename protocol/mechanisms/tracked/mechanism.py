@@ -176,7 +176,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
             seed = bytes.fromhex(plan.seed)
             q = plan.past_sketch.modulus(plan.terms.moduli)
             after = store_sketch(after, plan.round - 1, q, seed, in_past)
-        if plan.question.assume != "nothing":  # which needs all items
+        if plan.question.assume != "nothing":  # which keeps all items, for segments
             after = evict_items(plan, after)
         domain = plan.question.domain
         if plan.string_pieces and isinstance(domain, Hashed):
@@ -255,10 +255,8 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         return rate_history_of(plan, state, names)
 
     def final_totals(self, question: TrackedQuestion, state: StudyState) -> tuple[Floats, Floats]:
-        if question.assume == "nothing":
-            return self.totals(state)
         history = history_of(state)
-        drift = drift_of(state) if question.assume == "drift" else None
+        drift = None if question.assume == "stationary" else drift_of(state)
         return estimate_totals(question.domain, state, history, drift, question.threshold)
 
     def known_share(self, state: StudyState) -> float:
