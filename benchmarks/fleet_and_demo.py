@@ -28,6 +28,7 @@ from benchmarks.harness import BenchmarkRow, argument_parser, report
 from benchmarks.secure_sums.floors import Floors
 from benchmarks.secure_sums.meters import CostMeter, ReplicaProcess
 from benchmarks.secure_sums.whole_sum import device_primitives, server_primitives
+from blindtally.garbage_collection import collect_rarely
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
@@ -143,6 +144,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=100, help="Devices of the fleet.")
     parser.add_argument("--words", type=int, default=2000, help="Words of the fleet's table.")
     options = parser.parse_args()
+    collect_rarely()
     rows = fleet_rows(options.devices, options.words)
     report(rows + demo_rows(), "primitives", options.json)
 

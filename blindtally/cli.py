@@ -12,9 +12,11 @@ from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from blindtally.console.errors import exit_with_error
+from blindtally.garbage_collection import collect_rarely
 from blindtally.own_packages import import_own
 from protocol.api.validation_errors import describe_fault
 
+collect_rarely()
 import_own(["server"])  # as `blindtally` does for the packages of analysts and devices
 
 # The first sentence of each command's help, which is listed without importing the command.

@@ -20,6 +20,8 @@ from pickle import dumps, loads
 from traceback import format_exc
 from typing import Any, Final, ParamSpec, TypeVar
 
+from blindtally.garbage_collection import collect_rarely
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -121,6 +123,7 @@ def sigint_blocked() -> Iterator[None]:
 
 def _worker_main(pipe: Connection) -> None:
     """Answer requests until the pipe is closed."""
+    collect_rarely()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     try:
         while True:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _MAX_OPEN_FILES = 65_536  # a connection that waits takes about 30 kB
 _OTHER_OPEN_FILES = 200  # of the database, the log and the event loop
-_YOUNG_OBJECTS = 20_000  # before a search for garbage; with 700 it takes 8% of the processor
 _KEEP_ALIVE_SECONDS = 75  # devices use the same connection in the next phase
 
 
@@ -253,7 +252,6 @@ class _AnnouncingServer(uvicorn.Server):
             shown = f"[{host}]" if ":" in host else host
             scheme = "https" if self.config.is_ssl else "http"
             gc.freeze()  # modules and routes stay: looking for garbage in them takes 0.1 s
-            gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
             text = f"blindtally serves {scheme}://{shown}:{port}"
             if logs.are_json():
                 _print_note(text, "info")

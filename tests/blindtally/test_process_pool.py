@@ -1,5 +1,6 @@
 """Processes that die cost what they were at, which is done again, and nothing else."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 import psutil
 import pytest
 
+from blindtally.garbage_collection import YOUNG_OBJECTS
 from blindtally.process_pool import MAX_ATTEMPTS, RetryingProcessPool
 
 PATIENCE = 60  # seconds, for what takes one
@@ -146,3 +148,8 @@ def test_processes_end_with_who_started_them_in_the_midst_of_their_work() -> Non
         process = psutil.Process(int(started.stdout.readline()))
         started.kill()
     process.wait(PATIENCE)
+
+
+def test_workers_search_for_garbage_rarely() -> None:
+    with pool(1) as executor:
+        assert executor.submit(gc.get_threshold).result(PATIENCE)[0] == YOUNG_OBJECTS
