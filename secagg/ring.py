@@ -17,7 +17,7 @@ Source: the linear messages over Z_q of [Gascon23, section 2] and the PRG of [Bo
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -37,37 +37,44 @@ _SINGLE_BIT = np.uint64(1)
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """`length` elements modulo `q`, with 2 <= q <= 2^62 or q = 2^63 or 2^64."""
+    """`length` elements modulo `q`, with 2 <= q <= 2^62 or q = 2^63 or 2^64.
+
+    Attributes:
+        bits: the number of bits of an element on the wire.
+        is_power_of_two: whether q = 2^b, so that reducing is masking.
+        dtype: the numpy type that holds an element and the sum of two.
+        fills_words: whether each value of the numpy type is an element.
+        low_bits: 2^b - 1 of the numpy type.
+    """
 
     q: int
     length: int
+    # Computed once: properties of these took a third of the time of a short mask.
+    bits: int = field(init=False, repr=False, compare=False)
+    is_power_of_two: bool = field(init=False, repr=False, compare=False)
+    dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
+    fills_words: bool = field(init=False, repr=False, compare=False)
+    _modulus: np.unsignedinteger[Any] | None = field(init=False, repr=False, compare=False)
+    low_bits: np.unsignedinteger[Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 2 <= self.q <= 2**62 and self.q not in (2**63, 2**64):
             raise ValueError(f"a lane's modulus is 2 to 2^62, or 2^63, or 2^64; got {self.q}")
         if self.length < 1:
             raise ValueError(f"a lane has at least one element, got {self.length}")
-
-    @property
-    def bits(self) -> int:
-        """Return the number of bits of an element on the wire."""
-        return (self.q - 1).bit_length()
-
-    @property
-    def is_power_of_two(self) -> bool:
-        """Return whether q = 2^b, so that reducing is masking."""
-        return self.q & (self.q - 1) == 0
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Return the numpy type that holds an element and the sum of two."""
-        sum_bits = self.bits + (not self.is_power_of_two)  # modulo 2^b it may wrap
-        return _U32 if sum_bits <= 32 else _U64
-
-    @property
-    def fills_words(self) -> bool:
-        """Return whether each value of the numpy type is an element."""
-        return self.bits == self.dtype.itemsize * 8
+        bits, is_power_of_two = (self.q - 1).bit_length(), self.q & (self.q - 1) == 0
+        sum_bits = bits + (not is_power_of_two)  # modulo 2^b it may wrap
+        dtype = _U32 if sum_bits <= 32 else _U64
+        computed = {
+            "bits": bits,
+            "is_power_of_two": is_power_of_two,
+            "dtype": dtype,
+            "fills_words": bits == dtype.itemsize * 8,
+            "_modulus": None if is_power_of_two else dtype.type(self.q),
+            "low_bits": dtype.type(2**bits - 1),
+        }
+        for name, value in computed.items():
+            object.__setattr__(self, name, value)
 
     @property
     def nbytes(self) -> int:
@@ -76,12 +83,12 @@ class Lane:
 
     def reduce(self, array: Array) -> None:
         """Bring `array`, elements below 2 q or any for q = 2^b, back to [0, q) in place."""
-        if not self.is_power_of_two:
+        if self._modulus is not None:
             # Below q the difference wraps to a huge number, so the minimum is the residue.
             # `%` would cost several times the keystream that made the element.
-            np.minimum(array, array - self.dtype.type(self.q), out=array)
+            np.minimum(array, array - self._modulus, out=array)
         elif not self.fills_words:
-            np.bitwise_and(array, self.dtype.type(self.q - 1), out=array)
+            np.bitwise_and(array, self.low_bits, out=array)
 
     def add(self, into: Array, other: Array) -> None:
         """Add the reduced `other` to the reduced `into`, in place."""
@@ -91,10 +98,10 @@ class Lane:
     def subtract(self, into: Array, other: Array) -> None:
         """Subtract the reduced `other` from the reduced `into`, in place."""
         np.subtract(into, other, out=into)
-        if self.is_power_of_two:
+        if self._modulus is None:
             self.reduce(into)
         else:
-            np.minimum(into, into + self.dtype.type(self.q), out=into)
+            np.minimum(into, into + self._modulus, out=into)
 
     def pack(self, array: Array) -> bytes:
         """Return the `nbytes` packed bytes of a reduced lane."""
@@ -315,13 +322,10 @@ def _fill_uniform(lane: Lane, stream: Keystream, out: Array) -> None:
     stream.fill(out)
     if lane.is_power_of_two:
         return
-    bits = lane.dtype.type(2**lane.bits - 1)
-    np.bitwise_and(out, bits, out=out)
-    kept = out < lane.q
-    while not kept.all():
-        accepted = out[kept]
+    np.bitwise_and(out, lane.low_bits, out=out)
+    while out.max() >= lane.q:
+        accepted = out[out < lane.q]
         rest = out[len(accepted) :]
         out[: len(accepted)] = accepted
         stream.fill(rest)
-        np.bitwise_and(rest, bits, out=rest)
-        kept = out < lane.q
+        np.bitwise_and(rest, lane.low_bits, out=rest)
