@@ -48,6 +48,9 @@ class OneConnectionTransport(httpx.AsyncBaseTransport):
         try:
             timeouts = request.extensions.get("timeout", {})
             connection = await self._connect(request.url, timeouts.get("connect"))
+            # Other devices of this process that are ready compute first, and all of them send
+            # together: a server then stores their messages in shared transactions.
+            await asyncio.sleep(0)
             await connection.send(request, timeouts.get("write"))
             head = await connection.receive_head(timeouts.get("read"))
         except BaseException:
