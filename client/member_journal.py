@@ -2,10 +2,9 @@
 
     key -> committee -> complaints -> attempt to agree -> signature -> sum (erases the key)
 
-A member has one key for one sum, binds it to one committee, and agrees on one set of messages. A
-member that was killed after it began to agree, and before it signed, signs nothing in this sum: a
-server that could make it repeat the sample of signatures would have another chance. Each value is
-written once, so that a process that runs twice by mistake signs no second set either.
+A member has one key for one sum, binds it to one committee, and agrees on one set of messages. If
+it was killed after it began to agree, and before it signed, it may sign this set and no other. Each
+value is written once, so that a process that runs twice by mistake signs no second set either.
 """
 
 import os

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from threading import Lock
 from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from cachetools import Cache, LRUCache, TTLCache
 
@@ -140,6 +141,7 @@ class CohortCache:
         )
         self._page_ends = AsyncCache(self._read_page_ends, 10_000, lambda ends: 1 + len(ends))
         self._page_lock = asyncio.Lock()  # one is read at a time: each takes memory
+        self._page_turns = WeakValueDictionary[str, asyncio.Lock]()  # of the members that wait
         self._open_rounds = AsyncCache(
             self._read_open_round,
             _MAX_OPEN_ROUND_BYTES,
@@ -223,17 +225,20 @@ class CohortCache:
         self._messages = messages
         self._store = store
 
-    async def message_page(self, study: str, number: int, after: str) -> MessagePage:
+    async def message_page(self, study: str, number: int, after: str, member: str) -> MessagePage:
         """Return the page of one-shot messages after identity `after`, "" for the first.
 
-        The sum takes no more messages.
+        The sum takes no more messages. A member waits for its last page before it gets another one,
+        so that one that asks for many holds up the others by a page at most.
 
         Raises:
             ProblemError: if no page ends with `after`, or the messages have been deleted.
         """
         if after and after not in await self._page_ends((study, number)):
             raise malformed("no page of messages ends with the identity `after`")
-        return await self._message_pages((study, number, after))
+        turn = self._page_turns.setdefault(member, asyncio.Lock())
+        async with turn:
+            return await self._message_pages((study, number, after))
 
     async def _read_page_ends(self, study_round: tuple[str, int]) -> frozenset[str]:
         return await read_page_ends(self._store, await self.one_shot_sum(study_round))

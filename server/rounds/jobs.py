@@ -24,6 +24,7 @@ from protocol.study_state import StudyState
 from secagg.errors import RecoveryError
 from secagg.oneshot.opening import OpeningError
 from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.db.repositories.cohorts import COHORTS_PER_DELETION
 from server.db.repositories.leases import (
     DELETE_BODIES_JOB,
     Job,
@@ -151,6 +152,10 @@ class JobRunner:
 
         async def delete(_lease: Lease) -> None:  # idempotent, so the lease is not checked
             remaining = sorted(cohorts)
+            for start in range(0, len(remaining), COHORTS_PER_DELETION):
+                some = remaining[start : start + COHORTS_PER_DELETION]
+                while await self.store.cohorts.delete_one_shot_bodies(some):
+                    pass
             while remaining:
                 done = await self.store.cohorts.delete_bodies(remaining)
                 cohorts.difference_update(done)

@@ -95,8 +95,10 @@ class Served:
         await asyncio.sleep(0.01)
 
     async def pass_phase(self, study: str, number: int = 1) -> Phase:
-        """Let time pass until the first cohort's phase is over; return the next one."""
+        """Let time pass until the first cohort's phase is over; return the next one, if any."""
         before = (await self.show_round(study, number)).cohorts[0].phase
+        if before.is_over:
+            return before
         for _ in range(1000):  # looks are awaited: no time passes while one decides
             await self.service.orchestrator.poll()
             after = (await self.show_round(study, number)).cohorts[0].phase

@@ -140,7 +140,7 @@ async def columns(
     _require_phase(status, "columns of messages", Phase.CHECKING)
     if status.phase is Phase.SUMMED:
         raise messages_deleted()
-    page = await service.cohort_cache.message_page(study, number, after)
+    page = await service.cohort_cache.message_page(study, number, after, identity)
     content = await asyncio.to_thread(page.columns, served.session, member)
     return Response(content, media_type=OCTET_STREAM)
 

@@ -54,7 +54,7 @@ from server.db.schema import (
 
 _MAX_DECISION_SECONDS = 2.0
 _BODIES_PER_TRANSACTION = 5_000  # of a cohort of 1,000 devices
-_COHORTS_PER_DELETION = 500
+COHORTS_PER_DELETION = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,15 +295,30 @@ class CohortRepository(Repository):
         return session.scalars(union(*with_bodies)).all()
 
     @write_transaction
-    def delete_bodies(self, session: Session, cohorts: Sequence[int]) -> Sequence[int]:
-        """Delete the message bodies of the first of `cohorts`, and return these cohorts.
+    def delete_one_shot_bodies(self, session: Session, cohorts: Sequence[int]) -> bool:
+        """Delete up to `_BODIES_PER_TRANSACTION` messages of a one-shot sum of `cohorts`.
 
-        They have at most `_BODIES_PER_TRANSACTION` bodies, or there is one cohort. Messages of
-        one-shot sums are deleted first, up to this number, and then no cohort is returned.
+        Returns whether there were any. `cohorts` are at most `COHORTS_PER_DELETION`.
         """
-        first = cohorts[:_COHORTS_PER_DELETION]
-        if _delete_one_shot_bodies(session, first):
-            return ()
+        row, has_body = OneShotMessageRow, OneShotMessageRow.body.is_not(None)
+        is_over = (CohortRow.id.in_(cohorts), CohortRow.phase.in_(FINAL_PHASES))
+        with_body = select(row.cohort).join(CohortRow, CohortRow.id == row.cohort)
+        cohort = session.scalar(with_body.where(*is_over, has_body).limit(1))
+        if cohort is None:
+            return False
+        of_cohort = select(row.identity).where(row.cohort == cohort, has_body)
+        some = row.identity.in_(of_cohort.limit(_BODIES_PER_TRANSACTION))
+        erase = update(row).where(row.cohort == cohort, some).values(body=None)
+        session.execute(erase.execution_options(synchronize_session=False))
+        return True
+
+    @write_transaction
+    def delete_bodies(self, session: Session, cohorts: Sequence[int]) -> Sequence[int]:
+        """Delete the bodies of pairwise sums of the first of `cohorts`, and return these cohorts.
+
+        They have at most `_BODIES_PER_TRANSACTION` bodies, or there is one cohort.
+        """
+        first = cohorts[:COHORTS_PER_DELETION]
         has_body = MessageRow.body.is_not(None)
         # Perhaps one is pending again, because the database was restored to an earlier state.
         of_first = (CohortRow.id.in_(first), CohortRow.phase.in_(FINAL_PHASES))
@@ -317,21 +332,6 @@ class CohortRepository(Repository):
         erase = update(MessageRow).where(*of_cohorts).values(body=None)
         session.execute(erase.execution_options(synchronize_session=False))
         return chosen
-
-
-def _delete_one_shot_bodies(session: Session, cohorts: Sequence[int]) -> bool:
-    """Delete some message bodies of one-shot sums that are over; return whether there were any."""
-    row, has_body = OneShotMessageRow, OneShotMessageRow.body.is_not(None)
-    is_over = (CohortRow.id.in_(cohorts), CohortRow.phase.in_(FINAL_PHASES))
-    with_body = select(row.cohort).join(CohortRow, CohortRow.id == row.cohort)
-    cohort = session.scalar(with_body.where(*is_over, has_body).limit(1))
-    if cohort is None:
-        return False
-    of_cohort = select(row.identity).where(row.cohort == cohort, has_body)
-    some = row.identity.in_(of_cohort.limit(_BODIES_PER_TRANSACTION))
-    erase = update(row).where(row.cohort == cohort, some).values(body=None)
-    session.execute(erase.execution_options(synchronize_session=False))
-    return True
 
 
 def _lock(session: Session, cohorts: Collection[int]) -> dict[int, CohortRow]:

@@ -3,6 +3,7 @@
 `Guards:` names the check without which a test fails.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from secagg.oneshot.committee import Committee
 from secagg.oneshot.member import volunteer, volunteer_again
 from secagg.oneshot.member_messages import unpack_digests
 from server.db.repositories.committees import MemberUpload
+from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
 from server.errors import ProblemError
 from tests.server.harness import Served
 from tests.server.one_shot.party import (
@@ -187,6 +189,32 @@ async def test_a_page_of_columns_starts_after_another_one(served: Served) -> Non
     first, last = column[:32].hex(), column[-len(column) // 6 :][:32].hex()
     assert (await served.client.get(path, params={"after": last})).content == b""
     refused(await served.client.get(path, params={"after": first}), 422, "malformed")
+
+
+async def test_a_member_that_asks_for_many_pages_holds_up_no_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: the turns in `CohortCache.message_page`."""
+    monkeypatch.setattr("server.rounds.one_shot_sums._MAX_MESSAGES_PER_PAGE", 2)
+    operators, study = Operators.of(), await create(served)
+    await send_all(served, await convene(served, study, operators), range(6))
+    await served.pass_phase(study)
+    read, order = OneShotMessageRepository.page, list[str]()
+
+    async def page(
+        repository: OneShotMessageRepository, cohort: int, after: str, limit: int
+    ) -> list[tuple[str, bytes | None]]:
+        order.append(after)
+        return await read(repository, cohort, after, limit)
+
+    monkeypatch.setattr(OneShotMessageRepository, "page", page)
+    cache = served.service.cohort_cache
+    served_sum = await cache.one_shot_sum((study, 1))
+    ends = sorted(await served.store.one_shot_messages.page_ends(served_sum.cohort, 2))
+    await cache.message_page(study, 1, "", "one")
+    asking = ((ends[0], "many"), (ends[1], "many"), (ends[2], "one"))
+    await asyncio.gather(*(cache.message_page(study, 1, *each) for each in asking))
+    assert order == ["", ends[0], ends[2], ends[1]]
 
 
 async def test_a_member_that_starts_again_repeats_what_it_sent(served: Served) -> None:
@@ -649,6 +677,9 @@ async def test_a_stopped_study_opens_no_sum(served: Served) -> None:
     with pytest.raises(Exception, match="the study was stopped"):
         await served.store.committees.accept(upload)
     await operators.act(served)
+    async with asyncio.timeout(20):
+        while await served.store.cohorts.finished_with_bodies():
+            await served.tick()
     assert {body for _, body in await served.store.one_shot_messages.page(1, "", 9)} == {None}
     assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
     assert await served.store.one_shot_messages.page(1, "", 9) == []

@@ -75,11 +75,11 @@ async def test_messages_of_a_sum_that_is_over_are_deleted_in_parts(
     operators, study = Operators.of(), await create(served)
     await send_all(served, await convene(served, study, operators), range(8))
     cohorts = served.store.cohorts
-    assert await cohorts.delete_bodies([1]) == [1]  # none of a sum that is not over
+    assert not await cohorts.delete_one_shot_bodies([1])  # of a sum that is not over
     monkeypatch.setattr(JobRunner, "delete_bodies", AsyncMock())
     await open_sum(served, study, operators)
     assert await cohorts.finished_with_bodies() == [1]
-    assert [await cohorts.delete_bodies([1]) for _ in range(4)] == [(), (), (), [1]]
+    assert [await cohorts.delete_one_shot_bodies([1]) for _ in range(4)] == [True] * 3 + [False]
     assert await cohorts.finished_with_bodies() == []
 
 
