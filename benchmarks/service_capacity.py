@@ -51,7 +51,6 @@ class UnitCosts:
 
     join: float = 1.0e-3  # a server's CPU for a device that enrols
     message: float = 1.05e-3  # and for each later phase: a message, documents, the end of the phase
-    message_member: float = 0.0  # and per device in the cohort: none was measured
     byte: float = 3e-9  # a server's CPU per byte that a device sends
     database: float = 0.9e-3  # PostgreSQL's CPU per device
     database_byte: float = 6e-9
@@ -78,8 +77,8 @@ class OneShotCosts:
     byte: float = 3e-9  # of a message; as of an upload in a pairwise sum
     database: float = 0.1e-3
     database_byte: float = 2.7e-8  # each member reads columns of the stored messages
-    member: float = 0.09e-3  # of one member
-    member_byte: float = 8e-8  # of a column
+    member: float = 0.115e-3  # of one member
+    member_byte: float = 4.4e-8  # of a column
     open_round_bytes: float = 4e3
 
 
@@ -137,7 +136,7 @@ class LoadResult:
 def phase_cpu(costs: UnitCosts, setting: LoadSetting, phase: str) -> float:
     """Return a server's CPU for a device in a phase."""
     upload = costs.byte * setting.sent_bytes if phase == "masking" else 0.0
-    return costs.message + costs.message_member * setting.n + upload
+    return costs.message + upload
 
 
 def cohort_cpu(costs: UnitCosts, setting: LoadSetting) -> float:
