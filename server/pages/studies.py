@@ -72,6 +72,12 @@ async def list_studies(
     )
 
 
+@router.get("/studies")
+async def list_of_studies() -> Response:
+    """Send the browser to the list, whose address one may guess from that of a study."""
+    return RedirectResponse("/", 307, PAGE_HEADERS)
+
+
 @router.get("/studies/{study}", dependencies=[require(Permission.READ)])
 async def show(
     study: StudyId,

@@ -95,7 +95,7 @@ def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
         note = "the one message of a round, with shares of all members"
     lines = [AdviceLine("A device sends", nbytes(size.sent_bytes), note)]
     lines += [
-        AdviceLine("Devices refuse it", "by default", f"the study {refusal.reason}")
+        AdviceLine("Devices refuse it", "by default", f"because the study {refusal.reason}")
         for refusal in default_refusals(plan)
     ]
     if is_reporting:

@@ -352,14 +352,19 @@ async def test_an_unknown_study_has_an_error_page(served: Served) -> None:
         assert '<a href="/">Go to the list of studies</a>' in answer.text
 
 
+async def test_the_address_of_all_studies_leads_to_the_list(served: Served) -> None:
+    answer = await served.client.get("/studies")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/")
+
+
 async def test_a_browser_gets_an_error_page_for_an_unknown_path_and_a_program_json(
     served: Served,
 ) -> None:
     browser = {"Accept": "text/html,application/xhtml+xml"}
     for path, headers, is_page in (
         ("/nonsense", browser, True),
-        ("/studies/", browser, True),
-        ("/studies", {}, True),
+        ("/studies/x/y", browser, True),
+        ("/studies/x/y", {}, True),
         ("/nonsense", {}, False),
         ("/v1/nonsense", browser, False),
         ("/v1", browser, False),
