@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from http.cookiejar import CookieJar
 from typing import Final
-from urllib.request import getproxies
 
 import httpx
 
@@ -27,7 +26,6 @@ from client.errors import (
     http_errors_as_unreachable,
     retry_after_seconds,
 )
-from client.http_connection import OneConnectionTransport
 from client.http_exchange import DocumentStream, ExchangeLimit, Traffic, exchange, read_body
 from protocol.api.messages import MAX_RETRY_SECONDS
 from secagg.errors import UnsafeRequestError
@@ -50,16 +48,15 @@ class _NoCookies(CookieJar):
 def http_client(url: str) -> httpx.AsyncClient:
     """Return an HTTP client of the service at `url`, for one device.
 
-    It has one connection, so devices in one process need a client each.
+    Devices in one process need a client each: httpx scans all connections of a client twice
+    whenever it takes or returns one. With a pool of 160 connections that takes seconds.
 
     Raises:
         ValueError: if `url` is not an http or https address.
     """
-    address, tls = service_url(url) + "/v1", _tls_context()
     return httpx.AsyncClient(
-        base_url=address,
-        verify=tls,
-        transport=None if _needs_httpx() else OneConnectionTransport(tls, KEEPALIVE_SECONDS),
+        base_url=service_url(url) + "/v1",
+        verify=_tls_context(),
         limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=10.0, pool=None),
         headers={"user-agent": "blindtally", "accept-encoding": "identity"},
@@ -67,23 +64,10 @@ def http_client(url: str) -> httpx.AsyncClient:
     )
 
 
-def _needs_httpx() -> bool:
-    """Return whether the environment names a proxy, or no event loop of asyncio's own runs."""
-    if not {"http", "https", "all"}.isdisjoint(getproxies()):
-        return True
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        return True
-    return not isinstance(loop, asyncio.BaseEventLoop)
-
-
 @cache
 def _tls_context() -> ssl.SSLContext:
     """Return the trusted certificates, which all clients share: reading them takes 20 ms."""
-    context = httpx.create_ssl_context()
-    context.set_alpn_protocols(["http/1.1"])  # as httpx's own transport does
-    return context
+    return httpx.create_ssl_context()
 
 
 class Transport:
