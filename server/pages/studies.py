@@ -72,7 +72,7 @@ async def list_studies(
     )
 
 
-@router.get("/studies")
+@router.get("/studies", dependencies=[require(Permission.READ, is_filtered=True)])
 async def list_of_studies() -> Response:
     """Send the browser to the list, whose address one may guess from that of a study."""
     return RedirectResponse("/", 307, PAGE_HEADERS)
