@@ -81,18 +81,12 @@ class MessagePage:
 
     messages: Sequence[DeviceMessage] = field(repr=False)
     trees: Sequence[MerkleLevels] = field(repr=False)
+    memory: int  # bytes, about
 
     @classmethod
     def of(cls, session: OneShotSession, messages: Sequence[DeviceMessage]) -> "MessagePage":
         trees = [merkle_levels(message.encrypted_shares(session)) for message in messages]
-        return cls(messages, trees)
-
-    @property
-    def memory(self) -> int:
-        """Bytes in memory, about."""
-        bodies = sum(len(message.shares) + len(message.proof) for message in self.messages)
-        trees = sum(2 * len(tree[0]) for tree in self.trees)
-        return 1 + _PARTS_MEMORY * len(self.messages) + bodies + trees
+        return cls(messages, trees, 1 + len(messages) * _message_memory(session))
 
     def columns(self, session: OneShotSession, member: int) -> bytes:
         """Return the columns of `member`, 1 to m: its share of each message, with its proof."""
@@ -100,12 +94,16 @@ class MessagePage:
         return b"".join(message.column(session, member, tree) for message, tree in rows)
 
 
-def _page_size(session: OneShotSession) -> int:
-    """Return the number of messages in a page, which takes at most `_PAGE_MEMORY` bytes."""
+def _message_memory(session: OneShotSession) -> int:
+    """Return the bytes in memory of a message with its Merkle tree, about."""
     layout = Layout.of(session)
     tree = (2 * DIGEST_BYTES) << tree_depth(layout.members)
-    memory = layout.message_bytes + tree + _PARTS_MEMORY
-    return max(1, min(_MAX_MESSAGES_PER_PAGE, _PAGE_MEMORY // memory))
+    return layout.message_bytes + tree + _PARTS_MEMORY
+
+
+def _page_size(session: OneShotSession) -> int:
+    """Return the number of messages in a page, which takes at most `_PAGE_MEMORY` bytes."""
+    return max(1, min(_MAX_MESSAGES_PER_PAGE, _PAGE_MEMORY // _message_memory(session)))
 
 
 async def read_page_ends(store: Store, served: ServedSum) -> frozenset[str]:
