@@ -14,7 +14,7 @@ ARG LOCK=server
 RUN pip --python /opt/blindtally/bin/python install --no-cache-dir --require-hashes --requirement deploy/requirements/${LOCK}.txt \
  && find /opt/blindtally -depth -type d -name tests -path '*-packages/*' -exec rm -r {} +
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends binutils \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev \
  && find /opt/blindtally -type f -name '*.so*' -exec strip --strip-unneeded {} +
 COPY README.md LICENSE ./
 COPY blindtally blindtally
@@ -22,7 +22,7 @@ COPY client client
 COPY protocol protocol
 COPY secagg secagg
 COPY server server
-COPY pyproject.toml ./
+COPY pyproject.toml setup.py ./
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels . \
  && pip --python /opt/blindtally/bin/python install --no-cache-dir --no-deps --no-index wheels/*.whl
 # The list of what the image has from PyPI (CycloneDX), for scanners of vulnerabilities.
@@ -32,8 +32,7 @@ FROM ${PYTHON_IMAGE}
 RUN useradd --create-home --uid 10001 blindtally \
  && install --directory --owner=blindtally /members
 COPY --from=build /opt/blindtally /opt/blindtally
-# Compiled kernels are kept where a container with a read-only file system may write.
-ENV PATH=/opt/blindtally/bin:$PATH PYTHONUNBUFFERED=1 NUMBA_CACHE_DIR=/tmp/numba
+ENV PATH=/opt/blindtally/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001
 WORKDIR /home/blindtally
 

@@ -1,11 +1,15 @@
-# The commands of this project; `make` alone lists them. They need Python 3.11+, git and make.
+# The commands of this project; `make` alone lists them. They need Python 3.11+, a C compiler, git
+# and make.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 # Python compiles what it imports; pip would compile the 11,000 modules of all packages, one by one.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# The warnings are about editable installations in general.
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# What a C compiler makes machine code of.
+KERNELS := setup.py $(wildcard protocol/*.pxd protocol/*/*.pyx protocol/*/*/*.pyx)
 EXTRAS := arrow,dask,demo,oidc,pandas,postgres,traces
 PYTEST := $(BIN)/pytest --dist worksteal
 # Only slow tests use the fuzzer, whose import takes seconds in each worker.
@@ -21,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/kernels ## make .venv with everything that development needs
+setup: $(VENV)/compiled ## make .venv with everything that development needs
 
 demo: $(VENV)/demo ## find the heavy hitters of a simulated fleet (ARGS="--devices 300 --json out.json")
 	@$(BIN)/blindtally demo $(ARGS)
@@ -29,17 +33,17 @@ demo: $(VENV)/demo ## find the heavy hitters of a simulated fleet (ARGS="--devic
 quick: $(VENV)/dev ## check style, imports, types and run the fast tests, in a minute (ARGS="-k graph")
 	@$(MAKE) --no-print-directory --jobs 2 lint imports types-daemon fast-tests
 
-fast-tests: $(VENV)/kernels
+fast-tests: $(VENV)/compiled
 	$(PYTEST) --numprocesses 2 $(NO_FUZZER) -m "not slow and not medium" --hypothesis-profile quick $(ARGS)
 
 # CI runs `make test SLOW=1`: workers import all tests once, and wait for the last test once.
 SELECTION := $(if $(SLOW),,$(NO_FUZZER) -m "not slow")
 WORKERS := $(if $(SLOW),$$(($$(nproc) + 2)),auto)  # slow tests wait for processes
 test: $(VENV)/dev ## check style, imports, types and run all but the slow tests, in minutes (ARGS="-k graph")
-	@$(CHECKS) lint imports types $(VENV)/kernels
+	@$(CHECKS) lint imports types $(VENV)/compiled
 	$(PYTEST) --numprocesses $(WORKERS) $(SELECTION) $(ARGS)
 
-test-slow: $(VENV)/kernels ## run what `make test` leaves out, and properties with more examples (ARGS="-k upgrade")
+test-slow: $(VENV)/compiled ## run what `make test` leaves out, and properties with more examples (ARGS="-k upgrade")
 	$(PYTEST) --numprocesses $$(($$(nproc) + 1)) -m "slow or hypothesis" --hypothesis-profile slow $(ARGS)
 
 soak: $(VENV)/dev ## play 10,000 operations on the service on each database (ARGS="--operations 500 --seed 1")
@@ -98,28 +102,27 @@ compose-test: $(VENV)/dev ## prove docker-compose.yml in a real Docker engine (m
 
 clean: ## remove .venv and everything made; databases and demo results stay
 	@$(BIN)/dmypy stop >/dev/null 2>&1 || true
-	rm -rf $(VENV) dist site .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info protocol/*/*.so protocol/*/*_kernel.c protocol/*/*/*.so protocol/*/*/*_kernel.c .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp newer than pyproject.toml means that its dependencies are installed. The development
 # tools include those of the demo.
-$(VENV)/dev: pyproject.toml | $(BIN)/python
+$(VENV)/dev: pyproject.toml $(KERNELS) | $(BIN)/python
 	@echo "installing what development takes into $(VENV): once, a minute or two" >&2
 	$(PIP) 'pip>=25.1'
 	$(PIP) --editable '.[$(EXTRAS)]' --group dev
 	@touch $(VENV)/demo $@
 
-$(VENV)/mutants: pyproject.toml | $(VENV)/kernels
+$(VENV)/mutants: pyproject.toml | $(VENV)/compiled
 	$(PIP) --group mutants
 	@touch $@
 
-# Each worker would compile all kernels otherwise, and all modules that tests import.
-$(VENV)/kernels: $(wildcard protocol/*/*/*kernel.py) | $(VENV)/dev
-	$(BIN)/python -m tests.compile_kernels
+# Each worker would compile all modules that tests import otherwise.
+$(VENV)/compiled: | $(VENV)/dev
 	-@$(BIN)/pytest --collect-only --quiet --quiet >/dev/null
 	@touch $@
 
-$(VENV)/demo: pyproject.toml | $(BIN)/python
+$(VENV)/demo: pyproject.toml $(KERNELS) | $(BIN)/python
 	@echo "installing blindtally and what it needs into $(VENV): once, a minute or so" >&2
 	$(PIP) --editable '.[demo]'
 	@touch $@
@@ -129,6 +132,8 @@ $(BIN)/python:
 	  { echo "no $(PYTHON) found: install Python 3.11 or later, or name one: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is $$($(PYTHON) --version): 3.11 or later is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' && command -v cc >/dev/null || \
+	  { echo "no C compiler, or no headers of Python, found (Debian, Ubuntu: apt install gcc python3-dev)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "$(PYTHON) cannot make virtual environments: install its venv (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@echo "making a virtual environment, $(VENV)" >&2

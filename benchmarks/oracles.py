@@ -2,7 +2,7 @@
 
     python -m benchmarks.oracles [--reports N] [--json PATH] [--peer PYTHON]
 
-All figures are one thread's CPU time, with kernels compiled before, next to their goals. The
+All figures are one thread's CPU time, next to their goals. The
 values are Zipf's over 100,000; a million reports are decoded by the fast paths only. With
 --peer, an interpreter that has pure-ldp (its wheel needs xxhash < 4, numpy < 2, scikit-learn
 and statsmodels) aggregates a few reports by its optimised local hashing: its time for n = d =

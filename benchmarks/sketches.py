@@ -3,7 +3,7 @@
     python -m benchmarks.sketches [--keys N ...] [--json PATH]
 
 Speeds are keys per second of one thread's CPU time, the best of several runs; those of the
-decoder are for the whole of `decode_table`, once compiled; compiling has its own row. The floor
+decoder are for the whole of `decode_table`. The floor
 is measured in the same run: three updates of random 64-byte cells per key, in a table of the
 same number of cells. `ratio` is value / reference; the peers' figures are constants, measured
 once on a machine of this kind, not in this run. Sizes are those at which 99% of tables are read
@@ -13,13 +13,11 @@ in full, which `tests/protocol/sketches/iblt/test_capacity.py` checks.
 from functools import partial
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from benchmarks.harness import (
     BenchmarkRow,
     argument_parser,
-    cpu_seconds,
     fastest_cpu_seconds,
     report,
 )
@@ -44,12 +42,9 @@ _TIGHT_BITS_PER_KEY = {"36-bit keys": 52.0, "three of 46 characters": 29.0}
 _TIGHT_CELLS = 1_206  # 1,000 keys: 1% more than the default mode
 
 
-@njit
 def update_cells(table: NDArray[np.int64], cells: NDArray[np.int64]) -> None:
-    """Add 1 to all of each cell."""
-    for cell in cells:
-        for column in range(8):
-            table[cell, column] += 1
+    """Add 1 to all of each cell; of cells that are named twice, once."""
+    table[cells] += 1
 
 
 def random_contents(
@@ -70,7 +65,6 @@ def speed_rows(count: int) -> list[BenchmarkRow]:
     assert decode_table(table, total).complete  # with this fixed seed
     memory = np.zeros((table.cells, 8), np.int64)
     cells = rng.integers(0, table.cells, 3 * count)
-    update_cells(memory, cells)
     floor = count / fastest_cpu_seconds(partial(update_cells, memory, cells)) / 1e6
     encode = count / fastest_cpu_seconds(partial(table.insert, keys, values)) / 1e6
     decode = count / fastest_cpu_seconds(partial(decode_table, table, total)) / 1e6
@@ -104,13 +98,6 @@ def zipf_values(count: int, total: int, rng: np.random.Generator) -> Integers:
     return 1 + rng.multinomial(total - count, shares / shares.sum())
 
 
-def compile_time() -> BenchmarkRow:
-    """Return the seconds of the first decoding, which compiles or loads from the cache."""
-    table = Iblt(_SPEED, 40, bytes(32))
-    seconds = cpu_seconds(partial(decode_table, table, table.ring.zero()))
-    return BenchmarkRow("first decode: compile, or load from the cache", seconds, "s")
-
-
 def size_rows() -> list[BenchmarkRow]:
     """Return the rows of cells and bits per key."""
     rows = [
@@ -131,7 +118,7 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--keys", type=int, action="append", help="1,000, 10,000 and 100,000")
     options = parser.parse_args()
-    rows = [compile_time()]
+    rows = list[BenchmarkRow]()
     for count in options.keys or _SIZES:
         rows += speed_rows(count)
     rows += [tight_speed(name) for name in _CELLS]

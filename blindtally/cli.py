@@ -78,9 +78,7 @@ class CommandGroup(TyperGroup):
                 error.message = describe_fault(fault.errors()[0], ends | {"items": ends})
             raise
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] in _OWN_PACKAGES:
-                raise
-            raise _missing_extra(ctx.invoked_subcommand, error) from None
+            raise _missing_part(ctx.invoked_subcommand, error) from None
         except KeyboardInterrupt as stop:
             clear_frames(stop.__traceback__)  # so that progress bars are removed
             Console(stderr=True).show_cursor()
@@ -107,12 +105,16 @@ class LazyCommandGroup(CommandGroup):
         return name, command and load_command(args[0]), rest
 
 
-def _missing_extra(command: str, error: ModuleNotFoundError) -> typer.Exit:
-    from client.extras_installation import install_command  # noqa: PLC0415 - needed for errors only
+def _missing_part(command: str, error: ModuleNotFoundError) -> typer.Exit:
+    """Report the extra or the compiled module that is missing; raise other errors again."""
+    # Needed for errors only.
+    from client.extras_installation import COMPILED_MODULES, describe_missing  # noqa: PLC0415
 
-    install = install_command(_EXTRAS.get(command, _DEFAULT_EXTRA))
-    reason = f"{command} needs {error.name}, which an extra brings: {install}"
-    return exit_with_error(reason, code=1)
+    name = error.name or ""
+    if name.partition(".")[0] in _OWN_PACKAGES and name not in COMPILED_MODULES:
+        raise error
+    missing = describe_missing(error, _EXTRAS.get(command, _DEFAULT_EXTRA))
+    return exit_with_error(f"{command} needs {missing}", code=1)
 
 
 def load_command(name: str) -> TyperCommand | TyperGroup:

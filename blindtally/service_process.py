@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+import protocol.sketches.iblt.peeling_kernel  # noqa: F401 - if missing, before a round needs it
 from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
 from blindtally.planning.study_form_predictions import ProcessPredictions

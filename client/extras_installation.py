@@ -1,12 +1,26 @@
-"""Commands that install the optional dependencies of `pyproject.toml`."""
+"""Commands that install the optional parts of blindtally, of `pyproject.toml` and `setup.py`."""
 
 import json
 import os
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
-from typing import Any
+from importlib.metadata import distributions
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
+
+COMPILED_MODULES: Final = {
+    "protocol.oracles.report_counting_kernel",
+    "protocol.sketches.iblt.peeling_kernel",
+}
+
+
+def describe_missing(error: ModuleNotFoundError, extra: str) -> str:
+    """Return the name of the missing module or part, and the way to add it."""
+    if error.name in COMPILED_MODULES:
+        needed = "modules that are compiled at installation"
+        advice = "install a C compiler and Python's headers (Debian, Ubuntu: gcc, python3-dev)"
+        return f"{needed}: {advice}, then run {install_command(extra)}"
+    return f"{error.name}, which an extra brings: {install_command(extra)}"
 
 
 def install_command(extra: str) -> str:
@@ -19,11 +33,9 @@ def install_command(extra: str) -> str:
 
 def _direct_url() -> dict[str, Any]:
     """Return pip's record of the source, empty for a package from a registry [PEP 610]."""
-    try:
-        text = distribution("blindtally").read_text("direct_url.json")
-    except PackageNotFoundError:
-        return {}
-    return dict(json.loads(text or "{}"))
+    # In a clone, the metadata of a build come first, which have no record.
+    texts = (each.read_text("direct_url.json") for each in distributions(name="blindtally"))
+    return dict(json.loads(next(filter(None, texts), "{}")))
 
 
 def _pip_command() -> list[str]:

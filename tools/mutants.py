@@ -55,7 +55,7 @@ TESTS: Final[Mapping[str, Sequence[str]]] = tomllib.loads(
 EQUIVALENTS: Final = ROOT / "tools" / "equivalent_mutants.txt"
 MIN_KILLED_SHARE: Final = 0.98
 _PRELOADED: Final = (
-    *("cryptography", "fastapi", "httpx", "hypothesis", "numba", "scipy.stats", "sqlalchemy.orm"),
+    *("cryptography", "fastapi", "httpx", "hypothesis", "scipy.stats", "sqlalchemy.orm"),
 )
 _OPERATORS: Final = (
     *(

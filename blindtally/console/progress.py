@@ -1,11 +1,9 @@
 """Progress on a terminal: bars, which are removed when they are done, and a notice of compiling."""
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -77,23 +75,3 @@ def spinner(label: str) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True, disable=is_hidden) as shown:
         shown.add_task(label, total=None)
         yield
-
-
-def announce_compilation() -> None:
-    """Print a line on the terminal when a kernel is first compiled; nothing if it is in a cache."""
-    if not sys.stderr.isatty():
-        return
-    # Of the extras, and slow to import.
-    from numba.core.event import Event, Listener, register, unregister  # noqa: PLC0415
-
-    class Announcer(Listener):
-        """Listener that prints once."""
-
-        def on_start(self, event: Event) -> None:
-            unregister(event.kind, self)
-            typer.echo("compiling the decoder, once after an installation: seconds ...", err=True)
-
-        def on_end(self, event: Event) -> None:
-            """Ignore the end."""
-
-    register("numba:compile", Announcer())

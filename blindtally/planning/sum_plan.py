@@ -9,7 +9,7 @@ import typer
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
-from blindtally.console.progress import announce_compilation, progress_steps
+from blindtally.console.progress import progress_steps
 from blindtally.console.tables import print_parts, result_table
 from blindtally.planning.bracketing_populations import (
     WHY_LOW_OR_HIGH,
@@ -80,7 +80,6 @@ def plan_sums(request: SumPlanRequest, json_path: str | None) -> None:
         typer.Exit: if an option is invalid, or no mechanism can be planned.
     """
     request.check()
-    announce_compilation()
     try:
         terms = equal_cohorts(request.devices, request.cohorts)
         setting = request.setting

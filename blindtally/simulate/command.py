@@ -64,12 +64,10 @@ def run(request: SimulationRequest) -> "SimulationResult":
     Raises:
         ValueError: if the data or the parameters do not allow it.
     """
-    from blindtally.console.progress import announce_compilation
     from blindtally.simulate import local_privacy, numbers, quantiles, secure_sums, triehh
     from protocol.mechanisms.number_sums import NumberSums
     from protocol.mechanisms.registry import REPORT_MECHANISMS
 
-    announce_compilation()
     if request.mechanism in REPORT_MECHANISMS:
         return local_privacy.simulate(request)
     if request.mechanism == NumberSums.name:

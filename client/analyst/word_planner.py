@@ -7,7 +7,7 @@ It is imported only if it is used.
 from importlib import import_module
 from typing import Final, Protocol, cast
 
-from client.extras_installation import install_command
+from client.extras_installation import describe_missing
 from protocol.mechanisms.registry import AnyQuestion
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import AUTO_WORDS, Terms
@@ -38,7 +38,7 @@ def choose_words(question: AnyQuestion, terms: Terms, rounds: int) -> tuple[AnyQ
         planner = cast("WordPlanner", import_module(_PLANNER))
         words, reason = planner.choose_words(question, terms.max_devices, rounds)
     except ModuleNotFoundError as error:
-        need = f'words="auto" simulates the study, which needs {error.name}'
-        text = f"{need}: {install_command('simulate')}"
+        missing = describe_missing(error, "simulate")
+        text = f'words="auto" simulates the study, which needs {missing}'
         raise ModuleNotFoundError(text, name=error.name) from error
     return question.model_copy(update={"words": words}), reason

@@ -64,5 +64,5 @@ class LocalHashing(HashedResponseOracle):
 
         counted = np.zeros(self.domain, np.uint32)
         seeds, y = np.divmod(codes, np.uint64(self.g))
-        count_hashed(counted, seeds, y, np.uint64(self.g))
+        count_hashed(counted, seeds, y, self.g)
         return counted.astype(np.int64)

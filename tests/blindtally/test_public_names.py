@@ -1,6 +1,8 @@
 """The public names of `blindtally`: lazy, typed, and not shadowed by a user's files."""
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -113,11 +115,17 @@ def test_a_folder_without_modules_is_not_in_the_way(tmp_path: Path) -> None:
     )
 
 
-def wheel_environment(folder: Path) -> Path:
+def wheel_environment(folder: Path, compiler: str = "cc") -> Path:
     """Return the Python of a new environment, into which our wheel is installed."""
-    root = Path(__file__).parents[2]
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=root, check=True, capture_output=True)
+    root, source = Path(__file__).parents[2], folder / "source"
+    made = shutil.ignore_patterns("__pycache__", "*.so", "*.c")
+    for package in ("blindtally", "client", "protocol", "secagg", "server"):
+        shutil.copytree(root / package, source / package, ignore=made)
+    for file in ("README.md", "LICENSE", "pyproject.toml", "setup.py"):
+        shutil.copy(root / file, source)
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    build = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
+    subprocess.run(build, check=True, capture_output=True, env=os.environ | {"CC": compiler})
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
     (site,) = (folder / "env").glob("lib/python*/site-packages")
     (wheel,) = folder.glob("*.whl")
@@ -125,6 +133,22 @@ def wheel_environment(folder: Path) -> Path:
     (dependencies,) = {path for path in sys.path if path.endswith("site-packages")}
     (site / "dependencies.pth").write_text(dependencies)
     return folder / "env" / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_an_installation_without_a_c_compiler_has_devices_and_names_the_way_to_the_rest(
+    tmp_path: Path,
+) -> None:
+    python = wheel_environment(tmp_path, compiler="missing")
+    device = "from blindtally import take_part; print(take_part.__name__)"
+    done = subprocess.run([python, "-c", device], cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout == b"take_part\n"
+    for command in (["serve"], ["simulate", "adaptive-iblt", "--data", "short"]):
+        failed = subprocess.run(
+            [python, "-m", "blindtally", *command], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert failed.returncode == 1
+        assert b"install a C compiler" in b" ".join(failed.stderr.split())
 
 
 @pytest.mark.slow

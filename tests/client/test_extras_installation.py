@@ -24,7 +24,10 @@ def test_an_extra_is_installed_from_the_same_source(
     direct_url: dict[str, object] | None, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = SimpleNamespace(read_text=lambda _: direct_url and json.dumps(direct_url))
-    monkeypatch.setattr("client.extras_installation.distribution", lambda _: installed)
+    build = SimpleNamespace(read_text=lambda _: None)
+    monkeypatch.setattr(
+        "client.extras_installation.distributions", lambda **_: iter((build, installed))
+    )
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     assert install_command("demo") == f"pip install {target}"
 

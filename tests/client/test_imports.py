@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.protocol import mechanism_examples, test_report_laws
 
-# Top modules of the extras `server` and `simulate`.
+# Of the extras `server` and `simulate`, and of those who have a C compiler.
 MODULES_OF_EXTRAS = {
-    *("scipy", "numba", "llvmlite", "dp_accounting", "absl"),
+    *("scipy", "dp_accounting", "absl", "protocol.sketches.iblt.peeling_kernel"),
     *("sqlalchemy", "alembic", "fastapi", "uvicorn", "structlog", "prometheus_client"),
     *("cachetools", "limits", "jinja2", "opentelemetry", "filelock", "pydantic_settings"),
 }

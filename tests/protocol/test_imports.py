@@ -33,6 +33,8 @@ from protocol.privacy.noise_shares import NoiseShares
 
 NoiseShares(180.0, 1000).draw(system_words, 100)
 """
+KERNEL = "protocol.sketches.iblt.peeling_kernel"
+ORACLE_KERNEL = "protocol.oracles.report_counting_kernel"
 EMPTY_LEDGER = """
 from protocol.privacy.parameters_for_budget import best_design
 from protocol.privacy.ledger import Ledger
@@ -44,9 +46,9 @@ Ledger()
 @pytest.mark.parametrize(
     ("code", "left_out"),
     [
-        (IBLT_ENCODING, {"numba", "llvmlite"}),
-        (ORACLE_REPORT, {"numba", "scipy.fft", "scipy.stats"}),
-        (NOISE_SHARE, {"dp_accounting", "absl", "scipy", "numba"}),
+        (IBLT_ENCODING, {KERNEL}),
+        (ORACLE_REPORT, {ORACLE_KERNEL, "scipy.fft", "scipy.stats"}),
+        (NOISE_SHARE, {"dp_accounting", "absl", "scipy", KERNEL}),
         (EMPTY_LEDGER, {"dp_accounting", "absl", "scipy.stats"}),
     ],
     ids=["an encoded vector", "a report", "a noise share", "a ledger"],

@@ -3,8 +3,8 @@
 Sampled items have small values, so a count below q is most of the information of a cell about a
 value. V is kept modulo q, and costs 5 to 7 bits instead of 14 and more. The reader of the
 table tries the values v = V, V + q, V + 2q .. up to the largest possible value of a key, in
-stages, the small ones first (`tight_kernel.py`). The rest is as in `table.py`: K / v is an x', its
-digits those of the hash of x, and x hashes to this very cell. Two things differ.
+stages, the small ones first (`peeling_kernel.pyx`). The rest is as in `table.py`: K / v is an x',
+its digits those of the hash of x, and x hashes to this very cell. Two things differ.
 
     V = 0 mod q   the cell may not be empty; if it is not, K is not zero: every x'_j is 1 or more
     dominance     "no other cell of x holds less" means nothing modulo q. Only digits replace it:

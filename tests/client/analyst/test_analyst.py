@@ -169,12 +169,12 @@ async def test_without_the_simulation_it_advises_what_to_install(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def choose_words(*_asked: object) -> None:
-        raise ModuleNotFoundError("No module named 'numba'", name="numba")
+        raise ModuleNotFoundError("No module named 'scipy'", name="scipy")
 
     monkeypatch.setattr(recommended_words, "choose_words", choose_words)
     question = Tracked(threshold=5, contribution=4, domain=Utf8(max_bytes=6), words="auto")
     async with asking(kind, lambda _request: httpx.Response(500)) as analyst:
-        text = f"needs numba: {install_command('simulate')}"
+        text = f"needs scipy, which an extra brings: {install_command('simulate')}"
         with pytest.raises(ModuleNotFoundError, match=re.escape(text)):
             await answer_of(analyst.create("words", question, TERMS))
 

@@ -259,9 +259,3 @@ def test_a_field_is_taken_that_can_be_transformed_if_its_error_is_alike(
     assert (oracle.q, oracle.bits) == (q, bits)
     least = min(total_variance(epsilon, other, domain) for other in range(2, 300))
     assert total_variance(epsilon, q, domain) <= 1.03 * least
-
-
-@pytest.mark.parametrize("name", ["count_preimages", "count_solutions", "count_hashed"])
-def test_other_threads_go_on_while_a_dictionary_is_counted(name: str) -> None:
-    """They could not while Python's lock is held: a server would answer nobody for seconds."""
-    assert getattr(report_counting_kernel, name).targetoptions["nogil"]

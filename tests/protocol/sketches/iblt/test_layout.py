@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.hashing import HashFamily
 from protocol.numerics.arrays import Keys
-from protocol.sketches.iblt.cell_kernel import CandidateKey, choose_cells, fingerprint_of
-from protocol.sketches.iblt.decoding import table_parameters
+from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS, Layout, largest_fitting_cells
 from protocol.sketches.iblt.table import CellFormat, Iblt
 
@@ -77,18 +75,7 @@ def test_cells_of_a_key_are_independent() -> None:
 def test_the_kernel_hashes_as_devices_do(cells: int, chunks: int) -> None:
     table = sketch(cells, chunks)
     keys = np.random.default_rng(1).integers(0, 2**20, (200, chunks)).astype(np.uint64)
-    rules, family = (
-        table_parameters(table),
-        HashFamily(SEED, "iblt", chunks, table.layout.heavy_words),
-    )
-    candidate = CandidateKey(
-        keys[0].copy(), keys[0].copy(), np.zeros(18, np.int64), np.zeros(1, np.int64)
-    )
-    rows, places = table.edges(keys)
-    words = family.hash(keys, slice(1))[:, 0]
-    for row, (key, word, mark) in enumerate(
-        zip(keys, words, family.fingerprint(keys), strict=True)
-    ):
-        assert fingerprint_of(key, rules.coefficients) == mark
-        count = choose_cells(mark, word, rules, candidate.cells)
-        assert candidate.cells[:count].tolist() == places[rows == row].tolist()
+    for key in keys[:, np.newaxis]:
+        decoded = decode_table(table, table.insert(key, np.array([3])))
+        assert decoded.complete
+        assert (decoded.keys.tolist(), decoded.values.tolist()) == (key.tolist(), [3])

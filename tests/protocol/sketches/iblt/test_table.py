@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.numerics.arrays import Integers, Keys
-from protocol.sketches.iblt.cell_kernel import ENTRIES, K, V
-from protocol.sketches.iblt.decoding import DecodedTable, Peeling, decode_table
+from protocol.sketches.iblt.decoding import DecodedTable, decode_table
 from protocol.sketches.iblt.layout import capacity, cells_for, largest_fitting_cells
+from protocol.sketches.iblt.peeling import Peeling
+from protocol.sketches.iblt.peeling_kernel import ENTRIES, K, V
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, Iblt
 from protocol.sketches.iblt.tight import tight_cell
 from secagg.ring import Vector

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.numerics.arrays import Integers, Keys
-from protocol.sketches.iblt.cell_kernel import ENTRIES, INSPECTIONS, K, V
-from protocol.sketches.iblt.decoding import Peeling, decode_table
+from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.layout import Layout, largest_fitting_cells
+from protocol.sketches.iblt.peeling import Peeling
+from protocol.sketches.iblt.peeling_kernel import ENTRIES, INSPECTIONS, K, V
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
 from secagg.ring import Vector

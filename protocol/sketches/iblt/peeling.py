@@ -1,0 +1,180 @@
+"""One table being peeled: its cells, the keys that were taken out, and what the kernel must know.
+
+`peeling_kernel.pyx` has the loops. Importing this module loads it, which devices do without: they
+only insert.
+"""
+
+from copy import copy
+from functools import lru_cache
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.numerics.arrays import Integers, Keys
+from protocol.sketches.iblt.peeling_kernel import (
+    ENTRIES,
+    INSPECTIONS,
+    REPEATED_KEYS,
+    K,
+    V,
+    add_entry,
+    fill_inverses,
+    peel,
+    peel_in_stages,
+)
+from protocol.sketches.iblt.table import Iblt
+from secagg.ring import Vector
+
+_CACHED_INVERSES = 1024  # a table of inverses pays for itself from 1,000 keys
+_CACHED_TIGHT_INVERSES = 2**16
+
+
+class TableParameters(NamedTuple):
+    """Parameters of a table for the kernel: bounds, moduli, hash functions, layout."""
+
+    max_value: int  # the largest value of a key
+    key_bound: int  # of the chunks of a key
+    radix: int  # of the hash digits of each chunk
+    p: int
+    min_element: int  # of elements; the largest is p - 1
+    q: int  # of V in a tight table; 0 if V never wraps
+    inverses: NDArray[np.uint64]  # of 0, 1, 2 .. modulo p, up to a size that pays for itself
+    coefficients: NDArray[np.uint64]
+    first_keys: NDArray[np.uint64]
+    second_keys: NDArray[np.uint64]
+    heavy_below: int
+    light_segments: NDArray[np.int64]  # first cell and size of the segments of light keys
+    heavy_segments: NDArray[np.int64]  # of heavy keys
+
+
+class PeelingState(NamedTuple):
+    """The entries, in order, and the cells that wait for inspection."""
+
+    keys: NDArray[np.uint64]
+    values: NDArray[np.int64]  # 0 once withdrawn
+    previous_entries: NDArray[np.int64]  # links to the earlier entry of the same cell
+    source_cells: NDArray[np.int32]  # the cell that the entry was taken from
+    queue: NDArray[np.int32]
+    is_queued: NDArray[np.bool_]
+    totals: NDArray[np.int64]  # entries, inspections, repeated keys, length of the queue
+
+
+class Peeling:
+    """One table being peeled: what is left of it, and what was taken out."""
+
+    def __init__(self, sketch: Iblt, table: Vector) -> None:
+        """Copy `table`, of which every cell waits for inspection."""
+        cells, chunks = sketch.cells, sketch.cell.chunks
+        self.sketch = sketch
+        self.parameters = table_parameters(sketch)
+        self.rows = np.zeros((cells, 2 + chunks), np.int64)
+        self.rows[:, V], self.rows[:, K:] = table[0], table[1].reshape(cells, chunks)
+        self.state = PeelingState(
+            keys=np.empty((2 * cells, chunks), np.uint64),
+            values=np.zeros(2 * cells, np.int64),
+            previous_entries=np.zeros(2 * cells, np.int64),
+            source_cells=np.zeros(2 * cells, np.int32),
+            queue=np.empty(cells, np.int32),
+            is_queued=np.zeros(cells, np.bool_),
+            totals=np.zeros(4, np.int64),
+        )
+        self._scratch = np.empty(2 * chunks, np.uint64)  # of the kernel
+
+    def run(self, *, strict: bool = True, stages: int | None = None) -> None:
+        """Peel until no cell is pure; only `strict` applies the last test.
+
+        Tight tables have no such test; they are peeled in a number of `stages`, by default all.
+        """
+        if self.sketch.cell.q:
+            self._run_stages(stages)
+        else:
+            peel(self.rows, self.parameters, self.state, self._scratch, strict)
+
+    def _run_stages(self, stages: int | None) -> None:
+        cells, multiples = len(self.rows), self.parameters.max_value // self.parameters.q
+        peel_in_stages(
+            self.rows,
+            self.parameters,
+            self.state,
+            self._scratch,
+            first_cells=np.full(stages or 2 + multiples.bit_length(), -1, np.int32),
+            neighbours=np.empty((2, cells), np.int32),
+            cell_stages=np.full(cells, -1, np.int8),
+            heads=np.zeros(2 ** (2 * cells).bit_length(), np.int32),
+            links=np.empty(2 * cells, np.int32),
+            hashes=np.empty(2 * cells, np.uint64),
+        )
+
+    def copy(self) -> Self:
+        other = copy(self)
+        other.rows = self.rows.copy()
+        other.state = PeelingState._make(array.copy() for array in self.state)
+        return other
+
+    def remove_key(self, key: Keys, value: int, cell: int) -> None:
+        """Subtract `value` of `key` (chunks,) from its cells, unless there are too many entries."""
+        if self.state.totals[ENTRIES] == len(self.state.values):
+            return
+        sketch, p = self.sketch, self.sketch.cell.p
+        _, cells = sketch.edges(key[np.newaxis])
+        self.rows[cells, V] -= value
+        term = sketch.elements(key[np.newaxis]).astype(np.int64) * value
+        self.rows[cells, K:] = (self.rows[cells, K:] - term) % p
+        self.state.totals[REPEATED_KEYS] += 1  # the key may have an entry already
+        add_entry(self.rows, self.parameters, self.state, self._scratch, key, cell, value)
+
+    @property
+    def inspections(self) -> int:
+        return int(self.state.totals[INSPECTIONS])
+
+    @property
+    def nonempty_cells(self) -> int:
+        content = self.rows[:, V].copy()
+        for column in range(K, self.rows.shape[1]):
+            content |= self.rows[:, column]
+        return int(np.count_nonzero(content))
+
+    def entries(self) -> tuple[Keys, Integers]:
+        """Return the distinct keys that were taken out and not put back, and their values."""
+        values = self.state.values[: self.state.totals[ENTRIES]]
+        keys = self.state.keys[: len(values)]
+        if not values.all():
+            keys, values = keys[values != 0], values[values != 0]
+        if not self.state.totals[REPEATED_KEYS]:
+            return keys, values
+        fingerprints = self.sketch.family.fingerprint(keys)
+        _, first, number = np.unique(fingerprints, return_index=True, return_inverse=True)
+        summed = np.zeros(len(first), np.int64)
+        np.add.at(summed, number, values)
+        return keys[first], summed
+
+
+def table_parameters(sketch: Iblt) -> TableParameters:
+    """Return the parameters of `sketch` for the kernel."""
+    cell, layout = sketch.cell, sketch.layout
+    first, second = sketch.family.keys
+    count = min(_CACHED_TIGHT_INVERSES, cell.value_bound + 1) if cell.q else _CACHED_INVERSES
+    return TableParameters(
+        max_value=cell.value_bound,
+        key_bound=cell.key_bound,
+        radix=cell.radix,
+        p=cell.p,
+        min_element=cell.min_element,
+        q=cell.q,
+        inverses=inverses(count, cell.p),
+        coefficients=sketch.family.coefficients,
+        first_keys=first,
+        second_keys=second,
+        heavy_below=layout.heavy_below,
+        light_segments=layout.segments(heavy=False),
+        heavy_segments=layout.segments(heavy=True),
+    )
+
+
+@lru_cache(64)
+def inverses(count: int, p: int) -> Keys:
+    """Return 1/i modulo the prime p for i = 1 .. `count` - 1, or p - 1 if that is less."""
+    table = np.zeros(min(count, p), np.uint64)
+    fill_inverses(table, p)
+    return table

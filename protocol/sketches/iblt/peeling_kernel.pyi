@@ -1,0 +1,42 @@
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.sketches.iblt.peeling import PeelingState, TableParameters
+
+V: int
+LAST_ENTRY: int
+K: int
+ENTRIES: int
+INSPECTIONS: int
+REPEATED_KEYS: int
+QUEUE_LENGTH: int
+
+def fill_inverses(inverses: NDArray[np.uint64], p: int) -> None: ...
+def peel(
+    rows: NDArray[np.int64],
+    parameters: TableParameters,
+    state: PeelingState,
+    scratch: NDArray[np.uint64],
+    strict: bool,
+) -> None: ...
+def peel_in_stages(
+    rows: NDArray[np.int64],
+    parameters: TableParameters,
+    state: PeelingState,
+    scratch: NDArray[np.uint64],
+    first_cells: NDArray[np.int32],
+    neighbours: NDArray[np.int32],
+    cell_stages: NDArray[np.int8],
+    heads: NDArray[np.int32],
+    links: NDArray[np.int32],
+    hashes: NDArray[np.uint64],
+) -> None: ...
+def add_entry(
+    rows: NDArray[np.int64],
+    parameters: TableParameters,
+    state: PeelingState,
+    scratch: NDArray[np.uint64],
+    key: NDArray[np.uint64],
+    cell: int,
+    value: int,
+) -> None: ...

@@ -1,0 +1,590 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The compiled loops that peel a table: they take out one key after another.
+
+A cell is a row of integers: V, the latest entry that was taken from it, and K in chunks. An
+*entry* is a key that was taken out, with its value, because it was alone in a cell. A *link* to an
+entry has its number, plus one, in its lower half, and 32 bits of the key's fingerprint above; 0 is
+none. The *candidate* is the key that a cell may hold alone.
+
+**Cell by cell** (`peel`). A cell is inspected once, and again whenever a key is taken out of it or
+put back into it. A cell that holds a negative multiple of a key shows that the entry was false. If
+an entry has the same key and value, and the cell that it was taken from is no longer empty, the
+entry is withdrawn.
+
+A cell makes no entry twice, a key has at most two entries, and there are at most `2 cells` entries.
+Each is withdrawn at most once, and touches at most 18 cells. So any vector causes at most 73
+inspections per cell, and peeling ends.
+
+**In stages** (`peel_in_stages`), for tight tables. Each cell waits at a *stage*, in the list of the
+cells at this stage. Stage 0 tries the values below q, stage k > 0 those from 2^(k-1) q to 2^k q:
+one in q of them agrees with V. A cell of the first stage that has any is tried; if no value passes,
+it moves to the next stage. When a key is taken out, its cells return to stage 0. So large values,
+which cost the most and prove little, are tried only if all else is stuck.
+
+A false key leaves the negative of its source's content in its other cells. If a cell holds the
+negative of an entry's content, is one of the entry's cells, and the entry's source cell is no
+longer empty, the entry is false and is put back. Entries are found by a hash of their content, so
+this takes one step.
+
+A key may also be taken out with too large a value, if the rest of the cell was a multiple of x'.
+Then all its cells lack the excess. So each stage also tries the negatives of the last stage's
+values: an entry of that key with a larger value, whose source cell is no longer empty, is reduced,
+once. Without this, one table in a hundred would be stuck for this reason alone.
+
+Entries are bounded as above. Stage 0 is bounded by the entries; beyond it, no cell is tried after
+4,096 tests per cell, for any values.
+
+All functions release Python's lock, so that a server answers requests while it decodes. Arrays
+must have the shapes and types that `peeling.py` gives them: nothing here checks an index.
+"""
+
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
+
+from protocol.mixing cimport mix
+
+cpdef enum:
+    V = 0  # columns of a row
+    LAST_ENTRY = 1
+    K = 2
+
+cpdef enum:
+    ENTRIES = 0  # totals
+    INSPECTIONS = 1
+    REPEATED_KEYS = 2
+    QUEUE_LENGTH = 3
+
+cdef enum:
+    MAX_CELLS_OF_KEY = 18
+    MAX_TESTS_PER_CELL = 4096
+
+cdef uint64_t PRIME = (<uint64_t>1 << 61) - 1
+cdef uint64_t LOW29 = (<uint64_t>1 << 29) - 1
+cdef uint64_t LOW32 = (<uint64_t>1 << 32) - 1
+cdef uint64_t HASH_MULTIPLIER = 0x9E3779B97F4A7C15
+
+
+cdef struct Table:  # borrowed arrays, and the candidate; see the classes of `peeling.py`
+    int64_t *rows
+    Py_ssize_t cells, columns, chunks
+    # parameters
+    int64_t max_value, q
+    uint64_t key_bound, radix, p, min_element, heavy_below
+    uint64_t *inverses
+    uint64_t *coefficients
+    uint64_t *first_keys
+    uint64_t *second_keys
+    int64_t *light_segments
+    int64_t *heavy_segments
+    Py_ssize_t inverses_length, light_length, heavy_length
+    # state
+    uint64_t *keys
+    int64_t *values
+    int64_t *previous_entries
+    int32_t *source_cells
+    int32_t *queue
+    uint8_t *is_queued
+    int64_t *totals
+    Py_ssize_t max_entries
+    # candidate
+    uint64_t *elements
+    uint64_t *key
+    uint64_t fingerprint
+    int64_t places[MAX_CELLS_OF_KEY]
+    int degree
+    # stages
+    int32_t *first_cells  # of each stage, -1 if none
+    int32_t *next_cells
+    int32_t *previous_cells
+    int8_t *cell_stages  # -1 if the cell does not wait
+    int32_t *heads  # chains of entries with the same hash of their source's content; entry + 1
+    int32_t *links
+    uint64_t *hashes
+    Py_ssize_t stages
+    uint64_t heads_mask
+
+
+cdef Table borrowed(int64_t[:, ::1] rows, parameters, state, uint64_t[::1] scratch) except *:
+    """Return the arrays of a table, which the caller keeps; `scratch` has room for two keys."""
+    cdef Table t
+    cdef uint64_t[::1] words
+    cdef int64_t[:, ::1] segments
+    cdef uint64_t[:, ::1] keys = state.keys
+    cdef int64_t[::1] integers
+    cdef int32_t[::1] numbers
+    cdef uint8_t[::1] flags = state.is_queued.view("uint8")
+    t.rows, t.cells, t.columns = &rows[0, 0], rows.shape[0], rows.shape[1]
+    t.chunks = t.columns - K
+    t.max_value, t.q, t.key_bound = parameters.max_value, parameters.q, parameters.key_bound
+    t.radix, t.p, t.min_element = parameters.radix, parameters.p, parameters.min_element
+    t.heavy_below = parameters.heavy_below
+    words = parameters.inverses
+    t.inverses, t.inverses_length = &words[0], words.shape[0]
+    words = parameters.coefficients
+    t.coefficients = &words[0]
+    words = parameters.first_keys
+    t.first_keys = &words[0]
+    words = parameters.second_keys
+    t.second_keys = &words[0]
+    segments = parameters.light_segments
+    t.light_segments, t.light_length = &segments[0, 0], segments.shape[0]
+    segments = parameters.heavy_segments
+    t.heavy_segments, t.heavy_length = &segments[0, 0], segments.shape[0]
+    t.keys, t.max_entries, t.is_queued = &keys[0, 0], keys.shape[0], &flags[0]
+    integers = state.values
+    t.values = &integers[0]
+    integers = state.previous_entries
+    t.previous_entries = &integers[0]
+    integers = state.totals
+    t.totals = &integers[0]
+    numbers = state.source_cells
+    t.source_cells = &numbers[0]
+    numbers = state.queue
+    t.queue = &numbers[0]
+    t.elements, t.key = &scratch[0], &scratch[t.chunks]
+    t.degree = 0
+    return t
+
+
+def fill_inverses(uint64_t[::1] inverses, uint64_t p):
+    """Write 1/i modulo the prime p into element i > 0, for at most p elements."""
+    cdef uint64_t i
+    with nogil:
+        inverses[1] = 1
+        for i in range(2, <uint64_t>inverses.shape[0]):
+            inverses[i] = (p - p // i) * inverses[p % i] % p
+
+
+def peel(rows, parameters, state, scratch, bint strict):
+    """Take keys out of the table until no cell is pure; only `strict` applies the last test."""
+    cdef Table t = borrowed(rows, parameters, state, scratch)
+    with nogil:
+        peel_cells(&t, strict)
+
+
+cdef void peel_cells(Table *t, bint strict) noexcept nogil:
+    cdef int64_t cell, value, entry
+    for cell in range(t.cells):
+        enqueue(t, cell)
+    while t.totals[QUEUE_LENGTH] > 0:
+        t.totals[QUEUE_LENGTH] -= 1
+        cell = t.queue[t.totals[QUEUE_LENGTH]]
+        t.is_queued[cell] = False
+        value = t.rows[cell * t.columns + V]
+        if value == 0 or size_of(value) > t.max_value:
+            continue
+        t.totals[INSPECTIONS] += 1
+        if not read_candidate(t, cell, value):
+            continue
+        if value < 0:
+            entry = find_entry(t, -value)
+            # A true entry leaves the cell that it was taken from empty.
+            if entry >= 0 and not is_empty(t, t.source_cells[entry]):
+                t.values[entry] = 0
+                subtract_and_enqueue(t, value)
+        elif not strict or cells_hold(t, value):
+            if t.totals[ENTRIES] == t.max_entries:
+                return
+            if may_add_entry(t, cell):
+                append_entry(t, cell, value)
+                subtract_and_enqueue(t, value)
+
+
+cdef inline int64_t size_of(int64_t value) noexcept nogil:
+    return value if value >= 0 else -value
+
+
+cdef inline void enqueue(Table *t, int64_t cell) noexcept nogil:
+    if t.rows[cell * t.columns + V] != 0 and not t.is_queued[cell]:
+        t.is_queued[cell] = True
+        t.queue[t.totals[QUEUE_LENGTH]] = <int32_t>cell
+        t.totals[QUEUE_LENGTH] += 1
+
+
+cdef inline bint is_empty(Table *t, int64_t cell) noexcept nogil:
+    cdef Py_ssize_t column
+    for column in range(K, t.columns):
+        if t.rows[cell * t.columns + column]:
+            return False
+    return t.rows[cell * t.columns + V] == 0
+
+
+cdef inline bint read_candidate(Table *t, int64_t cell, int64_t value) noexcept nogil:
+    """Make the key that is alone in `cell` with `value` the candidate.
+
+    Return False if chunks, hash digits or cells show that no key is.
+    """
+    cdef uint64_t inverse = inverse_of(t, value)
+    cdef uint64_t element
+    cdef Py_ssize_t j
+    for j in range(t.chunks):
+        element = <uint64_t>t.rows[cell * t.columns + K + j] * inverse % t.p
+        t.elements[j] = element
+        t.key[j] = element // t.radix
+        if t.key[j] >= t.key_bound:
+            return False
+    return find_places(t, cell)
+
+
+cdef inline bint find_places(Table *t, int64_t cell) noexcept nogil:
+    """Hash the candidate to its cells; return False if hash digits or cells are others."""
+    cdef uint64_t word
+    cdef int number
+    t.fingerprint = fingerprint_of(t)
+    word = hash_word(t, 0)
+    if not digits_match(t, word >> 32):
+        return False
+    choose_cells(t, word)
+    for number in range(t.degree):
+        if t.places[number] == cell:
+            return True
+    return False
+
+
+cdef inline uint64_t inverse_of(Table *t, int64_t value) noexcept nogil:
+    """Return 1 / value modulo p, for |value| from 1 to p - 1."""
+    cdef int64_t r0 = <int64_t>t.p, r1 = size_of(value), s0 = 0, s1 = 1, quotient
+    cdef uint64_t inverse
+    if r1 < t.inverses_length:
+        inverse = t.inverses[r1]
+    else:  # Euclid's algorithm
+        while r1 != 1:
+            quotient = r0 // r1
+            r0, r1 = r1, r0 - quotient * r1
+            s0, s1 = s1, s0 - quotient * s1
+        inverse = <uint64_t>(s1 if s1 > 0 else s1 + <int64_t>t.p)
+    return inverse if value > 0 else t.p - inverse
+
+
+cdef inline uint64_t fingerprint_of(Table *t) noexcept nogil:
+    """Return the fingerprint of the candidate; see `protocol/hashing.py`."""
+    cdef uint64_t total = t.coefficients[0], factor, high, low, term
+    cdef Py_ssize_t j
+    for j in range(t.chunks):
+        factor = t.coefficients[j + 1]
+        high, low = (factor >> 32) * t.key[j], (factor & LOW32) * t.key[j]
+        term = (high >> 29) + ((high & LOW29) << 32) + (low & PRIME) + (low >> 61)
+        total = total + (term & PRIME) + (term >> 61)
+        total = (total & PRIME) + (total >> 61)
+    return total - PRIME if total >= PRIME else total
+
+
+cdef inline uint64_t hash_word(Table *t, int number) noexcept nogil:
+    """Return a word of the candidate's hash; see `protocol/hashing.py`."""
+    return mix(mix(t.fingerprint ^ t.first_keys[number]) + t.second_keys[number])
+
+
+cdef inline bint digits_match(Table *t, uint64_t digits) noexcept nogil:
+    """Return whether the elements contain the hash digits of the candidate."""
+    cdef uint64_t product, element
+    cdef Py_ssize_t j
+    for j in range(t.chunks):
+        product = digits * t.radix
+        element = t.key[j] * t.radix + (product >> 32)
+        if t.elements[j] != min(max(element, t.min_element), t.p - 1):
+            return False
+        digits = product & LOW32
+    return True
+
+
+cdef inline void choose_cells(Table *t, uint64_t word) noexcept nogil:
+    """Write the candidate's cells into `places`; see `layout.py`."""
+    cdef bint is_heavy = (word & LOW32) < t.heavy_below
+    cdef int64_t *segments = t.heavy_segments if is_heavy else t.light_segments
+    cdef uint64_t half = 0
+    cdef int number
+    t.degree = <int>(t.heavy_length if is_heavy else t.light_length)
+    for number in range(t.degree):
+        half = half << 32 if number & 1 else hash_word(t, 1 + (number >> 1))
+        t.places[number] = segments[2 * number] + <int64_t>(
+            ((half >> 32) * <uint64_t>segments[2 * number + 1]) >> 32
+        )
+
+
+cdef inline int64_t entry_of(int64_t link) noexcept nogil:
+    return <int64_t>(<uint64_t>link & LOW32) - 1
+
+
+cdef inline int64_t find_entry(Table *t, int64_t value) noexcept nogil:
+    """Return the entry of the candidate with this `value`, -1 if there is none."""
+    cdef int64_t link, entry
+    cdef int number
+    for number in range(t.degree):
+        link = t.rows[t.places[number] * t.columns + LAST_ENTRY]
+        while link:
+            entry = entry_of(link)
+            if is_same_key(t, link) and t.values[entry] == value:
+                return entry
+            link = t.previous_entries[entry]
+    return -1
+
+
+cdef inline bint is_same_key(Table *t, int64_t link) noexcept nogil:
+    """Return whether the entry that `link` points to has the candidate's key."""
+    cdef uint64_t *key = t.keys + entry_of(link) * t.chunks
+    cdef Py_ssize_t j
+    if (<uint64_t>link >> 32) != (t.fingerprint & LOW32):
+        return False
+    for j in range(t.chunks):
+        if key[j] != t.key[j]:
+            return False
+    return True
+
+
+cdef inline bint cells_hold(Table *t, int64_t value) noexcept nogil:
+    """Return whether all cells of the candidate hold `value` or more."""
+    cdef int number
+    for number in range(t.degree):
+        if t.rows[t.places[number] * t.columns + V] < value:
+            return False
+    return True
+
+
+cdef inline bint may_add_entry(Table *t, int64_t cell) noexcept nogil:
+    """Return whether the key was never taken from this cell, and at most once from others."""
+    cdef int64_t entries = 0, link
+    cdef int number
+    for number in range(t.degree):
+        link = t.rows[t.places[number] * t.columns + LAST_ENTRY]
+        while link:
+            if is_same_key(t, link):
+                entries += 1
+                if entries == 2 or t.places[number] == cell:
+                    return False
+            link = t.previous_entries[entry_of(link)]
+    t.totals[REPEATED_KEYS] += entries
+    return True
+
+
+cdef inline void append_entry(Table *t, int64_t cell, int64_t value) noexcept nogil:
+    """Append an entry for `value` of the candidate, taken from `cell`."""
+    cdef int64_t entry = t.totals[ENTRIES]
+    cdef int64_t *last = t.rows + cell * t.columns + LAST_ENTRY
+    cdef Py_ssize_t j
+    t.totals[ENTRIES] += 1
+    for j in range(t.chunks):
+        t.keys[entry * t.chunks + j] = t.key[j]
+    t.values[entry] = value
+    t.source_cells[entry] = <int32_t>cell
+    t.previous_entries[entry] = last[0]
+    last[0] = <int64_t>((t.fingerprint & LOW32) << 32 | <uint64_t>(entry + 1))
+
+
+def add_entry(rows, parameters, state, scratch, uint64_t[::1] key, int64_t cell, int64_t value):
+    """Append an entry for `value` of `key`, taken from `cell`."""
+    cdef Table t = borrowed(rows, parameters, state, scratch)
+    cdef Py_ssize_t j
+    for j in range(t.chunks):
+        t.key[j] = key[j]
+    t.fingerprint = fingerprint_of(&t)
+    append_entry(&t, cell, value)
+
+
+cdef inline void subtract_and_enqueue(Table *t, int64_t value) noexcept nogil:
+    """Subtract `value` of the candidate from its cells, and queue these."""
+    cdef int number
+    subtract(t, value)
+    for number in range(t.degree):
+        t.rows[t.places[number] * t.columns + V] -= value
+        enqueue(t, t.places[number])
+
+
+cdef inline void subtract(Table *t, int64_t value) noexcept nogil:
+    """Subtract `value` of the candidate from K of its cells."""
+    cdef int64_t p = <int64_t>t.p, rest
+    cdef uint64_t weight = <uint64_t>value if value > 0 else t.p - <uint64_t>(-value)
+    cdef int64_t *sums
+    cdef Py_ssize_t j
+    cdef int number
+    for j in range(t.chunks):
+        t.elements[j] = t.elements[j] * weight % t.p
+    for number in range(t.degree):
+        sums = t.rows + t.places[number] * t.columns + K
+        for j in range(t.chunks):
+            rest = sums[j] - <int64_t>t.elements[j]
+            sums[j] = rest + p if rest < 0 else rest
+
+
+def peel_in_stages(
+    rows, parameters, state, scratch,
+    int32_t[::1] first_cells, int32_t[:, ::1] neighbours, int8_t[::1] cell_stages,
+    int32_t[::1] heads, int32_t[::1] links, uint64_t[::1] hashes,
+):
+    """Take keys out of a tight table, in as many stages as `first_cells` has, until none passes.
+
+    `neighbours` are the next and the previous cells of the lists of stages. The length of `heads`
+    is a power of two.
+    """
+    cdef Table t = borrowed(rows, parameters, state, scratch)
+    t.first_cells, t.stages, t.cell_stages = &first_cells[0], first_cells.shape[0], &cell_stages[0]
+    t.next_cells, t.previous_cells = &neighbours[0, 0], &neighbours[1, 0]
+    t.heads, t.heads_mask = &heads[0], <uint64_t>heads.shape[0] - 1
+    t.links, t.hashes = &links[0], &hashes[0]
+    with nogil:
+        peel_stages(&t)
+
+
+cdef void peel_stages(Table *t) noexcept nogil:
+    cdef int64_t cell, value
+    cdef Py_ssize_t stage = 0
+    for cell in range(t.cells):
+        add_to_stage(t, cell, 0)
+    while stage < t.stages:
+        cell = t.first_cells[stage]
+        if cell < 0:
+            stage += 1
+            continue
+        if stage > 0 and t.totals[INSPECTIONS] > MAX_TESTS_PER_CELL * t.cells:
+            return
+        remove_from_stage(t, cell)
+        value = find_false_entry(t, cell) if stage == 0 else find_excess(t, cell, stage - 1)
+        if value == 0:
+            value = find_key(t, cell, stage)
+        if value == 0:
+            if stage + 1 < t.stages:
+                add_to_stage(t, cell, stage + 1)
+            continue
+        subtract_and_restart(t, value)
+        stage = 0
+
+
+cdef inline void add_to_stage(Table *t, int64_t cell, Py_ssize_t stage) noexcept nogil:
+    cdef int32_t head
+    if is_empty(t, cell):
+        return
+    head = t.first_cells[stage]
+    t.cell_stages[cell], t.next_cells[cell], t.previous_cells[cell] = <int8_t>stage, head, -1
+    t.first_cells[stage] = <int32_t>cell
+    if head >= 0:
+        t.previous_cells[head] = <int32_t>cell
+
+
+cdef inline void remove_from_stage(Table *t, int64_t cell) noexcept nogil:
+    cdef int8_t stage = t.cell_stages[cell]
+    cdef int32_t following, before
+    if stage < 0:
+        return
+    following, before = t.next_cells[cell], t.previous_cells[cell]
+    if before < 0:
+        t.first_cells[stage] = following
+    else:
+        t.next_cells[before] = following
+    if following >= 0:
+        t.previous_cells[following] = before
+    t.cell_stages[cell] = -1
+
+
+cdef inline int64_t modulo(int64_t number, int64_t modulus) noexcept nogil:
+    """Return `number` modulo `modulus`, from 0 up also for negative numbers."""
+    cdef int64_t rest = number % modulus
+    return rest + modulus if rest < 0 else rest
+
+
+cdef inline int64_t smallest_value(Table *t, Py_ssize_t stage) noexcept nogil:
+    return 1 if stage == 0 else t.q << (stage - 1)
+
+
+cdef inline int64_t end_of_values(Table *t, Py_ssize_t stage) noexcept nogil:
+    return min(t.q << stage, t.max_value + 1)
+
+
+cdef inline int64_t find_key(Table *t, int64_t cell, Py_ssize_t stage) noexcept nogil:
+    """Add the key that `cell` holds with a value of this stage; return the value, 0 if none."""
+    cdef int64_t value = smallest_value(t, stage)
+    cdef int64_t end = end_of_values(t, stage)
+    value += modulo(t.rows[cell * t.columns + V] - value, t.q)
+    while value < end:
+        t.totals[INSPECTIONS] += 1
+        if read_candidate(t, cell, value) and may_add_entry(t, cell):
+            if t.totals[ENTRIES] == t.max_entries:
+                return 0
+            append_entry(t, cell, value)
+            index_last_entry(t, cell)
+            return value
+        value += t.q
+    return 0
+
+
+cdef inline int64_t find_excess(Table *t, int64_t cell, Py_ssize_t stage) noexcept nogil:
+    """Reduce the entry with too large a value in `cell`; return the negative excess, 0 if none."""
+    cdef int64_t value = smallest_value(t, stage)
+    cdef int64_t end = end_of_values(t, stage)
+    cdef int64_t link, entry
+    cdef int number
+    value += modulo(-t.rows[cell * t.columns + V] - value, t.q)
+    while value < end:
+        t.totals[INSPECTIONS] += 1
+        if read_candidate(t, cell, -value):
+            for number in range(t.degree):
+                link = t.rows[t.places[number] * t.columns + LAST_ENTRY]
+                while link:
+                    entry = entry_of(link)
+                    # Each entry once, so that peeling ends.
+                    if (
+                        is_same_key(t, link)
+                        and t.values[entry] > value
+                        and t.hashes[entry]
+                        and not is_empty(t, t.source_cells[entry])
+                    ):
+                        t.hashes[entry] = 0
+                        t.values[entry] -= value
+                        return -value
+                    link = t.previous_entries[entry]
+        value += t.q
+    return 0
+
+
+cdef inline uint64_t content_hash(Table *t, int64_t cell, int64_t sign) noexcept nogil:
+    """Return a hash of the content of `cell`, times `sign`."""
+    cdef int64_t *row = t.rows + cell * t.columns
+    cdef uint64_t total = <uint64_t>modulo(sign * row[V], t.q)
+    cdef Py_ssize_t j
+    for j in range(K, t.columns):
+        total = total * HASH_MULTIPLIER + <uint64_t>modulo(sign * row[j], <int64_t>t.p)
+        total ^= total >> 32
+    total *= HASH_MULTIPLIER
+    return total ^ (total >> 32)
+
+
+cdef inline void index_last_entry(Table *t, int64_t cell) noexcept nogil:
+    """Add the last entry to the index under the content of `cell`."""
+    cdef int64_t entry = t.totals[ENTRIES] - 1
+    cdef uint64_t content = content_hash(t, cell, 1)
+    cdef uint64_t place = content & t.heads_mask
+    t.hashes[entry] = content
+    t.links[entry] = t.heads[place]
+    t.heads[place] = <int32_t>(entry + 1)
+
+
+cdef inline int64_t find_false_entry(Table *t, int64_t cell) noexcept nogil:
+    """Withdraw the entry that `cell` shows to be false; return its negative value, 0 if none."""
+    cdef uint64_t content = content_hash(t, cell, -1)
+    cdef int64_t link = t.heads[content & t.heads_mask], entry, value
+    cdef uint64_t inverse
+    cdef Py_ssize_t j
+    while link:
+        entry = link - 1
+        value = t.values[entry]
+        if value and t.hashes[entry] == content and not is_empty(t, t.source_cells[entry]):
+            inverse = inverse_of(t, -value)
+            for j in range(t.chunks):
+                t.elements[j] = (
+                    <uint64_t>t.rows[cell * t.columns + K + j] * inverse % t.p
+                )
+                t.key[j] = t.keys[entry * t.chunks + j]
+            if find_places(t, cell):
+                t.values[entry] = 0
+                return -value
+        link = t.links[entry]
+    return 0
+
+
+cdef inline void subtract_and_restart(Table *t, int64_t value) noexcept nogil:
+    """Subtract `value` of the candidate from its cells, and move these to stage 0."""
+    cdef int64_t *count
+    cdef int number
+    subtract(t, value)
+    for number in range(t.degree):
+        count = t.rows + t.places[number] * t.columns + V
+        count[0] = modulo(count[0] - value, t.q)
+        remove_from_stage(t, t.places[number])
+        add_to_stage(t, t.places[number], 0)
