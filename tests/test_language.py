@@ -43,6 +43,9 @@ def test_an_exception_that_passes_leaves_the_list() -> None:
 
 PLANTED = [
     ("a.py", '"""What a device sends."""\n', 1, "What"),
+    ("a.pyx", '"""What a device sends."""\n', 1, "What"),
+    ("a.pyx", '"""Keys."""\n\ncdef int f():\n    """Return what is left."""\n', 4, "Return what"),
+    ("a.pyx", "cdef int keys  # lost with these odds\n", 1, "odds"),
     ("a.py", '"""Keys."""\n\nclass A:\n    """Who joins."""\n', 4, "Who"),
     ("a.py", '"""Keys."""\n\ndef f():\n    """When it ends."""\n', 4, "When"),
     ("a.py", '"""Keys."""\n\ndef f():\n    """Of a key, the bytes."""\n', 4, "Of"),

@@ -23,7 +23,7 @@ from tests.support.prose import Prose, blank, prose_of
 RULES: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 MAX_SENTENCE_WORDS = 40
 SUFFIXES = {".Dockerfile", ".cfg", ".css", ".html", ".ipynb", ".js", ".mako", ".md", ".py"}
-SUFFIXES |= {".toml", ".yml"}
+SUFFIXES |= {".pxd", ".pyi", ".pyx", ".toml", ".yml"}
 FILE_NAMES = {"Dockerfile", "Makefile", "make_env", "postgres-entrypoint", "run"}
 
 _CODE = re.compile(r"``[^`]*``|`[^`\n]*(?:\n[^`\n]*)?`")

@@ -11,7 +11,9 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+CYTHON = {".pxd", ".pyx"}
 SCRIPTS = {".css", ".js"}
+_DOCSTRING = re.compile(r'^ *"""(.*?)"""', re.DOTALL | re.MULTILINE)
 _HASH_COMMENT = re.compile(r"(?:^|(?<=\s))#+:?(?!!)[ \t]?(.*)")
 _QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'")
 _SCRIPT_COMMENT = re.compile(r"/\*.*?\*/|(?<![:\w\"'])//[^\n]*", re.DOTALL)
@@ -40,8 +42,10 @@ class Prose:
 
 def prose_of(path: Path, text: str) -> Iterator[Prose]:
     """Return the prose of the file at `path`, whose content is `text`."""
-    if path.suffix == ".py":
+    if path.suffix in {".py", ".pyi"}:
         return _python(text, is_test=path.name.startswith("test_"))
+    if path.suffix in CYTHON:
+        return _cython(text)
     if path.suffix == ".md":
         return _markdown(text)
     if path.suffix == ".html":
@@ -84,6 +88,17 @@ def _python(text: str, *, is_test: bool) -> Iterator[Prose]:
         kind = "text" if is_test and name.startswith("test_") else "name"
         yield Prose(kind, (line,), " ".join(_NAME_PART.findall(name)))
     yield from _constants(tree)
+    yield from _comments(text, in_string)
+
+
+def _cython(text: str) -> Iterator[Prose]:
+    """Return docstrings and comments; names have no special rules."""
+    in_string: set[int] = set()
+    for number, match in enumerate(_DOCSTRING.finditer(text)):
+        first = text.count("\n", 0, match.start(1)) + 1
+        block = list(enumerate(match[1].split("\n"), first))
+        in_string.update(line for line, _ in block)
+        yield _joined("function" if number else "module", block)
     yield from _comments(text, in_string)
 
 

@@ -409,9 +409,9 @@ def peel_in_stages(
     int32_t[::1] first_cells, int32_t[:, ::1] neighbours, int8_t[::1] cell_stages,
     int32_t[::1] heads, int32_t[::1] links, uint64_t[::1] hashes,
 ):
-    """Take keys out of a tight table, in as many stages as `first_cells` has, until none passes.
+    """Take keys out of a tight table until none passes at the last stage.
 
-    `neighbours` are the next and the previous cells of the lists of stages. The length of `heads`
+    `first_cells` has -1 for each stage. `neighbours` are the next and the previous cells of the lists of stages. The length of `heads`
     is a power of two.
     """
     cdef Table t = borrowed(rows, parameters, state, scratch)
