@@ -54,7 +54,7 @@ cpdef enum:
     QUEUE_LENGTH = 3
 
 cdef enum:
-    MAX_CELLS_OF_KEY = 18
+    MAX_CELLS_OF_KEY = 18  # of heavy keys; see `layout.py`
     MAX_TESTS_PER_CELL = 4096
 
 cdef uint64_t PRIME = (<uint64_t>1 << 61) - 1
@@ -411,8 +411,8 @@ def peel_in_stages(
 ):
     """Take keys out of a tight table until none passes at the last stage.
 
-    `first_cells` has -1 for each stage. `neighbours` are the next and the previous cells of the lists of stages. The length of `heads`
-    is a power of two.
+    `first_cells` has -1 for each stage. `neighbours` are the next and the previous cells of the
+    lists of stages. The length of `heads` is a power of two.
     """
     cdef Table t = borrowed(rows, parameters, state, scratch)
     t.first_cells, t.stages, t.cell_stages = &first_cells[0], first_cells.shape[0], &cell_stages[0]
