@@ -23,7 +23,11 @@ cdef inline int64_t inverse_modulo(int64_t a, int64_t prime) noexcept nogil:
 
 
 def count_preimages(
-    uint32_t[::1] counted, const int64_t[::1] a, const int64_t[::1] b, const int64_t[::1] y, int64_t m
+    uint32_t[::1] counted,
+    const int64_t[::1] a,
+    const int64_t[::1] b,
+    const int64_t[::1] y,
+    int64_t m,
 ):
     """Add each report to the x with ((a x + b) mod F) mod m = y; F counters, F prime.
 
