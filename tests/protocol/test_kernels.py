@@ -1,9 +1,13 @@
-"""Compiled modules release Python's lock, so that a server answers requests while it decodes."""
+"""Compiled modules let other threads go on, and stay within their arrays for all vectors."""
 
+import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -75,3 +79,75 @@ def test_other_threads_go_on_meanwhile(kernel: Callable[[], Callable[[], object]
     finally:
         sys.setswitchinterval(interval)
     assert seen[0] > 0
+
+
+GARBAGE_PROGRAM = """
+import numpy as np
+
+from protocol.sketches.iblt.decoding import decode_table
+from protocol.sketches.iblt.table import CellFormat, Iblt
+from protocol.sketches.iblt.tight import tight_cell
+
+rng = np.random.default_rng(1)
+for number in range(200):
+    chunks, cells = int(rng.integers(1, 4)), int(rng.choice([4, 60, 300, 1206]))
+    bounds = int(rng.choice([200, 2**18])), int(rng.choice([7, 10_000])), 500_000
+    cell = CellFormat(chunks, *bounds, evidence=int(rng.choice([1, 120])))
+    table = Iblt(tight_cell(cell, cells) if number % 2 else cell, cells, rng.bytes(32))
+    keys = np.unique(rng.integers(0, bounds[0], (cells, chunks), np.uint64), axis=0)
+    vector = table.insert(keys, np.minimum(rng.zipf(1.7, len(keys)), bounds[1]))
+    random = (rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in table.ring.lanes)
+    vector = tuple(
+        np.where(rng.random(len(noise)) < number / 200, noise, part)
+        for part, noise in zip(vector, random)
+    )
+    decode_table(table, vector, keys[::2])
+"""
+SHORT_ARRAY_PROGRAM = """
+import numpy as np
+from protocol.oracles.report_counting_kernel import count_hashed
+
+count_hashed(np.zeros(100, np.uint32), np.zeros(5000, np.uint64), np.zeros(10, np.uint64), 7)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="only gcc names its libraries")
+def test_no_sum_makes_the_decoder_leave_its_arrays(tmp_path: Path) -> None:
+    """AddressSanitizer ends a program that reads or writes outside of an array."""
+    root = Path(__file__).parents[2]
+    for package in ("protocol", "secagg"):
+        made = shutil.ignore_patterns("__pycache__", "*.so", "*.c")
+        shutil.copytree(root / package, tmp_path / package, ignore=made)
+    shutil.copy(root / "setup.py", tmp_path)
+    check = "-fsanitize=address,undefined"
+    flags = {"CC": "gcc", "CFLAGS": f"{check} -fno-sanitize=alignment", "LDFLAGS": check}
+    build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True, env=os.environ | flags)
+    libraries = [
+        subprocess.run(
+            ["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    environment = os.environ | {
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python leaves some at its end
+        "UBSAN_OPTIONS": "halt_on_error=1",
+        "PYTHONMALLOC": "malloc",
+        "PYTHONPATH": str(tmp_path),
+    }
+
+    def errors_of(program: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+        return done.stderr
+
+    assert "AddressSanitizer: heap-buffer-overflow" in errors_of(SHORT_ARRAY_PROGRAM)
+    assert errors_of(GARBAGE_PROGRAM) == ""
