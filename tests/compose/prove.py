@@ -45,6 +45,7 @@ BUSY_PROGRAM = (
     "print(any(Client('tcp://127.0.0.1:8786').processing().values()))"
 )
 SIGKILL_EXIT_CODE = 137
+MAX_MEGABYTES = 300  # of the image, next to its 125 MB of python:3.13-slim
 
 
 def main() -> None:
@@ -97,6 +98,7 @@ def prove(compose: Compose) -> None:
         compose("up", "--build", "--detach")
         check_users(compose)
         killed, survivor = compose.containers("server")
+        check_size(compose, survivor)
         number = play_faults(compose, killed)
         number = kill_in_mid_round(compose, killed, number)
         await_the_end(compose)
@@ -110,6 +112,14 @@ def prove(compose: Compose) -> None:
     finally:
         compose("down", "--volumes", "--remove-orphans", quiet=True)
         say("removed containers, networks and volume")
+
+
+def check_size(compose: Compose, server: str) -> None:
+    """Print the size of packages and code in the image, and refuse a large one."""
+    megabytes = int(compose.docker("exec", server, "du", "-sm", "/opt/blindtally").split()[0])
+    say(f"packages and code take {megabytes} MB of the image")
+    if megabytes > MAX_MEGABYTES:
+        raise Unproved(f"more than {MAX_MEGABYTES} MB")
 
 
 def prove_one_shot(compose: Compose) -> None:
