@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from importlib.metadata import distributions
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -17,9 +18,14 @@ COMPILED_MODULES: Final = {
 def describe_missing(error: ModuleNotFoundError, extra: str) -> str:
     """Return the name of the missing module or part, and the way to add it."""
     if error.name in COMPILED_MODULES:
-        needed = "modules that are compiled at installation"
-        advice = "install a C compiler and Python's headers (Debian, Ubuntu: gcc, python3-dev)"
-        return f"{needed}: {advice}, then run {install_command(extra)}"
+        clone = Path(__file__).parents[1]
+        command = install_command(extra)
+        if (clone / "setup.py").exists():  # the modules of a plain installation are elsewhere
+            command = shlex.join([*_pip_command(), "install", "-e", f"{clone}[{extra}]"])
+        return (
+            "modules that are compiled at installation: install a C compiler and Python's headers "
+            f"(Debian, Ubuntu: gcc, python3-dev), then run {command}"
+        )
     return f"{error.name}, which an extra brings: {install_command(extra)}"
 
 

@@ -2,11 +2,12 @@
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from client.extras_installation import install_command
+from client.extras_installation import describe_missing, install_command
 
 FOLDER = {"url": "file:///home/me/my%20clone", "dir_info": {"editable": True}}
 
@@ -36,3 +37,10 @@ def test_the_pip_is_this_pythons_if_the_shell_has_another(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "prefix", "/home/me/.venv")
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     assert install_command("demo").startswith(f"{sys.executable} -m pip install ")
+
+
+def test_a_clone_is_compiled_in_its_folder() -> None:
+    """A plain installation would compile elsewhere, and Python finds a clone's modules first."""
+    error = ModuleNotFoundError(name="protocol.sketches.iblt.peeling_kernel")
+    folder = Path(__file__).parents[2]
+    assert f"install -e '{folder}[demo]'" in describe_missing(error, "demo")
