@@ -71,7 +71,6 @@ _ITEMS_OF_FLAT_DATA: Final = 10_000
 # The mechanism, and its own settings.
 _MECHANISMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "tracked": ("tracked", {}),
-    "tracked, nothing": ("tracked", {"assume": "nothing"}),
     "adaptive-iblt": ("adaptive-iblt", {}),
     "subsampled-iblt": ("subsampled-iblt", {}),
     "approximate-histogram": ("approximate-histogram", {}),

@@ -20,8 +20,6 @@ include the rounds in which an item was not counted. `assume` selects the model 
                  move gradually if counted items do (`rate_filter.py`). If they do not move, all
                  rounds inform the rounds without a count. The default
     stationary   rates do not move
-    nothing      as drift, from the counts and samples of each item: without past sketches, which
-                 need the rates of other items
 
 The forecast of all totals (`forecast.py`) then decides which items have counters, which strings are
 fetched, and how the bytes of a round are divided. The next t is the one at which the table would be

@@ -79,7 +79,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         tokens = float(terms.max_devices * question.contribution)
         sampling = partial(ResidualSampling.first, question, terms)
         nbytes, past = question.nbytes, None
-        if _may_use_sketch(question, rounds):
+        if rounds <= MAX_BLOCKS:  # a block of the state holds one sketch at most
             allocation = SketchAllocation(question, rounds, terms.moduli)
             past = allocation.best_sketch(tokens, nbytes, lambda n: sampling(n).t, first=True)
         nbytes -= past.nbytes(terms.moduli) if past else 0
@@ -176,8 +176,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
             seed = bytes.fromhex(plan.seed)
             q = plan.past_sketch.modulus(plan.terms.moduli)
             after = store_sketch(after, plan.round - 1, q, seed, in_past)
-        if plan.question.assume != "nothing":  # which keeps all items, for segments
-            after = evict_items(plan, after)
+        after = evict_items(plan, after)
         domain = plan.question.domain
         if plan.string_pieces and isinstance(domain, Hashed):
             pieces = plan.pieces.decode(in_strings[0], holders)
@@ -303,11 +302,6 @@ def _known_keys(plan: TrackedPlan, state: StudyState) -> Keys:
     return keys
 
 
-def _may_use_sketch(question: TrackedQuestion, rounds: int) -> bool:
-    """Return whether past sketches are useful; a block of the state holds one at most."""
-    return question.assume != "nothing" and rounds <= MAX_BLOCKS
-
-
 def _plan_residual(
     plan: TrackedPlan,
     answer: Answer | None,
@@ -336,7 +330,7 @@ def _plan_residual(
     sampling = partial(
         plan.residual.next_round, ratio * keys, ratio * values, devices_factor=change
     )
-    if _may_use_sketch(plan.question, plan.rounds):
+    if plan.rounds <= MAX_BLOCKS:
         # Of a table that was not read, only the number of keys is known.
         tokens = (values if math.isfinite(values) else keys) * plan.sampler.unit
         allocation = SketchAllocation(plan.question, plan.rounds, moduli, table_bytes)

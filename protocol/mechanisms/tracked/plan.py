@@ -120,6 +120,8 @@ class TrackedQuestion(TableQuestion):
 
     Tables are used only if they are read whole, so hash bits would be useless. With the `words`
     "auto", which are `AUTO_WORDS`, the analyst's program chooses them when it creates the study.
+    Studies of version 0.2.0 may assume "nothing", which now means "drift". It is not rewritten,
+    because registrars and devices sign digests of the question.
     """
 
     if TYPE_CHECKING:  # pydantic's own constructor takes the words as a number only
@@ -134,7 +136,7 @@ class TrackedQuestion(TableQuestion):
             confidence: float = 0.5,
             table: Literal["default", "tight"] = "default",
             hash_bits: int = 0,
-            assume: Literal["drift", "stationary", "nothing"] = "drift",
+            assume: Literal["drift", "stationary"] = "drift",
             mechanism: Literal["tracked"] = "tracked",
         ) -> None: ...
 

@@ -160,7 +160,6 @@ def test_sketches_reduce_errors_with_the_same_words(monkeypatch: pytest.MonkeyPa
     [
         ({"words": 150}, 12),  # the table is too small to share
         ({"words": 40_000}, 12),  # and here it holds everything
-        ({"assume": "nothing"}, 12),
         ({}, 65),  # more than a state has blocks
     ],
 )

@@ -21,17 +21,15 @@ from protocol.study_state import EMPTY_STATE, add_devices
 _DEVICES = 10_000
 
 
-def errors_of_nothing(counts: Integers, first_t: float, unread: set[int]) -> Floats:
+def errors_of_totals(counts: Integers, first_t: float, unread: set[int]) -> Floats:
     """Return the errors in standard errors of items with `counts` (rounds, items).
 
-    The question assumes nothing. The first round samples each token with probability 1 / `first_t`,
-    the others sample all. An item is counted after its first sample, also in `unread` rounds.
+    The first round samples each token with probability 1 / `first_t`, the others sample all. An
+    item is counted after its first sample, also in `unread` rounds.
     """
     rng, rounds, size = np.random.default_rng(1), *counts.shape
     items = tuple(f"item{number}" for number in range(size))
-    question = TrackedQuestion(
-        threshold=50, contribution=1, words=2000, assume="nothing", domain=Listed(items=items)
-    )
+    question = TrackedQuestion(threshold=50, contribution=1, words=2000, domain=Listed(items=items))
     mechanism, terms = SUM_MECHANISMS["tracked"], Terms(cohort_size=1000, minimum=500, cohorts=10)
     plan = mechanism.first_plan(question, terms, "study", rounds, Random(1))
     state, is_found = EMPTY_STATE, np.zeros(size, np.bool_)
@@ -64,7 +62,7 @@ def test_a_burst_next_to_a_round_that_was_not_read_may_have_been_in_it() -> None
     rates[:, :100] = 0
     for item, start in enumerate(starts.tolist()):
         rates[start : start + 3, item] = 300
-    z_scores = errors_of_nothing(rng.poisson(rates), first_t=1.0, unread={8, 15})
+    z_scores = errors_of_totals(rng.poisson(rates), first_t=1.0, unread={8, 15})
     assert np.abs(z_scores).max() < 2.5
     assert np.sqrt((z_scores**2).mean()) > 0.2
 
@@ -77,7 +75,7 @@ def test_one_sample_that_stands_for_many_tokens_does_not_decide_a_total() -> Non
     0.908 to 0.928 were.
     """
     counts = np.random.default_rng(1).poisson(3.0, (30, 1000))
-    z_scores = errors_of_nothing(counts, first_t=36.0, unread=set())
+    z_scores = errors_of_totals(counts, first_t=36.0, unread=set())
     assert (np.abs(z_scores) < 2).mean() > 0.945
     assert 0.9 < np.sqrt((z_scores**2).mean()) < 1.1
 
