@@ -345,7 +345,7 @@ MEDIUM_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_a_sketch_with_noise_spends_no_exact_study",
     ),
     "tests/client/device/test_refusals.py": ALL_TESTS,
-    "tests/protocol/api/test_device_policy.py": (
+    "tests/protocol/api/test_plan_check.py": (
         "test_a_release_",
         "test_fewer_devices_than_the_policys_threshold_reach_no_threshold",
         "test_a_threshold_of_exact_sums_is_not_below_the_policys",

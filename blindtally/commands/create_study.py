@@ -160,7 +160,7 @@ def _warnings(view: "StudyView") -> "Iterator[str]":
     """Yield a sentence for each setting of a study that is allowed, and perhaps a mistake."""
     from random import Random
 
-    from protocol.api.device_policy import default_refusals
+    from protocol.api.plan_check import default_refusals
     from protocol.mechanisms.registry import MECHANISMS
 
     mechanism = MECHANISMS[view.question.mechanism]

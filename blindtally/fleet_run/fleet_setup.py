@@ -24,6 +24,7 @@ from client.fleet.config_and_results import FleetConfig
 from protocol.api.device_policy import Policy
 from protocol.api.messages import StudyView, Timeouts
 from protocol.api.phases import Phase
+from protocol.api.plan_check import plan_violations
 from protocol.committee_terms import CommitteeTerms
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
@@ -138,7 +139,7 @@ def build_setup(
         trust_server_identities=registrar is None,
         accept_exact_estimates=True,
     )
-    for refusal in policy.violations(plan, plan.study, plan.round):
+    for refusal in plan_violations(policy, plan, plan.study, plan.round):
         raise ValueError(f"the devices of this demo would refuse: {refusal}: use fewer --words")
     config = FleetConfig(devices, dropout, seed, policy, registrar=registrar, operators=operators)
     return FleetSetup(question, terms, rounds, TIMEOUTS, config, holdings)

@@ -24,7 +24,9 @@ from client.device.journal import JournalEntry
 from client.device.vector_participation import VectorParticipation
 from client.documents import parse_document, refusing_malformed
 from client.http_exchange import DocumentStream
+from protocol.api.cohort_check import check_cohort, check_enrolment, check_seating, check_slot
 from protocol.api.credentials import new_secret
+from protocol.api.device_limits import noise_events
 from protocol.api.device_messages import (
     NEXT_DOCUMENTS,
     DocumentKind,
@@ -32,9 +34,10 @@ from protocol.api.device_messages import (
     SignedReport,
     Survivors,
 )
-from protocol.api.device_policy import PolicyError, noise_events
+from protocol.api.device_policy import PolicyError
 from protocol.api.messages import SlotAssignment
 from protocol.api.phases import MessageKind
+from protocol.api.plan_check import check_plan, check_spent_epsilon, sharings
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import (
@@ -110,7 +113,7 @@ class SumParticipation(VectorParticipation):
             await self._stop_reading()
 
     def _check_sharings(self, study: str) -> None:
-        self.device.journal.check_sharings(study, self.policy.sharings(self._plan))
+        self.device.journal.check_sharings(study, sharings(self.policy, self._plan))
 
     @property
     def _is_active(self) -> bool:
@@ -134,7 +137,7 @@ class SumParticipation(VectorParticipation):
         self.assignment = parse_document(SlotAssignment, answer)
         # Before the journal records it; the roster has the cohort's real size.
         if not self._plan.terms.is_seated:
-            self.policy.check_slot(self._plan, self.assignment, self._plan.terms.cohort_size)
+            check_slot(self._plan, self.assignment, self._plan.terms.cohort_size)
         return joined, self.assignment
 
     async def _share(self, joined: Joined, assignment: SlotAssignment) -> Shared:
@@ -145,7 +148,7 @@ class SumParticipation(VectorParticipation):
         # Holders are drawn now. The draw counts even if the device then refuses the roster,
         # because the service can ask it to join again.
         keys = joined.public_keys.mask + joined.public_keys.encryption
-        max_sharings = self.policy.sharings(self._plan)
+        max_sharings = sharings(self.policy, self._plan)
         await asyncio.to_thread(
             self._record, self._cohort, MessageKind.KEY_SHARES, keys, max_sharings
         )
@@ -162,7 +165,7 @@ class SumParticipation(VectorParticipation):
         with refusing_malformed():
             seating, entries = CohortSeating.split(body)
             identities = Roster.unpack(entries, has_registrar=True).identities
-        self.policy.check_seating(self._plan, seating, identities)
+        check_seating(self._plan, seating, identities)
         if self.device.identity.public not in identities:
             raise PolicyError("seating", "shows a cohort without this device")
         slot = identities.index(self.device.identity.public)
@@ -175,7 +178,7 @@ class SumParticipation(VectorParticipation):
         plan = self._plan
         with refusing_malformed():
             roster = Roster.unpack(body, has_registrar=plan.registry is not None)
-        self.policy.check_cohort(plan, assignment, len(roster))
+        check_cohort(self.policy, plan, assignment, len(roster))
         with refusing_malformed():  # the terms may be infeasible for a cohort of this size
             assumptions, registry = plan.terms.assumptions, plan.registry
             cohort, slot = assignment.seat
@@ -319,10 +322,10 @@ class ReportParticipation(RoundParticipation):
         if mechanism is None:
             raise PolicyError("plan", "asks for a report in a round that sums vectors")
         rounds_by_study = await asyncio.to_thread(device.journal.rounds_by_study)
-        self.policy.check_plan(plan, study, self.view.number, rounds_by_study)
-        self.policy.check_enrolment(plan, device.identity, device.enrolment)
+        check_plan(self.policy, plan, study, self.view.number, rounds_by_study)
+        check_enrolment(plan, device.identity, device.enrolment)
         epsilon = mechanism.epsilon(plan)
-        check_epsilon = partial(self.policy.check_epsilon, epsilon=epsilon)
+        check_epsilon = partial(check_spent_epsilon, self.policy, epsilon=epsilon)
         check_epsilon(await asyncio.to_thread(device.journal.epsilon_spent))  # before any work
         body = mechanism.encode(plan, [device.contribution.histogram], self.chance).tobytes()
         enrolment = device.enrolment if plan.registry else b""

@@ -53,6 +53,7 @@ from client.errors import (
 from client.transport import MIN_POLL_INTERVAL_SECONDS, Transport, http_client
 from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, SlotAssignment
+from protocol.api.plan_check import check_plan, max_copies
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.randomness import system_words
@@ -356,7 +357,7 @@ class _DeviceRun:
         """
         plan, number = view.plan, view.number
         rounds_by_study = await asyncio.to_thread(self.journal.rounds_by_study)
-        self.policy.check_plan(plan, study, number, rounds_by_study)
+        check_plan(self.policy, plan, study, number, rounds_by_study)
         scope = None if plan.mechanism in REPORT_MECHANISMS else study
         ticket = self.device_state.credential(self.url, scope)
         if scope is None:
@@ -370,7 +371,7 @@ class _DeviceRun:
             plan.question,
             self.histogram,
             self.device_state.clipping_generator(self.url, study),
-            self.policy.max_copies(plan),
+            max_copies(self.policy, plan),
         )
         return StudyDevice(identity, contribution, self.journal, enrolment, ticket, self.collection)
 

@@ -11,8 +11,10 @@ from functools import cached_property, partial
 from client.device.device import RoundParticipation
 from client.device.exact_sum_limit import spends_exact_study
 from client.device.journal import JournalEntry
+from protocol.api.cohort_check import check_enrolment
 from protocol.api.device_limits import rho_of
 from protocol.api.phases import MessageKind
+from protocol.api.plan_check import check_plan, check_spent_rho
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from secagg.ring import Ring
 
@@ -37,11 +39,11 @@ class VectorParticipation(RoundParticipation):
         """
         journal = self.device.journal
         rounds_by_study = journal.rounds_by_study()
-        self.policy.check_plan(self._plan, study, self.view.number, rounds_by_study)
-        self.policy.check_rho(self._plan, journal.rho_spent(study))
+        check_plan(self.policy, self._plan, study, self.view.number, rounds_by_study)
+        check_spent_rho(self.policy, self._plan, journal.rho_spent(study))
         self._check_exact_sums()
         self._check_sharings(study)
-        self.policy.check_enrolment(self._plan, self.device.identity, self.device.enrolment)
+        check_enrolment(self._plan, self.device.identity, self.device.enrolment)
         return self._is_invited(study)
 
     def _check_exact_sums(self) -> None:
@@ -87,7 +89,7 @@ class VectorParticipation(RoundParticipation):
             now, collection = self.clock(), self.device.collection
             rho = rho_of(self._plan)
             entry = replace(entry, rho=rho, collection=collection, time=int(now))
-            check_rho = partial(self.policy.check_rho, self._plan)
+            check_rho = partial(check_spent_rho, self.policy, self._plan)
             check_exact = partial(self._spends_exact_study, now=now)
         self.device.journal.record(
             entry,

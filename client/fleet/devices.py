@@ -28,6 +28,7 @@ from client.transport import Transport
 from protocol.api.credentials import new_secret
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.one_shot import SUM_NUMBER
+from protocol.api.plan_check import max_copies
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import AnyPlan
 from protocol.randomness import system_words
@@ -232,7 +233,7 @@ class FleetDevices:
             plan.question,
             self.holdings[index],
             np.random.default_rng([self.config.seed, index]),
-            self.config.policy.max_copies(plan),
+            max_copies(self.config.policy, plan),
         )
         identity = Identity.of(member.secret)
         return StudyDevice(

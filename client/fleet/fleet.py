@@ -38,6 +38,7 @@ from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
 from client.registrar import DrawRecord, Registrar, seating_rounds
 from protocol.api.device_policy import PolicyError
 from protocol.api.messages import RoundView, StudyView
+from protocol.api.plan_check import plan_violations
 from protocol.committee_terms import VolunteerTerms
 
 _MAX_ROUND_BYTES: Final = 2**24  # of a view: the survivors of a round of a million devices
@@ -139,7 +140,7 @@ class Fleet:
         """Return the error of one device, or every limit of the policy that the plan exceeds."""
         if result.policy_error is None:
             return result.error, []
-        violations = self.config.policy.violations(view.plan, self.study.id, view.number)
+        violations = plan_violations(self.config.policy, view.plan, self.study.id, view.number)
         by_limit = {error.limit: error for error in (result.policy_error, *violations)}
         return "; ".join(map(str, by_limit.values())), list(by_limit.values())
 

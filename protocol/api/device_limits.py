@@ -1,4 +1,4 @@
-"""Sizes and losses of a plan, which devices limit by their policy (`device_policy.py`)."""
+"""Sizes and losses of a plan, which devices limit by their policy (`plan_check.py`)."""
 
 import math
 from typing import Final
@@ -61,3 +61,11 @@ def upload_bytes(plan: AnyPlan) -> int:
 def least_tolerated(terms: CommitteeTerms, corrupt: float) -> int:
     """Return the number of operators that may collude, at a fraction `corrupt` of all named."""
     return max(1, math.floor(corrupt * len(terms.members) + _RATE_TOLERANCE))
+
+
+def noise_events(plan: AnyPlan) -> float:
+    """Return the expected number of events in a device's noise, in the smallest cohort."""
+    if plan.mechanism in REPORT_MECHANISMS:
+        return 0.0
+    shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.minimum)
+    return 0.0 if shares is None else float(shares.share * vector_elements(plan))

@@ -21,12 +21,13 @@ import json, sys
 import numpy as np
 from client.device.encoding import Contribution, encode
 from protocol.api.device_policy import Policy
+from protocol.api.plan_check import plan_violations
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_plan
 from protocol.randomness import seeded_words
 
 for document, held in json.load(sys.stdin):
     plan, chance = parse_plan(document), seeded_words(np.random.default_rng(3))
-    print(*Policy().violations(plan, plan.study, plan.round))
+    print(*plan_violations(Policy(), plan, plan.study, plan.round))
     if plan.mechanism in REPORT_MECHANISMS:
         sent = REPORT_MECHANISMS[plan.mechanism].encode(plan, [held], chance)
     else:

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import Request, Response
 from pydantic import ValidationError
 
-from protocol.api.device_policy import default_refusals
+from protocol.api.plan_check import default_refusals
 from protocol.committee_terms import AnyCommitteeTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.central.trie_plan import TrieHhPlan

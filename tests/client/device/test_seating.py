@@ -8,6 +8,7 @@ import pytest
 from client.device.device import StudyDevice, steps_in_mode
 from client.device.journal import MemoryJournal
 from protocol.api.device_policy import Policy, PolicyError
+from protocol.api.plan_check import sharings
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.seating import CohortSeating
@@ -136,7 +137,7 @@ async def play_enrolled(service: SeatedService) -> None:
 
 def test_a_device_shares_keys_three_times_in_a_study_without_a_vector() -> None:
     policy = Policy()
-    assert policy.sharings(view_of().plan) == 3
+    assert sharings(policy, view_of().plan) == 3
     plan = view_of(question=EVERY_ROUND_QUESTION).plan
-    assert policy.sharings(plan) == 3 + plan.rounds == plan.max_draws
-    assert replace(policy, max_rounds=2).sharings(plan) == 3 + 2
+    assert sharings(policy, plan) == 3 + plan.rounds == plan.max_draws
+    assert sharings(replace(policy, max_rounds=2), plan) == 3 + 2

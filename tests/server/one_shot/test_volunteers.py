@@ -9,6 +9,7 @@ import pytest
 from client.registrar import DrawRecord, Registrar
 from protocol.api.device_policy import Policy
 from protocol.api.phases import Phase
+from protocol.api.plan_check import plan_violations
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 from tests.server.one_shot.party import (
@@ -135,9 +136,9 @@ async def test_a_device_refuses_committees_beyond_its_policy(
         terms=TERMS | {"committee": committee, "minimum": MINIMUM}, timeouts=TIMEOUTS
     )
     view = await served.show_round(study)
-    limits = [violation.limit for violation in policy.violations(view.plan, study, 1)]
+    limits = [violation.limit for violation in plan_violations(policy, view.plan, study, 1)]
     assert limits == [limit]
-    assert not [*replace(POLICY).violations(view.plan, study, 1)] or changes
+    assert not [*plan_violations(replace(POLICY), view.plan, study, 1)] or changes
 
 
 @pytest.mark.parametrize(

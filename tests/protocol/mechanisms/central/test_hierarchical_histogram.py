@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.api.device_policy import PolicyError
+from protocol.api.plan_check import check_plan
 from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Utf8
@@ -72,10 +73,10 @@ def test_a_value_is_charged_one_release_per_level() -> None:
 def test_a_device_sees_that_its_value_is_counted_on_every_level() -> None:
     plan = first(question(every_round=True), rounds=5)
     policy = trusting_policy(max_epsilon=4, max_delta=1e-6, min_cohort=1)
-    policy.check_plan(plan, "hierarchy", 1)
+    check_plan(policy, plan, "hierarchy", 1)
     thin = plan.release.model_copy(update={"variance": plan.release.variance / 6})
     with pytest.raises(PolicyError, match="max_epsilon"):
-        policy.check_plan(plan.model_copy(update={"release": thin}), "hierarchy", 1)
+        check_plan(policy, plan.model_copy(update={"release": thin}), "hierarchy", 1)
 
 
 def test_rounds_over_different_devices_add_up() -> None:
