@@ -26,6 +26,8 @@ from server.notify.retry_after import RetryScheduler
 from server.rounds.cohort_cache import CohortCache
 from server.rounds.orchestrator import Orchestrator
 from server.rounds.retention import RetentionWorker
+from server.rounds.round_cache import RoundCache
+from server.rounds.status_cache import StatusCache
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
@@ -39,7 +41,9 @@ class Service:
 
     settings: Settings
     store: Store
+    round_cache: RoundCache
     cohort_cache: CohortCache
+    status_cache: StatusCache
     notifier: Notifier
     orchestrator: Orchestrator
     event_streams: EventStreams
@@ -78,9 +82,9 @@ async def run_service(
             store = Store(database, rng)
             notifier = Notifier()
             notifier.is_complete = database.is_sqlite  # otherwise once the listener is connected
-            cohort_cache = CohortCache(store, notifier)
-            database.before_announcement = cohort_cache.on_change
-            database.on_announcement = partial(_announce, notifier, cohort_cache)
+            status_cache = StatusCache(store, notifier)
+            database.before_announcement = status_cache.on_change
+            database.on_announcement = partial(_announce, notifier, status_cache)
             orchestrator = Orchestrator(store, notifier, rng, settings, metrics, tracer)
             notifier.observe(orchestrator.on_notification)
             event_streams = EventStreams(
@@ -106,7 +110,9 @@ async def run_service(
                     yield Service(
                         settings,
                         store,
-                        cohort_cache,
+                        RoundCache(store),
+                        CohortCache(store),
+                        status_cache,
                         notifier,
                         orchestrator,
                         event_streams,
@@ -122,9 +128,9 @@ async def run_service(
         await database.close()
 
 
-def _announce(notifier: Notifier, cohort_cache: CohortCache, channels: Collection[str]) -> None:
+def _announce(notifier: Notifier, status_cache: StatusCache, channels: Collection[str]) -> None:
     notifier.notify(*channels)
-    cohort_cache.after_change(channels)
+    status_cache.after_change(channels)
 
 
 def _openid_provider(settings: Settings) -> OpenIdProvider | None:

@@ -125,7 +125,7 @@ async def authenticated_slot(
         raise not_found("participant")
     slot: ParticipantSlot | None
     try:
-        slot = await service.cohort_cache.slot(participant)
+        slot = await service.status_cache.slot(participant)
     except ProblemError:
         if service.authenticator.is_open:
             raise
@@ -193,12 +193,12 @@ async def wait_for_end_of(
     early = (phase, Phase.SEATING) if phase is Phase.ENROLLING else (phase,)
 
     async def status_after_phase() -> CohortStatus | None:
-        status = await service.cohort_cache.status(participant.cohort)
+        status = await service.status_cache.status(participant.cohort)
         return None if status.phase in early else status
 
     channel = cohort_channel(participant.cohort)
     changed = await service.notifier.wait_for(channel, status_after_phase, seconds)
-    status = changed or await service.cohort_cache.status(participant.cohort)
+    status = changed or await service.status_cache.status(participant.cohort)
     if status.phase is Phase.FAILED:
         raise cohort_failed(status.failure)
     if status.phase in early:

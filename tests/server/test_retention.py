@@ -181,15 +181,15 @@ async def test_a_replica_that_still_knows_a_deleted_study_refuses_its_devices(
         study = await served.create()
         devices = await play(served, study)
         await until_summed(served, study, devices)
-        slot = await replica.service.cohort_cache.slot(devices[0].seat.participant)
+        slot = await replica.service.status_cache.slot(devices[0].seat.participant)
         assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
         with pytest.raises(ProblemError, match="no such participant"):
-            await replica.service.cohort_cache.status(slot.cohort)
+            await replica.service.status_cache.status(slot.cohort)
         running = await served.create()
         others = await served.join(running, 6)
         await served.until_phase(running, "sharing")
         body = await others[0].compute("key-shares")
-        other = await replica.service.cohort_cache.slot(others[0].seat.participant)
+        other = await replica.service.status_cache.slot(others[0].seat.participant)
         uploads = [DeviceUpload.of(MessageKind.KEY_SHARES, body)] * 2
         late, stored = await asyncio.gather(
             replica.store.uploads.accept(slot, uploads[0]),

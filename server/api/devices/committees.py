@@ -98,7 +98,7 @@ async def put_key(
     study: StudyId, number: RoundNumber, identity: Member, request: Request, service: ServiceDep
 ) -> None:
     """Register the member's key for this sum, with its signature."""
-    plan = await service.cohort_cache.plan((study, number))
+    plan = await service.round_cache.plan((study, number))
     status = await service.store.committees.status(study, number)
     terms = committee_terms(plan)
     if isinstance(terms, VolunteerTerms):
@@ -110,7 +110,7 @@ async def put_key(
     body = await read_body(request, size, size)
     with as_malformed():
         entry = MemberEntry.unpack(body[:ENTRY_BYTES])
-    digest = await service.cohort_cache.plan_digest((study, number))
+    digest = await service.round_cache.plan_digest((study, number))
     if entry.identity.hex() != identity or not entry.is_authentic(digest, SUM_NUMBER):
         raise malformed("the key is not signed by this member for this round")
     if plan.terms.draws_committee and not (
@@ -140,7 +140,7 @@ async def columns(
     _require_phase(status, "columns of messages", Phase.CHECKING)
     if status.phase is Phase.SUMMED:
         raise messages_deleted()
-    page = await service.cohort_cache.message_page(study, number, after, identity)
+    page = await service.round_cache.message_page(study, number, after, identity)
     content = await asyncio.to_thread(page.columns, served.session, member)
     return Response(content, media_type=OCTET_STREAM)
 
@@ -190,7 +190,7 @@ async def set_signatures(study: StudyId, number: RoundNumber, service: ServiceDe
     """Return the signatures of members over the set: number of the member, then signature."""
     status = await service.store.committees.status(study, number)
     _require_phase(status, "signatures of the set", Phase.RELEASING)
-    served = await service.cohort_cache.one_shot_sum((study, number))
+    served = await service.round_cache.one_shot_sum((study, number))
     bodies = await service.store.committees.bodies(served.cohort, MemberMessageKind.SET_SIGNATURE)
     return Response(pack_signatures(served.by_number(bodies)), media_type=OCTET_STREAM)
 
@@ -215,7 +215,7 @@ async def _member(
 ) -> tuple[ServedSum, int, OneShotStatus]:
     """Return the sum of a round, and the number of a member of its committee."""
     status = await service.store.committees.status(study, number)
-    served = await service.cohort_cache.one_shot_sum((study, number))
+    served = await service.round_cache.one_shot_sum((study, number))
     member = served.number_of(bytes.fromhex(identity))
     if member is None:
         raise not_found("member of the committee")

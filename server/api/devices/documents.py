@@ -110,7 +110,7 @@ async def read_roster(participant: ParticipantSlot, service: Service, wait: floa
     """Return the identity and keys of every participant, by slot."""
     phase = await wait_for_end_of(service, participant, "the roster", Phase.ENROLLING, wait)
     if not participant.is_final:  # the registrar may have moved it to another cohort meanwhile
-        participant = await service.cohort_cache.slot(participant.participant)
+        participant = await service.status_cache.slot(participant.participant)
         # This process may not yet know that the cohort is seated.
         phase = await wait_for_end_of(service, participant, "the roster", Phase.ENROLLING, 0)
     if phase is not Phase.SHARING:

@@ -46,10 +46,10 @@ router = APIRouter(
 async def show(study: StudyId, number: RoundNumber, service: ServiceDep) -> CommitteeView:
     """Return the plan of a one-shot round, its phase and its committee."""
     status = await service.store.committees.status(study, number)
-    plan = await service.cohort_cache.plan((study, number))
+    plan = await service.round_cache.plan((study, number))
     committee = None
     if status.phase in ONE_SHOT_PHASES[1:]:
-        served = await service.cohort_cache.one_shot_sum((study, number))
+        served = await service.round_cache.one_shot_sum((study, number))
         committee = served.session.committee.pack().hex()
     return CommitteeView(
         plan=plan, phase=status.phase, deadline=status.deadline, committee=committee
@@ -82,8 +82,8 @@ async def draw(study: StudyId, number: RoundNumber, request: Request, service: S
     as a draw of each volunteer.
     """
     keys = await service.store.volunteers.keys(study, number)
-    plan = await service.cohort_cache.plan((study, number))
-    digest = await service.cohort_cache.plan_digest((study, number))
+    plan = await service.round_cache.plan((study, number))
+    digest = await service.round_cache.plan_digest((study, number))
     assert plan.terms.committee is not None, "`keys` refuses other rounds"
     size = committee_bytes(plan.terms.committee.largest, has_signature=True)
     body = await read_body(request, size, size)

@@ -99,7 +99,7 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     fixed.
     """
     require_own_identity(caller, wish.identity)
-    plan = await service.cohort_cache.plan((study, number))
+    plan = await service.round_cache.plan((study, number))
     with as_malformed():
         keys = PublicKeys(bytes.fromhex(wish.mask_key), bytes.fromhex(wish.encryption_key))
         registrar_signature = (
@@ -107,7 +107,7 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
         )
         signature = bytes.fromhex(wish.signature)
         entry = RosterEntry(bytes.fromhex(wish.identity), keys, signature, registrar_signature)
-    digest = await service.cohort_cache.plan_digest((study, number))
+    digest = await service.round_cache.plan_digest((study, number))
     if not is_signed(entry.identity, advertisement_statement(digest, keys), signature):
         raise malformed("the signature is not this identity's signature of its keys and the plan")
     if plan.registry and not plan.registry.admits(entry.identity, registrar_signature):
@@ -122,7 +122,7 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
         assignment = assignment.model_copy(update={"cohort": None, "slot": None})
         slot = replace(slot, is_final=False)
     else:
-        service.cohort_cache.remember_slot(slot)
+        service.status_cache.remember_slot(slot)
     status, document = 201 if joined.is_new else 200, assignment.model_dump_json().encode()
     if not wait:
         return Response(document, status, media_type="application/json")

@@ -75,7 +75,7 @@ async def put_message(
 ) -> Response:
     """Send the device's message, whose encrypted shares only the members can read."""
     require_own_identity(caller, identity)
-    served = await service.cohort_cache.one_shot_sum((study, number))
+    served = await service.round_cache.one_shot_sum((study, number))
     session, terms = served.session, served.plan.terms
     size = Layout.of(session).message_bytes
     body = await read_body(request, size, size)

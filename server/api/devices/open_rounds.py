@@ -58,7 +58,7 @@ async def open_round(
     a second old.
     """
     document = await service.notifier.wait_for(
-        study_channel(study), lambda: service.cohort_cache.open_round(study, after), wait
+        study_channel(study), lambda: service.status_cache.open_round(study, after), wait
     )
     if document is None:
         raise ProblemError(ProblemType.NO_ROUND, f"no round after {after} is open to devices now")

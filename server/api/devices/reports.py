@@ -39,7 +39,7 @@ async def put_report(
 ) -> None:
     """Send the device's report; its privacy cost is added to the device's spending."""
     require_own_identity(caller, identity)
-    plan = await service.cohort_cache.plan((study, number))
+    plan = await service.round_cache.plan((study, number))
     mechanism = REPORT_MECHANISMS.get(plan.mechanism)
     if mechanism is None:
         detail = "this round sums vectors and accepts no reports"
@@ -48,7 +48,7 @@ async def put_report(
     size = packed_report_bytes(nbytes, has_registrar)
     packed = await read_body(request, size, size)
     report = SignedReport.unpack(bytes.fromhex(identity), packed, nbytes, has_registrar)
-    if report.plan_digest != await service.cohort_cache.plan_digest((study, number)):
+    if report.plan_digest != await service.round_cache.plan_digest((study, number)):
         detail = "the report was made for a different plan: read the open round again"
         raise ProblemError(ProblemType.PLAN_MISMATCH, detail)
     with as_malformed():

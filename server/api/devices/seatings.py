@@ -53,7 +53,7 @@ async def pending(
 async def show(study: StudyId, number: RoundNumber, service: ServiceDep) -> SeatingView:
     """Return the plan of a round whose joiners are fixed, and the number of its joiners."""
     lobby = await service.store.seatings.lobby(study, number)
-    plan = await service.cohort_cache.plan((study, number))
+    plan = await service.round_cache.plan((study, number))
     return SeatingView(plan=plan, joiners=lobby.joiners)
 
 
@@ -91,7 +91,7 @@ async def seat(study: StudyId, number: RoundNumber, request: Request, service: S
     come too late are refused, and count as a draw of each joiner.
     """
     lobby = await service.store.seatings.lobby(study, number)
-    plan = await service.cohort_cache.plan((study, number))
+    plan = await service.round_cache.plan((study, number))
     cohorts = plan.terms.cohorts
     size = cohorts * SIGNATURE_BYTES + lobby.joiners * _SEAT_BYTES
     body = await read_body(request, size, size)

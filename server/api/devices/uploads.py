@@ -241,7 +241,7 @@ async def _accept(
         await check()
 
     is_checked, refusal = False, None
-    if (await service.cohort_cache.status(participant.cohort)).phase is phase:
+    if (await service.status_cache.status(participant.cohort)).phase is phase:
         try:
             await check_in_phase()
             is_checked = True

@@ -217,7 +217,7 @@ async def test_a_malformed_body_is_refused_and_may_be_corrected(party: Party) ->
 def cache_phase(party: Party, monkeypatch: pytest.MonkeyPatch, phase: Phase) -> None:
     """Let the service believe that every cohort is in `phase`, as before news of the next one."""
     status = CohortStatus(phase, party.devices[0].seat.deadline, None)
-    monkeypatch.setattr(party.served.service.cohort_cache, "status", AsyncMock(return_value=status))
+    monkeypatch.setattr(party.served.service.status_cache, "status", AsyncMock(return_value=status))
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -148,7 +148,7 @@ async def test_a_member_that_was_killed_while_it_checked_a_set_signs_no_other(
     study, operators = await agreeing(served)
     member = operators.members[0]
     plan = (await served.show_round(study)).plan.digest()
-    session = (await served.service.cohort_cache.one_shot_sum((study, 1))).session
+    session = (await served.service.round_cache.one_shot_sum((study, 1))).session
     chosen = unpack_digests(await served.store.one_shot_messages.message_set(1))
     member.journal.attempt(plan, session.set_digest(chosen))
     other = Wire(served, {"message-set": lambda body: body[32:]})
@@ -179,7 +179,7 @@ async def test_a_member_uses_its_key_in_one_committee(served: Served) -> None:
 
 
 async def test_a_page_of_columns_starts_after_another_one(served: Served) -> None:
-    """Guards: `CohortCache.message_page`: each start would make a page of megabytes."""
+    """Guards: `RoundCache.message_page`: each start would make a page of megabytes."""
     operators, study = Operators.of(), await create(served)
     await send_all(served, await convene(served, study, operators), range(6))
     await served.pass_phase(study)
@@ -194,7 +194,7 @@ async def test_a_page_of_columns_starts_after_another_one(served: Served) -> Non
 async def test_a_member_that_asks_for_many_pages_holds_up_no_other(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards: the turns in `CohortCache.message_page`."""
+    """Guards: the turns in `RoundCache.message_page`."""
     monkeypatch.setattr("server.rounds.one_shot_sums._MAX_MESSAGES_PER_PAGE", 2)
     operators, study = Operators.of(), await create(served)
     await send_all(served, await convene(served, study, operators), range(6))
@@ -208,7 +208,7 @@ async def test_a_member_that_asks_for_many_pages_holds_up_no_other(
         return await read(repository, cohort, after, limit)
 
     monkeypatch.setattr(OneShotMessageRepository, "page", page)
-    cache = served.service.cohort_cache
+    cache = served.service.round_cache
     served_sum = await cache.one_shot_sum((study, 1))
     ends = sorted(await served.store.one_shot_messages.page_ends(served_sum.cohort, 2))
     await cache.message_page(study, 1, "", "one")
@@ -409,7 +409,7 @@ async def test_a_false_sum_of_a_member_is_corrected(served: Served) -> None:
     await served.until_phase(study, "agreeing")
     await operators.act(served)
     await served.until_phase(study, "releasing")
-    sharing = (await served.service.cohort_cache.one_shot_sum((study, 1))).session
+    sharing = (await served.service.round_cache.one_shot_sum((study, 1))).session
     lie = bytes(sharing.sharing.sum_bytes)
     digests = await served.store.one_shot_messages.message_set(1)
     included = [digests[place : place + 32] for place in range(0, len(digests), 32)]

@@ -1,9 +1,7 @@
 """The cache of closed phases: one read for all requests, and no value before its phase closes."""
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,92 +10,12 @@ import pytest
 from protocol.api.phases import MessageKind
 from secagg.aggregator import route_shares
 from secagg.messages import Complaints, KeyShares
-from server.db.channels import cohort_channel
 from server.db.repositories.messages import MessageRepository
 from server.errors import ProblemError
-from server.rounds.cohort_cache import AsyncCache, CohortCache
+from server.rounds.cohort_cache import CohortCache
 from server.rounds.cohort_messages import read_messages
 from tests.server.harness import STEPS, Served
 from tests.server.party import Party
-
-
-async def test_many_who_ask_together_cost_one_reading() -> None:
-    reads: list[int] = []
-
-    async def read(key: int) -> int:
-        reads.append(key)
-        await asyncio.sleep(0.01)
-        return key * 10
-
-    once = AsyncCache(read, 2)
-    assert await asyncio.gather(*(once(1) for _ in range(50))) == [10] * 50
-    await once(2)
-    await once(3)  # 1 is forgotten
-    await once(2)
-    await once(1)
-    assert reads == [1, 2, 3, 1]
-
-
-async def test_a_value_with_an_age_limit_is_read_again() -> None:
-    reads: list[int] = []
-
-    async def read(key: int) -> None:
-        reads.append(key)
-
-    cache = AsyncCache(read, 2, seconds=0.05)
-    await cache(1)
-    await cache(1)
-    assert reads == [1]
-    await asyncio.sleep(0.06)
-    await cache(1)
-    assert reads == [1, 1]
-
-
-async def test_an_error_is_raised_and_not_kept() -> None:
-    answers = iter([ValueError("not yet"), "now"])
-
-    async def read(_key: int) -> str:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    once = AsyncCache(read, 2)
-    with pytest.raises(ValueError, match="not yet"):
-        await once(1)
-    assert await once(1) == "now"
-
-
-async def test_one_who_leaves_takes_nothing_from_the_others() -> None:
-    async def read(key: int) -> int:
-        await asyncio.sleep(0.02)
-        return key
-
-    once = AsyncCache(read, 2)
-    leaving, staying = asyncio.create_task(once(1)), asyncio.create_task(once(1))
-    await asyncio.sleep(0)
-    leaving.cancel()
-    assert await staying == 1
-
-
-async def test_what_weighs_more_makes_more_room_but_the_last_is_always_kept() -> None:
-    reads: list[int] = []
-
-    async def read(weight: int) -> int:
-        reads.append(weight)
-        return weight
-
-    once = AsyncCache(read, 10, lambda weight: weight)
-    for weight in (1, 2, 3, 4):
-        await once(weight)
-    await once(1)  # all four are kept, and 2 is the oldest now
-    await once(5)  # 2 and 3 make room
-    for weight in (1, 4, 5):
-        await once(weight)
-    await once(99)  # nothing else is left
-    await once(99)
-    await once(1)
-    assert reads == [1, 2, 3, 4, 5, 99, 1]
 
 
 async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -> None:
@@ -106,7 +24,7 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     await party.end()
     service = party.served.service
     await service.store.cohorts.delete_bodies([1])
-    fresh = CohortCache(service.store, service.notifier)
+    fresh = CohortCache(service.store)
     for ask in (
         partial(fresh.received_shares, slot=0),
         fresh.complaints,
@@ -129,7 +47,7 @@ async def test_a_list_deleted_meanwhile_is_not_kept(
     await party.go("share", "check")
     await party.served.until_phase(party.study, "masking")
     service = party.served.service
-    fresh, batch = CohortCache(service.store, service.notifier), type(service.store.messages)._batch
+    fresh, batch = CohortCache(service.store), type(service.store.messages)._batch
 
     async def stop_behind(
         messages: MessageRepository, cohort: int, kind: str, last: int, size: int
@@ -177,7 +95,7 @@ async def test_complaints_weigh_as_much_as_their_signatures(
 
     monkeypatch.setattr("server.rounds.cohort_cache.read_complaints", read)
     monkeypatch.setattr("server.rounds.cohort_cache._MAX_CACHED_PARTICIPANTS", 30)
-    cached = getattr(CohortCache(served.store, served.service.notifier), name)
+    cached = getattr(CohortCache(served.store), name)
     for cohort in (1, 1, 2, 1):  # 17 each, so 30 is enough for one of them
         await cached(cohort)
     assert reads == [1, 2, 1]
@@ -209,7 +127,7 @@ async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
     monkeypatch.setattr("server.rounds.cohort_cache._SINGLE_READS", 1)
     for name in ("_batch", "bodies_of"):
         monkeypatch.setattr(type(messages), name, counted(getattr(type(messages), name)))
-    fresh = CohortCache(each_served.store, each_served.service.notifier)
+    fresh = CohortCache(each_served.store)
 
     async def read(slot: int) -> int:
         """Return the number of bodies that one request reads."""
@@ -251,38 +169,3 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
         assert list(cached._values) == [1]
     await party.go("reveal")
     await party.end()
-
-
-class Page:
-    """A value to which a weak reference is possible."""
-
-
-async def test_an_expired_value_leaves_the_memory_without_further_reads() -> None:
-    pages = list[weakref.ref[Page]]()
-
-    async def read(_: str) -> Page:
-        page = Page()
-        pages.append(weakref.ref(page))
-        return page
-
-    cache = AsyncCache(read, 10, seconds=0.05)
-    await cache("a")
-    assert pages[0]() is not None
-    async with asyncio.timeout(20):
-        while pages[0]() is not None:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-async def test_no_cached_status_is_used_while_a_cohort_changes(served: Served) -> None:
-    """Between the commit of a change and its notification the cached status is out of date."""
-    await served.join(await served.create(), 1)  # the others are missing, so its phase stays
-    service, cohort = served.service, 1
-    cache = CohortCache(service.store, service.notifier)
-    before = await cache.status(cohort)
-    cache._statuses.remember(cohort, replace(before, failure="out of date"))
-    assert (await cache.status(cohort)).failure == "out of date"
-    cache.on_change([cohort_channel(cohort)])
-    assert await cache.status(cohort) == before
-    cache.after_change([cohort_channel(cohort)])
-    service.notifier.notify(cohort_channel(cohort))
-    assert await cache.status(cohort) == before

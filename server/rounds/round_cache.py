@@ -1,0 +1,74 @@
+"""Cache of the plans of rounds and of the messages of one-shot sums, which never change."""
+
+import asyncio
+from weakref import WeakValueDictionary
+
+from protocol.mechanisms.registry import AnyPlan
+from server.db.store import Store
+from server.errors import malformed
+from server.rounds.async_cache import AsyncCache
+from server.rounds.one_shot_sums import (
+    MessagePage,
+    ServedSum,
+    read_message_page,
+    read_one_shot_sum,
+    read_page_ends,
+)
+
+_MAX_CACHED_ROUNDS = 64
+_MAX_CACHED_DIGESTS = 1_000
+_MAX_CACHED_PAGE_ENDS = 10_000
+_PAGE_SECONDS = 120  # members read at about the same time; messages are deleted after their sum
+_MAX_CACHED_PAGE_BYTES = 64 * 2**20  # about 5 kB for a message of 2.4 kB to seven members
+
+
+class RoundCache:
+    """Cached plans and one-shot sums of one process, by study and number of the round."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.plan = AsyncCache(self._plan, _MAX_CACHED_ROUNDS)
+        self.plan_digest = AsyncCache(self._plan_digest, _MAX_CACHED_DIGESTS)
+        self.one_shot_sum = AsyncCache(self._one_shot_sum, _MAX_CACHED_ROUNDS)
+        self._message_pages = AsyncCache(
+            self._message_page, _MAX_CACHED_PAGE_BYTES, lambda page: page.memory, _PAGE_SECONDS
+        )
+        self._page_ends = AsyncCache(
+            self._read_page_ends, _MAX_CACHED_PAGE_ENDS, lambda ends: 1 + len(ends)
+        )
+        self._page_lock = asyncio.Lock()  # one is read at a time: each takes memory
+        self._page_turns = WeakValueDictionary[str, asyncio.Lock]()  # of the members that wait
+
+    async def message_page(self, study: str, number: int, after: str, member: str) -> MessagePage:
+        """Return the page of one-shot messages after identity `after`, "" for the first.
+
+        The sum takes no more messages. A member waits for its last page before it gets another one,
+        so that one that asks for many holds up the others by a page at most.
+
+        Raises:
+            ProblemError: if no page ends with `after`, or the messages have been deleted.
+        """
+        if after and after not in await self._page_ends((study, number)):
+            raise malformed("no page of messages ends with the identity `after`")
+        turn = self._page_turns.setdefault(member, asyncio.Lock())
+        async with turn:
+            return await self._message_pages((study, number, after))
+
+    async def _plan(self, study_round: tuple[str, int]) -> AnyPlan:
+        return await self._store.rounds.plan(*study_round)
+
+    async def _plan_digest(self, study_round: tuple[str, int]) -> bytes:
+        plan = await self.plan(study_round)
+        return await asyncio.to_thread(plan.digest)  # a plan may list a long dictionary
+
+    async def _one_shot_sum(self, study_round: tuple[str, int]) -> ServedSum:
+        return await read_one_shot_sum(self._store, *study_round)
+
+    async def _read_page_ends(self, study_round: tuple[str, int]) -> frozenset[str]:
+        return await read_page_ends(self._store, await self.one_shot_sum(study_round))
+
+    async def _message_page(self, page: tuple[str, int, str]) -> MessagePage:
+        study, number, after = page
+        served = await self.one_shot_sum((study, number))
+        async with self._page_lock:
+            return await read_message_page(self._store, served, after)
