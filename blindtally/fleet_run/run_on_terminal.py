@@ -10,18 +10,21 @@ import typer
 from rich.console import Console, Group
 from rich.text import Text
 
+from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL
 from blindtally.console.output_files import write_json
+from blindtally.console.service_connection import service_error_exit
 from blindtally.console.tables import key_notes, result_table
 from blindtally.fleet_run.fleet_setup import FleetSetup
-from blindtally.fleet_run.results import RoundResult
+from blindtally.fleet_run.results import InexactSumError, RoundResult
 from blindtally.fleet_run.screen import Screen
 from blindtally.fleet_run.study_run import StudyObservers, run_fleet
 from blindtally.fleet_run.study_status import report_status, study_url
 from blindtally.workers import open_workers
 from client.analyst.analyst import Study
 from client.fleet.config_and_results import FleetConfig
-from client.fleet.shards import ShardPool
+from client.fleet.fleet import NobodyEnteredError
+from client.fleet.shards import LostWorkersError, ShardPool
 from protocol.api.device_policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView
 from protocol.mechanisms.number_sums import NumberSums
@@ -30,7 +33,7 @@ from secagg.keys import Identity
 MAX_SHOWN_ITEMS = 20  # heavy hitters
 _QUERYABLE_MECHANISMS = ("hierarchical-histogram", "number-sums", "triehh")
 # The option with which devices take part, by the limit of the policy that refuses.
-OPTION_BY_LIMIT = {
+_OPTION_BY_LIMIT = {
     "max_contribution": "--max-contribution {}",
     "max_epsilon": "--max-epsilon {}",
     "min_cohort": "--min-cohort {}",
@@ -78,6 +81,25 @@ def run_on_terminal(
         console.print(line, highlight=False, soft_wrap=True)
     answer = {"heavy_hitters": [row.model_dump() for row in hitters], "end_cause": view.end_cause}
     write_json(json_path, _rounds_json(study.view, rounds) | answer)
+
+
+@contextmanager
+def exit_on_errors() -> Iterator[None]:
+    """Turn the errors of a fleet into exits of the command, with advice.
+
+    Raises:
+        typer.Exit: for each error, and if the fleet is interrupted.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped; the study goes on without these devices", err=True)
+        raise typer.Exit(130) from None
+    except NobodyEnteredError as error:
+        advice = suggest_options(error.refusals, _OPTION_BY_LIMIT)
+        raise exit_with_error(f"{error}{advice}", code=1) from None
+    except (InexactSumError, LostWorkersError, ValueError) as error:
+        raise service_error_exit(error) from None
 
 
 def suggest_options(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> str:
