@@ -46,7 +46,7 @@ from secagg.messages import (
 from secagg.oneshot.committee import Committee, MemberEntry, OneShotSession, Operators
 from secagg.oneshot.field import PackedRows
 from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
-from secagg.oneshot.message import DeviceMessage, Layout
+from secagg.oneshot.message import Column, DeviceMessage, Layout
 from secagg.oneshot.parameters import CommitteeParameters
 from secagg.ring import Lane, Ring
 from secagg.roster import (
@@ -131,6 +131,16 @@ DECODERS = {
         KEY + KEY + bytes(Layout.of(ONE_SHOT).message_bytes - 64),
         lambda body: DeviceMessage.unpack(body, ONE_SHOT),
         DeviceMessage.pack,
+    ),
+    "secagg.oneshot.message.Column.unpack": Decoder(
+        bytes(range(Layout.of(ONE_SHOT).column_bytes)),
+        lambda body: Column.unpack(body, Layout.of(ONE_SHOT), 1),
+        lambda column: b"".join(
+            (
+                *(column.identity, column.enrolment, column.key, column.share),
+                *(column.path, column.proof, column.signature),
+            )
+        ),
     ),
     "secagg.oneshot.member_messages.unpack_digests": Decoder(
         bytes(32) + KEY, unpack_digests, b"".join

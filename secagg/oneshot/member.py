@@ -27,7 +27,6 @@ Source: signatures under one set [Bonawitz17, section 6.1]; an addition of blind
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from random import Random
 
 import numpy as np
@@ -37,7 +36,7 @@ from secagg.keys import Identity, KeyPair, is_signed
 from secagg.oneshot.committee import MemberEntry, OneShotSession, key_statement
 from secagg.oneshot.field import Elements
 from secagg.oneshot.member_messages import ComplaintList, MemberSum, are_rising
-from secagg.oneshot.message import Layout, Opening, root_of_path
+from secagg.oneshot.message import Column, FaultyMessageError, Layout, Opening, check_message
 from secagg.session import SingleStepState
 
 _BATCH_ROWS = 256  # messages that are unpacked and compared together, at most
@@ -160,26 +159,21 @@ class _Checking:
             self._add_batch(batch)
 
     def _add_batch(self, batch: Sequence[bytes]) -> None:
-        layout, session = self._layout, self.session
-        if any(len(column) != layout.column_bytes for column in batch):
-            raise ValueError(f"a column of this sum has {layout.column_bytes} bytes")
+        columns = [Column.unpack(body, self._layout, self.member) for body in batch]
         messages, shares, proofs, coin_keys = list[CheckedMessage](), [], [], []
-        for column in batch:
-            fields = layout.split(column, layout.column_sizes)
-            identity, enrolment, key, encrypted, path, proof, signature = fields
-            root = root_of_path(encrypted, self.member - 1, path)
-            opening = Opening(session.label(identity), key, root)
-            signed = opening.statement(proof)
-            if not (session.admits(identity, enrolment) and is_signed(identity, signed, signature)):
-                continue
-            place = self._rows + len(messages)
-            messages.append(CheckedMessage(sha256(signed).digest(), place, identity))
-            shares.append(self._decrypt(opening, encrypted))
-            proofs.append(proof)
+        for column in columns:
+            try:
+                opening = check_message(self.session, column)
+            except FaultyMessageError:
+                continue  # the server made it
+            digest, place = opening.digest(column.proof), self._rows + len(messages)
+            messages.append(CheckedMessage(digest, place, column.identity))
+            shares.append(self._decrypt(opening, column.share))
+            proofs.append(column.proof)
             coin_keys.append(opening.coin_key)
         if not messages:
             return
-        elements, is_valid = session.sharing.check(
+        elements, is_valid = self.session.sharing.check(
             self.member, _rows(shares), _rows(proofs), coin_keys
         )
         for parts, of_lane in zip(self._parts, elements, strict=True):

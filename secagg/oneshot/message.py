@@ -56,7 +56,7 @@ MerkleLevels = Sequence[bytes]  # the digests of each level, joined
 
 
 class FaultyMessageError(ProtocolError):
-    """A message that the server refuses: no device with its identity sent it for this sum."""
+    """A message or a column of which no enrolled device signed the public facts for this sum."""
 
 
 def _leaf(encrypted_share: bytes) -> bytes:
@@ -120,6 +120,10 @@ class Opening:
         """Return the statement that the device signs."""
         parts = self.key, self.root, sha256(proof).digest()
         return statement("one-shot message", self.label, 0, *parts)
+
+    def digest(self, proof: bytes) -> bytes:
+        """Return the digest that names the message in a set."""
+        return sha256(self.statement(proof)).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,7 @@ class DeviceMessage:
 
     def digest(self, session: OneShotSession) -> bytes:
         """Return the digest that names the message in a set."""
-        return sha256(self.opening(session).statement(self.proof)).digest()
+        return self.opening(session).digest(self.proof)
 
     def columns(self, session: OneShotSession) -> list[bytes]:
         """Return the column of each member, in their order."""
@@ -239,18 +243,47 @@ class DeviceMessage:
         return b"".join((head, share, path, self.proof, self.signature))
 
 
-def check_message(session: OneShotSession, message: DeviceMessage) -> bytes:
-    """Return the digest of `message`, which an enrolled device signed for this sum.
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The part of a message that member number `member`, 1 to m, receives."""
+
+    member: int
+    identity: bytes
+    enrolment: bytes
+    key: bytes
+    share: bytes = field(repr=False)  # encrypted
+    path: bytes = field(repr=False)
+    proof: bytes = field(repr=False)
+    signature: bytes
+
+    @classmethod
+    def unpack(cls, body: bytes, layout: Layout, member: int) -> "Column":
+        """Return the column in `body`; raises ValueError if it has a wrong size."""
+        if len(body) != layout.column_bytes:
+            raise ValueError(f"a column of this sum has {layout.column_bytes} bytes")
+        return cls(member, *layout.split(body, layout.column_sizes))
+
+    def opening(self, session: OneShotSession) -> Opening:
+        """Return the facts that the coins and the signature depend on."""
+        root = root_of_path(self.share, self.member - 1, self.path)
+        return Opening(session.label(self.identity), self.key, root)
+
+
+def check_message(session: OneShotSession, message: DeviceMessage | Column) -> Opening:
+    """Return the public facts of `message`, which an enrolled device signed for this sum.
+
+    The server checks a message before it stores it, and a member its column before it decrypts its
+    share.
 
     Raises:
-        FaultyMessageError: if a signature is not valid.
+        FaultyMessageError: if a signature is not valid; the text has the reason.
     """
     if not session.admits(message.identity, message.enrolment):
         raise FaultyMessageError("a message has an identity that is not enrolled")
-    signed = message.opening(session).statement(message.proof)
-    if not is_signed(message.identity, signed, message.signature):
+    opening = message.opening(session)
+    if not is_signed(message.identity, opening.statement(message.proof), message.signature):
         raise FaultyMessageError("a message was not signed by its device for this sum")
-    return sha256(signed).digest()
+    return opening
 
 
 def make_message(

@@ -92,8 +92,8 @@ def run_one_shot_sum(  # noqa: PLR0917 - the parameters of a whole protocol
         identity = Identity.generate(rng)
         enrolment = registrar.sign(registry.enrolment_statement(identity.public))
         message = make_message(session, identity, enrolment, vectors[device], rng)
-        check_message(session, message)
-        messages[message.digest(session)] = device, message.columns(session)
+        digest = check_message(session, message).digest(message.proof)
+        messages[digest] = device, message.columns(session)
 
     # 2 Check
     present = attendance or MemberAttendance(members, members, members)

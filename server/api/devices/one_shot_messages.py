@@ -84,7 +84,7 @@ async def put_message(
     if message.identity.hex() != identity:
         raise malformed("the message has another identity than its path")
     try:
-        digest = check_message(session, message)
+        digest = check_message(session, message).digest(message.proof)
     except FaultyMessageError as error:
         raise malformed(str(error)) from None
     upload = OneShotUpload(

@@ -7,6 +7,7 @@ import pytest
 
 from secagg.keys import Identity
 from secagg.oneshot.message import (
+    Column,
     DeviceMessage,
     FaultyMessageError,
     Layout,
@@ -68,6 +69,22 @@ def test_every_byte_of_a_message_is_signed(whole: Round) -> None:
             changed = part[:place] + bytes([part[place] ^ 1]) + part[place + 1 :]
             with pytest.raises(FaultyMessageError, match=r"not enrolled|not signed"):
                 check_message(session, replace(message, **{name: changed}))
+
+
+@pytest.mark.parametrize("member", [1, 9])
+def test_every_byte_of_a_column_is_signed(whole: Round, member: int) -> None:
+    """Guards: the same, for a member; and that an altered share has another root."""
+    message, session = whole.messages[0], whole.session
+    column = Column.unpack(message.column(session, member), Layout.of(session), member)
+    assert check_message(session, column) == check_message(session, message)
+    for name in ("identity", "enrolment", "key", "share", "path", "proof", "signature"):
+        part = getattr(column, name)
+        for place in (0, len(part) - 1):
+            changed = part[:place] + bytes([part[place] ^ 1]) + part[place + 1 :]
+            with pytest.raises(FaultyMessageError, match=r"not enrolled|not signed"):
+                check_message(session, replace(column, **{name: changed}))
+    with pytest.raises(FaultyMessageError, match="not signed"):
+        check_message(session, replace(column, member=2))
 
 
 def test_shares_in_another_order_are_not_signed(whole: Round) -> None:
