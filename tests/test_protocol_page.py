@@ -1,5 +1,6 @@
 """The facts of docs/protocol.md agree with the code: labels, statements, sizes and layouts."""
 
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,7 @@ from secagg.ring import Lane
 from secagg.roster import RosterEntry, ShareCommitment, roster_bytes, share_commitments_bytes
 from secagg.seating import CohortSeating
 from secagg.shares import ENCRYPTED_SHARE_BYTES, SHARE_PAIR_BYTES, SharePair, received_shares_bytes
+from server.rounds.round_cache import SignedFacts
 from tests.protocol.mechanism_examples import OPERATORS
 
 ROOT = Path(__file__).parents[1]
@@ -207,5 +209,7 @@ def test_a_report_is_refused_for_the_reasons_of_the_page() -> None:
         (ROOT / "server" / path).read_text()
         for path in ("api/devices/reports.py", "db/repositories/devices/reports.py")
     )
+    assert "facts.check_enrolment(" in code
+    code += inspect.getsource(SignedFacts.check_enrolment)
     raised = {ProblemType[name] for name in re.findall(r"ProblemType\.([A-Z_]+)", code)}
     assert named == raised | {ProblemType.MALFORMED}

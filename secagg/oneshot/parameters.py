@@ -174,8 +174,8 @@ def log_binomial_tail(trials: int, probability: float, least: int) -> float:
     return min(log_sum_exp(terms).item(), 0.0)
 
 
-def degree_tests(p: int, soundness: int = SOUNDNESS_BITS) -> int:
-    """Return the number of blinded combinations per lane (r), the smallest with p^r >= 2^bits.
+def degree_tests(p: int) -> int:
+    """Return the number of blinded combinations per lane (r): p^r is `2^SOUNDNESS_BITS` or more.
 
     A device whose shares for the honest members are not on one polynomial passes with probability
     at most about m p^-r for each attempt. Coins are hashes of the message, so that a device may
@@ -183,6 +183,6 @@ def degree_tests(p: int, soundness: int = SOUNDNESS_BITS) -> int:
     open. No secret of another device depends on this test.
     """
     tests = 1
-    while p**tests < 2**soundness:
+    while p**tests < 2**SOUNDNESS_BITS:
         tests += 1
     return tests

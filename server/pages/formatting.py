@@ -14,11 +14,11 @@ _DASH = "–"
 _INVISIBLE_CATEGORIES = frozenset(("Cc", "Cf", "Co", "Cs", "Zl", "Zp"))  # of Unicode
 
 
-def number(value: float | None, digits: int = 0) -> str:
+def number(value: float | None) -> str:
     """Return a number with separated thousands; a dash for None."""
     if value is None or not math.isfinite(value):
         return _DASH
-    return f"{value:,.{digits}f}"
+    return f"{value:,.0f}"
 
 
 def significant(value: float | None) -> str:

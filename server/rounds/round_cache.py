@@ -1,11 +1,14 @@
 """Cache of the plans of rounds and of the messages of one-shot sums, which never change."""
 
 import asyncio
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+from protocol.api.messages import ProblemType
 from protocol.mechanisms.registry import AnyPlan
+from secagg.session import Registry
 from server.db.store import Store
-from server.errors import malformed
+from server.errors import ProblemError, malformed
 from server.rounds.async_cache import AsyncCache
 from server.rounds.one_shot_sums import (
     MessagePage,
@@ -16,10 +19,28 @@ from server.rounds.one_shot_sums import (
 )
 
 _MAX_CACHED_ROUNDS = 64
-_MAX_CACHED_DIGESTS = 1_000
+_MAX_CACHED_FACTS = 1_000
 _MAX_CACHED_PAGE_ENDS = 10_000
 _PAGE_SECONDS = 120  # members read at about the same time; messages are deleted after their sum
 _MAX_CACHED_PAGE_BYTES = 64 * 2**20  # about 5 kB for a message of 2.4 kB to seven members
+
+
+@dataclass(frozen=True, slots=True)
+class SignedFacts:
+    """Digest of a plan, which devices sign, and the registry of those that may take part."""
+
+    plan_digest: bytes
+    registry: Registry | None
+
+    @classmethod
+    def of(cls, plan: AnyPlan) -> "SignedFacts":
+        return cls(plan.digest(), plan.registry)
+
+    def check_enrolment(self, identity: bytes, registrar_signature: bytes) -> None:
+        """Raise ProblemError if the study has a registrar, which has not signed this identity."""
+        if self.registry is not None and not self.registry.admits(identity, registrar_signature):
+            detail = "the registrar of this study has not signed this identity"
+            raise ProblemError(ProblemType.NOT_ENROLLED, detail)
 
 
 class RoundCache:
@@ -28,7 +49,7 @@ class RoundCache:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.plan = AsyncCache(self._plan, _MAX_CACHED_ROUNDS)
-        self.plan_digest = AsyncCache(self._plan_digest, _MAX_CACHED_DIGESTS)
+        self.signed_facts = AsyncCache(self._signed_facts, _MAX_CACHED_FACTS)
         self.one_shot_sum = AsyncCache(self._one_shot_sum, _MAX_CACHED_ROUNDS)
         self._message_pages = AsyncCache(
             self._message_page, _MAX_CACHED_PAGE_BYTES, lambda page: page.memory, _PAGE_SECONDS
@@ -57,9 +78,9 @@ class RoundCache:
     async def _plan(self, study_round: tuple[str, int]) -> AnyPlan:
         return await self._store.rounds.plan(*study_round)
 
-    async def _plan_digest(self, study_round: tuple[str, int]) -> bytes:
+    async def _signed_facts(self, study_round: tuple[str, int]) -> SignedFacts:
         plan = await self.plan(study_round)
-        return await asyncio.to_thread(plan.digest)  # a plan may list a long dictionary
+        return await asyncio.to_thread(SignedFacts.of, plan)  # a plan may list a long dictionary
 
     async def _one_shot_sum(self, study_round: tuple[str, int]) -> ServedSum:
         return await read_one_shot_sum(self._store, *study_round)

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi import Path as InPath
 
-from protocol.api.messages import CommitteeRound, CommitteeRoundPage, ProblemType
+from protocol.api.messages import CommitteeRound, CommitteeRoundPage
 from protocol.api.one_shot import SUM_NUMBER, VOLUNTEER_BYTES, committee_terms
 from protocol.api.phases import MemberMessageKind, Phase, one_shot_phases
 from protocol.committee_terms import VolunteerTerms
@@ -41,7 +41,7 @@ from server.api.common import (
 from server.api.dependencies import Caller, as_malformed, require, require_own_identity
 from server.db.channels import COMMITTEES_CHANNEL, cohort_channel
 from server.db.repositories.committees import MemberUpload, OneShotStatus
-from server.errors import ProblemError, cohort_failed, malformed, not_found, out_of_phase
+from server.errors import cohort_failed, malformed, not_found, out_of_phase
 from server.http.request_bodies import OCTET_STREAM, read_body
 from server.principals import Permission
 from server.rounds.one_shot_sums import ServedSum, messages_deleted
@@ -110,14 +110,11 @@ async def put_key(
     body = await read_body(request, size, size)
     with as_malformed():
         entry = MemberEntry.unpack(body[:ENTRY_BYTES])
-    digest = await service.round_cache.plan_digest((study, number))
-    if entry.identity.hex() != identity or not entry.is_authentic(digest, SUM_NUMBER):
+    facts = await service.round_cache.signed_facts((study, number))
+    if entry.identity.hex() != identity or not entry.is_authentic(facts.plan_digest, SUM_NUMBER):
         raise malformed("the key is not signed by this member for this round")
-    if plan.terms.draws_committee and not (
-        plan.registry and plan.registry.admits(entry.identity, body[ENTRY_BYTES:])
-    ):
-        detail = "the registrar of this study has not signed this identity for it"
-        raise ProblemError(ProblemType.NOT_ENROLLED, detail)
+    if plan.terms.draws_committee:
+        facts.check_enrolment(entry.identity, body[ENTRY_BYTES:])
     upload = MemberUpload(status.cohort, MemberMessageKind.KEY, identity, body, max_keys)
     await _accept(service, upload)
 

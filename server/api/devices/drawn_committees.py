@@ -83,7 +83,7 @@ async def draw(study: StudyId, number: RoundNumber, request: Request, service: S
     """
     keys = await service.store.volunteers.keys(study, number)
     plan = await service.round_cache.plan((study, number))
-    digest = await service.round_cache.plan_digest((study, number))
+    digest = (await service.round_cache.signed_facts((study, number))).plan_digest
     assert plan.terms.committee is not None, "`keys` refuses other rounds"
     size = committee_bytes(plan.terms.committee.largest, has_signature=True)
     body = await read_body(request, size, size)

@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from protocol.api.device_messages import DocumentKind, JoinRequest
-from protocol.api.messages import ProblemType, SlotAssignment
+from protocol.api.messages import SlotAssignment
 from protocol.api.phases import Phase
 from secagg.keys import PublicKeys, is_signed
 from secagg.roster import RosterEntry
@@ -35,7 +35,7 @@ from server.api.devices.document_stream import DocumentStream
 from server.api.devices.documents import document_readers
 from server.db.repositories.devices.joins import Join
 from server.db.repositories.devices.participants import JoiningDevice
-from server.errors import ProblemError, malformed
+from server.errors import malformed
 from server.http.request_bodies import header, read_all
 from server.principals import Permission, Principal
 from server.service import Service, ServiceDep
@@ -100,19 +100,18 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
     """
     require_own_identity(caller, wish.identity)
     plan = await service.round_cache.plan((study, number))
+    facts = await service.round_cache.signed_facts((study, number))
     with as_malformed():
         keys = PublicKeys(bytes.fromhex(wish.mask_key), bytes.fromhex(wish.encryption_key))
         registrar_signature = (
-            bytes.fromhex(wish.registrar_signature or "") if plan.registry else b""
+            bytes.fromhex(wish.registrar_signature or "") if facts.registry else b""
         )
         signature = bytes.fromhex(wish.signature)
         entry = RosterEntry(bytes.fromhex(wish.identity), keys, signature, registrar_signature)
-    digest = await service.round_cache.plan_digest((study, number))
-    if not is_signed(entry.identity, advertisement_statement(digest, keys), signature):
+    signed = advertisement_statement(facts.plan_digest, keys)
+    if not is_signed(entry.identity, signed, signature):
         raise malformed("the signature is not this identity's signature of its keys and the plan")
-    if plan.registry and not plan.registry.admits(entry.identity, registrar_signature):
-        detail = "the registrar of this study has not signed this identity for it"
-        raise ProblemError(ProblemType.NOT_ENROLLED, detail)
+    facts.check_enrolment(entry.identity, registrar_signature)
     device = JoiningDevice(credential, entry)
     by_coin = plan.join_probability < 1
     joined = await service.store.joins.join(Join(study, number, device, by_coin))

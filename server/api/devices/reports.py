@@ -44,20 +44,19 @@ async def put_report(
     if mechanism is None:
         detail = "this round sums vectors and accepts no reports"
         raise ProblemError(ProblemType.WRONG_STATE, detail)
-    nbytes, has_registrar = mechanism.nbytes(plan), plan.registry is not None
+    facts = await service.round_cache.signed_facts((study, number))
+    nbytes, has_registrar = mechanism.nbytes(plan), facts.registry is not None
     size = packed_report_bytes(nbytes, has_registrar)
     packed = await read_body(request, size, size)
     report = SignedReport.unpack(bytes.fromhex(identity), packed, nbytes, has_registrar)
-    if report.plan_digest != await service.round_cache.plan_digest((study, number)):
+    if report.plan_digest != facts.plan_digest:
         detail = "the report was made for a different plan: read the open round again"
         raise ProblemError(ProblemType.PLAN_MISMATCH, detail)
     with as_malformed():
         check_identity(report.identity)
     if not report.has_valid_signature:
         raise malformed("the signature is not this identity's signature of the plan and report")
-    if plan.registry and not plan.registry.admits(report.identity, report.registrar_signature):
-        detail = "the registrar of this study has not signed this identity for reports"
-        raise ProblemError(ProblemType.NOT_ENROLLED, detail)
+    facts.check_enrolment(report.identity, report.registrar_signature)
     with as_malformed():
         mechanism.check(plan, np.frombuffer(report.body, np.uint8).reshape(1, nbytes))
     limits = service.settings.max_device_epsilon, service.settings.max_device_delta
