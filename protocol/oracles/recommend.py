@@ -44,25 +44,20 @@ MAX_USERS = 10**15
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """An `oracle` for a `goal`, its cost, and whether it `works`.
+    """An `oracle` for a `goal`, and its cost.
 
-    `error` is the predicted error in the goal's own measure, and works if below `guess_error`.
-    `nbytes` are of one report, `seconds` of one core for the whole dictionary. `users_needed` is
-    the number of users from which the oracle works, None if more than 10^15.
+    `error` is the predicted error in the goal's own measure. The oracle works if this is below the
+    error of a guess, `GUESS_ERRORS`. `nbytes` are of one report, `seconds` of one core for the
+    whole dictionary. `users_needed` is the number of users from which the oracle works, None if
+    more than 10^15.
     """
 
     oracle: Oracle
     goal: Goal
     error: float
-    guess_error: float
     nbytes: int
     seconds: float
     users_needed: int | None
-
-    @property
-    def works(self) -> bool:
-        """Return whether the oracle is better than a guess without any report."""
-        return self.error < self.guess_error
 
 
 def recommend(
@@ -112,7 +107,6 @@ def recommend(
         best,
         goal,
         errors[best],
-        GUESS_ERRORS[goal],
         best.nbytes,
         best.batched_decode_ns(users) / 1e9,
         users_needed(best),
