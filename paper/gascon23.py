@@ -19,8 +19,8 @@ from scipy.optimize import brentq
 from blindtally.simulate.populations import RoundCounts
 from blindtally.simulate.token_study import ItemMask, TokenRounds
 from protocol.histograms import Histograms
-from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
 from protocol.mechanisms.iblt.threshold_control import paper_threshold
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 
 WORDS_PER_KEY = 8
 CELLS_PER_KEY = 1.3

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from protocol.mechanisms.cohort_comparison import max_unflagged_tokens
-from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import SumQuestion, Terms
 

@@ -1,6 +1,6 @@
 """The adaptive subsampled IBLT: heavy hitters through a table that mostly common items enter.
 
-Each device samples its histogram at threshold t (`sampled_table.py`) and inserts the sampled
+Each device samples its histogram at threshold t (`threshold_sampling.py`) and inserts the sampled
 items into an IBLT (`protocol/sketches/iblt/table.py`). The sum of the tables lists each sampled
 item with the sum of its values, an unbiased estimate of its count. A table has room for L0 keys
 (`iblt/layout.py`). So t must be so large that at most about L0 distinct items are sampled, and
@@ -36,7 +36,6 @@ from protocol.mechanisms.iblt.sampled_table import (
     SampledTable,
     TableQuestion,
     TableReading,
-    ThresholdSampler,
     check_words,
     max_cells,
     needed_words,
@@ -50,6 +49,7 @@ from protocol.mechanisms.iblt.threshold_control import (
     first_controller,
     paper_threshold,
 )
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.sampled_counts import (
     SampledCounts,
     record_round_counts,

@@ -1,35 +1,10 @@
-"""Threshold sampling of items, and tables of the sampled items, for all mechanisms with an IBLT.
+"""Tables of sampled items and their sizes, for all mechanisms with an IBLT.
 
-A device samples its histogram and inserts the sampled items (`sketches/iblt/table.py`). The sum of
-the tables lists each sampled item with the sum of its values, an unbiased estimate of its count.
+A device samples its histogram (`threshold_sampling.py`) and inserts the sampled items
+(`sketches/iblt/table.py`). The sum of the tables lists each sampled item with the sum of its
+values, an unbiased estimate of its count.
 
-**Sampling** with threshold t keeps a count h >= t as it is, and turns a smaller count into
-t with probability h / t, else into 0. This is unbiased, and of all such rules it has the smallest
-total variance for the number of items it keeps. A device must add integers to a sum, but t need
-not be an integer. There are two cases, for a device with at most m items:
-
-    t >= m   each sampled item counts t, so the device adds 1 and the reader multiplies by t
-    t < m    t is rounded at random to T in {floor t, ceil t}. Any T gives an unbiased count;
-             P(T = floor t) = floor t (ceil t - t) / t makes E[1 / T] = 1 / t, so that a
-             single token is kept with probability 1 / t exactly
-
-    Var = h (E[T] - h) for h < t, and 0 above, where T = t in the first case and
-    E[T] = floor t + ceil t - floor t ceil t / t in the second
-
-So a sum over devices that together hold N of an item has variance at most N (E[T] - 1), and
-exactly that if each of them holds one. One uniform number determines T and the result.
-
-Devices that hold N items together sample no more than N coins give, each of which is c units with
-probability p: c = 1 and p = 1 / t in the first case, c = ceil t and p = 1 / c in the second. (Such
-coins have the larger moment generating function: the logarithm of that of a sampled count h is
-concave in h, and a count that is kept as it is has the smallest.) So they sample c y units or more
-with probability at most
-
-    e^-(N KL(y / N, p))       y >= p N, KL the relative entropy of two coins [Hoeffding63]
-
-and a sum that has more than where this is 2^-64 breaks a law (`SampledTable.fault`).
-
-**Tables** have room for L0 keys (`sketches/iblt/layout.py`); L0 depends on the words and on the
+Tables have room for L0 keys (`sketches/iblt/layout.py`); L0 depends on the words and on the
 width of a cell. A question may use fewer `hash_bits` per key, or none. Cells are then smaller, and
 only keys of a table that is not read whole may be false. This needs more cells than two keys can
 share by chance: of tables of 4, 8 and 12 cells, up to 3 in 4, 1 in 70 and 1 in 100 end empty and
@@ -38,10 +13,10 @@ have 7 hash bits in any case.
 
 A question may also use *tight* tables (`protocol/sketches/iblt/tight.py`), which choose their hash
 bits themselves. They have more cells in the same words, but give no keys if they are too full. The
-bound on the value of a key is then the likely sum of all tokens, since it would
-be useless to try larger values.
+bound on the value of a key is then the likely sum of all tokens, since it would be useless to try
+larger values.
 
-Source: Algorithms 1 and 2 of [Gascon23], the first after [Duffield05]; sampled integers are ours.
+Source: algorithm 2 of [Gascon23].
 """
 
 import math
@@ -57,20 +32,18 @@ from protocol.domains import Domain
 from protocol.estimation.estimates import Estimate, ranked
 from protocol.histograms import KeyedHistograms
 from protocol.mechanisms.cohort_comparison import compare_tables, merge_tables
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.numerics.arrays import Keys
-from protocol.numerics.binary_search import first_true
 from protocol.question_and_plan import AUTO_WORDS, WORD_BITS, SumQuestion, Terms
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt
 from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
-from secagg.parameters import relative_entropy
 from secagg.ring import Vector
 
 _MIN_CELLS_WITHOUT_HASH_BITS = 48
 MIN_CAPACITY = 10  # keys, with 2.8 cells each; smaller tables need more per key
 MAX_CELLS = 3 * 2**22
 _VALUE_LIMIT = 2**31
-_FALSE_ALARM_BITS = 64  # honest devices sample more than the laws allow with probability 2^-64
 
 
 class TableQuestion(SumQuestion):
@@ -86,70 +59,6 @@ class TableQuestion(SumQuestion):
         if self.hash_bits > max(7, limit):
             raise ValueError(f"hash_bits {self.hash_bits} do not fit in this domain: {limit} do")
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class ThresholdSampler:
-    """Sampling at threshold `t` >= 1 of counts up to `max_count`, the contribution bound m."""
-
-    t: float
-    max_count: int
-
-    @property
-    def unit(self) -> float:
-        """Return the count that one sampled unit stands for."""
-        return self.t if self.t >= self.max_count else 1.0
-
-    @property
-    def max_item_units(self) -> int:
-        """Return the largest number of units that a device adds to one item."""
-        return 1 if self.t >= self.max_count else self.max_count
-
-    @property
-    def max_device_units(self) -> int:
-        """Return the largest number of units that a device adds to all items together.
-
-        For t < m it is more than m: m items with a count of 1 may all be sampled as T.
-        """
-        return self.max_count if self.t >= self.max_count else self.max_count * math.ceil(self.t)
-
-    def max_units(self, total: int) -> int:
-        """Return the units that devices with `total` items exceed with probability 2^-64 at most.
-
-        The module derives it. Nothing is sampled at t = 1, so that the bound is `total`.
-        """
-        step = 1 if self.t >= self.max_count else math.ceil(self.t)
-        p, limit = 1 / max(self.t, step), _FALSE_ALARM_BITS * math.log(2)
-
-        def is_unlikely(units: int) -> bool:
-            heads = units / step / total
-            return heads > p and bool(total * relative_entropy(heads, p) >= limit)
-
-        return first_true(is_unlikely, 0, total * step)
-
-    @property
-    def mean_threshold(self) -> float:
-        """Return E[T]: a sampled count of 1 has variance E[T] - 1."""
-        if self.t >= self.max_count:
-            return self.t
-        return math.floor(self.t) + 1 - self._floor_probability
-
-    def sample(self, counts: NDArray[np.int64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the sampled `counts` in units; `uniform` has a number in [0, 1) for each."""
-        if self.t >= self.max_count:
-            return (uniform * self.t < counts).astype(np.int64)
-        low, p = math.floor(self.t), self._floor_probability
-        is_low = uniform < p
-        level = np.where(is_low, low, low + 1)
-        # Given T, the rest of the number is uniform.
-        rest = np.where(is_low, uniform / p, (uniform - p) / max(1 - p, math.ulp(1)))
-        sampled = np.where(rest * level < counts, level, 0)
-        return np.where(counts >= level, counts, sampled)
-
-    @property
-    def _floor_probability(self) -> float:
-        low = math.floor(self.t)
-        return low * (low + 1 - self.t) / self.t
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,13 +55,13 @@ from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
-    ThresholdSampler,
     check_words,
     max_cells,
     needed_words,
     sampled_table,
     worst_case_threshold,
 )
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.sampled_counts import (
     SampledCounts,
     record_round_counts,

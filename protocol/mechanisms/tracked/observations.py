@@ -17,7 +17,7 @@ import numpy as np
 from protocol.estimation.estimates import Estimate, add_estimates
 from protocol.estimation.history import History
 from protocol.estimation.rate_changes import RateHistory
-from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.tracked.drift_measurement import measure_drift
 from protocol.mechanisms.tracked.rate_filter import Drift
 from protocol.numerics.arrays import Floats, Integers

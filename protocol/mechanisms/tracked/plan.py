@@ -29,13 +29,13 @@ from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
     TableQuestion,
-    ThresholdSampler,
     cell_in_mode,
     cells_in_bytes,
     likely_cell,
     likely_max_value,
     worst_case_threshold,
 )
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
 from protocol.mechanisms.tracked.past_sketch import PastSketch, past_count_sketch

@@ -25,8 +25,9 @@ from protocol.mechanisms.central.release_mechanism import DEVICES_ARRAY
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.frequency_sketches import FrequencySketchQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.mechanisms.iblt.sampled_table import ThresholdSampler, sampled_table
+from protocol.mechanisms.iblt.sampled_table import sampled_table
 from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion, TableReadings
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked import tuning_constants
 from protocol.mechanisms.tracked.counters import CounterGroup

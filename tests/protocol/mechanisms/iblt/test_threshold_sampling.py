@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mechanisms.iblt.sampled_table import ThresholdSampler
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 
 CASES = [(1.0, 1), (1.0, 9), (1.5, 1), (2.0, 9), (2.5, 9), (2.5, 2), (7.9, 9), (9.0, 9), (40.3, 9)]
 
