@@ -10,6 +10,9 @@ ARGS ?=
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # What a C compiler makes machine code of.
 KERNELS := setup.py $(wildcard protocol/*.pxd protocol/*/*.pyx protocol/*/*/*.pyx)
+COMPILED := protocol/*/*.so protocol/*/*/*.so
+CHECK_COMPILED := @$(BIN)/python -c 'import protocol.oracles.report_counting_kernel, protocol.sketches.iblt.peeling_kernel' 2>/dev/null || \
+  { echo "no C compiler with Python's headers found (Debian, Ubuntu: apt install gcc python3-dev)" >&2; exit 1; }
 EXTRAS := arrow,dask,demo,oidc,pandas,postgres,traces
 PYTEST := $(BIN)/pytest --dist worksteal
 # Only slow tests use the fuzzer, whose import takes seconds in each worker.
@@ -102,15 +105,17 @@ compose-test: $(VENV)/dev ## prove docker-compose.yml in a real Docker engine (m
 
 clean: ## remove .venv and everything made; databases and demo results stay
 	@$(BIN)/dmypy stop >/dev/null 2>&1 || true
-	rm -rf $(VENV) build dist site *.egg-info protocol/*/*.so protocol/*/*_kernel.c protocol/*/*/*.so protocol/*/*/*_kernel.c .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info $(COMPILED) protocol/*/*_kernel.c protocol/*/*/*_kernel.c .mypy_cache .dmypy.json .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp newer than pyproject.toml means that its dependencies are installed. The development
 # tools include those of the demo.
 $(VENV)/dev: pyproject.toml $(KERNELS) | $(BIN)/python
+	@rm -f $(COMPILED)
 	@echo "installing what development takes into $(VENV): once, a minute or two" >&2
 	$(PIP) 'pip>=25.1'
 	$(PIP) --editable '.[$(EXTRAS)]' --group dev
+	$(CHECK_COMPILED)
 	@touch $(VENV)/demo $@
 
 $(VENV)/mutants: pyproject.toml | $(VENV)/compiled
@@ -123,8 +128,10 @@ $(VENV)/compiled: | $(VENV)/dev
 	@touch $@
 
 $(VENV)/demo: pyproject.toml $(KERNELS) | $(BIN)/python
+	@rm -f $(COMPILED)
 	@echo "installing blindtally and what it needs into $(VENV): once, a minute or so" >&2
 	$(PIP) --editable '.[demo]'
+	$(CHECK_COMPILED)
 	@touch $@
 
 $(BIN)/python:
@@ -132,8 +139,6 @@ $(BIN)/python:
 	  { echo "no $(PYTHON) found: install Python 3.11 or later, or name one: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is $$($(PYTHON) --version): 3.11 or later is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
-	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' && command -v cc >/dev/null || \
-	  { echo "no C compiler, or no headers of Python, found (Debian, Ubuntu: apt install gcc python3-dev)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "$(PYTHON) cannot make virtual environments: install its venv (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@echo "making a virtual environment, $(VENV)" >&2

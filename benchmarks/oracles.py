@@ -74,7 +74,7 @@ def encoding_rows(oracle: Oracle, values: ItemValues) -> list[BenchmarkRow]:
 def decoding_row(oracle: Oracle, values: ItemValues, goal: float | None) -> BenchmarkRow:
     """Return the row of decoding the whole dictionary from the bytes of reports."""
     reports = oracle.perturb(values, seeded_words(np.random.default_rng(2)))
-    oracle.estimate(reports[:10])  # compiles
+    oracle.estimate(reports[:10])  # imports
     runs = 3 if len(values) <= _DOMAIN else 1
     seconds = fastest_cpu_seconds(partial(oracle.estimate, reports), seconds=0, min_runs=runs)
     name = f"decode {describe_oracle(oracle)}, n = {len(values):,}"

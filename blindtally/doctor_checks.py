@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -20,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from blindtally.console.environment import PREFIX, unknown_variables
 from blindtally.console.errors import setting_faults
-from client.extras_installation import install_command
+from client.extras_installation import COMPILED_MODULES, describe_missing, install_command
 from server.db import migrations
 from server.db.database import parse_url
 from server.settings import Settings
@@ -52,6 +53,7 @@ class Check:
 def run_checks(flags: dict[str, Any]) -> Iterator[Check]:
     yield check_clock()
     yield check_disk(Path.cwd(), "databases and results")
+    yield check_decoder()
     settings, check = check_settings(flags)
     yield check
     if settings is not None:
@@ -95,6 +97,15 @@ def check_disk(folder: Path, purpose: str) -> Check:
     if free < _LOW_DISK_BYTES:
         return Check("disk", "warning", detail, _DISK_ADVICE)
     return Check("disk", "ok", detail)
+
+
+def check_decoder() -> Check:
+    """Check that the compiled modules, which decode sums, are there."""
+    missing = [name for name in sorted(COMPILED_MODULES) if find_spec(name) is None]
+    if not missing:
+        return Check("decoder", "ok", "compiled")
+    advice = f"install {describe_missing(ModuleNotFoundError(name=missing[0]), 'server')}"
+    return Check("decoder", "error", "not compiled, so no server starts", advice)
 
 
 def check_settings(flags: Mapping[str, Any]) -> tuple[Settings | None, Check]:

@@ -24,7 +24,9 @@ from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-import protocol.sketches.iblt.peeling_kernel  # noqa: F401 - if missing, before a round needs it
+# A missing one is reported here, and not when a round needs it.
+import protocol.oracles.report_counting_kernel
+import protocol.sketches.iblt.peeling_kernel  # noqa: F401
 from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
 from blindtally.planning.study_form_predictions import ProcessPredictions

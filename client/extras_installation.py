@@ -19,12 +19,12 @@ def describe_missing(error: ModuleNotFoundError, extra: str) -> str:
     """Return the name of the missing module or part, and the way to add it."""
     if error.name in COMPILED_MODULES:
         clone = Path(__file__).parents[1]
-        command = install_command(extra)
+        command = f"{install_command(extra)} --force-reinstall --no-cache-dir"
         if (clone / "setup.py").exists():  # the modules of a plain installation are elsewhere
             command = shlex.join([*_pip_command(), "install", "-e", f"{clone}[{extra}]"])
         return (
-            "modules that are compiled at installation: install a C compiler and Python's headers "
-            f"(Debian, Ubuntu: gcc, python3-dev), then run {command}"
+            "modules that an installation compiles, if there is a C compiler with Python's headers "
+            f"(Debian, Ubuntu: gcc, python3-dev): {command}"
         )
     return f"{error.name}, which an extra brings: {install_command(extra)}"
 

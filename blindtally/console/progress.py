@@ -1,4 +1,4 @@
-"""Progress on a terminal: bars, which are removed when they are done, and a notice of compiling."""
+"""Progress on a terminal: bars, which are removed when they are done."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager

@@ -1,6 +1,5 @@
 """The server in its own process, started as by `blindtally serve`, with its log in a file."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -15,9 +14,8 @@ import httpx
 
 from blindtally.commands.credentials_and_audit import create_first_credentials
 
-# The packages of this process: not those of a clone that it is started in (`-P`).
+# The installed packages: not those of a clone that it is started in (`-P`).
 COMMAND_PREFIX: Final = (sys.executable, "-P", "-m", "blindtally")
-_OWN_FOLDER: Final = str(Path(__file__).parents[2])
 START_SECONDS: Final = 30.0
 MAX_DEVICES: Final = 1_000_000
 STOP_SECONDS: Final = 10.0
@@ -81,11 +79,9 @@ class ServerProcess:
             self.key, self.token = create_first_credentials(self.database_url, "demo", MAX_DEVICES)
         command = [*COMMAND_PREFIX, "serve", *(["--open"] if self.is_open else [])]
         command += ["--port", str(self.port), "--database", self.database_url]
-        folders = filter(None, (_OWN_FOLDER, os.environ.get("PYTHONPATH")))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 command,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
 """Forecast of a study in steps, for a separate process: a first answer at once, then better ones.
 
-    prepare()                # imports and compiled code, before a user waits
+    prepare()                # imports, before a user waits
     begin(request)
     while (forecast := advance()) is not None: ...
 

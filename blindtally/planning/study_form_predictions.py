@@ -2,7 +2,7 @@
 
 Each runs in its own process, with bounded memory, which is killed when it takes too long, is
 cancelled, or outlives the service. The process is started when a form is shown, so that it is ready
-when a prediction is requested: its imports and compiled code take some seconds.
+when a prediction is requested: its imports take some seconds.
 """
 
 import asyncio

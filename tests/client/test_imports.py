@@ -5,13 +5,15 @@ import subprocess
 import sys
 from typing import Any
 
+from client.extras_installation import COMPILED_MODULES
 from tests.protocol import mechanism_examples, test_report_laws
 
 # Of the extras `server` and `simulate`, and of those who have a C compiler.
 MODULES_OF_EXTRAS = {
-    *("scipy", "dp_accounting", "absl", "protocol.sketches.iblt.peeling_kernel"),
+    *("scipy", "dp_accounting", "absl"),
     *("sqlalchemy", "alembic", "fastapi", "uvicorn", "structlog", "prometheus_client"),
     *("cachetools", "limits", "jinja2", "opentelemetry", "filelock", "pydantic_settings"),
+    *COMPILED_MODULES,
 }
 CLIENT = "from blindtally import Analyst, take_part\nAnalyst('http://127.0.0.1:1')"
 # Checks each plan, encodes one item, and prints what a device sends.

@@ -1,4 +1,4 @@
-"""Devices and those who keep a ledger do not load compilers and accountants."""
+"""Devices and those who keep a ledger load no decoders and accountants."""
 
 import subprocess
 import sys

@@ -15,10 +15,12 @@ import pytest
 
 from protocol.oracles.report_counting_kernel import count_hashed, count_preimages, count_solutions
 from protocol.sketches.iblt.peeling import Peeling
+from protocol.sketches.iblt.peeling_kernel import peel, peel_in_stages
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from protocol.sketches.iblt.tight import tight_cell
 
 RNG = np.random.default_rng(1)
+CELL = CellFormat(1, 2**24, 10**6, 10**6)
 
 
 def count_by_hashes() -> Callable[[], object]:
@@ -40,11 +42,22 @@ def count_by_fields() -> Callable[[], object]:
     )
 
 
-def peel_table(*, tight: bool) -> Callable[[], object]:
-    cell = CellFormat(1, 2**24, 10**6, 10**6)
-    table = Iblt(tight_cell(cell, 300_000) if tight else cell, 300_000, bytes(32))
+def peel_table(cell: CellFormat) -> Peeling:
+    table = Iblt(cell, 300_000, bytes(32))
     keys = RNG.permutation(2**24)[:240_000].astype(np.uint64)[:, np.newaxis]
-    return Peeling(table, table.insert(keys, RNG.integers(1, 8, len(keys)))).run
+    return Peeling(table, table.insert(keys, RNG.integers(1, 8, len(keys))))
+
+
+def peel_cells() -> Callable[[], object]:
+    peeling = peel_table(CELL)
+    given = peeling.rows, peeling.parameters, peeling.state, np.empty(2, np.uint64)
+    return partial(peel, *given, strict=True)
+
+
+def peel_stages() -> Callable[[], object]:
+    peeling = peel_table(tight_cell(CELL, 300_000))
+    given = peeling.rows, peeling.parameters, peeling.state, np.empty(2, np.uint64)
+    return partial(peel_in_stages, *given, peeling.stage_arrays(stages=None))
 
 
 @pytest.mark.parametrize(
@@ -53,8 +66,8 @@ def peel_table(*, tight: bool) -> Callable[[], object]:
         count_by_hashes,
         count_by_lines,
         count_by_fields,
-        partial(peel_table, tight=False),
-        partial(peel_table, tight=True),
+        peel_cells,
+        peel_stages,
     ],
     ids=["hashes", "lines", "fields", "cells", "stages"],
 )

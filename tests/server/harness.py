@@ -19,7 +19,7 @@ from server.db.store import Store
 from server.service import Service
 from tests.server.device import Device
 
-_PATIENCE = 60.0  # seconds: a kernel may have to be compiled while other tests run
+_PATIENCE = 60.0  # seconds: other tests run
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 

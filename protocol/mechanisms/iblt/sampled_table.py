@@ -74,7 +74,7 @@ class SampledTable:
 
     def decode(self, table: Vector, known: Keys | None = None) -> DecodedTable:
         """Return the content of `table`, as `decode_table`."""
-        # Devices only insert, and must not import the compiler.
+        # Devices only insert, and do without the compiled decoder.
         from protocol.sketches.iblt.decoding import decode_table  # noqa: PLC0415
 
         return decode_table(self.iblt, table, known)

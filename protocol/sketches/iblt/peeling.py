@@ -60,6 +60,17 @@ class PeelingState(NamedTuple):
     totals: NDArray[np.int64]  # entries, inspections, repeated keys, length of the queue
 
 
+class StageArrays(NamedTuple):
+    """The cells of a tight table by stage, and its entries by the content of their source cell."""
+
+    first_cells: NDArray[np.int32]  # of each stage, -1 if none
+    neighbours: NDArray[np.int32]  # next and previous cell in the list of a stage, shape (2, cells)
+    cell_stages: NDArray[np.int8]  # of each cell, -1 if it does not wait
+    heads: NDArray[np.int32]  # entry + 1 by hash, 0 if none; the length is a power of two
+    links: NDArray[np.int32]  # to the earlier entry with the same hash, plus 1
+    hashes: NDArray[np.uint64]  # of entries
+
+
 class Peeling:
     """One table being peeled: what is left of it, and what was taken out."""
 
@@ -86,18 +97,16 @@ class Peeling:
 
         Tight tables have no such test; they are peeled in a number of `stages`, by default all.
         """
+        given = self.rows, self.parameters, self.state, self._scratch
         if self.sketch.cell.q:
-            self._run_stages(stages)
+            peel_in_stages(*given, self.stage_arrays(stages))
         else:
-            peel(self.rows, self.parameters, self.state, self._scratch, strict)
+            peel(*given, strict)
 
-    def _run_stages(self, stages: int | None) -> None:
+    def stage_arrays(self, stages: int | None) -> StageArrays:
+        """Return empty lists of a number of `stages`, by default all, and an empty index."""
         cells, multiples = len(self.rows), self.parameters.max_value // self.parameters.q
-        peel_in_stages(
-            self.rows,
-            self.parameters,
-            self.state,
-            self._scratch,
+        return StageArrays(
             first_cells=np.full(stages or 2 + multiples.bit_length(), -1, np.int32),
             neighbours=np.empty((2, cells), np.int32),
             cell_stages=np.full(cells, -1, np.int8),

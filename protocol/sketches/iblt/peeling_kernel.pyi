@@ -1,7 +1,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.sketches.iblt.peeling import PeelingState, TableParameters
+from protocol.sketches.iblt.peeling import PeelingState, StageArrays, TableParameters
 
 V: int
 LAST_ENTRY: int
@@ -24,12 +24,7 @@ def peel_in_stages(
     parameters: TableParameters,
     state: PeelingState,
     scratch: NDArray[np.uint64],
-    first_cells: NDArray[np.int32],
-    neighbours: NDArray[np.int32],
-    cell_stages: NDArray[np.int8],
-    heads: NDArray[np.int32],
-    links: NDArray[np.int32],
-    hashes: NDArray[np.uint64],
+    stages: StageArrays,
 ) -> None: ...
 def add_entry(
     rows: NDArray[np.int64],

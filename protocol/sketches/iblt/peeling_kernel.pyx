@@ -34,6 +34,9 @@ once. Without this, one table in a hundred would be stuck for this reason alone.
 Entries are bounded as above. Stage 0 is bounded by the entries; beyond it, no cell is tried after
 4,096 tests per cell, for any values.
 
+Both ways also end when they have followed 256 links per cell of the table. A sum that was made for
+this purpose could have long chains of entries; of 1,500 other sums, also random ones, none took 4.
+
 All functions release Python's lock, so that a server answers requests while it decodes. Arrays
 must have the shapes and types that `peeling.py` gives them: nothing here checks an index.
 """
@@ -56,6 +59,7 @@ cpdef enum:
 cdef enum:
     MAX_CELLS_OF_KEY = 18  # of heavy keys; see `layout.py`
     MAX_TESTS_PER_CELL = 4096
+    MAX_LINKS_PER_CELL = 256
 
 cdef uint64_t PRIME = (<uint64_t>1 << 61) - 1
 cdef uint64_t LOW29 = (<uint64_t>1 << 29) - 1
@@ -69,12 +73,12 @@ cdef struct Table:  # borrowed arrays, and the candidate; see the classes of `pe
     # parameters
     int64_t max_value, q
     uint64_t key_bound, radix, p, min_element, heavy_below
-    uint64_t *inverses
-    uint64_t *coefficients
-    uint64_t *first_keys
-    uint64_t *second_keys
-    int64_t *light_segments
-    int64_t *heavy_segments
+    const uint64_t *inverses
+    const uint64_t *coefficients
+    const uint64_t *first_keys
+    const uint64_t *second_keys
+    const int64_t *light_segments
+    const int64_t *heavy_segments
     Py_ssize_t inverses_length, light_length, heavy_length
     # state
     uint64_t *keys
@@ -85,6 +89,7 @@ cdef struct Table:  # borrowed arrays, and the candidate; see the classes of `pe
     uint8_t *is_queued
     int64_t *totals
     Py_ssize_t max_entries
+    int64_t links_left  # that may still be followed
     # candidate
     uint64_t *elements
     uint64_t *key
@@ -106,8 +111,8 @@ cdef struct Table:  # borrowed arrays, and the candidate; see the classes of `pe
 cdef Table borrowed(int64_t[:, ::1] rows, parameters, state, uint64_t[::1] scratch) except *:
     """Return the arrays of a table, which the caller keeps; `scratch` has room for two keys."""
     cdef Table t
-    cdef uint64_t[::1] words
-    cdef int64_t[:, ::1] segments
+    cdef const uint64_t[::1] words
+    cdef const int64_t[:, ::1] segments
     cdef uint64_t[:, ::1] keys = state.keys
     cdef int64_t[::1] integers
     cdef int32_t[::1] numbers
@@ -141,12 +146,12 @@ cdef Table borrowed(int64_t[:, ::1] rows, parameters, state, uint64_t[::1] scrat
     numbers = state.queue
     t.queue = &numbers[0]
     t.elements, t.key = &scratch[0], &scratch[t.chunks]
-    t.degree = 0
+    t.degree, t.links_left = 0, MAX_LINKS_PER_CELL * t.cells
     return t
 
 
 def fill_inverses(uint64_t[::1] inverses, uint64_t p):
-    """Write 1/i modulo the prime p into element i > 0, for at most p elements."""
+    """Write 1/i modulo the prime p into element i > 0, for 2 to p elements."""
     cdef uint64_t i
     with nogil:
         inverses[1] = 1
@@ -165,7 +170,7 @@ cdef void peel_cells(Table *t, bint strict) noexcept nogil:
     cdef int64_t cell, value, entry
     for cell in range(t.cells):
         enqueue(t, cell)
-    while t.totals[QUEUE_LENGTH] > 0:
+    while t.totals[QUEUE_LENGTH] > 0 and t.links_left > 0:
         t.totals[QUEUE_LENGTH] -= 1
         cell = t.queue[t.totals[QUEUE_LENGTH]]
         t.is_queued[cell] = False
@@ -289,7 +294,7 @@ cdef inline bint digits_match(Table *t, uint64_t digits) noexcept nogil:
 cdef inline void choose_cells(Table *t, uint64_t word) noexcept nogil:
     """Write the candidate's cells into `places`; see `layout.py`."""
     cdef bint is_heavy = (word & LOW32) < t.heavy_below
-    cdef int64_t *segments = t.heavy_segments if is_heavy else t.light_segments
+    cdef const int64_t *segments = t.heavy_segments if is_heavy else t.light_segments
     cdef uint64_t half = 0
     cdef int number
     t.degree = <int>(t.heavy_length if is_heavy else t.light_length)
@@ -311,6 +316,7 @@ cdef inline int64_t find_entry(Table *t, int64_t value) noexcept nogil:
     for number in range(t.degree):
         link = t.rows[t.places[number] * t.columns + LAST_ENTRY]
         while link:
+            t.links_left -= 1
             entry = entry_of(link)
             if is_same_key(t, link) and t.values[entry] == value:
                 return entry
@@ -346,6 +352,7 @@ cdef inline bint may_add_entry(Table *t, int64_t cell) noexcept nogil:
     for number in range(t.degree):
         link = t.rows[t.places[number] * t.columns + LAST_ENTRY]
         while link:
+            t.links_left -= 1
             if is_same_key(t, link):
                 entries += 1
                 if entries == 2 or t.places[number] == cell:
@@ -369,7 +376,7 @@ cdef inline void append_entry(Table *t, int64_t cell, int64_t value) noexcept no
     last[0] = <int64_t>((t.fingerprint & LOW32) << 32 | <uint64_t>(entry + 1))
 
 
-def add_entry(rows, parameters, state, scratch, uint64_t[::1] key, int64_t cell, int64_t value):
+def add_entry(rows, parameters, state, scratch, const uint64_t[::1] key, int64_t cell, int64_t value):
     """Append an entry for `value` of `key`, taken from `cell`."""
     cdef Table t = borrowed(rows, parameters, state, scratch)
     cdef Py_ssize_t j
@@ -404,17 +411,13 @@ cdef inline void subtract(Table *t, int64_t value) noexcept nogil:
             sums[j] = rest + p if rest < 0 else rest
 
 
-def peel_in_stages(
-    rows, parameters, state, scratch,
-    int32_t[::1] first_cells, int32_t[:, ::1] neighbours, int8_t[::1] cell_stages,
-    int32_t[::1] heads, int32_t[::1] links, uint64_t[::1] hashes,
-):
-    """Take keys out of a tight table until none passes at the last stage.
-
-    `first_cells` has -1 for each stage. `neighbours` are the next and the previous cells of the
-    lists of stages. The length of `heads` is a power of two.
-    """
+def peel_in_stages(rows, parameters, state, scratch, stages):
+    """Take keys out of a tight table until none passes at the last stage."""
     cdef Table t = borrowed(rows, parameters, state, scratch)
+    cdef int32_t[::1] first_cells = stages.first_cells, heads = stages.heads, links = stages.links
+    cdef int32_t[:, ::1] neighbours = stages.neighbours
+    cdef int8_t[::1] cell_stages = stages.cell_stages
+    cdef uint64_t[::1] hashes = stages.hashes
     t.first_cells, t.stages, t.cell_stages = &first_cells[0], first_cells.shape[0], &cell_stages[0]
     t.next_cells, t.previous_cells = &neighbours[0, 0], &neighbours[1, 0]
     t.heads, t.heads_mask = &heads[0], <uint64_t>heads.shape[0] - 1
@@ -428,7 +431,7 @@ cdef void peel_stages(Table *t) noexcept nogil:
     cdef Py_ssize_t stage = 0
     for cell in range(t.cells):
         add_to_stage(t, cell, 0)
-    while stage < t.stages:
+    while stage < t.stages and t.links_left > 0:
         cell = t.first_cells[stage]
         if cell < 0:
             stage += 1
@@ -517,6 +520,7 @@ cdef inline int64_t find_excess(Table *t, int64_t cell, Py_ssize_t stage) noexce
             for number in range(t.degree):
                 link = t.rows[t.places[number] * t.columns + LAST_ENTRY]
                 while link:
+                    t.links_left -= 1
                     entry = entry_of(link)
                     # Each entry once, so that peeling ends.
                     if (
@@ -562,6 +566,7 @@ cdef inline int64_t find_false_entry(Table *t, int64_t cell) noexcept nogil:
     cdef uint64_t inverse
     cdef Py_ssize_t j
     while link:
+        t.links_left -= 1
         entry = link - 1
         value = t.values[entry]
         if value and t.hashes[entry] == content and not is_empty(t, t.source_cells[entry]):
