@@ -43,6 +43,7 @@ SEED_BYTES = 32
 SIGNATURE_BYTES = 64
 _STREAM_KEY_BYTES = 16
 _SLOT_PAIR = struct.Struct(">II")
+_MAX_KEPT_AGREEMENTS = 2**17  # about 250 bytes each
 _COUNTER_ONE = (1).to_bytes(4, "big")  # a derived key has one block
 
 _CURVE_P = 2**255 - 19
@@ -97,6 +98,34 @@ class PublicKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class _SharedWork:
+    """Results that are the same for many parties: valid signatures, and agreed secrets.
+
+    A secret is kept, by both public keys, until the other party of the agreement needs it.
+    """
+
+    verified: set[tuple[bytes, bytes, bytes]] = field(default_factory=set)
+    agreed: dict[bytes, bytes] = field(default_factory=dict, repr=False)
+
+
+_shared_work: ContextVar[_SharedWork | None] = ContextVar("shared_work", default=None)
+
+
+@contextmanager
+def sharing_work() -> Iterator[None]:
+    """Let the parties of this context share work, for programs that simulate many of them.
+
+    Each signature is verified once, and each agreement is computed once for both of its parties. A
+    hundred devices of one process would verify each signature of the others dozens of times.
+    """
+    token = _shared_work.set(_SharedWork())
+    try:
+        yield
+    finally:
+        _shared_work.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
 class KeyPair:
     """An X25519 key pair; its representation leaves out the secret half."""
 
@@ -121,7 +150,16 @@ class KeyPair:
         Raises:
             ValueError: if `public` is of low order.
         """
-        return self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        work = _shared_work.get()
+        if work is None:
+            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        ends = b"".join(sorted((self.public, public)))
+        agreed = work.agreed.pop(ends, None)
+        if agreed is None:
+            agreed = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+            if len(work.agreed) < _MAX_KEPT_AGREEMENTS:
+                work.agreed[ends] = agreed
+        return agreed
 
 
 _WEAK_IDENTITIES = _low_order(  # y coordinates; signatures under these prove nothing
@@ -201,31 +239,17 @@ _REFUSED_EXAMPLES = (  # R plus a point of order 8, and S plus the order of the 
     )
     + b"blindtally",
 )
-_verified: ContextVar[set[tuple[bytes, bytes, bytes]] | None] = ContextVar("verified", default=None)
-
-
-@contextmanager
-def verifying_once() -> Iterator[None]:
-    """Verify a signature only once within this context, for programs that simulate many parties.
-
-    A hundred devices of one process would verify each signature of the others dozens of times.
-    """
-    token = _verified.set(set())
-    try:
-        yield
-    finally:
-        _verified.reset(token)
 
 
 def is_signed(identity: bytes, statement: bytes, signature: bytes) -> bool:
     """Return whether `signature` is that of `identity` over `statement`."""
-    verified = _verified.get()
-    if verified is not None and (identity, statement, signature) in verified:
+    work, signed = _shared_work.get(), (identity, statement, signature)
+    if work is not None and signed in work.verified:
         return True
-    if not _is_valid(identity, statement, signature):
+    if not _is_valid(*signed):
         return False
-    if verified is not None:
-        verified.add((identity, statement, signature))
+    if work is not None:
+        work.verified.add(signed)
     return True
 
 

@@ -32,7 +32,7 @@ from protocol.api.plan_check import max_copies
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import AnyPlan
 from protocol.randomness import system_words
-from secagg.keys import KEY_BYTES, Identity, verifying_once
+from secagg.keys import KEY_BYTES, Identity, sharing_work
 from secagg.session import Registry
 
 ClientFactory: TypeAlias = Callable[[], httpx.AsyncClient]  # used by one device at a time
@@ -100,9 +100,10 @@ class FleetDevices:
         Devices that wait for no other take turns: `MAX_TURNS` of them make and send their messages
         at the same time, over one connection each, which the next ones use again. Otherwise
         thousands would prepare their messages before the first one is sent. A slow device pauses
-        before its turn. Devices verify the signatures of others once in this process.
+        before its turn. Devices of this process verify each signature once, and two devices agree
+        on a secret once.
         """
-        with verifying_once():
+        with sharing_work():
             return await self._run_all(view, behaviours, on_progress)
 
     async def _run_all(

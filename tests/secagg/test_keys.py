@@ -4,6 +4,7 @@ import sys
 from hashlib import sha512
 from itertools import accumulate, product
 from random import Random
+from types import SimpleNamespace
 from typing import TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ from secagg.keys import (
     is_signed,
     pass_quick_check,
     permute_blocks,
-    verifying_once,
+    sharing_work,
 )
 
 Q = 2**255 - 19  # both curves are over GF(Q)
@@ -308,7 +309,7 @@ def test_a_signature_is_verified_once_only_where_that_is_asked_for(
     monkeypatch.setattr(keys, "_libsodium", lambda: verify)
     signer, other = Identity.of(b"s" * 32), Identity.of(b"o" * 32)
     signature = signer.sign(b"yes")
-    with verifying_once():
+    with sharing_work():
         for _ in range(3):
             assert is_signed(signer.public, b"yes", signature)
             assert not is_signed(signer.public, b"no", signature)
@@ -318,3 +319,37 @@ def test_a_signature_is_verified_once_only_where_that_is_asked_for(
     for _ in range(2):
         assert is_signed(signer.public, b"yes", signature)
     assert verified.count(b"yes") == 1 + 3 + 2
+
+
+def test_two_parties_agree_once_only_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = list[bytes]()
+
+    def from_public_bytes(public: bytes) -> X25519PublicKey:
+        peers.append(public)
+        return X25519PublicKey.from_public_bytes(public)
+
+    first, second, third = (KeyPair.generate(Random(seed)) for seed in range(3))
+    secret, other_secret = first.agree(second.public), first.agree(third.public)
+    curve = SimpleNamespace(from_public_bytes=from_public_bytes)
+    monkeypatch.setattr(keys, "X25519PublicKey", curve)
+    with sharing_work():
+        assert first.agree(third.public) == third.agree(first.public) == other_secret
+        assert second.agree(first.public) == first.agree(second.public) == secret
+        assert peers == [third.public, first.public]
+        with pytest.raises(ValueError, match="shared key"):
+            first.agree(bytes(32))
+    assert first.agree(second.public) == second.agree(first.public) == secret
+    assert peers[3:] == [second.public, first.public]
+
+
+def test_shared_work_keeps_a_limited_number_of_agreements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "_MAX_KEPT_AGREEMENTS", 1)
+    first, second, third = (KeyPair.generate(Random(seed)) for seed in range(3))
+    with sharing_work():
+        for pair, peer in ((first, second), (first, third), (third, first)):
+            pair.agree(peer.public)
+        work = keys._shared_work.get()
+        assert work is not None
+        assert work.agreed.keys() == {b"".join(sorted((first.public, second.public)))}
