@@ -31,6 +31,7 @@ noise in its round, so the loss in a study is known from the vectors that were s
 time, collection and `exact` limit the exact sums of all studies (`client.device.exact_sum_limit`).
 """
 
+import asyncio
 import json
 import math
 import os
@@ -43,11 +44,13 @@ from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from types import NoneType
-from typing import Final, Self
+from typing import Final, ParamSpec, Self, TypeVar
 
 from protocol.api.device_policy import PolicyError
 from protocol.api.phases import MessageKind
 
+P = ParamSpec("P")
+T = TypeVar("T")
 MAX_TIME: Final = 2**40  # seconds; finite, so that every entry can be compared
 
 
@@ -132,6 +135,10 @@ class Journal(ABC):
         journal = copy(self)
         journal.service = service
         return journal
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a function that uses this journal, in a thread if it may wait."""
+        return await asyncio.to_thread(function, *args, **kwargs)
 
     def record(
         self,
@@ -293,6 +300,9 @@ class MemoryJournal(Journal):
     @property
     def entries(self) -> tuple[JournalEntry, ...]:
         return tuple(self._entries)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
 
     @contextmanager
     def _locked_entries(self) -> Iterator[list[JournalEntry]]:

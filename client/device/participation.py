@@ -92,7 +92,7 @@ class SumParticipation(VectorParticipation):
             JournalError: if a message cannot be recorded.
             ServiceUnreachableError: if the service is out of reach for too long.
         """
-        if not await asyncio.to_thread(self._may_join, study):
+        if not await self.device.journal.run(self._may_join, study):
             return
         try:
             joined, assignment = await self._join(study)
@@ -149,7 +149,7 @@ class SumParticipation(VectorParticipation):
         # because the service can ask it to join again.
         keys = joined.public_keys.mask + joined.public_keys.encryption
         max_sharings = sharings(self.policy, self._plan)
-        await asyncio.to_thread(
+        await self.device.journal.run(
             self._record, self._cohort, MessageKind.KEY_SHARES, keys, max_sharings
         )
         shared, key_shares = await self._run_step(self._share_keys, joined, assignment, roster)
@@ -283,7 +283,7 @@ class SumParticipation(VectorParticipation):
 
     async def _send_once(self, kind: MessageKind, body: bytes) -> None:
         """Record and send a message that may be sent in one version only."""
-        await asyncio.to_thread(
+        await self.device.journal.run(
             self._record, self._cohort, kind, body, self._max_per_study, max_per_round=1
         )
         await self._send(kind, body)
@@ -321,19 +321,19 @@ class ReportParticipation(RoundParticipation):
         mechanism = REPORT_MECHANISMS.get(plan.mechanism)
         if mechanism is None:
             raise PolicyError("plan", "asks for a report in a round that sums vectors")
-        rounds_by_study = await asyncio.to_thread(device.journal.rounds_by_study)
+        rounds_by_study = await device.journal.run(device.journal.rounds_by_study)
         check_plan(self.policy, plan, study, self.view.number, rounds_by_study)
         check_enrolment(plan, device.identity, device.enrolment)
         epsilon = mechanism.epsilon(plan)
         check_epsilon = partial(check_spent_epsilon, self.policy, epsilon=epsilon)
-        check_epsilon(await asyncio.to_thread(device.journal.epsilon_spent))  # before any work
+        check_epsilon(await device.journal.run(device.journal.epsilon_spent))  # before any work
         body = mechanism.encode(plan, [device.contribution.histogram], self.chance).tobytes()
         enrolment = device.enrolment if plan.registry else b""
         report = SignedReport.sign(device.identity, plan.digest(), body, enrolment)
         entry = JournalEntry.of(
             plan.study, self.view.number, 0, MessageKind.REPORT, report.content_digest, epsilon
         )
-        await asyncio.to_thread(device.journal.record, entry, check_epsilon=check_epsilon)
+        await device.journal.run(device.journal.record, entry, check_epsilon=check_epsilon)
         round_path = f"/studies/{quote(study, safe='')}/rounds/{self.view.number}"
         path = f"{round_path}/reports/{device.identity.public.hex()}"
         ticket = device.credential or None

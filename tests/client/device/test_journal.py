@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -450,6 +451,11 @@ def test_a_coin_costs_no_epsilon(path: Path) -> None:
     journal = FileJournal(path)
     journal.decide_to_join("study-1", 1, PLAN, lambda: True)
     assert journal.epsilon_spent() == 0
+
+
+async def test_what_may_wait_for_a_disk_runs_in_a_thread(path: Path) -> None:
+    assert await FileJournal(path).run(get_ident) != get_ident()
+    assert await MemoryJournal().run(get_ident) == get_ident()
 
 
 def test_entries_leave_no_file_open(path: Path) -> None:
