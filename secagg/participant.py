@@ -28,6 +28,7 @@ import numpy as np
 
 from secagg.errors import OutOfPhaseError, UnsafeRequestError
 from secagg.keys import SEED_BYTES, Identity, KeyPair, PublicKeys, Purpose, is_signed
+from secagg.masks import MaskedVector
 from secagg.messages import (
     Answers,
     Complaints,
@@ -36,7 +37,7 @@ from secagg.messages import (
     SignedInput,
     UnmaskingShares,
 )
-from secagg.ring import MaskApplier, Ring, Vector
+from secagg.ring import Ring, Vector
 from secagg.roster import GRAPH_NONCE_BYTES, RosterEntry
 from secagg.session import Session, SingleStepState, Transcript, advertisement_statement
 from secagg.shamir import split
@@ -263,15 +264,13 @@ class Checked(SingleStepState):
         self._check_transcript(transcript)
         self._mark_done()
         slot, session, joined = self.shared.slot, self.shared.session, self.shared.joined
-        masked = tuple(lane.copy() for lane in vector)
-        applier = MaskApplier(ring)
-        own_stream = transcript.self_mask_purpose(slot).keystream(self.shared.dealt.seed)
-        applier.add_mask(masked, own_stream)
+        masked = MaskedVector(ring, vector)
+        masked.add(transcript.self_mask_purpose(slot).keystream(self.shared.dealt.seed))
         for other in transcript.neighbours(slot):
             secret = joined.mask_pair.agree(session.roster.mask_key(other))
             stream = transcript.pairwise_mask_purpose(slot, other).keystream(secret)
-            (applier.add_mask if slot < other else applier.subtract_mask)(masked, stream)
-        masked_input = MaskedInput(ring.pack(masked), b"")
+            (masked.add if slot < other else masked.subtract)(stream)
+        masked_input = MaskedInput(ring.pack(masked.lanes), b"")
         signed = transcript.masked_input_statement(slot, masked_input.signed_input.digest)
         masked_input = replace(masked_input, signature=joined.identity.sign(signed))
         return Masked(self, transcript), masked_input

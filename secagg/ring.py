@@ -1,4 +1,4 @@
-"""Vectors of lanes, the group Z_q1^n1 x Z_q2^n2 x ... in which a secure sum adds, and their masks.
+"""Vectors of lanes, the group Z_q1^n1 x Z_q2^n2 x ... in which a secure sum adds.
 
 A *lane* is `length` elements modulo its own `q`. Counts use q = 2^b, where addition wraps at no
 cost; values that the decoder must divide use a prime. One numpy array holds one lane, always
@@ -30,7 +30,6 @@ Array: TypeAlias = NDArray[np.unsignedinteger[Any]]
 Vector: TypeAlias = tuple[Array, ...]
 
 _WORD_BITS = 64  # of the words that packing uses
-_CHUNK_ELEMENTS = 2**17  # of a mask, drawn at a time: at most 1 MB, which stays in the cache
 _U32, _U64 = np.dtype("<u4"), np.dtype("<u8")
 _SINGLE_BIT = np.uint64(1)
 
@@ -89,6 +88,22 @@ class Lane:
             np.minimum(array, array - self._modulus, out=array)
         elif not self.fills_words:
             np.bitwise_and(array, self.low_bits, out=array)
+
+    def draw(self, stream: Keystream, out: Array) -> None:
+        """Fill `out` with the next uniform elements of a mask.
+
+        For q = 2^b they are not reduced here: `add` and `subtract` reduce the result.
+        """
+        stream.fill(out)
+        if self.is_power_of_two:
+            return
+        np.bitwise_and(out, self.low_bits, out=out)
+        while out.max() >= self.q:
+            accepted = out[out < self.q]
+            rest = out[len(accepted) :]
+            out[: len(accepted)] = accepted
+            stream.fill(rest)
+            np.bitwise_and(rest, self.low_bits, out=rest)
 
     def add(self, into: Array, other: Array) -> None:
         """Add the reduced `other` to the reduced `into`, in place."""
@@ -285,47 +300,3 @@ class Ring:
         for lane in self.lanes:
             yield lane, view[start : start + lane.nbytes]
             start += lane.nbytes
-
-
-class MaskApplier:
-    """Adds masks to vectors of one ring. It has buffers: use one per thread."""
-
-    def __init__(self, ring: Ring) -> None:
-        self._ring = ring
-        self._buffers = [
-            np.empty(min(lane.length, _CHUNK_ELEMENTS), dtype=lane.dtype) for lane in ring.lanes
-        ]
-
-    def add_mask(self, vector: Vector, stream: Keystream) -> None:
-        """Add the mask expanded from `stream` to the reduced `vector`, in place."""
-        self._apply(vector, stream, adding=True)
-
-    def subtract_mask(self, vector: Vector, stream: Keystream) -> None:
-        """Subtract the mask expanded from `stream` from the reduced `vector`, in place."""
-        self._apply(vector, stream, adding=False)
-
-    def _apply(self, vector: Vector, stream: Keystream, *, adding: bool) -> None:
-        for lane, array, buffer in zip(self._ring.lanes, vector, self._buffers, strict=True):
-            combine = lane.add if adding else lane.subtract
-            for start in range(0, lane.length, _CHUNK_ELEMENTS):
-                part = array[start : start + _CHUNK_ELEMENTS]
-                mask = buffer[: len(part)]
-                _fill_uniform(lane, stream, mask)
-                combine(part, mask)
-
-
-def _fill_uniform(lane: Lane, stream: Keystream, out: Array) -> None:
-    """Fill `out` with uniform elements of `lane`.
-
-    A power-of-two lane is not reduced here: adding it reduces the sum.
-    """
-    stream.fill(out)
-    if lane.is_power_of_two:
-        return
-    np.bitwise_and(out, lane.low_bits, out=out)
-    while out.max() >= lane.q:
-        accepted = out[out < lane.q]
-        rest = out[len(accepted) :]
-        out[: len(accepted)] = accepted
-        stream.fill(rest)
-        np.bitwise_and(rest, lane.low_bits, out=rest)

@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 from secagg.aggregator import UnmaskingRequest
 from secagg.errors import RecoveryError
 from secagg.keys import KeyPair
+from secagg.masks import MaskedVector
 from secagg.messages import REVEALED_SHARE_DTYPE, Answers, KeyShares, UnmaskingShares
-from secagg.ring import MaskApplier, Ring, Vector
+from secagg.ring import Ring, Vector
 from secagg.shamir import SHARE_BYTES, correct_errors, recover, recover_many
 from secagg.shares import commit_seed, commit_share
 
@@ -186,7 +187,7 @@ def unmask(
     if failure is not None:
         failure.blamed = unmasking.blamed
         raise failure
-    return UnmaskedSum(unmasking.total, unmasking.blamed)
+    return UnmaskedSum(unmasking.total.lanes, unmasking.blamed)
 
 
 class Unmasking:
@@ -199,11 +200,10 @@ class Unmasking:
         messages: SumMessages,
         masked_sum: Vector,
     ) -> None:
-        self.total = tuple(lane.copy() for lane in masked_sum)
+        self.total = MaskedVector(ring, masked_sum)
         self.blamed = dict[int, str]()
         self.has_failed = False  # then secrets are not corrected, only false shares detected
         self._request = request
-        self._mask_applier = MaskApplier(ring)
         self._key_shares = messages.key_shares
         self._recovered = RecoveredSecrets(request, messages.revealed(request))
 
@@ -216,7 +216,7 @@ class Unmasking:
         commitment = self._key_shares[slot].seed_commitment
         seed = self._recover(slot, lambda seed: commit_seed(seed) == commitment)
         stream = self._request.transcript.self_mask_purpose(slot).keystream(seed)
-        self._mask_applier.subtract_mask(self.total, stream)
+        self.total.subtract(stream)
 
     def remove_pairwise_masks(self, slot: int) -> None:
         """Remove the masks between a dropout and the survivors.
@@ -233,8 +233,7 @@ class Unmasking:
         for other in others:
             secret = pair.agree(roster.mask_key(other))
             stream = transcript.pairwise_mask_purpose(slot, other).keystream(secret)
-            applier = self._mask_applier
-            (applier.subtract_mask if other < slot else applier.add_mask)(self.total, stream)
+            (self.total.subtract if other < slot else self.total.add)(stream)
 
     def _recover(self, dealer: int, is_committed: Callable[[bytes], bool]) -> bytes:
         """Return the secret of `dealer` that matches its commitment."""

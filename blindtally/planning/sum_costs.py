@@ -25,6 +25,7 @@ from secagg.keys import (
     Purpose,
     is_signed,
 )
+from secagg.masks import MaskedVector
 from secagg.messages import (
     Complaints,
     KeyShares,
@@ -34,7 +35,7 @@ from secagg.messages import (
     pack_signed_inputs,
 )
 from secagg.parameters import Assumptions, Parameters
-from secagg.ring import Lane, MaskApplier, Ring
+from secagg.ring import Lane, Ring
 from secagg.roster import (
     DIGEST_BYTES,
     Roster,
@@ -190,7 +191,7 @@ def measure_operations(parameters: Parameters) -> OperationSeconds:
         bytes(100),
     )
     signature, ring = identity.sign(message), Ring((Lane(2**32, _SAMPLE_WORDS),))
-    vector, mask_applier = ring.zero(), MaskApplier(ring)
+    vector, masked = ring.zero(), MaskedVector(ring, ring.zero())
     body, stream = ring.pack(vector), purpose.keystream(bytes(32))
     splitting, recovering = _measure_sharing(parameters, rng)
     shares = [bytes(SHARE_BYTES)] * 100
@@ -209,7 +210,7 @@ def measure_operations(parameters: Parameters) -> OperationSeconds:
         verify=fastest_seconds(lambda: is_signed(identity.public, message, signature)),
         envelope=fastest_seconds(encrypt) / len(shares),
         stream=fastest_seconds(lambda: purpose.keystream(bytes(32))),
-        word=fastest_seconds(lambda: mask_applier.add_mask(vector, stream)) / _SAMPLE_WORDS,
+        word=fastest_seconds(lambda: masked.add(stream)) / _SAMPLE_WORDS,
         arrival=2 * fastest_seconds(receive) / _SAMPLE_WORDS,  # on receipt, and in the sum
         other=_measure_per_participant(parameters),
         share=_measure_share_check(),

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secagg.keys import Keystream
+from secagg.masks import MaskedVector
 from secagg.oneshot.field import (
     Bytes,
     Elements,
@@ -44,7 +45,7 @@ from secagg.oneshot.field import (
 )
 from secagg.oneshot.moduli import Moduli
 from secagg.oneshot.parameters import CommitteeParameters, degree_tests
-from secagg.ring import Lane, MaskApplier, Ring, Vector
+from secagg.ring import Lane, Ring, Vector
 
 Flags: TypeAlias = NDArray[np.bool_]
 
@@ -282,6 +283,6 @@ def _uniform(p: int, count: int, stream: Keystream) -> Elements:
     if not count:
         return np.zeros(0, np.uint64)
     ring = Ring((Lane(p, count),))
-    (elements,) = drawn = ring.zero()
-    MaskApplier(ring).add_mask(drawn, stream)
-    return elements.astype(np.uint64)
+    drawn = MaskedVector(ring, ring.zero())
+    drawn.add(stream)
+    return drawn.lanes[0].astype(np.uint64)

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from secagg.keys import KeyPair, Purpose
+from secagg.masks import MaskedVector
 from secagg.messages import MaskedInput, UnmaskingShares
-from secagg.ring import MaskApplier, Vector
+from secagg.ring import Vector
 from secagg.roster import Roster, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shares import EncryptedShare
@@ -81,8 +82,8 @@ class MaliciousServer:
         seed, own = self.seed(dealer), self.pair(dealer)
         if seed is None:
             return None
-        vector, applier = RING.unpack(masked_input.vector), MaskApplier(RING)
-        applier.subtract_mask(vector, transcript.self_mask_purpose(dealer).keystream(seed))
+        masked = MaskedVector(RING, RING.unpack(masked_input.vector))
+        masked.subtract(transcript.self_mask_purpose(dealer).keystream(seed))
         for other in transcript.neighbours(dealer):
             theirs = self.pair(other)
             roster = transcript.session.roster
@@ -93,8 +94,8 @@ class MaliciousServer:
             else:
                 return None
             stream = transcript.pairwise_mask_purpose(dealer, other).keystream(secret)
-            (applier.subtract_mask if dealer < other else applier.add_mask)(vector, stream)
-        return vector
+            (masked.subtract if dealer < other else masked.add)(stream)
+        return masked.lanes
 
     def sign(self, transcript: Transcript, survivors: Collection[int]) -> dict[int, bytes]:
         """Return the signatures of the corrupt participants, which sign any number of sets."""

@@ -1,24 +1,17 @@
-"""Lanes add, wrap, pack and refuse like integers modulo q; masks follow their definition."""
+"""Lanes add, wrap, pack and refuse like integers modulo q."""
 
-import itertools
 import re
-from collections.abc import Iterator
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CTR
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.keys import Keystream
-from secagg.ring import _CHUNK_ELEMENTS, Lane, MaskApplier, Ring, Vector
+from secagg.ring import Lane, Ring, Vector
 
 Drawn: TypeAlias = tuple[Ring, list[list[int]], list[list[int]]]
-KEY = bytes(range(16))
 MODULI = [2, 3, 5, 2**7, 251, 2**13, 131071, 2**31 - 1, 2**31, 2**32, 2**32 + 15, 2**61 - 1, 2**64]
 
 
@@ -182,46 +175,3 @@ def test_check_refuses_vectors_of_other_rings() -> None:
 def test_a_vector_needs_the_lengths_of_the_ring() -> None:
     with pytest.raises(ValueError, match="lanes of"):
         Ring((Lane(251, 2),)).vector([[1, 2, 3]])
-
-
-def by_definition(ring: Ring) -> list[list[int]]:
-    """Draw the mask of KEY one word at a time, by the definition."""
-    encryptor = Cipher(AES(KEY), CTR(bytes(16))).encryptor()
-
-    def words(size: int) -> Iterator[int]:
-        while True:
-            yield int.from_bytes(encryptor.update(bytes(size)), "little")
-
-    lanes = []
-    for lane in ring.lanes:
-        low = (word % 2**lane.bits for word in words(lane.dtype.itemsize))
-        lanes.append(list(itertools.islice((x for x in low if x < lane.q), lane.length)))
-    return lanes
-
-
-@pytest.mark.parametrize(
-    "lanes",
-    [
-        (Lane(2**32, 100),),
-        (Lane(2**13, 100), Lane(2**40, 7)),
-        (Lane(131071, 100), Lane(3, 50), Lane(2**61 - 1, 20)),
-        (Lane(2**24 + 43, 500), Lane(2**20, 3)),  # half of the words are rejected
-        (Lane(5, 2 * _CHUNK_ELEMENTS + 3), Lane(2**8, _CHUNK_ELEMENTS + 1)),  # across chunks
-    ],
-)
-def test_a_mask_is_the_next_words_below_q(lanes: tuple[Lane, ...]) -> None:
-    ring = Ring(lanes)
-    mask = ring.zero()
-    MaskApplier(ring).add_mask(mask, Keystream(KEY))
-    assert [lane.tolist() for lane in mask] == by_definition(ring)
-
-
-def test_elements_of_a_prime_lane_are_uniform() -> None:
-    # q = 3 * 2^6 - 1: if words were reduced instead of rejected, elements below 2^8 - q would
-    # be twice as frequent. Chi-squared over q cells, 191,000 draws: mean 190, sd 19.5; it exceeds
-    # 290 with probability 4e-6, and reducing would give about 20,000. The key is fixed.
-    ring = Ring((Lane(191, 191_000),))
-    mask = ring.zero()
-    MaskApplier(ring).add_mask(mask, Keystream(KEY))
-    counts = np.bincount(mask[0].astype(np.int64), minlength=191)
-    assert ((counts - 1000.0) ** 2 / 1000).sum() < 290

@@ -21,6 +21,7 @@ from secagg.keys import (
     is_signed,
     statement,
 )
+from secagg.masks import MaskedVector
 from secagg.messages import (
     Answers,
     Complaints,
@@ -32,7 +33,7 @@ from secagg.messages import (
     unpack_signed_inputs,
 )
 from secagg.parameters import Assumptions, Parameters, choose_parameters
-from secagg.ring import Lane, MaskApplier, Ring
+from secagg.ring import Lane, Ring
 from secagg.roster import ShareCommitment, ShareCommitments
 from secagg.seating import CohortSeating, SeatedRound
 from secagg.session import NeighbourSelection, Session, Transcript
@@ -216,9 +217,9 @@ def ring(case: dict[str, Any]) -> Ring:
 
 @each("vectors", "masks")
 def test_masks(case: dict[str, Any]) -> None:
-    mask = ring(case).zero()
-    MaskApplier(ring(case)).add_mask(mask, Keystream(unhex(case["key"])))
-    assert [lane.tolist() for lane in mask] == case["mask"]
+    mask = MaskedVector(ring(case), ring(case).zero())
+    mask.add(Keystream(unhex(case["key"])))
+    assert [lane.tolist() for lane in mask.lanes] == case["mask"]
 
 
 @each("vectors", "vectors")
