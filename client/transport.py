@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from http.cookiejar import CookieJar
 from typing import Final
+from urllib.parse import urlencode
 
 import httpx
 
@@ -153,14 +154,19 @@ class Transport:
         headers = {"content-type": kind} if content is not None else {}
         if ticket is not None:
             headers["authorization"] = f"Bearer {ticket}"
+        query = urlencode({**(params or {}), **({"wait": wait} if wait else {})})
         silence = wait if method == "GET" else 0.0  # the headers acknowledge a message at once
+        base = self._client.base_url
         try:
             return self._client.build_request(
                 method,
-                path,
+                # Made at once: httpx parses a URL when it joins a path, and when it adds a query.
+                base.copy_with(
+                    path=base.raw_path.decode() + path.removeprefix("/"),
+                    query=query.encode() or None,
+                ),
                 content=content,
                 headers=headers,
-                params={**(params or {}), **({"wait": wait} if wait else {})},
                 timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS + silence, connect=10.0, pool=None),
             )
         except httpx.InvalidURL as error:

@@ -190,6 +190,35 @@ async def test_the_ticket_and_the_kind_of_content_travel_in_the_head() -> None:
     assert seen[0].url.path == "/v1/participants/p/unmasking-shares"
 
 
+@pytest.mark.parametrize(
+    "base", ["http://service/v1", "http://u:p%40@[::1]:80/a%2Fb%20c/v1", "https://s.org:8443/é/v1"]
+)
+@pytest.mark.parametrize("path", ["/studies", "/studies/a%2Fb%3Fc/rounds/open", "/a/../ü"])
+@pytest.mark.parametrize("params", [None, {"after": 3}, {"after": 0, "x": "a b&c=é?#"}])
+async def test_a_request_has_the_url_that_httpx_makes_of_its_parts(
+    base: str, path: str, params: dict[str, int | str] | None
+) -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(204)
+
+    http = httpx.AsyncClient(base_url=base, transport=MockTransport(answer))
+    for wait in (0.0, 2.5):
+        await Transport(http).send("GET", path, params=params, wait=wait)
+        all_params = {**(params or {}), **({"wait": wait} if wait else {})}
+        expected = http.build_request("GET", path, params=all_params)
+        assert seen[-1].url.raw_path == expected.url.raw_path
+        assert seen[-1].url == expected.url
+
+
+@pytest.mark.parametrize("path", ["/studies/a?wait=9", "/studies/a#b", "/a\n", "/" + "x" * 65536])
+async def test_a_path_that_makes_no_url_is_declined(path: str) -> None:
+    with pytest.raises(UnsafeRequestError, match="makes no URL"):
+        await transport().send("GET", path)
+
+
 async def following(response: httpx.Response, *max_bytes: int) -> tuple[DocumentStream, Transport]:
     way = transport(response)
     stream = await way.send_message("/participants/p/complaints", b"x", "t" * 43, max_bytes)
