@@ -63,6 +63,10 @@ class _Member:
     credential: str = field(repr=False)
     is_enrolled: bool  # at a closed service
 
+    @cached_property
+    def identity(self) -> Identity:
+        return Identity.of(self.secret)  # as slow as an agreement
+
 
 @dataclass
 class FleetDevices:
@@ -168,7 +172,7 @@ class FleetDevices:
             chance=system_words,
         )
         try:
-            await self._ensure_enrolled(transport, member, device.identity)
+            await self._ensure_enrolled(transport, member)
         except PARTICIPATION_ERRORS as error:
             end = RoundEnd.of(error)
             on_progress(end.state)
@@ -204,28 +208,26 @@ class FleetDevices:
             ServiceError, ServiceUnreachableError: if a closed service does not enrol it.
         """
         member = self._member(index)
-        identity = Identity.of(member.secret)
         if self.config.token is not None:
             async with self.transport() as transport:
-                await self._ensure_enrolled(transport, member, identity)
-        return identity, member.enrolment, member.credential
+                await self._ensure_enrolled(transport, member)
+        return member.identity, member.enrolment, member.credential
 
-    async def _ensure_enrolled(
-        self, transport: Transport, member: _Member, identity: Identity
-    ) -> None:
+    async def _ensure_enrolled(self, transport: Transport, member: _Member) -> None:
         token = self.config.token
         if token is not None and not member.is_enrolled:
-            await enrol_device(transport, identity, token, member.credential)
+            await enrol_device(transport, member.identity, token, member.credential)
             member.is_enrolled = True
 
     def _member(self, index: int) -> _Member:
         if index not in self._members:
             secret = self._secrets.randbytes(KEY_BYTES)
-            enrolment = sign_enrolment(self.config.registrar, self._registry, Identity.of(secret))
             credential = new_secret(self._secrets) if self.config.token else ""
-            self._members[index] = _Member(
-                secret, MemoryJournal(), enrolment, credential, is_enrolled=False
+            member = _Member(secret, MemoryJournal(), b"", credential, is_enrolled=False)
+            member.enrolment = sign_enrolment(
+                self.config.registrar, self._registry, member.identity
             )
+            self._members[index] = member
         return self._members[index]
 
     def _device(self, index: int, member: _Member, plan: AnyPlan) -> StudyDevice:
@@ -236,9 +238,8 @@ class FleetDevices:
             np.random.default_rng([self.config.seed, index]),
             max_copies(self.config.policy, plan),
         )
-        identity = Identity.of(member.secret)
         return StudyDevice(
-            identity, contribution, member.journal, member.enrolment, member.credential
+            member.identity, contribution, member.journal, member.enrolment, member.credential
         )
 
     def snapshot(self, index: int, behaviour: DeviceBehaviour) -> DeviceSnapshot:
