@@ -4,9 +4,10 @@
 
 A fleet in one process plays rounds of one cohort before a server on SQLite, on the default terms
 of a study and without dropouts; the rounds after the first are measured. The reference of a device
-is the work of its primitives alone: masks, key agreements, checks of signatures, hashes. That of
-the server is what the primitives take there (`secure_sums/whole_sum.py`). Both are measured in the
-same run. The server's requests, JSON and database are in its value only.
+is the work of its primitives alone: masks, key agreements, checks of signatures, hashes. The fleet
+checks each signature once, and computes each agreement once for both of its devices. The reference
+of the server is what the primitives take there (`secure_sums/whole_sum.py`). Both are measured in
+the same run. The server's requests, JSON and database are in its value only.
 
 The demo is `blindtally demo` as a user starts it, with the start of all its processes, the study
 and its files. Its reference is the primitives of its devices and of their server.
