@@ -1,7 +1,7 @@
 """Base of all public documents: they are frozen, complete, and have no unknown fields."""
 
 from collections.abc import Iterable
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -17,13 +17,6 @@ class PublicModel(BaseModel):
     """Public document: frozen, complete, and without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    def __copy__(self) -> Self:
-        """Return a copy without cached properties, which the changes of `model_copy` would keep."""
-        copied = super().__copy__()
-        for name in vars(copied).keys() - type(self).model_fields:
-            del vars(copied)[name]
-        return copied
 
 
 def invalid(faults: Iterable[str]) -> ValidationError:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from random import Random
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
@@ -331,10 +330,6 @@ class Plan(PublicModel):
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the plan's canonical JSON (sorted keys, no spaces, ASCII)."""
-        return self._digest
-
-    @cached_property
-    def _digest(self) -> bytes:
         plain = _plain(self) | {"terms": _signed_terms(self.terms)}
         return hashlib.sha256(b"blindtally plan v1\0" + _canonical_json(plain)).digest()
 
@@ -362,7 +357,7 @@ class Plan(PublicModel):
         """Return for each of `count` devices whether it joins, by its own coin."""
         return bernoulli(chance, math.floor(self.join_probability * 2**64), count)
 
-    @cached_property
+    @property
     def registry(self) -> Registry | None:
         """Return the registry of devices that may take part; None if the server decides alone."""
         return self.question.registry(self.study, self.terms, self.rounds)

@@ -58,7 +58,6 @@ def test_a_round_counts_the_devices_of_all_cohorts() -> None:
 
 
 def test_each_part_of_a_plan_changes_its_digest(plan: AdaptiveIbltPlan) -> None:
-    plan.digest()  # is kept, but not by copies
     others = [
         plan.model_copy(update=change)
         for change in (
@@ -74,14 +73,6 @@ def test_each_part_of_a_plan_changes_its_digest(plan: AdaptiveIbltPlan) -> None:
         )
     ]
     assert len({other.digest() for other in [plan, *others]}) == len(others) + 1
-
-
-def test_a_plan_is_equal_before_and_after_its_digest_is_kept(plan: AdaptiveIbltPlan) -> None:
-    copied = plan.model_copy()
-    assert plan.digest() == copied.model_copy().digest()
-    assert plan == copied == plan.model_copy()
-    assert plan.model_dump() == copied.model_dump()
-    assert repr(plan) == repr(copied)
 
 
 REGISTRAR = Identity.of(bytes(range(32)))

@@ -18,7 +18,6 @@ and a study of one round has no other.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
@@ -211,7 +210,7 @@ class TrackedPlan(Plan):
     def residual(self) -> ResidualSampling:
         return ResidualSampling(self.question, self.terms, self.t, self.max_value)
 
-    @cached_property
+    @property
     def counters(self) -> Counters:
         max_total = self.terms.max_devices * self.question.contribution
         moduli = self.terms.moduli
@@ -225,7 +224,7 @@ class TrackedPlan(Plan):
     def fetch_schedule(self) -> FetchSchedule:
         return FetchSchedule(self.question, self.terms, self.rounds)
 
-    @cached_property
+    @property
     def sketch(self) -> CountSketch | None:
         """Return the sketch of untracked items, if there is one."""
         if self.past_sketch is None:
@@ -235,11 +234,11 @@ class TrackedPlan(Plan):
             self.past_sketch.cells, q, self.question.domain.chunks, bytes.fromhex(self.seed)
         )
 
-    @cached_property
+    @property
     def table(self) -> SampledTable:
         return self.residual.table(self.cells, bytes.fromhex(self.seed))
 
-    @cached_property
+    @property
     def ring(self) -> Ring:
         """Return the ring: counters, strings and sketch if any, table."""
         strings = (self.pieces.lane,) if self.string_pieces else ()
