@@ -44,7 +44,7 @@ def service_url(url: str) -> str:
         raise ValueError(f"{shown} is not an http or https address, such as http://127.0.0.1:8000")
     if "%" in parsed.host or not 0 < (parsed.port or 1) <= _MAX_PORT:
         raise ValueError(f"{shown} has a host or a port that cannot exist")
-    if parsed.query or parsed.fragment:
+    if {"?", "#"} & set(str(url)):
         raise ValueError(f"{shown} is not the address of a service: leave out '?' and '#'")
     return str(parsed).rstrip("/")
 

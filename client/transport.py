@@ -14,7 +14,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from http.cookiejar import CookieJar
 from typing import Final
 from urllib.parse import urlencode
@@ -56,19 +56,13 @@ def http_client(url: str) -> httpx.AsyncClient:
         ValueError: if `url` is not an http or https address.
     """
     return httpx.AsyncClient(
-        base_url=_base_url(url),
+        base_url=service_url(url) + "/v1",
         verify=_tls_context(),
         limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
         timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=10.0, pool=None),
         headers={"user-agent": "blindtally", "accept-encoding": "identity"},
         cookies=_NoCookies(),
     )
-
-
-@lru_cache
-def _base_url(url: str) -> httpx.URL:
-    """Return the address of the API at `url`, which a fleet would parse for each device."""
-    return httpx.URL(service_url(url) + "/v1/")
 
 
 @cache

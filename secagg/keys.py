@@ -157,8 +157,9 @@ class KeyPair:
         agreed = work.agreed.pop(ends, None)
         if agreed is None:
             agreed = self._key.exchange(X25519PublicKey.from_public_bytes(public))
-            if len(work.agreed) < _MAX_KEPT_AGREEMENTS:
-                work.agreed[ends] = agreed
+            if len(work.agreed) == _MAX_KEPT_AGREEMENTS:  # the other party may never ask for it
+                del work.agreed[next(iter(work.agreed))]
+            work.agreed[ends] = agreed
         return agreed
 
 

@@ -57,8 +57,9 @@ class KilledInEachPhase:
         return client
 
     async def _hold_message(self, request: httpx.Request) -> None:
-        due = ONE_SHOT_PHASES[min(self.kills, len(ONE_SHOT_PHASES) - 1)]
-        if due is Phase.COLLECTING and request.url.path.endswith("/message"):
+        number = ONE_SHOT_PHASES.index(Phase.COLLECTING) + 1
+        path = request.url.path
+        if f"/rounds/{number}/" in path and path.endswith("/message"):
             self._messages += 1
             if self._messages > 3:
                 await self._is_killed_in_collecting.wait()
@@ -92,10 +93,14 @@ class KilledInEachPhase:
     async def _phase(self, transport: Transport) -> Phase:
         """Return the phase of the round in which the next kill is due."""
         number = min(self.kills + 1, len(ONE_SHOT_PHASES))
-        path = f"/studies/{self.study.id}/rounds?after={number - 1}&limit=1"
-        answer = await transport.send("GET", path)
+        path, params = f"/studies/{self.study.id}/rounds", {"after": number - 1, "limit": 1}
+        answer = await transport.send("GET", path, params=params)
         rounds = answer.json()["rounds"]
         return RoundView.model_validate(rounds[0]).cohorts[0].phase if rounds else Phase.SUMMED
+
+
+async def collect(fleet: Fleet) -> list[FleetRound]:
+    return [result async for result in fleet.run()]
 
 
 async def play(service: ServerProcess, study: StudyView) -> tuple[list[FleetRound], int]:
@@ -106,7 +111,11 @@ async def play(service: ServerProcess, study: StudyView) -> tuple[list[FleetRoun
     serving = asyncio.create_task(members.run())
     try:
         async with asyncio.timeout(240):
-            return [result async for result in fleet.run()], members.kills
+            playing = asyncio.create_task(collect(fleet))
+            await asyncio.wait((playing, serving), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()  # raises its error; it does not end otherwise
+            return await playing, members.kills
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
