@@ -1,6 +1,7 @@
 """One cohort's secure sum, compared with the floor that its primitives alone would cost.
 
-    python -m benchmarks.secagg [--devices N ...] [--words W ...] [--mode MODE ...] [--json PATH]
+    python -m benchmarks.secagg [--devices N ...] [--words W ...] [--mode MODE ...]
+                                [--peer PYTHON] [--json PATH]
 
 The floors are measured among the work that they are compared with (`secure_sums/floors.py`):
 keystream and add, an X25519 agreement, an Ed25519 verification, SHA-256 of arriving vectors, each
@@ -13,7 +14,8 @@ unmasks the sum: one row has all of it. The messages of 100 devices in a phase a
 The garbage collector is off: no device holds the state of a thousand others. The shares to reveal
 are determined twice, and the second time counts: the first may be the first use of memory at all,
 for which a virtual machine takes three times as long. In a cohort of 10,000 a sample is checked and
-unmasked, and scaled up (`secure_sums/sampled_server.py`).
+unmasked, and scaled up (`secure_sums/sampled_server.py`). `--peer` is an interpreter that has flwr:
+its SecAgg+ plays the same sums in the same run, and `ratio` is its time / ours.
 """
 
 import sys
@@ -25,6 +27,7 @@ from rich.progress import Progress
 from benchmarks.harness import BenchmarkRow, argument_parser, report
 from benchmarks.secure_sums.cohort import DROPOUT_SHARES, MIN_SAMPLED_DEVICES, CohortBenchmark
 from benchmarks.secure_sums.floors import Floors
+from benchmarks.secure_sums.flower import flower_rows
 from secagg.parameters import Mode
 
 MODES: tuple[Mode, ...] = ("semi-honest", "active")
@@ -37,6 +40,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, action="append", help="100, 1,000 and 10,000")
     parser.add_argument("--words", type=int, action="append", help="10,000 and 100,000")
     parser.add_argument("--mode", choices=MODES, action="append", help="Both modes.")
+    parser.add_argument("--peer", help="An interpreter that has flwr.")
     options = parser.parse_args()
     rows = list[BenchmarkRow]()
     with Progress(console=Console(file=sys.stderr), transient=True) as progress:
@@ -51,7 +55,10 @@ def main() -> None:
                     steps = len(DROPOUT_SHARES) if n >= MIN_SAMPLED_DEVICES else 2 * n
                     task = progress.add_task(f"{mode}, {n:,} devices", total=steps)
                     advance = partial(progress.advance, task)
-                    rows += CohortBenchmark(n, words, mode, advance, floors).run()
+                    ours = CohortBenchmark(n, words, mode, advance, floors).run()
+                    rows += ours
+                    if options.peer and n < MIN_SAMPLED_DEVICES:
+                        rows += flower_rows(options.peer, n, words, mode, ours)
     report(rows, "floor", options.json)
 
 
