@@ -108,43 +108,39 @@ cdef struct Table:  # borrowed arrays, and the candidate; see the classes of `pe
     uint64_t heads_mask
 
 
+cdef const uint64_t *words_of(const uint64_t[::1] array) except NULL:
+    return &array[0]
+
+
+cdef int64_t *integers_of(int64_t[::1] array) except NULL:
+    return &array[0]
+
+
+cdef int32_t *numbers_of(int32_t[::1] array) except NULL:
+    return &array[0]
+
+
 cdef Table borrowed(int64_t[:, ::1] rows, parameters, state, uint64_t[::1] scratch) except *:
     """Return the arrays of a table, which the caller keeps; `scratch` has room for two keys."""
     cdef Table t
-    cdef const uint64_t[::1] words
-    cdef const int64_t[:, ::1] segments
+    cdef const int64_t[:, ::1] light_segments = parameters.light_segments
+    cdef const int64_t[:, ::1] heavy_segments = parameters.heavy_segments
     cdef uint64_t[:, ::1] keys = state.keys
-    cdef int64_t[::1] integers
-    cdef int32_t[::1] numbers
     cdef uint8_t[::1] flags = state.is_queued.view("uint8")
     t.rows, t.cells, t.columns = &rows[0, 0], rows.shape[0], rows.shape[1]
     t.chunks = t.columns - K
     t.max_value, t.q, t.key_bound = parameters.max_value, parameters.q, parameters.key_bound
     t.radix, t.p, t.min_element = parameters.radix, parameters.p, parameters.min_element
     t.heavy_below = parameters.heavy_below
-    words = parameters.inverses
-    t.inverses, t.inverses_length = &words[0], words.shape[0]
-    words = parameters.coefficients
-    t.coefficients = &words[0]
-    words = parameters.first_keys
-    t.first_keys = &words[0]
-    words = parameters.second_keys
-    t.second_keys = &words[0]
-    segments = parameters.light_segments
-    t.light_segments, t.light_length = &segments[0, 0], segments.shape[0]
-    segments = parameters.heavy_segments
-    t.heavy_segments, t.heavy_length = &segments[0, 0], segments.shape[0]
+    t.inverses, t.inverses_length = words_of(parameters.inverses), len(parameters.inverses)
+    t.coefficients = words_of(parameters.coefficients)
+    t.first_keys, t.second_keys = words_of(parameters.first_keys), words_of(parameters.second_keys)
+    t.light_segments, t.light_length = &light_segments[0, 0], light_segments.shape[0]
+    t.heavy_segments, t.heavy_length = &heavy_segments[0, 0], heavy_segments.shape[0]
     t.keys, t.max_entries, t.is_queued = &keys[0, 0], keys.shape[0], &flags[0]
-    integers = state.values
-    t.values = &integers[0]
-    integers = state.previous_entries
-    t.previous_entries = &integers[0]
-    integers = state.totals
-    t.totals = &integers[0]
-    numbers = state.source_cells
-    t.source_cells = &numbers[0]
-    numbers = state.queue
-    t.queue = &numbers[0]
+    t.values, t.totals = integers_of(state.values), integers_of(state.totals)
+    t.previous_entries = integers_of(state.previous_entries)
+    t.source_cells, t.queue = numbers_of(state.source_cells), numbers_of(state.queue)
     t.elements, t.key = &scratch[0], &scratch[t.chunks]
     t.degree, t.links_left = 0, MAX_LINKS_PER_CELL * t.cells
     return t
@@ -376,7 +372,9 @@ cdef inline void append_entry(Table *t, int64_t cell, int64_t value) noexcept no
     last[0] = <int64_t>((t.fingerprint & LOW32) << 32 | <uint64_t>(entry + 1))
 
 
-def add_entry(rows, parameters, state, scratch, const uint64_t[::1] key, int64_t cell, int64_t value):
+def add_entry(
+    rows, parameters, state, scratch, const uint64_t[::1] key, int64_t cell, int64_t value
+):
     """Append an entry for `value` of `key`, taken from `cell`."""
     cdef Table t = borrowed(rows, parameters, state, scratch)
     cdef Py_ssize_t j
@@ -414,14 +412,14 @@ cdef inline void subtract(Table *t, int64_t value) noexcept nogil:
 def peel_in_stages(rows, parameters, state, scratch, stages):
     """Take keys out of a tight table until none passes at the last stage."""
     cdef Table t = borrowed(rows, parameters, state, scratch)
-    cdef int32_t[::1] first_cells = stages.first_cells, heads = stages.heads, links = stages.links
     cdef int32_t[:, ::1] neighbours = stages.neighbours
     cdef int8_t[::1] cell_stages = stages.cell_stages
     cdef uint64_t[::1] hashes = stages.hashes
-    t.first_cells, t.stages, t.cell_stages = &first_cells[0], first_cells.shape[0], &cell_stages[0]
+    t.first_cells, t.stages = numbers_of(stages.first_cells), len(stages.first_cells)
+    t.cell_stages, t.hashes = &cell_stages[0], &hashes[0]
     t.next_cells, t.previous_cells = &neighbours[0, 0], &neighbours[1, 0]
-    t.heads, t.heads_mask = &heads[0], <uint64_t>heads.shape[0] - 1
-    t.links, t.hashes = &links[0], &hashes[0]
+    t.heads, t.heads_mask = numbers_of(stages.heads), <uint64_t>len(stages.heads) - 1
+    t.links = numbers_of(stages.links)
     with nogil:
         peel_stages(&t)
 
