@@ -140,15 +140,35 @@ cdef inline void count_solution(
         block += q
 
 
+cdef extern from *:
+    """
+    /* GCC makes a version of the loop over the dictionary for each generation of processors. The
+       right one is chosen when the module is loaded: vectors make it 4 times as fast. */
+    #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12
+    #define VERSIONS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+    #else
+    #define VERSIONS
+    #endif
+
+    VERSIONS static void count_hash(
+        uint32_t *counted, uint64_t domain, uint64_t stream, uint64_t symbol, uint64_t m
+    ) {
+        for (uint64_t x = 0; x < domain; x++) {
+            uint64_t word = mix(stream + (x + 1) * UINT64_C(0x9E3779B97F4A7C15));
+            counted[x] += ((word >> 32) * m) >> 32 == symbol;
+        }
+    }
+    """
+    void count_hash(
+        uint32_t *counted, uint64_t domain, uint64_t stream, uint64_t symbol, uint64_t m
+    ) noexcept nogil
+
+
 def count_hashed(
     uint32_t[::1] counted, const uint64_t[::1] seeds, const uint64_t[::1] y, uint64_t m
 ):
     """Add each report to the x with h_s(x) = y; see `protocol/hashing.py`."""
-    cdef uint64_t stream, word, x, symbol, domain = counted.shape[0]
     cdef Py_ssize_t i
     with nogil:
         for i in range(seeds.shape[0]):
-            stream, symbol = mix(seeds[i] + GOLDEN_RATIO), y[i]
-            for x in range(domain):
-                word = mix(stream + (x + 1) * GOLDEN_RATIO)
-                counted[x] += ((word >> 32) * m) >> 32 == symbol
+            count_hash(&counted[0], counted.shape[0], mix(seeds[i] + GOLDEN_RATIO), y[i], m)
