@@ -60,7 +60,7 @@ def _title(results: StudyResults) -> str:
     return (
         f"blindtally demo: {len(results.heavy_hitters)} heavy hitters among {summed:,} devices "
         f"(F1 {results.score.f1:.2f}); each sent a masked table of "
-        f"{results.traffic.vector / 1000:,.1f} kB, and only sums were decoded"
+        f"{results.traffic.vector / 1000:,.1f} kB"
     )
 
 
@@ -127,11 +127,9 @@ def _draw_seconds(axes: "Axes", results: StudyResults) -> None:
         seconds = [result.seconds.get(phase, 0.0) for result in results.rounds]
         axes.bar(numbers, seconds, 0.6, bottom=below, color=colour, label=phase)
         below = [height + added for height, added in zip(below, seconds, strict=True)]
-    axes.set_ylim(top=max([*below, 0.1]) * 1.45)
+    axes.set_ylim(top=max([*below, 0.1]) * 1.7)
     axes.set_title("Seconds by phase")
-    axes.legend(
-        loc="upper center", ncols=len(_PHASE_COLOURS), handlelength=1, columnspacing=0.8, fontsize=8
-    )
+    axes.legend(loc="upper center", ncols=3, handlelength=1, columnspacing=0.8, fontsize=8)
     axes.set_xlabel("round")
     _format_round_axis(axes, numbers)
 
