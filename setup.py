@@ -3,22 +3,21 @@
 Without a C compiler the rest is installed: only servers and simulations need these modules.
 """
 
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from setuptools import Extension, setup
-
-COMPILED = "protocol.oracles.report_counting_kernel", "protocol.sketches.iblt.peeling_kernel"
 
 with TemporaryDirectory() as folder:  # of this build only: `build` may hold deleted modules
     setup(
         ext_modules=[
             Extension(
-                name,
-                [f"{name.replace('.', '/')}.pyx"],
+                ".".join(path.with_suffix("").parts),
+                [str(path)],
                 depends=["protocol/mixing.pxd"],
                 optional=True,
             )
-            for name in COMPILED
+            for path in sorted(Path("protocol").rglob("*.pyx"))
         ],
         options={"build": {"build_base": folder}},
     )

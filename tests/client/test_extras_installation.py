@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from client.extras_installation import describe_missing, install_command
+from client.extras_installation import COMPILED_MODULES, describe_missing, install_command
 
+ROOT = Path(__file__).parents[2]
 FOLDER = {"url": "file:///home/me/my%20clone", "dir_info": {"editable": True}}
 
 
@@ -42,5 +43,10 @@ def test_the_pip_is_this_pythons_if_the_shell_has_another(monkeypatch: pytest.Mo
 def test_a_clone_is_compiled_in_its_folder() -> None:
     """A plain installation would compile elsewhere, and Python finds a clone's modules first."""
     error = ModuleNotFoundError(name="protocol.sketches.iblt.peeling_kernel")
-    folder = Path(__file__).parents[2]
-    assert f"install -e '{folder}[demo]'" in describe_missing(error, "demo")
+    assert f"install -e '{ROOT}[demo]'" in describe_missing(error, "demo")
+
+
+def test_every_module_that_is_compiled_is_known() -> None:
+    compiled = (ROOT / "protocol").rglob("*.pyx")
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in compiled}
+    assert names == COMPILED_MODULES
