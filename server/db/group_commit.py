@@ -40,6 +40,7 @@ class GroupCommit(Generic[T, R]):
         self._commit = commit
         self._nbytes = nbytes
         self._order = order
+        self._running: list[tuple[T, asyncio.Future[R]]] = []
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -55,12 +56,22 @@ class GroupCommit(Generic[T, R]):
             self._task.add_done_callback(self._on_end)
         return await future
 
+    async def settled(self) -> None:
+        """Wait until the writes that have arrived are committed or refused.
+
+        Those of cancelled callers are left out.
+        """
+        arrived = (future for _, future in (*self._running, *self._waiting))
+        if unsettled := [future for future in arrived if not future.done()]:
+            await asyncio.wait(unsettled)
+
     async def _run(self) -> None:
         while self._waiting:
             for _ in range(_YIELDS):
                 await asyncio.sleep(0)
             size = self._next_group_size()
             group, self._waiting = self._waiting[:size], self._waiting[size:]
+            self._running = group
             group.sort(key=lambda write: self._order(write[0]))
             try:
                 results = await self._results([write for write, _ in group])

@@ -6,9 +6,11 @@ that locks several rows locks them in one order: lease, population, study, round
 event counter last.
 """
 
+import asyncio
 from random import Random
 
 from server.db.database import Database
+from server.db.database_errors import BusyError
 from server.db.repositories.answers import AnswerRepository
 from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.committees import CommitteeRepository
@@ -57,3 +59,16 @@ class Store:
         self.progress = ProgressRepository(database)
         self.retention = RetentionRepository(database)
         self.write_probe = WriteProbe(database)
+
+    async def settle_arrivals(self, seconds: float) -> None:
+        """Wait until what devices have sent is stored or refused.
+
+        Raises:
+            BusyError: if that takes more than `seconds` seconds.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                for repository in (self.joins, self.uploads, self.one_shot_messages):
+                    await repository.settled()
+        except TimeoutError:
+            raise BusyError("the database stores no messages") from None

@@ -5,6 +5,9 @@ headers of any size. Here the time for the headers counts from their first byte,
 of a new connection. A body that is not read, because its request was answered before, may take
 `body_seconds`.
 
+A body in chunks of a few bytes costs the parser a call for each of them, so the bytes around the
+chunks may only be a few times those of the body.
+
 A client may send requests before it has the responses to earlier ones (pipelining). uvicorn stores
 any number of them, and reads more after each response. Here the next ones are read after the last
 response. A connection with too many is closed, and so is one whose waiting requests have together
@@ -44,6 +47,8 @@ from server.http.security_headers import SECURITY_HEADERS
 from server.telemetry.metrics import Metrics
 
 _MAX_PIPELINED_REQUESTS = 32  # of a connection, which wait for the response to an earlier one
+_MAX_CHUNKED_SIZE = 4  # bytes received for each byte of a body, and a few more
+_FREE_CHUNKED_BYTES = 2**16
 _UNREAD_SECONDS = 60.0  # in which a client that reads receives something, also through a proxy
 _SOURCE_BITS = 64  # of the IPv6 network that counts as one address: that of a household
 _INT = Struct("i")
@@ -120,7 +125,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._unread_timer: TimerHandle | None = None
         self._is_in_headers = True  # or between two requests
-        self._received_bytes = self._parsed_bytes = self._fields = 0
+        self._received_bytes = self._parsed_bytes = self._fields = self._body_bytes = 0
         self.counted_address: str | None = None  # set before, if the connection counts already
         self._answered: RequestResponseCycle | None = None  # the first without a whole response
 
@@ -157,13 +162,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._answered.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_in_headers:
-            self._received_bytes += len(data)
-            if self._timer is None:
-                self._start_timer(self._limits.header_seconds)
+        self._received_bytes += len(data)
+        if self._is_in_headers and self._timer is None:
+            self._start_timer(self._limits.header_seconds)
         super().data_received(data)
-        if self._is_in_headers and self._received_bytes > self._limits.max_header_bytes:
-            self._refuse_large()
+        if self._is_in_headers:
+            if self._received_bytes > self._limits.max_header_bytes:
+                self._refuse_large()
+        elif self._received_bytes > _MAX_CHUNKED_SIZE * self._body_bytes + _FREE_CHUNKED_BYTES:
+            detail = "a body may not come in chunks of a few bytes"
+            self._refuse(ProblemError(ProblemType.MALFORMED, detail, status=400))
 
     def on_message_begin(self) -> None:
         self._parsed_bytes = self._fields = 0
@@ -183,9 +191,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Stop the timer; the reader of the body has its own."""
         self._stop_timer()
         self._is_in_headers = False
+        self._received_bytes = self._body_bytes = 0
         super().on_headers_complete()
         if self._has_too_many_waiting():
             raise _LimitError
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._stop_timer()

@@ -190,6 +190,9 @@ class Orchestrator:
         self._record_changes(changes)
         if snapshot.selection is None and not snapshot.cohorts:
             self.store.database.resync_clock()
+        if any(self._ends_early(snapshot, cohort) for cohort in snapshot.cohorts):
+            # Their phase would end before messages that arrived in time, but wait for a commit.
+            await self.store.settle_arrivals(self.settings.database_timeout_seconds)
         try:
             await self._check_all(snapshot)
         finally:  # after the sums that wait
@@ -272,6 +275,11 @@ class Orchestrator:
         start = min(since, default=snapshot.now)
         status = cohort.phase_status
         return replace(status, last_received=max(status.last_received, start))
+
+    def _ends_early(self, snapshot: PendingSnapshot, cohort: PendingCohort) -> bool:
+        """Return whether the phase of a cohort is due, and not all have sent their message."""
+        status = self._effective_status(snapshot, cohort)
+        return status.received < status.expected and settle(status, snapshot.now) != status.phase
 
     def _record_changes(self, changes: Sequence[CohortChange]) -> None:
         """Count pending cohorts, and notify the channels of those in another phase than before."""

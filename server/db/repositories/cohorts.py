@@ -121,13 +121,14 @@ class CohortRepository(Repository):
         """Move a cohort to the phase `to`; False if it has changed since it was read as `due`.
 
         Phases only move forward, so the phase is its own version number. The deadline is compared
-        too, because it may have been extended.
+        too, because it may have been extended, and the number of messages.
 
         Raises:
             BusyError: if the database took so long that the decision is stale: messages that
-                arrived meanwhile wait in the same queue, and must count before it is repeated.
+                arrived meanwhile must count before it is repeated.
         """
-        return await self._changes(_Change(due, to, self.database.monotonic_seconds()))
+        decided, received = self.database.monotonic_seconds(), due.phase_status.received
+        return await self._changes(_Change(due, to, decided, received))
 
     @write_transaction
     def convene(self, session: Session, due: PendingCohort) -> bool:

@@ -109,6 +109,24 @@ async def test_a_body_that_is_not_read_is_limited_in_time(app: FastAPI) -> None:
         assert response.startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize(("size", "status"), [(1, 400), (1000, 200)])
+async def test_a_body_in_chunks_of_a_few_bytes_is_refused(
+    app: FastAPI, size: int, status: int
+) -> None:
+    """The response has come before, so that nothing reads the body."""
+    chunk = b"%x\r\n%s\r\n" % (size, size * b"x")
+    async with listening(app) as (reader, writer):
+        writer.write(GET + b"Transfer-Encoding: chunked\r\n\r\n" + chunk)
+        assert (await reader.readuntil(b'{"it":"is"}')).startswith(b"HTTP/1.1 200")
+        writer.write(chunk * (250_000 // len(chunk)))
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        if status == 200:
+            writer.write(b"0\r\n\r\n" + GET + b"\r\n")
+        line = await asyncio.wait_for(reader.readline(), 20)
+        assert line.startswith(b"HTTP/1.1 %d " % status)
+
+
 async def test_a_head_that_is_too_large_is_refused(app: FastAPI) -> None:
     for head in (
         GET + b"X: " + b"a" * 5000 + b"\r\n\r\n",

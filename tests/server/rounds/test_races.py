@@ -6,6 +6,7 @@ which they came.
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 
 from protocol.api.device_messages import Survivors
 from server.db.database import Database, parse_url
+from server.db.database_errors import BusyError
+from server.db.repositories.devices.uploads import UploadRepository
 from tests.server.conftest import Serve
 from tests.server.harness import Served, sum_of, together
 from tests.server.party import refused
@@ -94,7 +97,10 @@ async def test_of_an_upload_that_races_the_close_of_its_phase_one_side_wins_whol
             tasks = {}
             for place, name in enumerate(order, start=1):
                 tasks[name] = asyncio.create_task(work[name]())
-                await queue.until(place)
+                if (first, name) == ("upload", "close"):
+                    await asyncio.sleep(0.2)  # it waits for the upload, and not in the queue
+                else:
+                    await queue.until(place)
         answer = await tasks["upload"]
         await tasks["close"]
         if first == "upload":
@@ -105,6 +111,47 @@ async def test_of_an_upload_that_races_the_close_of_its_phase_one_side_wins_whol
             assert answer.json()["phase"] == "confirming"
             included = devices[:5]
         await check(served, study, included)
+
+
+async def test_messages_that_wait_for_their_commit_at_the_deadline_are_in_time(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """Without them the quorum is missed; they wait behind a message of another study."""
+    async with serve(sqlite_url, poll_seconds=60, min_poll_seconds=0) as served:
+        study = await served.create(timeouts={"sharing": 60})
+        other = await served.create(timeouts={"sharing": 3600})
+        devices, (first, *_) = await served.join(study, 6), await served.join(other, 6)
+        await together(devices[:3], "share")
+        body = await first.compute("key-shares")
+        late = [(device, await device.compute("key-shares")) for device in devices[3:]]
+        gate = threading.Event()
+        blocked = asyncio.create_task(served.store.database.write(lambda _: gate.wait(20)))
+        await asyncio.sleep(0.1)
+        puts = [asyncio.create_task(first.put("key-shares", body))]
+        await asyncio.sleep(0.1)
+        puts += [asyncio.create_task(each.put("key-shares", sent)) for each, sent in late]
+        await asyncio.sleep(0.1)
+        served.clock.advance(61)
+        poll = asyncio.create_task(served.service.orchestrator.poll())
+        await asyncio.sleep(0.1)
+        gate.set()
+        await asyncio.gather(blocked, poll)
+        assert {(await put).status_code for put in puts} == {204}
+        await together(devices, "check", "mask", "confirm", "reveal")
+        assert (await served.until_closed(study)).participants == 6
+
+
+async def test_no_phase_ends_while_the_database_stores_no_messages(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(sqlite_url, poll_seconds=60, database_timeout_seconds=0.1) as served:
+        study = await served.create(timeouts={"sharing": 60})
+        await together((await served.join(study, 6))[:4], "share")
+        monkeypatch.setattr(UploadRepository, "settled", lambda _: asyncio.Event().wait())
+        served.clock.advance(61)
+        with pytest.raises(BusyError, match="stores no messages"):
+            await served.service.orchestrator.poll()
+        assert (await served.show_round(study)).cohorts[0].phase == "sharing"
 
 
 async def check(served: Served, study: str, included: list[Any]) -> None:

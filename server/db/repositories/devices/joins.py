@@ -182,6 +182,10 @@ class JoinRepository(Repository):
         """
         return await self._groups(join)
 
+    async def settled(self) -> None:
+        """Wait until what has arrived is stored or refused."""
+        await self._groups.settled()
+
     @cached_property
     def _groups(self) -> GroupCommit[Join, JoinedDevice]:
         return GroupCommit(self._join)

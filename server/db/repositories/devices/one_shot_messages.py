@@ -101,6 +101,10 @@ class OneShotMessageRepository(Repository):
         """
         return await self._groups(_Arrival(upload, self.database.monotonic_seconds()))
 
+    async def settled(self) -> None:
+        """Wait until what has arrived is stored or refused."""
+        await self._groups.settled()
+
     @cached_property
     def _groups(self) -> GroupCommit[_Arrival, int]:
         return GroupCommit(self._accept, lambda arrival: len(arrival.upload.body))

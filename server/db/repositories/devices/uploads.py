@@ -109,6 +109,10 @@ class UploadRepository(Repository):
         arrived = self.database.monotonic_seconds()  # time in the writers' queue does not count
         return await self._groups(_Arrival(slot, upload, arrived))
 
+    async def settled(self) -> None:
+        """Wait until what has arrived is stored or refused."""
+        await self._groups.settled()
+
     @cached_property
     def _groups(self) -> GroupCommit[_Arrival, int]:
         return GroupCommit(self._accept, lambda arrival: arrival.nbytes)
