@@ -6,6 +6,7 @@ from weakref import WeakValueDictionary
 
 from protocol.api.messages import ProblemType
 from protocol.mechanisms.registry import AnyPlan
+from secagg.oneshot.member_messages import unpack_digests
 from secagg.session import Registry
 from server.db.store import Store
 from server.errors import ProblemError, malformed
@@ -51,6 +52,7 @@ class RoundCache:
         self.plan = AsyncCache(self._plan, _MAX_CACHED_ROUNDS)
         self.signed_facts = AsyncCache(self._signed_facts, _MAX_CACHED_FACTS)
         self.one_shot_sum = AsyncCache(self._one_shot_sum, _MAX_CACHED_ROUNDS)
+        self.set_digest = AsyncCache(self._set_digest, _MAX_CACHED_ROUNDS)
         self._message_pages = AsyncCache(
             self._message_page, _MAX_CACHED_PAGE_BYTES, lambda page: page.memory, _PAGE_SECONDS
         )
@@ -84,6 +86,12 @@ class RoundCache:
 
     async def _one_shot_sum(self, study_round: tuple[str, int]) -> ServedSum:
         return await read_one_shot_sum(self._store, *study_round)
+
+    async def _set_digest(self, study_round: tuple[str, int]) -> bytes:
+        """Return the digest of the set of messages; ProblemError if none is fixed."""
+        served = await self.one_shot_sum(study_round)
+        digests = await self._store.one_shot_messages.message_set(served.cohort)
+        return await asyncio.to_thread(served.session.set_digest, unpack_digests(digests))
 
     async def _read_page_ends(self, study_round: tuple[str, int]) -> frozenset[str]:
         return await read_page_ends(self._store, await self.one_shot_sum(study_round))

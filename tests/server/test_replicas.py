@@ -20,6 +20,7 @@ from fastapi import FastAPI
 
 from server.app import create_app
 from server.db.repositories.messages import MessageRepository
+from server.notify import pg_listener
 from server.rounds.cohort_sums import UnmaskedCohort, unmask_cohort
 from server.settings import Settings
 from tests.server.conftest import Serve
@@ -146,6 +147,31 @@ async def test_a_disconnected_listener_listens_again(serve: Serve, postgres_url:
             await until(lambda: other.service.notifier._waiters)
             await closed.join(study, 5, first=1)
             assert (await waiting).status_code == 200
+
+
+async def test_without_notifications_phases_are_polled(
+    serve: Serve, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PgBouncer, by transaction, answers LISTEN and delivers nothing."""
+    execute = psycopg.AsyncConnection.execute
+
+    async def ignore_listen(self: Any, query: str, *rest: Any, **options: Any) -> Any:
+        return await execute(self, query.replace("LISTEN", "SELECT 1 AS"), *rest, **options)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "execute", ignore_listen)
+    monkeypatch.setattr(pg_listener, "_CHECK_SECONDS", 0.1)
+    pace = {"poll_seconds": 0.2, "min_poll_seconds": 0}
+    with structlog.testing.capture_logs() as logs:
+        async with serve(postgres_url, **pace) as closed, serve(postgres_url, **pace) as other:
+            warning = "no notifications arrive: what other processes change is polled"
+            await until(lambda: events(logs)[warning] == 2)
+            study = await closed.create()
+            (device,) = await other.join(study, 1)
+            waiting = asyncio.create_task(device.get("roster", wait=25))
+            await until(lambda: other.service.notifier._waiters)
+            await closed.join(study, 5, first=1)
+            assert (await waiting).status_code == 200
+        assert LISTENING not in events(logs)
 
 
 async def test_no_server_clock_counts(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from protocol.public_model import Hex32
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import pack_signatures
 from secagg.oneshot.committee import ENTRY_BYTES, MemberEntry
-from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
+from secagg.oneshot.member_messages import ComplaintList, MemberSum
 from secagg.oneshot.opening import check_complaints, check_set_signature, check_sum
 from secagg.roster import DIGEST_BYTES
 from server.api.common import (
@@ -150,8 +150,12 @@ async def put_complaints(
     served, member, _ = await _member(service, study, number, identity)
     longest = served.plan.terms.cohort_size * DIGEST_BYTES + SIGNATURE_BYTES
     body = await read_body(request, SIGNATURE_BYTES, longest)
-    with as_malformed():
+
+    def check() -> None:
         check_complaints(served.session, member, ComplaintList.unpack(body))
+
+    with as_malformed():
+        await asyncio.to_thread(check)  # about up to all messages
     await _accept(
         service, MemberUpload(served.cohort, MemberMessageKind.COMPLAINTS, identity, body)
     )
@@ -174,7 +178,7 @@ async def put_set_signature(
     served, member, status = await _member(service, study, number, identity)
     _require_phase(status, "signatures of the set", Phase.AGREEING)
     body = await read_body(request, SIGNATURE_BYTES, SIGNATURE_BYTES)
-    digest = await _set_digest(service, served)
+    digest = await service.round_cache.set_digest((study, number))
     with as_malformed():
         check_set_signature(served.session, member, digest, body)
     await _accept(
@@ -201,7 +205,7 @@ async def put_sum(
     _require_phase(status, "sums of members", Phase.RELEASING)
     size = served.session.sharing.sum_bytes + SIGNATURE_BYTES
     body = await read_body(request, size, size)
-    digest = await _set_digest(service, served)
+    digest = await service.round_cache.set_digest((study, number))
     with as_malformed():
         check_sum(served.session, member, digest, MemberSum.unpack(body, served.session))
     await _accept(service, MemberUpload(served.cohort, MemberMessageKind.SUM, identity, body))
@@ -226,11 +230,6 @@ def _require_phase(status: OneShotStatus, resource: str, earliest: Phase) -> Non
     order = (*one_shot_phases(is_drawn=True), Phase.SUMMED)
     if order.index(status.phase) < order.index(earliest):
         raise out_of_phase(resource, earliest, status.phase)
-
-
-async def _set_digest(service: Service, served: ServedSum) -> bytes:
-    digests = await service.store.one_shot_messages.message_set(served.cohort)
-    return served.session.set_digest(unpack_digests(digests))
 
 
 async def _accept(service: Service, upload: MemberUpload) -> None:
