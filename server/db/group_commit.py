@@ -27,8 +27,9 @@ class GroupCommit(Generic[T, R]):
     `commit` returns one result for each write, in order: an exception refuses that write alone, and
     the transaction must not have stored anything of it. If the transaction fails while the database
     is available, its halves are repeated, so that no write fails because of another one. A single
-    write is repeated once if a key exists already. `nbytes` is the size of a write. A group is
-    sorted by `order`, so that two groups of different processes lock rows in one order.
+    write is repeated once if a key exists already. If the database is unavailable, the writes that
+    have waited for the transaction fail with it. `nbytes` is the size of a write. A group is sorted
+    by `order`, so that two groups of different processes lock rows in one order.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class GroupCommit(Generic[T, R]):
                 await asyncio.sleep(0)
             size = self._next_group_size()
             group, self._waiting = self._waiting[:size], self._waiting[size:]
-            self._running = group
+            self._running, older = group, len(self._waiting)
             group.sort(key=lambda write: self._order(write[0]))
             try:
                 results = await self._results([write for write, _ in group])
@@ -79,6 +80,10 @@ class GroupCommit(Generic[T, R]):
                 for _, future in group:
                     future.cancel()
                 raise
+            if all(isinstance(result, UNAVAILABLE_ERRORS) for result in results):
+                # They have waited as long, and another attempt may take as long again.
+                group, self._waiting = group + self._waiting[:older], self._waiting[older:]
+                results = [*results, *(results[-1] for _ in range(older))]
             for (_, future), result in zip(group, results, strict=True):
                 if future.cancelled():
                     continue

@@ -95,6 +95,15 @@ async def test_an_unavailable_database_fails_the_whole_group_at_once() -> None:
     assert commits.groups == [[1, 2]]
 
 
+async def test_an_unavailable_database_fails_what_has_waited_for_it() -> None:
+    """Otherwise each of many groups would wait for the database, one after the other."""
+    commits = Commits(OperationalError)
+    groups = GroupCommit(commits, lambda _: 2**24)
+    results = await asyncio.gather(*map(groups, range(5)), return_exceptions=True)
+    assert {type(result) for result in results} == {OperationalError}
+    assert commits.groups == [[0]]
+
+
 async def test_a_group_holds_a_limited_number_of_bytes() -> None:
     commits = Commits()
     await asyncio.gather(*map(GroupCommit(commits, lambda _: 6 * 2**20), range(5)))
