@@ -106,7 +106,8 @@ class SteadyClock:
         self.resync()
 
     def __call__(self) -> datetime:
-        now = self._start + timedelta(seconds=self._seconds() - self._started)
+        start, started = self._origin  # read at once: another thread may replace it
+        now = start + timedelta(seconds=self._seconds() - started)
         difference = self._system() - now
         if abs(difference - self._logged) >= self._MAX_DIFFERENCE:
             self._logged = difference
@@ -115,7 +116,7 @@ class SteadyClock:
 
     def resync(self) -> None:
         """Continue at the system's time."""
-        self._start, self._started, self._logged = self._system(), self._seconds(), timedelta()
+        self._origin, self._logged = (self._system(), self._seconds()), timedelta()
 
 
 class Database:
