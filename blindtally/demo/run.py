@@ -122,11 +122,14 @@ def write_results(
 
 def _summary(results: StudyResults) -> str:
     """Return two sentences: the number of heavy hitters, and the sums that the server saw."""
-    heavy_hitters = len(results.heavy_hitters)
+    count = len(results.heavy_hitters)
+    items = "1 item that is" if count == 1 else f"{count} items that are"
     sums = [each.participants for each in results.rounds if each.exact]
     seen = f"{len(sums)} sums, each of {min(sums)} devices or more" if sums else "no sum"
+    if len(sums) == 1:
+        seen = f"one sum, of {sums[0]} devices"
     return (
-        f"Found {heavy_hitters} items that are held {results.threshold:g} times or more. "
+        f"Found {items} held {results.threshold:g} times or more. "
         f"The server saw {seen}; it could not see what any single device holds."
     )
 
