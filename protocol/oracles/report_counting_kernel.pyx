@@ -10,7 +10,11 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from protocol.mixing cimport mix
 
-cdef uint64_t GOLDEN_RATIO = 0x9E3779B97F4A7C15
+cdef extern from *:
+    """
+    #define GOLDEN_RATIO UINT64_C(0x9E3779B97F4A7C15)
+    """
+    uint64_t GOLDEN_RATIO
 
 
 cdef inline int64_t inverse_modulo(int64_t a, int64_t prime) noexcept nogil:
@@ -154,7 +158,7 @@ cdef extern from *:
         uint32_t *counted, uint64_t domain, uint64_t stream, uint64_t symbol, uint64_t m
     ) {
         for (uint64_t x = 0; x < domain; x++) {
-            uint64_t word = mix(stream + (x + 1) * UINT64_C(0x9E3779B97F4A7C15));
+            uint64_t word = mix(stream + (x + 1) * GOLDEN_RATIO);
             counted[x] += ((word >> 32) * m) >> 32 == symbol;
         }
     }

@@ -129,6 +129,16 @@ async def test_a_long_poll_gets_changes_of_another_server(serve: Serve, postgres
         assert await other.read_sum(study) == sum_of(devices)
 
 
+async def see_the_end_of_a_phase(closed: Served, other: Served) -> None:
+    """Let `closed` end a phase for which a device waits at the server `other`."""
+    study = await closed.create()
+    (device,) = await other.join(study, 1)
+    waiting = asyncio.create_task(device.get("roster", wait=25))
+    await until(lambda: other.service.notifier._waiters)
+    await closed.join(study, 5, first=1)
+    assert (await waiting).status_code == 200
+
+
 async def test_a_disconnected_listener_listens_again(serve: Serve, postgres_url: str) -> None:
     pace = {"poll_seconds": 60, "min_poll_seconds": 0}
     with structlog.testing.capture_logs() as logs:
@@ -141,12 +151,7 @@ async def test_a_disconnected_listener_listens_again(serve: Serve, postgres_url:
                 )
             await until(lambda: events(logs)[LISTENING] == 4)
             assert events(logs)["listener disconnected"] == 2
-            study = await closed.create()
-            (device,) = await other.join(study, 1)
-            waiting = asyncio.create_task(device.get("roster", wait=25))
-            await until(lambda: other.service.notifier._waiters)
-            await closed.join(study, 5, first=1)
-            assert (await waiting).status_code == 200
+            await see_the_end_of_a_phase(closed, other)
 
 
 async def test_without_notifications_phases_are_polled(
@@ -165,12 +170,7 @@ async def test_without_notifications_phases_are_polled(
         async with serve(postgres_url, **pace) as closed, serve(postgres_url, **pace) as other:
             warning = "no notifications arrive: what other processes change is polled"
             await until(lambda: events(logs)[warning] == 2)
-            study = await closed.create()
-            (device,) = await other.join(study, 1)
-            waiting = asyncio.create_task(device.get("roster", wait=25))
-            await until(lambda: other.service.notifier._waiters)
-            await closed.join(study, 5, first=1)
-            assert (await waiting).status_code == 200
+            await see_the_end_of_a_phase(closed, other)
         assert LISTENING not in events(logs)
 
 
