@@ -7,19 +7,18 @@ minute. Source: C. Desgats, "How we built rate limiting capable of scaling to mi
 for old ones among those of 10,000 devices takes longer than their requests.
 """
 
-from collections.abc import Callable
 from time import monotonic
 
 _SECONDS = 60.0
 
 
 class RateLimit:
-    """At most `maximum` events per minute and key; `timer` returns seconds."""
+    """At most `maximum` events per minute and key."""
 
-    __slots__ = ("_before", "_counts", "_maximum", "_minute", "_timer")
+    __slots__ = ("_before", "_counts", "_maximum", "_minute")
 
-    def __init__(self, maximum: int, timer: Callable[[], float] = monotonic) -> None:
-        self._maximum, self._timer = maximum, timer
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
         self._minute = 0
         self._counts, self._before = dict[str, int](), dict[str, int]()  # of it, of the one before
 
@@ -32,7 +31,7 @@ class RateLimit:
 
     def allows(self, key: str = "") -> bool:
         """Return whether `hit` would return True."""
-        minute, seconds = divmod(self._timer(), _SECONDS)
+        minute, seconds = divmod(monotonic(), _SECONDS)
         if minute != self._minute:
             self._before = self._counts if minute == self._minute + 1 else {}
             self._counts, self._minute = {}, int(minute)

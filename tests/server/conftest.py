@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from server.http import request_layer
+from server.http import rate_limits, request_layer
 from server.settings import Settings
 from tests.server import application
 from tests.server.harness import Clock, Served, serving
@@ -36,6 +37,13 @@ def _refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_layer, "TOO_MANY_DELAY_SECONDS", 0.0)
     monkeypatch.setattr(request_layer, "_MAX_TOO_MANY_RATE", 1e6)
     monkeypatch.setattr(request_layer, "_TOO_MANY_BATCH_SECONDS", 1e-3)
+
+
+@pytest.fixture(autouse=True)
+def _test_starts_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no minute begin during a test: its limits would start to count again."""
+    start = monotonic()
+    monkeypatch.setattr(rate_limits, "monotonic", lambda: monotonic() - start)
 
 
 @pytest.fixture

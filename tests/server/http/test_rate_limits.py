@@ -16,7 +16,7 @@ from protocol.api.credentials import (
     new_secret,
 )
 from secagg.keys import Identity
-from server.http import request_layer
+from server.http import rate_limits, request_layer
 from server.http.auth import client_address, rate_limit_key
 from server.http.rate_limits import RateLimit
 from server.http.request_bodies import LimitedBody
@@ -34,9 +34,12 @@ from tests.server.credentials import (
 from tests.server.party import refused
 
 
-def test_a_limit_counts_the_last_minute_and_the_minute_before_in_proportion() -> None:
+def test_a_limit_counts_the_last_minute_and_the_minute_before_in_proportion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 90.0
-    limit = RateLimit(10, lambda: now)
+    monkeypatch.setattr(rate_limits, "monotonic", lambda: now)
+    limit = RateLimit(10)
     assert [limit.hit("device") for _ in range(12)] == [True] * 10 + [False] * 2
     assert limit.hit("other")
     now = 120.0  # all of them are less than a minute ago
@@ -49,9 +52,10 @@ def test_a_limit_counts_the_last_minute_and_the_minute_before_in_proportion() ->
     assert [limit.hit("device") for _ in range(11)] == [True] * 10 + [False]
 
 
-def test_counts_are_kept_for_two_minutes() -> None:
+def test_counts_are_kept_for_two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    limit = RateLimit(10, lambda: now)
+    monkeypatch.setattr(rate_limits, "monotonic", lambda: now)
+    limit = RateLimit(10)
     for number in range(1000):
         limit.hit(f"device {number}")
     now = 60.0
