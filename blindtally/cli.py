@@ -1,6 +1,10 @@
 """The command `blindtally`: its subcommands, each imported when it is called."""
 
+import errno
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module, metadata
 from io import TextIOWrapper
 from traceback import clear_frames
@@ -60,6 +64,7 @@ _EXTRAS = {
     "audit": "server",
 }
 _DEFAULT_EXTRA = "simulate"
+_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 _OWN_PACKAGES = {"blindtally", "client", "paper", "protocol", "secagg", "server"}
 
 
@@ -69,7 +74,15 @@ class CommandGroup(TyperGroup):
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
         """Run a command; report Ctrl-C, a missing extra, and the range of an option's number."""
         try:
-            return super().invoke(ctx)
+            with _flushing_stdout():
+                return super().invoke(ctx)
+        except OSError as error:
+            if error.errno not in _FULL_ERRORS:
+                raise
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # for the text that is left
+            raise exit_with_error(f"cannot write the output: {error.strerror}", code=1) from None
         except typer.BadParameter as error:
             fault = error.__cause__
             if isinstance(fault, ValidationError):
@@ -84,6 +97,13 @@ class CommandGroup(TyperGroup):
             Console(stderr=True).show_cursor()
             typer.echo("stopped", err=True)
             raise typer.Exit(130) from None
+
+
+@contextmanager
+def _flushing_stdout() -> Iterator[None]:
+    """Flush standard output at the end, so that a full disk is an error of the command."""
+    yield
+    sys.stdout.flush()
 
 
 class LazyCommandGroup(CommandGroup):

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import os
 import resource
+import signal
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -69,7 +70,8 @@ def run_service(
     config = _uvicorn_config(app, settings, limits)
     listener = _listen(settings)
     server = _AnnouncingServer(config, app, limits)
-    with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes Ctrl-C on
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same as Ctrl-C
+    with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes the signal on
         server.run(sockets=[listener])
     if provider is not None:
         provider.shutdown()  # sends the last traces
@@ -271,5 +273,6 @@ class _AnnouncingServer(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        _print_note("stopping; the rounds go on after the next start", "info")
         self._app.state.service.notifier.shut_down()
         await super().shutdown(sockets)

@@ -1,7 +1,8 @@
 """Address of a service, and repetition of requests that fail for the moment.
 
 Repetitions are quiet: stamina would show each of them on the terminal of the user's program. They
-are in the log of this module, at the level DEBUG.
+are in the log of this module, at the level DEBUG. The first one of a call for which a person waits
+is a warning, which Python shows on standard error unless the program configures its logs.
 """
 
 import logging
@@ -24,6 +25,7 @@ from protocol.api.messages import MAX_RETRY_SECONDS
 
 _LOG: Final = logging.getLogger(__name__)
 _MAX_PORT: Final = 2**16 - 1
+_MIN_ANNOUNCED_SECONDS: Final = 2.0  # nobody needs to know of a shorter wait
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,9 +38,11 @@ def service_url(url: str) -> str:
         ValueError: if it is not the address of a service.
     """
     shown = re.sub(r"//[^/?#]*@", "//", repr(url))  # without a password
+    if not isinstance(url, str):
+        raise ValueError(f"{shown} is not the address of a service, such as http://127.0.0.1:8000")  # noqa: TRY004
     try:
         parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError) as error:
+    except httpx.InvalidURL as error:
         raise ValueError(f"{shown} is not an address: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError(f"{shown} is not an http or https address, such as http://127.0.0.1:8000")
@@ -54,16 +58,26 @@ def shown_url(url: str) -> str:
     return str(httpx.URL(url).copy_with(userinfo=b"")).rstrip("/")
 
 
-def repeated(function: Callable[P, T], patience: float, jitter: float = 1.0) -> Callable[P, T]:
+def repeated(
+    function: Callable[P, T], patience: float, jitter: float = 1.0, announced: str = ""
+) -> Callable[P, T]:
     """Return `function` with repetitions for `patience` seconds, as `is_retryable` allows.
 
     `function` may be asynchronous. The waits between repetitions differ by up to `jitter` seconds.
+    If the address of the service is `announced`, a warning states that it does not answer.
     """
+    is_announced = not announced or patience < _MIN_ANNOUNCED_SECONDS
 
     def retry_delay(error: Exception) -> bool | float:
+        nonlocal is_announced
         delay = is_retryable(error)
         if delay is not False:
             _silence_hooks()
+            if not is_announced:
+                reason = printable(str(error) or type(error).__name__)
+                text = "%s does not answer; trying again for %.0f s (%s)"
+                _LOG.warning(text, announced, patience, reason)
+            is_announced = True
         return delay if isinstance(delay, bool) else min(delay, patience)
 
     retry = stamina.retry(

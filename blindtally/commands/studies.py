@@ -19,7 +19,7 @@ from blindtally.console.options import (
 from blindtally.console.output_files import (
     JsonOption,
     atomic_write,
-    refuse_option_as_path,
+    check_output_path,
     write_json,
 )
 from blindtally.console.tables import fact_table, key_notes, print_parts, result_table
@@ -79,7 +79,7 @@ def show_study(
             "--csv",
             metavar="PATH",
             help="Write all heavy hitters as CSV; - is stdout.",
-            callback=refuse_option_as_path,
+            callback=check_output_path,
         ),
     ] = None,
     url: UrlOption = DEFAULT_URL,

@@ -15,7 +15,11 @@ NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 def exit_with_error(error: str | Exception, code: int = 2) -> typer.Exit:
     """Print the error, and return the exit of the command with this code."""
-    text = describe_faults(error) if isinstance(error, ValidationError) else error
+    text: str | Exception = error
+    if isinstance(error, ValidationError):
+        from client.analyst.study_creation import describe_faults
+
+        text = describe_faults(error)
     typer.echo(f"error: {text}", err=True)
     return typer.Exit(code)
 
@@ -30,15 +34,6 @@ def parse_public_keys(keys: Iterable[str], option: str) -> Iterator[bytes]:
         if not re.fullmatch("[0-9a-fA-F]{64}", key):
             raise exit_with_error(f"{option} takes 64 hexadecimal digits, not {key!r}")
         yield bytes.fromhex(key)
-
-
-def describe_faults(error: ValidationError) -> str:
-    """Return all faults, each with the name of its field."""
-    from protocol.api.messages import PopulationRequest, StudyRequest
-    from protocol.mechanisms.registry import AnyPlan, AnyQuestion
-
-    faults = validation_faults(error, AnyQuestion, AnyPlan, StudyRequest, PopulationRequest)
-    return "; ".join(": ".join([*map(str, path), fault]) for path, fault in faults)
 
 
 def setting_faults(error: ValidationError, settings: type[BaseModel]) -> list[str]:

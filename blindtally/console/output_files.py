@@ -13,21 +13,31 @@ import typer
 from blindtally.console.errors import exit_with_error
 
 
-def refuse_option_as_path(path: str | None) -> str | None:
-    """Return `path`, unless it is the next option because the user gave no path.
+def check_output_path(path: str | None) -> str | None:
+    """Return `path`, if it can be written, so that a long run does not end without its results.
 
     Raises:
-        typer.BadParameter: if `path` starts with two hyphens.
+        typer.BadParameter: if it cannot, or is the next option because the user gave no path.
     """
-    if path is not None and path.startswith("--"):
+    if path is None or path == "-":
+        return path
+    if path.startswith("--"):
         raise typer.BadParameter(f"there is no path before {path}; - is stdout")
+    target = Path(path).resolve()
+    if target.is_dir():
+        raise typer.BadParameter(f"cannot write {path}: it is a folder")
+    if not target.parent.is_dir():
+        raise typer.BadParameter(f"cannot write {path}: there is no folder {target.parent}")
+    # A file is replaced by a new one in its folder; a pipe is written itself.
+    if not os.access(target.parent if target.is_file() or not target.exists() else target, os.W_OK):
+        raise typer.BadParameter(f"cannot write {path}: permission denied")
     return path
 
 
 JsonOption = Annotated[
     str | None,
     typer.Option(
-        "--json", metavar="PATH", help="Write JSON; - is stdout.", callback=refuse_option_as_path
+        "--json", metavar="PATH", help="Write JSON; - is stdout.", callback=check_output_path
     ),
 ]
 

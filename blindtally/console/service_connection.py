@@ -1,6 +1,5 @@
 """Requests of commands to a running service: its analyst, and errors that advise a person."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -34,34 +33,6 @@ _NOT_FOUND_ADVICE: Final = {
 }
 
 
-class _FirstRepetition(logging.Handler):
-    """Prints once that the service does not answer, so that nobody waits without a reason."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self._text = f"{url} does not answer; trying again for {_TIMEOUT_SECONDS:.0f} s"
-
-    def emit(self, record: logging.LogRecord) -> None:
-        del record
-        if self._text:
-            typer.echo(self._text, err=True)
-        self._text = ""
-
-
-@contextmanager
-def _showing_first_repetition(url: str) -> Iterator[None]:
-    """Print to standard error when the first request of the block is repeated."""
-    log, handler = logging.getLogger("client.connection"), _FirstRepetition(url)
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.DEBUG)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        log.removeHandler(handler)
-
-
 @contextmanager
 def open_analyst(url: str, key: str | None) -> Iterator[Analyst]:
     """Yield an analyst of the service.
@@ -70,10 +41,7 @@ def open_analyst(url: str, key: str | None) -> Iterator[Analyst]:
         typer.Exit: if the service does not answer, or refuses a request.
     """
     try:
-        with (
-            _showing_first_repetition(url),
-            Analyst(url, key, patience=_TIMEOUT_SECONDS) as analyst,
-        ):
+        with Analyst(url, key, patience=_TIMEOUT_SECONDS) as analyst:
             yield analyst
     except ServiceUnreachableError as error:
         raise exit_with_error(error, code=1) from None

@@ -86,6 +86,7 @@ def _run_study(
                 service.key,
                 study.id,
                 screen,
+                setup.fleet_config.patience,
                 has_steps=workers is None,
             ),
         )
@@ -111,7 +112,11 @@ def write_results(
         )
     names = ", ".join(sorted(path.name for path in folder.iterdir()))
     console.print(f"\nin {folder}/: {names}", soft_wrap=True)
-    console.print(f"serve it again: {_restart_command(folder)}", soft_wrap=True, highlight=False)
+    console.print(
+        f"the server has stopped; start it again: {_restart_command(folder)}",
+        soft_wrap=True,
+        highlight=False,
+    )
     score = results.score
     console.print(
         f"F1 {score.f1:.2f} (precision {score.precision:.2f}, recall {score.recall:.2f})",

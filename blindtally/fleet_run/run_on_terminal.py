@@ -66,7 +66,10 @@ def run_on_terminal(
     title = f"study {study.id} of {count} {'round' if count == 1 else 'rounds'} at {url}"
     console.print(title, highlight=False)
     with Screen(console, study.view.rounds) as screen:
-        reporting = partial(report_status, url, key, study.id, screen, has_steps=shards is None)
+        patience = setup.fleet_config.patience
+        reporting = partial(
+            report_status, url, key, study.id, screen, patience, has_steps=shards is None
+        )
         with _saving_partial_rounds(study.view, json_path) as rounds:
 
             def show_round(result: RoundResult) -> None:
@@ -93,7 +96,11 @@ def exit_on_errors() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("stopped; the study goes on without these devices", err=True)
+        typer.echo(
+            "stopped; the study goes on without these devices, and an open round that has too few "
+            "others will fail",
+            err=True,
+        )
         raise typer.Exit(130) from None
     except NobodyEnteredError as error:
         advice = suggest_options(error.refusals, _OPTION_BY_LIMIT)

@@ -25,7 +25,7 @@ class Screen:
     """Live progress of a study of `rounds` rounds, and a line on `console` after each round."""
 
     def __init__(self, console: Console, rounds: int) -> None:
-        self._rounds, self._number = rounds, 0
+        self._rounds, self.round_number = rounds, 0  # the last one that has begun
         self._bar_console = errors = Console(stderr=True)
         self._bars = progress_bars(errors, TextColumn("[dim]{task.fields[note]}"))
         # On a terminal, lines must go above the bars; in a file, they go where the results go.
@@ -49,7 +49,7 @@ class Screen:
 
     def show_step(self, progress: FleetProgress) -> None:
         view = progress.view
-        if view.number != self._number:
+        if view.number != self.round_number:
             self._begin(view, progress.devices)
         note = f"{progress.dropped_out} dropped out" if progress.dropped_out else ""
         for phase, task in self._tasks.items():
@@ -62,7 +62,7 @@ class Screen:
         self._line_console.print(_round_line(result, self._rounds), soft_wrap=True)
 
     def _begin(self, view: RoundView, devices: int) -> None:
-        self._number = view.number
+        self.round_number = view.number
         for task in self._tasks.values():
             self._bars.remove_task(task)
         sampling = f", t = {view.plan.t:.2f}" if table_capacity(view.plan) else ""

@@ -31,7 +31,7 @@ _CHECK_SECONDS: Final = 0.5  # between two checks that the server is alive
 class StudyObservers:
     """Callbacks of a running study: after each step, after each round, and before it goes on.
 
-    `background_task` ends with the study, and its errors do not stop the study.
+    `background_task` runs until the study ends; its errors end the fleet.
     """
 
     on_step: ProgressReporter
@@ -89,16 +89,19 @@ def run_fleet(
 
 
 async def _run_until_done(work: Coroutine[None, None, None], observers: StudyObservers) -> None:
-    """Finish `work`, or cancel it when the check of `observers` raises."""
+    """Finish `work`, or cancel it when the check or the background task of `observers` raises."""
     task = asyncio.create_task(work)
-    tasks = [task]
+    tasks = {task}
     if observers.background_task:
-        tasks.append(asyncio.create_task(observers.background_task()))
+        tasks.add(asyncio.create_task(observers.background_task()))
     try:
         while not task.done():
-            await asyncio.wait({task}, timeout=_CHECK_SECONDS)
+            done, _ = await asyncio.wait(
+                tasks, timeout=_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
             observers.check_server()
-        await task
+            for ended in done:
+                await ended
     finally:
         for unfinished in tasks:
             unfinished.cancel()

@@ -2,18 +2,19 @@
 
 The service is polled once a second. A state that stays the same between two polls is printed at
 once; one that changes all the time, when a phase begins and every ten seconds, or not at all if
-progress bars show it.
+progress bars show it. A service that stays silent ends the fleet.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime
+from time import monotonic
 from typing import Final
 
 from blindtally.fleet_run.screen import Screen
 from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
-from client.errors import ServiceUnreachableError, UnavailableError
+from client.errors import ServiceError, ServiceUnreachableError, UnavailableError
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS
@@ -22,7 +23,7 @@ from protocol.question_and_plan import Terms
 POLL_SECONDS: Final = 1.0
 MAX_SILENT_POLLS: Final = 10  # before a changing state is printed again
 _OPEN_PHASES: Final = (Phase.ENROLLING, Phase.COLLECTING, Phase.REPORTING)
-_UNAVAILABLE_MESSAGE: Final = "the service does not answer; trying again"
+_SILENCE_STEP_SECONDS: Final = 20  # between two lines about a service that does not answer
 
 
 class StatusReporter:
@@ -48,13 +49,17 @@ class StatusReporter:
 
 
 async def report_status(
-    url: str, key: str | None, study: str, screen: Screen, *, has_steps: bool
+    url: str, key: str | None, study: str, screen: Screen, patience: float, *, has_steps: bool
 ) -> None:
     """Poll a study once a second and print its state on `screen`, until cancelled.
 
     `has_steps`: the devices run in this process, so that bars on the screen show each step.
+
+    Raises:
+        ServiceUnreachableError: if the service has not answered for `patience` seconds.
     """
     reporter = StatusReporter(screen.print_line, shows_progress=not (screen.has_bars and has_steps))
+    answered = monotonic()
     async with AsyncAnalyst(url, key, patience=POLL_SECONDS) as analyst:
         polled: AsyncStudy | None = None
         while True:
@@ -62,19 +67,44 @@ async def report_status(
                 polled = polled or await analyst.study(study)
                 view = await polled.refresh()
                 shown = await polled.round(view.round) if view.round else None
-                reporter.update(*describe_study(url, view, shown))
-            except (ServiceUnreachableError, UnavailableError):
-                reporter.update(_UNAVAILABLE_MESSAGE, _UNAVAILABLE_MESSAGE)
+                answered = monotonic()
+                is_ours = shown is not None and shown.number <= screen.round_number
+                reporter.update(*describe_study(url, view, shown, is_ours=is_ours))
+            except (ServiceUnreachableError, UnavailableError) as error:
+                silence = monotonic() - answered
+                if silence >= patience:
+                    text = f"{url} has not answered for {silence:.0f} s: {error}"
+                    raise ServiceUnreachableError(text) from None
+                reporter.update(*_describe_silence(silence, patience))
+            except ServiceError as error:  # of a service that was restored, perhaps
+                answered = monotonic()
+                reporter.update(error.message, error.message)
             await asyncio.sleep(POLL_SECONDS)
 
 
-def describe_study(url: str, study: StudyView, shown: RoundView | None) -> tuple[str, str]:
-    """Return the state of a study without its numbers and with them; an empty text at its end."""
+def _describe_silence(seconds: float, patience: float) -> tuple[str, str]:
+    """Return two texts as `describe_study`; the second one changes every 20 seconds."""
+    head = "the service does not answer"
+    passed = int(seconds) // _SILENCE_STEP_SECONDS * _SILENCE_STEP_SECONDS
+    since = f" for {passed} s" if passed else ""
+    return head, f"{head}{since}; the fleet tries again, and ends after {patience:.0f} s"
+
+
+def describe_study(
+    url: str, study: StudyView, shown: RoundView | None, *, is_ours: bool = False
+) -> tuple[str, str]:
+    """Return the state of a study without its numbers and with them; an empty text at its end.
+
+    The end of a round that `is_ours`, in which the fleet takes part, is shown elsewhere.
+    """
     if shown is None:
         text = f"the study is not started: start it on its page, {study_url(url, study.id)}"
         return text, text
     if shown.state != "running":
-        return f"round {shown.number} is over", ""
+        reasons = dict.fromkeys(cohort.failure for cohort in shown.cohorts if cohort.failure)
+        text = f"round {shown.number} has {shown.state}: {'; '.join(reasons)}"
+        is_silent = is_ours or shown.state != "failed"
+        return f"round {shown.number} is over", "" if is_silent else text
     if all(cohort.phase.is_over for cohort in shown.cohorts):
         is_sum = shown.plan.question.mechanism in SUM_MECHANISMS
         state = "all cohorts are over; their sums are" if is_sum else "the reports are"
@@ -112,7 +142,7 @@ def _describe_cohorts(cohorts: list[CohortView], terms: Terms, *, hides_counts: 
         if not terms.is_one_shot:
             expected = sum(cohort.history[-2].received for cohort in cohorts)
             senders = f"{received:,} of {expected:,} devices"
-        return f"{names} {phase}, messages from {senders}"
+        return f"{names} {phase}, messages from {senders}, until {end} at most"
     size = terms.max_devices if phase is Phase.REPORTING else terms.cohort_size * len(cohorts)
     unit, minimum = "reports" if phase is Phase.REPORTING else "devices", terms.minimum
     if phase is Phase.ENROLLING and terms.is_seated:  # one cohort enrols the devices of all

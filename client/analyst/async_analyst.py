@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
 
     import httpx
 
-    from client.analyst import async_sender, requests, word_planner
+    from client.analyst import async_sender, requests, study_creation, word_planner
     from client.analyst.async_sender import AsyncSender
     from client.analyst.requests import ApiRequest
     from client.analyst.result_table import ResultTable
@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
 else:
     async_sender = LazyModule("client.analyst.async_sender")
     requests = LazyModule("client.analyst.requests")
+    study_creation = LazyModule("client.analyst.study_creation")
     word_planner = LazyModule("client.analyst.word_planner")
 
 DEFAULT_PATIENCE_SECONDS: Final = 30.0  # for which a failed request is repeated
@@ -350,8 +351,8 @@ class AsyncAnalyst:
         a minute; `Study.words_reason` states the choice.
 
         Raises:
-            ValueError: if the number of devices is missing, a field of `terms` is given twice, or
-                no number of words suffices.
+            ValueError: if an argument cannot be right, the number of devices is missing, a field of
+                `terms` is given twice, or no number of words suffices.
             ModuleNotFoundError: if words must be chosen without the extra `simulate`.
             BadRequestError: if the question cannot be answered under these terms; lists every
                 fault.
@@ -361,12 +362,12 @@ class AsyncAnalyst:
             ServiceUnreachableError: if no answer came. The study may exist: call again with the
                 same `key`, or look for it in `studies`.
         """
-        rounds = requests.default_rounds(question) if rounds is None else rounds
-        terms = requests.study_terms(terms, devices, cohorts, registrar, committee)
+        rounds = study_creation.default_rounds(question) if rounds is None else rounds
+        terms = study_creation.study_terms(terms, devices, cohorts, registrar, committee)
         question, reason = await asyncio.to_thread(
             word_planner.choose_words, question, terms, rounds
         )
-        request = requests.create_study(
+        request = study_creation.create_study(
             key,
             name=name,
             question=question,

@@ -1,9 +1,9 @@
 """Sends an analyst's requests in an event loop, and repeats those that fail for the moment."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import httpx
 from httpx_sse import EventSource, aconnect_sse
@@ -26,6 +26,7 @@ from client.errors import (
 )
 from protocol.api.events import Event, EventKind
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -49,7 +50,10 @@ class AsyncSender:
         """
         self._check_open()
         with http_errors_as_unreachable():
-            return await repeated(self._send_once, self._patience)(request)
+            return await self._repeated(self._send_once)(request)
+
+    def _repeated(self, function: Callable[P, T]) -> Callable[P, T]:
+        return repeated(function, self._patience, announced=self.shown_url)
 
     async def _send_once(self, request: ApiRequest[T]) -> T:
         return request.read(await self._http.request(**request.arguments))
@@ -80,7 +84,7 @@ class AsyncSender:
             async with AsyncExitStack() as stack:
                 try:
                     with http_errors_as_unreachable():
-                        source = await repeated(self._open_stream, self._patience)(stack, cursor)
+                        source = await self._repeated(self._open_stream)(stack, cursor)
                 except WrongStateError:  # the study has ended, and all its events were received
                     return
                 with suppress(httpx.TransportError):  # a broken stream is opened again below

@@ -1,9 +1,7 @@
 """Requests of an analyst as plain data, and what has changed since the previous one."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from secrets import token_urlsafe
 from typing import Any, Final, Generic, TypeVar, get_args
 from urllib.parse import quote
 
@@ -26,23 +24,16 @@ from protocol.api.messages import (
     RoundPage,
     RoundView,
     StudyPage,
-    StudyRequest,
     StudyView,
-    Timeouts,
 )
 from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
-from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
 from protocol.estimation.estimates import ListQuality
-from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion
+from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.privacy.ledger import Budget, Statement
-from protocol.question_and_plan import MAX_ROUNDS, MIN_COHORT_SIZE, Terms
 from secagg.ring import Ring, Vector
 
-DEFAULT_ROUNDS: Final = 5
-DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given
 RECONNECT_SECONDS: Final = 0.2  # before a broken stream of events is opened again
 ROUND_COLUMNS: Final = ("number", "state", "participants", "distinct", "opened", "closed")
 TOP_COLUMNS: Final = tuple(name for name in HeavyHitter.model_fields if name != "cohort_p_value")
@@ -186,69 +177,6 @@ def change_study(study: str, action: str) -> ApiRequest[StudyView]:
 def delete_study(study: str) -> ApiRequest[None]:
     """Return the request that deletes a study."""
     return ApiRequest("DELETE", path("studies", study), lambda _body: None)
-
-
-def create_study(
-    key: str | None, *, timeouts: Timeouts | None, **fields: object
-) -> ApiRequest[StudyView]:
-    """Return the request that creates a study; without a `key`, each creates another study.
-
-    Raises:
-        ValueError: if a field is invalid.
-    """
-    document = StudyRequest.model_validate({"timeouts": timeouts or Timeouts(), **fields})
-    return ApiRequest(
-        "POST",
-        path("studies"),
-        StudyView.model_validate_json,
-        content=document.model_dump_json(),
-        idempotency_key=key or token_urlsafe(24),
-    )
-
-
-def default_rounds(question: AnyQuestion) -> int:
-    """Return the number of rounds without another wish; for `triehh`, one for each level."""
-    if isinstance(question, TrieHhQuestion):
-        return min(question.levels, MAX_ROUNDS)
-    return DEFAULT_ROUNDS
-
-
-def study_terms(
-    terms: Terms | None,
-    devices: int | None,
-    cohorts: int | None,
-    registrar: str | None,
-    committee: Sequence[str] | AnyCommitteeTerms | None = None,
-) -> Terms:
-    """Return `terms`, or those of `devices`; raises ValueError unless one is given."""
-    if terms is not None:
-        if (devices, cohorts, registrar, committee) != (None, None, None, None):
-            raise ValueError(
-                "leave out `devices`, `cohorts`, `registrar` and `committee`, which `terms` "
-                "determines"
-            )
-        return terms
-    if devices is None:
-        raise ValueError("pass `devices`, the largest number of devices in a round, or `terms`")
-    if committee is not None:
-        if not isinstance(committee, CommitteeTerms | VolunteerTerms):
-            committee = CommitteeTerms(members=tuple(committee))
-        return Terms(
-            cohort_size=devices,
-            minimum=max(3, devices // 2),
-            cohorts=1 if cohorts is None else cohorts,
-            registrar=registrar,
-            sum="one-shot",
-            committee=committee,
-        )
-    count = math.ceil(devices / DEFAULT_COHORT_SIZE) if cohorts is None else cohorts
-    size = math.ceil(devices / max(1, count))  # `Terms` refuses 0 devices or cohorts
-    if count > 1 and size < MIN_COHORT_SIZE:
-        raise ValueError(
-            f"cohorts: {devices:,} devices are too few for {count:,} cohorts, of at least "
-            f"{MIN_COHORT_SIZE} devices each"
-        )
-    return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=count, registrar=registrar)
 
 
 def round_ranges(**ranges: tuple[int, int] | None) -> dict[str, str]:

@@ -2,9 +2,9 @@
 """Sends an analyst's requests in a thread, and repeats those that fail for the moment."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import httpx
 from httpx_sse import EventSource, connect_sse
@@ -27,6 +27,7 @@ from client.errors import (
 )
 from protocol.api.events import Event, EventKind
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -50,7 +51,10 @@ class Sender:
         """
         self._check_open()
         with http_errors_as_unreachable():
-            return repeated(self._send_once, self._patience)(request)
+            return self._repeated(self._send_once)(request)
+
+    def _repeated(self, function: Callable[P, T]) -> Callable[P, T]:
+        return repeated(function, self._patience, announced=self.shown_url)
 
     def _send_once(self, request: ApiRequest[T]) -> T:
         return request.read(self._http.request(**request.arguments))
@@ -80,7 +84,7 @@ class Sender:
             with ExitStack() as stack:
                 try:
                     with http_errors_as_unreachable():
-                        source = repeated(self._open_stream, self._patience)(stack, cursor)
+                        source = self._repeated(self._open_stream)(stack, cursor)
                 except WrongStateError:  # the study has ended, and all its events were received
                     return
                 with suppress(httpx.TransportError):  # a broken stream is opened again below

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import blindtally
 from blindtally.cli import app
 from client.extras_installation import install_command
 
@@ -46,7 +47,7 @@ def test_a_narrow_terminal_shows_items_of_any_script(tmp_path: Path) -> None:
 def test_the_version_is_shown() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert result.exit_code == 0
-    assert result.stdout.strip()[0].isdigit()
+    assert result.stdout.strip() == blindtally.__version__
 
 
 def test_the_id_of_a_key_is_shown_whole_so_that_it_can_be_revoked(
@@ -82,3 +83,12 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     assert result.returncode == 1
     assert f"needs {module}" in result.stderr
     assert result.stderr.strip().endswith(install_command(extra))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has this device")
+def test_a_full_disk_is_an_error_in_one_line() -> None:
+    command = [sys.executable, "-m", "blindtally", "mechanisms"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"error: cannot write the output: No space left on device\n"

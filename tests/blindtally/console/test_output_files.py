@@ -66,17 +66,6 @@ def test_a_pipe_is_written_to_and_stays_one() -> None:
     assert not Path("/dev/null").is_file()
 
 
-@pytest.mark.parametrize("path", ["/nowhere/x.json", "."])
-def test_a_file_that_cannot_be_written_is_reported(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run = simulate("--json", path)
-    assert run.exit_code == 2
-    assert f"cannot write {path}" in run.stderr
-    assert "F1" in run.stdout  # the error costs no result
-
-
 def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     words = "".join(f"{a}{b}c,{1000 // (1 + a + b)}\n" for a in range(10) for b in range(10))
     (tmp_path / "words.csv").write_text(f"word,count\n{words}")
@@ -110,3 +99,20 @@ def test_a_missing_path_does_not_take_the_next_option_as_a_file(command: list[st
     run = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
     assert run.exit_code == 2
     assert f"there is no path before {command[-1]}" in run.output
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("none/x.json", "cannot write none/x.json: there is no"),
+        (".", "cannot write .: it is a folder"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_refused_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = simulate("--json", path)
+    assert run.exit_code == 2
+    assert reason in run.stderr
+    assert run.stdout == ""

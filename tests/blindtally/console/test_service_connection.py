@@ -1,6 +1,5 @@
 """Errors of a service as a person at a terminal reads them."""
 
-import logging
 from pathlib import Path
 
 import httpx
@@ -33,15 +32,17 @@ def test_a_refused_key_names_the_option(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_command_shows_that_it_waits_for_the_service(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("blindtally.console.service_connection._TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("client.connection._MIN_ANNOUNCED_SECONDS", 0.5)
     with pytest.raises(typer.Exit), open_analyst("http://127.0.0.1:1", None) as analyst:
         next(analyst.studies())
-    waiting, error = capsys.readouterr().err.splitlines()
-    assert waiting == "http://127.0.0.1:1 does not answer; trying again for 0 s"
-    assert error.startswith("error: http://127.0.0.1:1 is out of reach")
-    assert not logging.getLogger("client.connection").handlers
+    (waiting,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert waiting.startswith("http://127.0.0.1:1 does not answer; trying again for 0 s (")
+    assert capsys.readouterr().err.startswith("error: http://127.0.0.1:1 is out of reach")
 
 
 def test_wrong_data_and_options_are_wrong_use_and_no_failure_of_the_service() -> None:

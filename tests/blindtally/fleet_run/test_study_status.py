@@ -3,11 +3,14 @@
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from blindtally.fleet_run import study_status
 from blindtally.fleet_run.fleet_setup import DataFile, build_setup
 from blindtally.fleet_run.study_status import MAX_SILENT_POLLS, StatusReporter, describe_study
+from client.errors import ServiceUnreachableError
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import PARTICIPANT_PHASES, Phase
 from protocol.mechanisms.registry import MECHANISMS, parse_question
@@ -19,6 +22,7 @@ SETUP = build_setup(
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 STUDY = StudyView.model_validate(study_document(SETUP.question, SETUP.terms, id="3f2a"))
 URL = "http://127.0.0.1:8000"
+UNTIL = "until 12:00:00 UTC at most"
 
 
 def cohort(number: int, phase: Phase, *received: int) -> dict[str, Any]:
@@ -57,10 +61,13 @@ def shown(
             ),
         ),
         ([cohort(0, Phase.ENROLLING, 20)], "20 of 20 devices in cohort 1"),
-        ([cohort(0, Phase.SHARING, 20, 12)], "cohort 1 sharing, messages from 12 of 20 devices"),
+        (
+            [cohort(0, Phase.SHARING, 20, 12)],
+            f"cohort 1 sharing, messages from 12 of 20 devices, {UNTIL}",
+        ),
         (
             [cohort(0, Phase.MASKING, 20, 18, 18, 5)],
-            "cohort 1 masking, messages from 5 of 18 devices",
+            f"cohort 1 masking, messages from 5 of 18 devices, {UNTIL}",
         ),
         (
             [
@@ -112,6 +119,26 @@ def test_the_reports_of_a_round_that_is_over_have_no_sum() -> None:
 def test_a_round_that_is_over_has_no_status_line() -> None:
     over = shown(cohort(0, Phase.SUMMED, 20), state="decoded")
     assert describe_study(URL, STUDY, over)[1] == ""
+
+
+def test_the_failure_of_a_round_of_others_is_shown() -> None:
+    over = cohort(0, Phase.SUMMED, 20) | {"phase": Phase.FAILED, "failure": "too few"}
+    failed = shown(over, state="failed")
+    assert describe_study(URL, STUDY, failed)[1] == "round 1 has failed: too few"
+    assert describe_study(URL, STUDY, failed, is_ours=True)[1] == ""
+
+
+async def test_a_silent_service_is_reported_with_its_patience_and_ends_the_fleet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(study_status, "POLL_SECONDS", 0.01)
+    lines: list[str] = []
+    screen = Mock(print_line=lines.append, has_bars=False, round_number=0)
+    with pytest.raises(ServiceUnreachableError, match="has not answered for"):
+        await study_status.report_status(
+            "http://127.0.0.1:1", None, "3f2a", screen, 2.0, has_steps=True
+        )
+    assert lines == ["the service does not answer; the fleet tries again, and ends after 2 s"]
 
 
 def test_a_stable_state_is_printed_once() -> None:

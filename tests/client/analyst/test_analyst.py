@@ -10,10 +10,11 @@ from typing import Any, TypeAlias
 import httpx
 import pytest
 import stamina
+from pydantic import ValidationError
 
 from blindtally import QualityGoal, Tracked
 from blindtally.planning import recommended_words
-from client.analyst import requests
+from client.analyst import study_creation
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
 from client.errors import AnalystClosedError, BadRequestError, NotFoundError
@@ -233,7 +234,7 @@ async def test_a_study_with_a_goal_states_the_reason_of_its_end(kind: Kind) -> N
 )
 def test_a_number_of_devices_gives_the_terms(asked: dict[str, Any], terms: dict[str, Any]) -> None:
     given = {"terms": None, "devices": None, "cohorts": None, "registrar": None} | asked
-    assert requests.study_terms(**given) == Terms.model_validate(terms)
+    assert study_creation.study_terms(**given) == Terms.model_validate(terms)
 
 
 @pytest.mark.parametrize(
@@ -247,15 +248,26 @@ def test_a_number_of_devices_gives_the_terms(asked: dict[str, Any], terms: dict[
         ({"terms": TERMS, "committee": MEMBERS}, "leave out"),
         ({"devices": 3000, "committee": MEMBERS, "cohorts": 2}, "has one cohort"),
         ({"devices": 300, "committee": VOLUNTEERS}, "needs a registrar"),
-        ({"devices": 0}, "cohort_size"),
+        ({"devices": 0}, "devices"),
+        ({"devices": 2}, "devices: must be from 3 to"),
+        ({"devices": "200"}, "devices: must be a whole number from 1, not '200'"),
         ({"devices": 10, "cohorts": 0}, "cohorts"),
+        ({"devices": 10, "registrar": "abc"}, "registrar: must be 64 hexadecimal digits"),
     ],
 )
 def test_no_or_two_numbers_of_devices_are_refused(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        requests.study_terms(
+        study_creation.study_terms(
             **({"terms": None, "devices": None, "cohorts": None, "registrar": None} | arguments)
         )
+
+
+def test_a_field_of_a_wrong_type_is_refused_in_plain_words() -> None:
+    with pytest.raises(ValueError, match=r"^question: must be an object") as wrong:
+        study_creation.create_study(
+            None, timeouts=None, name="x", question="tracked", terms=TERMS, rounds=1
+        )
+    assert not isinstance(wrong.value, ValidationError)
 
 
 async def test_the_answer_is_collected_over_all_pages(kind: Kind) -> None:

@@ -40,8 +40,8 @@ class Shelf:
         if self.url is not None:
             asyncio.run(_clear(self.url))
             return self.url
-        # A new file: a connection of the last world, which an exception holds, may still be open, and
-        # SQLite shares its locks and memory among all connections of a program to the same file.
+        # A new file: an exception may hold a connection of the last world, and SQLite shares locks
+        # and memory among all connections of a program to the same file.
         for ending in ("", "-wal", "-shm"):
             Path(f"{self.folder}/world.db{ending}").unlink(missing_ok=True)
         shutil.copy(template, self.folder / "world.db")

@@ -1,0 +1,115 @@
+"""Creation of a study: its terms from a number of devices, and errors in plain words."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from secrets import token_urlsafe
+from typing import Final
+
+from pydantic import ValidationError
+
+from client.analyst.requests import ApiRequest, path
+from protocol.api.messages import PopulationRequest, StudyRequest, StudyView, Timeouts
+from protocol.api.validation_errors import validation_faults
+from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
+from protocol.mechanisms.central.trie_plan import TrieHhQuestion
+from protocol.mechanisms.registry import AnyPlan, AnyQuestion
+from protocol.question_and_plan import MAX_ROUNDS, MIN_COHORT_SIZE, Terms
+
+DEFAULT_ROUNDS: Final = 5
+DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given
+
+
+def create_study(
+    key: str | None, *, timeouts: Timeouts | None, **fields: object
+) -> ApiRequest[StudyView]:
+    """Return the request that creates a study; without a `key`, each creates another study.
+
+    Raises:
+        ValueError: if a field is invalid.
+    """
+    with _plain_errors():
+        document = StudyRequest.model_validate({"timeouts": timeouts or Timeouts(), **fields})
+    return ApiRequest(
+        "POST",
+        path("studies"),
+        StudyView.model_validate_json,
+        content=document.model_dump_json(),
+        idempotency_key=key or token_urlsafe(24),
+    )
+
+
+def default_rounds(question: object) -> int:
+    """Return the number of rounds without another wish; for `triehh`, one for each level."""
+    if isinstance(question, TrieHhQuestion):
+        return min(question.levels, MAX_ROUNDS)
+    return DEFAULT_ROUNDS
+
+
+def study_terms(
+    terms: Terms | None,
+    devices: int | None,
+    cohorts: int | None,
+    registrar: str | None,
+    committee: Sequence[str] | AnyCommitteeTerms | None = None,
+) -> Terms:
+    """Return `terms`, or those of `devices`; raises ValueError unless one is given and valid."""
+    if terms is not None:
+        if (devices, cohorts, registrar, committee) != (None, None, None, None):
+            raise ValueError(
+                "leave out `devices`, `cohorts`, `registrar` and `committee`, which `terms` "
+                "determines"
+            )
+        return terms
+    if devices is None:
+        raise ValueError("pass `devices`, the largest number of devices in a round, or `terms`")
+    for name, number in {"devices": devices, "cohorts": cohorts}.items():
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise ValueError(f"{name}: must be a whole number from 1, not {number!r}")
+    with _plain_errors(cohort_size="devices"):
+        return _terms_of_devices(devices, cohorts, registrar, committee)
+
+
+def _terms_of_devices(
+    devices: int,
+    cohorts: int | None,
+    registrar: str | None,
+    committee: Sequence[str] | AnyCommitteeTerms | None,
+) -> Terms:
+    if committee is not None:
+        if not isinstance(committee, CommitteeTerms | VolunteerTerms):
+            committee = CommitteeTerms(members=tuple(committee))
+        return Terms(
+            cohort_size=devices,
+            minimum=max(3, devices // 2),
+            cohorts=1 if cohorts is None else cohorts,
+            registrar=registrar,
+            sum="one-shot",
+            committee=committee,
+        )
+    count = math.ceil(devices / DEFAULT_COHORT_SIZE) if cohorts is None else cohorts
+    size = math.ceil(devices / count)
+    if count > 1 and size < MIN_COHORT_SIZE:
+        raise ValueError(
+            f"cohorts: {devices:,} devices are too few for {count:,} cohorts, of at least "
+            f"{MIN_COHORT_SIZE} devices each"
+        )
+    return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=count, registrar=registrar)
+
+
+def describe_faults(error: ValidationError) -> str:
+    """Return all faults of a request or a part of one, each with the name of its field."""
+    faults = validation_faults(error, AnyQuestion, AnyPlan, StudyRequest, PopulationRequest)
+    return "; ".join(": ".join([*map(str, path), fault]) for path, fault in faults)
+
+
+@contextmanager
+def _plain_errors(**argument_of_field: str) -> Iterator[None]:
+    """Raise ValueError with all faults in plain words; fields may have the names of arguments."""
+    try:
+        yield
+    except ValidationError as error:
+        text = describe_faults(error)
+        for field_name, argument in argument_of_field.items():
+            text = text.replace(f"{field_name}: ", f"{argument}: ")
+        raise ValueError(text) from None
