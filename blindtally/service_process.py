@@ -4,6 +4,7 @@ Randomness is the system's, and the clock is the database's.
 """
 
 import asyncio
+import errno
 import gc
 import os
 import resource
@@ -135,9 +136,19 @@ def _load_settings(flags: Mapping[str, str | int | Path | None]) -> Settings:
     try:
         return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
-        for line in setting_faults(error, Settings):
-            _print_note(line, "error")
-        raise typer.Exit(2) from None
+        faults = [_with_option(line, given) for line in setting_faults(error, Settings)]
+        exits = [_refusal(fault) for fault in faults]
+        raise exits[0] from None
+
+
+def _with_option(fault: str, flags: Iterable[str]) -> str:
+    """Return the fault of a setting, with the name of its option if it may come from one."""
+    variable, colon, reason = fault.partition(":")
+    name = variable.removeprefix("BLINDTALLY_").lower()
+    if name not in flags:
+        return fault
+    option = name.removesuffix("_url").replace("_", "-")
+    return f"--{option} ({variable}){colon}{reason}"
 
 
 def _print_note(text: str, level: Literal["info", "warning", "error"]) -> None:
@@ -236,7 +247,9 @@ def _listen(settings: Settings) -> socket.socket:
         return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         address = f"{settings.host}:{settings.port}"
-        raise _refusal(f"cannot listen on {address}: {error}", code=1) from None
+        reason = os.strerror(error.errno) if error.errno else error
+        advice = "; choose another --port" if error.errno == errno.EADDRINUSE else ""
+        raise _refusal(f"cannot listen on {address}: {reason}{advice}", code=1) from None
 
 
 class _AnnouncingServer(uvicorn.Server):

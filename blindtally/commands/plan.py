@@ -70,12 +70,13 @@ def plan(
     delta: Annotated[float, Option(help="Delta of a central epsilon, over all levels.")] = 1e-6,
     levels: Annotated[int, Option(help="Number of levels of triehh.")] = 10,
     goal: Annotated[
-        str,
+        str | None,
         Option(
             help="Goal of reports: worst-mse, l1, l2 or heavy.",
+            show_default="heavy for strings, else l2",
             autocompletion=lambda: ["worst-mse", "l1", "l2", "heavy"],
         ),
-    ] = "l2",
+    ] = None,
     most: MaxShareOption = 1.0,
     domain: Annotated[
         str,
@@ -162,11 +163,15 @@ def plan(
     if epsilon is not None:
         taken = _REPORT_OPTIONS | ({"max_bytes"} if domain == "strings" else set())
         refuse_unused_options(context, taken, f"a plan of reports over {domain} with --epsilon")
+        goal = goal or ("heavy" if domain == "strings" else "l2")
         recommend_reports(devices, domain, max_bytes, epsilon, goal, most, json_path)
         return
     refuse_unused_options(context, _SUM_OPTIONS, "a plan of sums")
     if rounds is None or threshold is None or words is None:
-        raise exit_with_error("sums take --rounds, --threshold and --words; reports take --epsilon")
+        raise exit_with_error(
+            "pass --rounds, --threshold and --words for a plan of exact sums, or --epsilon for one "
+            "of locally private reports; --help has an example of each"
+        )
     request = SumPlanRequest(
         devices=devices,
         rounds=rounds,

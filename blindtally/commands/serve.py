@@ -13,7 +13,11 @@ def serve(
     ] = None,
     port: Annotated[
         int | None,
-        Option(envvar="BLINDTALLY_PORT", help="Port; 0 selects a free one.", show_default="8000"),
+        Option(
+            envvar="BLINDTALLY_PORT",
+            help="Port; 0 selects a free one.",
+            show_default="8000",
+        ),
     ] = None,
     database_url: Annotated[
         str | None,
@@ -62,6 +66,10 @@ def serve(
     Prints one line, `blindtally serves URL`, when it is ready; --log json logs it. Everything that
     was acknowledged is in the database: after a kill and a new start, running studies go on.
 
+    Example:
+      blindtally serve --open
+      blindtally serve --database postgresql://me:secret@localhost/blindtally
+
     Flags have the environment variables shown. docs/cli.md has all other settings, among them
     BLINDTALLY_DATABASE_TIMEOUT_SECONDS, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_MAX_JSON_BYTES,
     BLINDTALLY_MAX_HEADER_BYTES, BLINDTALLY_MAX_HEADER_FIELDS, BLINDTALLY_HEADER_SECONDS,
@@ -69,10 +77,6 @@ def serve(
     BLINDTALLY_POLL_SECONDS, BLINDTALLY_MIN_POLL_SECONDS, BLINDTALLY_LEASE_SECONDS,
     BLINDTALLY_SHUTDOWN_SECONDS, BLINDTALLY_MAX_EVENT_STREAMS. Traces go to
     OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
-
-    Example:
-      blindtally serve --open
-      blindtally serve --database postgresql://me:secret@localhost/blindtally
     """
     from blindtally.service_process import run_service
 

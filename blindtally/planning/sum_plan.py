@@ -71,6 +71,12 @@ class SumPlanRequest:
         if self.devices not in DEVICE_RANGE:
             limits = f"{DEVICE_RANGE[0]} to {DEVICE_RANGE[-1]:,}"
             raise exit_with_error(f"--devices must be from {limits}, not {self.devices}")
+        largest = self.devices * self.contribution * self.rounds
+        if self.threshold > largest:
+            raise exit_with_error(
+                f"--threshold is {self.threshold:g}, and all devices together contribute at most "
+                f"{largest:,} items in {self.rounds} rounds: nothing can be found"
+            )
 
 
 def plan_sums(request: SumPlanRequest, json_path: str | None) -> None:

@@ -12,7 +12,7 @@ from blindtally.simulate.options import SimulationRequest
 from blindtally.simulate.result import SimulationResult, heavy_hitter_table, shown_share
 from blindtally.simulate.round_schedule import RoundSchedule
 from blindtally.simulate.rounds import study_terms
-from blindtally.simulate.scores import StudyScore, score_study
+from blindtally.simulate.scores import Comparison, StudyScore, score_study
 from blindtally.workers import open_round_executor
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
@@ -114,11 +114,11 @@ def _result(
         **({"goal": _goal_text(score, request.rounds)} if request.stop_at else {}),
         "heavy": shown_share(comparison.found_items),
         "missed": f"{len(comparison.missed):,} with a true count of at least "
-        f"{question.threshold:g}",
+        f"{question.threshold:g}" + _note_without_heavy_items(comparison),
         "rounds": f"{score.rounds_decoded} decoded of {request.rounds}{lost}{unread}",
         "devices": f"{score.devices:,} counted, {_shown_sizes(schedule.sizes)} selected per round",
         "words": f"{score.words:,} of 16 bits per device and round",
-        "thresholds": " ".join(f"{t:.3g}" for t in score.thresholds),
+        "sampling thresholds": " ".join(f"{t:.3g}" for t in score.thresholds),
         "domain": f"{_describe_domain(question.domain)}, {excluded:,} items outside",
         **comparison.interval_facts(),
         **_expectation_facts(score.quality),
@@ -129,6 +129,11 @@ def _result(
         [heavy_hitter_table(comparison.found_items), fact_table(facts)],
         done,
     )
+
+
+def _note_without_heavy_items(comparison: Comparison) -> str:
+    is_empty = not comparison.missed and not comparison.found_items
+    return ", which no item has: precision and recall have no meaning" if is_empty else ""
 
 
 def _goal_text(score: StudyScore, rounds: int) -> str:

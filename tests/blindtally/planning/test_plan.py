@@ -271,7 +271,12 @@ def test_a_known_bound_on_shares_is_planned_with_and_can_be_asked() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--devices", 100], "sums take --rounds"),
+        (["--devices", 100], "pass --rounds, --threshold and --words"),
+        (
+            ["--devices", 100, "--rounds", 5, "--words", 60, "--threshold", 1001],
+            "contribute at most 500 items in 5 rounds",
+        ),
+        (["--devices", 100, "--epsilon", -1], "epsilon: must be from"),
         (["--devices", 100, "--epsilon", 1, "--domain", "alphabet"], "--domain must be a number"),
         (["--devices", 100, "--epsilon", 1, "--domain", 1], "--domain must be a number"),
         (["--devices", 100, "--epsilon", 0, "--domain", 9], "epsilon must be from"),

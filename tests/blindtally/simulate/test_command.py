@@ -130,6 +130,14 @@ def test_a_study_that_read_no_table_states_what_to_try() -> None:
     assert "0 decoded of 2: no table could be read; try more --words" in result.output
 
 
+def test_a_threshold_that_no_item_reaches_is_noted(words: Path) -> None:
+    asked = ("--data", words, "--column", "word", "--devices", 200, "--rounds", 1)
+    result = simulate(*asked, "--threshold", 1e9)
+    assert "which no item has: precision and recall have no meaning" in " ".join(
+        result.stdout.split()
+    )
+
+
 def test_devices_may_drop_out(words: Path) -> None:
     document = documented(
         simulate(
