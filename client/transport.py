@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from http.cookiejar import CookieJar
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import httpx
@@ -33,6 +33,7 @@ from secagg.errors import UnsafeRequestError
 
 POLL_SECONDS: Final = 25.0  # wait of a long poll; the service allows 30
 MIN_POLL_INTERVAL_SECONDS: Final = 0.2  # between two polls, even if the service does not wait
+CONNECT_SECONDS: Final = 10.0
 RESPONSE_TIMEOUT_SECONDS: Final = 30.0  # in addition to the wait of a long poll
 KEEPALIVE_SECONDS: Final = 60.0  # of a connection, between two phases
 MAX_DOCUMENT_BYTES: Final = 4 * 2**20  # of JSON: a plan of `tracked` lists thousands of items
@@ -56,17 +57,28 @@ def http_client(url: str) -> httpx.AsyncClient:
         ValueError: if `url` is not an http or https address.
     """
     return httpx.AsyncClient(
-        base_url=service_url(url) + "/v1",
-        verify=_tls_context(),
+        verify=tls_context(),
         limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
-        timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=10.0, pool=None),
-        headers={"user-agent": "blindtally", "accept-encoding": "identity"},
-        cookies=_NoCookies(),
+        timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=CONNECT_SECONDS, pool=None),
+        **http_options(url),
     )
 
 
+def http_options(url: str) -> dict[str, Any]:
+    """Return the address, the headers and the jar of a device's client of the service at `url`.
+
+    Raises:
+        ValueError: if `url` is not an http or https address.
+    """
+    return {
+        "base_url": service_url(url) + "/v1",
+        "headers": {"user-agent": "blindtally", "accept-encoding": "identity"},
+        "cookies": _NoCookies(),
+    }
+
+
 @cache
-def _tls_context() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
     """Return the trusted certificates, which all clients share: reading them takes 20 ms."""
     return httpx.create_ssl_context()
 
@@ -167,7 +179,9 @@ class Transport:
                 ),
                 content=content,
                 headers=headers,
-                timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS + silence, connect=10.0, pool=None),
+                timeout=httpx.Timeout(
+                    RESPONSE_TIMEOUT_SECONDS + silence, connect=CONNECT_SECONDS, pool=None
+                ),
             )
         except httpx.InvalidURL as error:
             raise UnsafeRequestError(f"gave out an id that makes no URL: {error}") from error

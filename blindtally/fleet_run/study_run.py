@@ -19,8 +19,8 @@ from blindtally.fleet_run.results import (
 from client.analyst.analyst import Analyst, Study
 from client.fleet.config_and_results import FleetRound
 from client.fleet.fleet import Fleet, ProgressReporter
+from client.fleet.http_connection import fleet_client
 from client.fleet.shards import ShardPool
-from client.transport import http_client
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 
@@ -67,7 +67,7 @@ def run_fleet(
         InexactSumError: if a sum is not the sum of its survivors' vectors.
     """
     fleet = Fleet(
-        partial(http_client, url),
+        partial(fleet_client, url),
         study.view,
         setup.holdings,
         setup.fleet_config,

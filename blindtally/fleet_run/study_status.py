@@ -86,8 +86,8 @@ def _describe_silence(seconds: float, patience: float) -> tuple[str, str]:
     """Return two texts as `describe_study`; the second one changes every 20 seconds."""
     head = "the service does not answer"
     passed = int(seconds) // _SILENCE_STEP_SECONDS * _SILENCE_STEP_SECONDS
-    since = f" for {passed} s" if passed else ""
-    return head, f"{head}{since}; the fleet tries again, and ends after {patience:.0f} s"
+    state = f"the service has not answered for {passed} s" if passed else head
+    return head, f"{state}; the fleet tries again, and ends after {patience:.0f} s"
 
 
 def describe_study(
