@@ -69,6 +69,7 @@ class _Connection(httpx.AsyncBaseTransport):
             httpx.TransportError: if the connection is lost, or the response is not HTTP.
         """
         with _transport_errors(request):
+            await asyncio.sleep(0)  # devices that are ready send together, and share a commit
             await self._open(request.url)
             self._send(request)
             event = await self._next_event()
