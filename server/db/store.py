@@ -2,15 +2,17 @@
 
 A repeated message has no further effect, and nothing is acknowledged before its commit. A change
 names the state that it read, or its lease, and reports whether that was still valid. A transaction
-that locks several rows locks them in one order: lease, population, study, round, cohort, and the
-event counter last.
+that locks several rows locks them in one order: lease, population, study, round, cohort, spending
+of a device, and the event counter last.
 """
 
 import asyncio
 from random import Random
+from typing import Any
 
 from server.db.database import Database
 from server.db.database_errors import BusyError
+from server.db.group_commit import GroupCommit
 from server.db.repositories.answers import AnswerRepository
 from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.committees import CommitteeRepository
@@ -60,6 +62,12 @@ class Store:
         self.retention = RetentionRepository(database)
         self.write_probe = WriteProbe(database)
 
+    @property
+    def _arrivals(self) -> tuple[GroupCommit[Any, Any], ...]:
+        """Writes of devices that wait for a commit."""
+        repositories = self.joins, self.uploads, self.one_shot_messages, self.reports
+        return tuple(repository.groups for repository in repositories)
+
     async def settle_arrivals(self, seconds: float) -> None:
         """Wait until what devices have sent is stored or refused.
 
@@ -68,7 +76,7 @@ class Store:
         """
         try:
             async with asyncio.timeout(seconds):
-                for repository in (self.joins, self.uploads, self.one_shot_messages):
-                    await repository.settled()
+                for groups in self._arrivals:
+                    await groups.settled()
         except TimeoutError:
             raise BusyError("the database stores no messages") from None

@@ -13,7 +13,7 @@ none.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -190,7 +190,8 @@ class Orchestrator:
         self._record_changes(changes)
         if snapshot.selection is None and not snapshot.cohorts:
             self.store.database.resync_clock()
-        if any(self._ends_early(snapshot, cohort) for cohort in snapshot.cohorts):
+        snapshot = replace(snapshot, cohorts=tuple(self._effective_cohorts(snapshot)))
+        if any(_ends_early(cohort.phase_status, snapshot.now) for cohort in snapshot.cohorts):
             # Their phase would end before messages that arrived in time, but wait for a commit.
             await self.store.settle_arrivals(self.settings.database_timeout_seconds)
         try:
@@ -243,12 +244,11 @@ class Orchestrator:
         if job.name in snapshot.claimed:
             self._pending.schedule(cohort.id, snapshot.claimed[job.name])
             return
-        status = self._effective_status(snapshot, cohort)
-        due = status.closes_at
+        status, due = cohort.phase_status, cohort.phase_status.closes_at
         if not self.store.database.is_sqlite and status.phase not in JOINING_PHASES:
             due = min(due, snapshot.now + _SHARED_READ)
         self._pending.schedule(cohort.id, due)
-        await self._settle_safely(replace(cohort, phase_status=status), snapshot.now)
+        await self._settle_safely(cohort, snapshot.now)
 
     async def _close_rounds(self, snapshot: PendingSnapshot) -> None:
         """Start the jobs that close rounds whose cohorts are all closed."""
@@ -265,21 +265,18 @@ class Orchestrator:
         """Return whether this process or another one does the job already."""
         return job in self._job_tasks or job.name in snapshot.claimed
 
-    def _effective_status(self, snapshot: PendingSnapshot, cohort: PendingCohort) -> PhaseStatus:
-        """Return the status of a cohort; patience only counts while a server could receive."""
+    def _effective_cohorts(self, snapshot: PendingSnapshot) -> Iterator[PendingCohort]:
+        """Yield the cohorts of `snapshot`; patience only counts while a server could receive."""
         since = [
             at
             for at in (snapshot.receiving_since, self.heartbeat.receiving_since)
             if at is not None
         ]
         start = min(since, default=snapshot.now)
-        status = cohort.phase_status
-        return replace(status, last_received=max(status.last_received, start))
-
-    def _ends_early(self, snapshot: PendingSnapshot, cohort: PendingCohort) -> bool:
-        """Return whether the phase of a cohort is due, and not all have sent their message."""
-        status = self._effective_status(snapshot, cohort)
-        return status.received < status.expected and settle(status, snapshot.now) != status.phase
+        for cohort in snapshot.cohorts:
+            status = cohort.phase_status
+            status = replace(status, last_received=max(status.last_received, start))
+            yield replace(cohort, phase_status=status)
 
     def _record_changes(self, changes: Sequence[CohortChange]) -> None:
         """Count pending cohorts, and notify the channels of those in another phase than before."""
@@ -400,6 +397,11 @@ class Orchestrator:
         if await self.store.cohorts.fail(cohort, reason, received, cause):
             _log.warning("cohort failed", cause=cause.value, reason=reason, **log_fields(cohort))
         self.check(cohort_channel(cohort.id))
+
+
+def _ends_early(status: PhaseStatus, now: datetime) -> bool:
+    """Return whether a phase is due at `now`, and not all have sent their message."""
+    return status.received < status.expected and now >= status.closes_at
 
 
 def _job_of(cohort: PendingCohort) -> Job:

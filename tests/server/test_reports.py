@@ -1,6 +1,7 @@
 """Locally private reports through the service: once per device, aggregated, and read at the end."""
 
 import asyncio
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from random import Random
@@ -8,6 +9,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import psycopg
 import pytest
 from sqlalchemy import select
 
@@ -20,7 +22,7 @@ from protocol.report_mechanism import REPORTS_SCOPE
 from protocol.study_state import EMPTY_STATE
 from secagg.keys import Identity
 from secagg.session import Registry
-from server.db.repositories.devices.reports import ReportCost
+from server.db.repositories.devices.device_spending import ReportCost
 from server.db.schema import DeviceSpendingRow
 from server.errors import ProblemError
 from server.rounds.decoding import decode_reports
@@ -152,12 +154,12 @@ async def test_a_device_reports_once_per_study_in_any_round(served: Served) -> N
     refused(await put(served, study, report(await served.show_round(study), 11)), 409, "no-round")
 
 
-async def epsilon_spent(served: Served, device: int) -> float:
-    """Return the epsilon that the device has spent in all studies."""
+async def epsilon_spent(served: Served, device: int) -> float | None:
+    """Return the epsilon that the device has spent in all studies, None if it has no row."""
     query = select(DeviceSpendingRow.epsilon)
     query = query.where(DeviceSpendingRow.identity == identity(device).public.hex())
     database = served.store.database
-    epsilon: float = await database.read(lambda session: session.scalar(query))
+    epsilon: float | None = await database.read(lambda session: session.scalar(query))
     return epsilon
 
 
@@ -172,6 +174,97 @@ async def test_a_device_cannot_spend_more_in_many_studies_at_once(each_served: S
         for answer in refusals:
             assert "has spent epsilon 12 of 16" in refused(answer, 409, "budget-spent")
         assert await epsilon_spent(each_served, device) == 12
+
+
+async def test_reports_that_arrive_together_share_a_transaction(
+    each_served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is accepted or refused as if it were alone."""
+    full = await each_served.create(question=QUESTION, terms=TERMS | {"cohort_size": 10})
+    study, view = await create(each_served)
+    full_view = await each_served.open_round(full)
+    twice = report(view, 1)
+    assert (await put(each_served, study, twice)).status_code == 204
+    database, writes = each_served.store.database, []
+    write = database.write
+
+    async def count(change: Any) -> Any:
+        writes.append(change)
+        return await write(change)
+
+    monkeypatch.setattr(database, "write", count)
+    other = report(view, 2, body=bytes(len(twice.body)))
+    sent = [(study, report(view, device)) for device in range(2, 30)]
+    sent += [(full, report(full_view, device)) for device in range(20, 31)]
+    sent += [(study, twice), (study, other), (study, report(view, 30)), (study, report(view, 30))]
+    answers = await asyncio.gather(*(put(each_served, *each) for each in sent))
+    assert len(writes) < 10
+    assert [answer.status_code for answer in answers] == [204] * 38 + [409, 204, 409, 204, 204]
+    refused(answers[38], 409, "no-round")
+    refused(answers[40], 409, "conflict")
+    assert (await each_served.show_round(study)).cohorts[0].enrolled == 30
+    assert (await each_served.show_round(full)).cohorts[0].enrolled == 10
+    spent = [await epsilon_spent(each_served, device) for device in (1, 20, 29, 30)]
+    assert spent == [6, 12, 12, 6]
+
+
+async def test_a_refused_report_stores_nothing(serve: Serve, database_url: str) -> None:
+    async with serve(database_url) as served:
+        study, view = await create(served)
+    async with serve(database_url, max_device_epsilon=5) as served:
+        answers = await asyncio.gather(*(put(served, study, report(view, n)) for n in range(3)))
+        for answer in answers:
+            refused(answer, 409, "budget-spent")
+        assert await epsilon_spent(served, 0) is None
+        assert (await served.show_round(study)).cohorts[0].enrolled == 0
+
+
+async def test_reports_that_wait_for_their_commit_at_the_deadline_are_in_time(
+    serve: Serve, sqlite_url: str
+) -> None:
+    """Without them the round has too few; they wait behind a report of another study."""
+    async with serve(sqlite_url, poll_seconds=60, min_poll_seconds=0) as served:
+        study = await served.create(question=QUESTION, terms=TERMS, timeouts={"reporting": 60})
+        other, other_view = await create(served)
+        view = await served.open_round(study)
+        gate = threading.Event()
+        blocked = asyncio.create_task(served.store.database.write(lambda _: gate.wait(20)))
+        puts = [asyncio.create_task(put(served, other, report(other_view, 50)))]
+        await asyncio.sleep(0.2)
+        puts += [asyncio.create_task(put(served, study, report(view, n))) for n in range(10)]
+        await asyncio.sleep(0.2)
+        served.clock.advance(61)
+        poll = asyncio.create_task(served.service.orchestrator.poll())
+        await asyncio.sleep(0.1)
+        gate.set()
+        await asyncio.gather(blocked, poll)
+        assert {(await put).status_code for put in puts} == {204}
+        assert (await served.until_closed(study)).participants == 10
+
+
+async def test_reports_of_two_servers_to_two_studies_do_not_deadlock(
+    serve: Serve, postgres_url: str
+) -> None:
+    """Each server receives the reports of the same devices to one study, in opposite orders."""
+    async with serve(postgres_url) as first, serve(postgres_url) as second:
+        studies = [(each, await create(each)) for each in (first, second)]
+        for start in range(0, 50, 10):
+            devices = range(start, start + 10)
+            with psycopg.connect(postgres_url) as connection:
+                connection.execute("SELECT 1 FROM cohorts FOR UPDATE")
+                sent = [
+                    asyncio.create_task(put(served, study, report(view, device)))
+                    for served, (study, view) in studies
+                    for device in (devices if served is first else reversed(devices))
+                ]
+                await asyncio.sleep(0.3)  # all reports wait for their cohort
+            answers = await asyncio.gather(*sent)
+            assert {answer.status_code for answer in answers} == {204}
+        for served, (study, _) in studies:
+            errors = served.store.database.metrics.database_errors.collect()[0].samples
+            assert {sample.labels["error"] for sample in errors} <= {"IntegrityError"}
+            assert (await served.show_round(study)).cohorts[0].enrolled == 50
+        assert {await epsilon_spent(first, device) for device in range(50)} == {12}
 
 
 @pytest.mark.parametrize("spent", [(16.0, 0.0), (0.0, 1e-3), (float("nan"), 0.0)])

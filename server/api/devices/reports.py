@@ -7,12 +7,13 @@ from fastapi import APIRouter, Path, Request
 
 from protocol.api.device_messages import SignedReport, packed_report_bytes
 from protocol.api.messages import ProblemType
+from protocol.api.phases import Phase
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import check_identity
 from server.api.common import OCTET_STREAM_BODY, RoundNumber, StudyId, problem_responses
 from server.api.dependencies import Caller, as_malformed, require, require_own_identity
-from server.db.channels import cohorts_channel
-from server.db.repositories.devices.reports import ReportCost
+from server.db.repositories.devices.device_spending import ReportCost
+from server.db.repositories.devices.reports import ReportUpload
 from server.errors import ProblemError, malformed
 from server.http.request_bodies import read_body
 from server.principals import Permission
@@ -61,5 +62,6 @@ async def put_report(
         mechanism.check(plan, np.frombuffer(report.body, np.uint8).reshape(1, nbytes))
     limits = service.settings.max_device_epsilon, service.settings.max_device_delta
     cost = ReportCost(mechanism.epsilon(plan), mechanism.delta(plan), *limits)
-    await service.store.reports.accept(study, number, report, cost)
-    service.orchestrator.check(cohorts_channel(study))
+    upload = ReportUpload(study, number, report, cost)
+    cohort, received = await service.store.reports.accept(upload)
+    service.orchestrator.on_message(cohort, Phase.REPORTING, received)

@@ -55,7 +55,7 @@ async def test_a_message_is_late_by_its_arrival_and_not_by_its_commit(party: Par
     device = await party.go_but_one("share")
     body = await device.compute("key-shares")
     clock, service = party.served.clock, party.served.service
-    groups = service.store.uploads._groups
+    groups = service.store.uploads.groups
     commit = groups._commit
 
     async def commit_late(arrivals: Sequence[Any]) -> Sequence[Any]:
@@ -74,7 +74,7 @@ async def test_a_repetition_and_a_new_message_share_a_commit(party: Party) -> No
     repeated, *_, first, second = party.devices
     await together(party.devices[:-2], "share")
     bodies = [await device.compute("key-shares") for device in (first, second)]
-    groups, gate = party.served.service.store.uploads._groups, asyncio.Event()
+    groups, gate = party.served.service.store.uploads.groups, asyncio.Event()
     commit, sizes = groups._commit, list[int]()
 
     async def commit_at_gate(arrivals: Sequence[Any]) -> Sequence[Any]:

@@ -17,7 +17,7 @@ import pytest
 from protocol.api.device_messages import Survivors
 from server.db.database import Database, parse_url
 from server.db.database_errors import BusyError
-from server.db.repositories.devices.uploads import UploadRepository
+from server.db.group_commit import GroupCommit
 from tests.server.conftest import Serve
 from tests.server.harness import Served, sum_of, together
 from tests.server.party import refused
@@ -147,7 +147,7 @@ async def test_no_phase_ends_while_the_database_stores_no_messages(
     async with serve(sqlite_url, poll_seconds=60, database_timeout_seconds=0.1) as served:
         study = await served.create(timeouts={"sharing": 60})
         await together((await served.join(study, 6))[:4], "share")
-        monkeypatch.setattr(UploadRepository, "settled", lambda _: asyncio.Event().wait())
+        monkeypatch.setattr(GroupCommit, "settled", lambda _: asyncio.Event().wait())
         served.clock.advance(61)
         with pytest.raises(BusyError, match="stores no messages"):
             await served.service.orchestrator.poll()

@@ -180,14 +180,10 @@ class JoinRepository(Repository):
                 before, it was counted in an earlier round, its vector is in a poisoned cohort, or a
                 key belongs to another device.
         """
-        return await self._groups(join)
-
-    async def settled(self) -> None:
-        """Wait until what has arrived is stored or refused."""
-        await self._groups.settled()
+        return await self.groups(join)
 
     @cached_property
-    def _groups(self) -> GroupCommit[Join, JoinedDevice]:
+    def groups(self) -> GroupCommit[Join, JoinedDevice]:
         return GroupCommit(self._join)
 
     @write_transaction

@@ -99,14 +99,10 @@ class OneShotMessageRepository(Repository):
             ProblemError: if the sum takes no more messages, the device has sent another one, or it
                 was counted in an earlier round.
         """
-        return await self._groups(_Arrival(upload, self.database.monotonic_seconds()))
-
-    async def settled(self) -> None:
-        """Wait until what has arrived is stored or refused."""
-        await self._groups.settled()
+        return await self.groups(_Arrival(upload, self.database.monotonic_seconds()))
 
     @cached_property
-    def _groups(self) -> GroupCommit[_Arrival, int]:
+    def groups(self) -> GroupCommit[_Arrival, int]:
         return GroupCommit(self._accept, lambda arrival: len(arrival.upload.body))
 
     @write_transaction

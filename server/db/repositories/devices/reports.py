@@ -1,10 +1,18 @@
-"""Repository of locally private reports, and of what devices have spent on them."""
+"""Repository of locally private reports, and of what devices have spent on them.
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+Reports that arrive together are stored in one transaction (`server/db/group_commit.py`). It locks
+the rows of their studies, then of their cohorts, then of what their devices have spent, each in the
+order of keys, and counts the reports of each cohort.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, TypeAlias, cast
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, Table, bindparam, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -12,88 +20,141 @@ from protocol.api.device_messages import SignedReport
 from protocol.api.messages import ProblemType
 from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.repositories.studies import find_study
-from server.db.schema import CohortRow, DeviceSpendingRow, ReportRow
-from server.errors import ProblemError
+from server.db.group_commit import GroupCommit
+from server.db.prepared_insert import PreparedInsert
+from server.db.repositories.devices.device_spending import LockedSpending, ReportCost
+from server.db.schema import CohortRow, ReportRow, StudyRow
+from server.errors import ProblemError, not_found
 
 _REPORTS_PER_QUERY = 8192
-_MAX_ATTEMPTS = 3  # to store a report, while others of its device are stored
+_MAX_ATTEMPTS = 3  # to store reports, while the first ones of their devices are stored elsewhere
 _MAX_BATCH_BYTES = 4 * 2**20
+_STUDIES = cast("Table", StudyRow.__table__)
+_COHORTS = cast("Table", CohortRow.__table__)
+_REPORTS = cast("Table", ReportRow.__table__)
+# As the foreign key of a report locks its study, but before the cohort.
+_LOCKED_STUDIES = (
+    select(_STUDIES.c.id, _STUDIES.c.state, _STUDIES.c.terms)
+    .where(_STUDIES.c.id.in_(bindparam("studies")))
+    .order_by(_STUDIES.c.id)
+    .with_for_update(read=True, key_share=True)
+)
+_LOCKED_COHORTS = (
+    select(
+        _COHORTS.c.id,
+        _COHORTS.c.study,
+        _COHORTS.c.round,
+        _COHORTS.c.phase,
+        _COHORTS.c.deadline,
+        _COHORTS.c.enrolled,
+    )
+    .where(tuple_(_COHORTS.c.study, _COHORTS.c.round).in_(bindparam("rounds", expanding=True)))
+    .order_by(_COHORTS.c.id)
+    .with_for_update(key_share=True)
+)
+_STORED_REPORTS = (
+    select(_REPORTS.c.identity, _REPORTS.c.digest, _COHORTS.c.round)
+    .join(_COHORTS, _COHORTS.c.id == _REPORTS.c.cohort)
+    .where(
+        _REPORTS.c.study == bindparam("of_study"),
+        _REPORTS.c.identity.in_(bindparam("identities")),
+    )
+)
+_INSERT = PreparedInsert(ReportRow)
+_COUNT = (
+    update(_COHORTS)
+    .where(_COHORTS.c.id == bindparam("cohort"))
+    .values(enrolled=bindparam("new_count"))
+)
+_RoundKey: TypeAlias = tuple[str, int]  # a study, and the number of its round
 
 
 @dataclass(frozen=True, slots=True)
-class ReportCost:
-    """Privacy cost of a report, and the budget of its device for all studies."""
+class ReportUpload:
+    """Checked report to round `number` of `study`, and its cost."""
 
-    epsilon: float
-    delta: float
-    max_epsilon: float
-    max_delta: float
+    study: str
+    number: int
+    report: SignedReport = field(repr=False)
+    cost: ReportCost
 
-    def check(self, epsilon: float, delta: float) -> None:
-        """Raise ProblemError if a device that has spent this much cannot afford the report."""
-        for name, spent, cost, budget in (
-            ("epsilon", epsilon, self.epsilon, self.max_epsilon),
-            ("delta", delta, self.delta, self.max_delta),
-        ):
-            if not spent + cost <= budget * (1 + 1e-9):
-                detail = f"this device has spent {name} {spent:g} of {budget:g}"
-                raise ProblemError(ProblemType.BUDGET_SPENT, f"{detail}: {cost:g} more is too much")
+    @property
+    def identity(self) -> str:
+        return self.report.identity.hex()
+
+    @property
+    def round_key(self) -> _RoundKey:
+        return self.study, self.number
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """Upload and the seconds at which it arrived: time in the queue of writers does not count."""
+
+    upload: ReportUpload
+    seconds: float
+
+
+@dataclass
+class _Cohort:
+    """Locked cohort of a round of reports, of which it has `enrolled`; its row has `stored`."""
+
+    id: int
+    phase: Phase
+    deadline: datetime
+    stored: int
+
+    def __post_init__(self) -> None:
+        self.enrolled = self.stored
 
 
 class ReportRepository(Repository):
     """Repository of reports."""
 
-    async def accept(self, study: str, number: int, report: SignedReport, cost: ReportCost) -> None:
-        """Store a report to round `number` of `study`.
+    async def accept(self, upload: ReportUpload) -> tuple[int, int]:
+        """Store a report; the same report may be sent again.
+
+        Returns the row id of the cohort, and the number of reports in it.
 
         Raises:
             ProblemError: if the round takes no more reports, the device has reported to this study
                 before, or the report would exceed its budget.
         """
-        arrived = self.database.monotonic_seconds()  # time in the writers' queue does not count
+        return await self.groups(_Arrival(upload, self.database.monotonic_seconds()))
+
+    @cached_property
+    def groups(self) -> GroupCommit[_Arrival, tuple[int, int]]:
+        return GroupCommit(self._store, lambda arrival: len(arrival.upload.report.body))
+
+    async def _store(
+        self, arrivals: Sequence[_Arrival]
+    ) -> Sequence[tuple[int, int] | ProblemError]:
+        """Store all reports that are not refused; return the result or the refusal of each."""
         for _ in range(_MAX_ATTEMPTS):
             try:
-                return await self._accept(study, number, report, cost, arrived)
-            except IntegrityError:  # a concurrent request has stored a report of this device
+                return await self._accept(arrivals)
+            except IntegrityError:  # another process has stored the first report of a device
                 continue
-        return await self._accept(study, number, report, cost, arrived)
+        return await self._accept(arrivals)
 
     @write_transaction
     def _accept(
-        self,
-        session: Session,
-        study: str,
-        number: int,
-        report: SignedReport,
-        cost: ReportCost,
-        arrived: float,
-    ) -> None:
-        identity = report.identity.hex()
-        if _is_duplicate(session, study, number, report):
-            return
-        waited = timedelta(seconds=self.database.monotonic_seconds() - arrived)
-        cohort = _open_cohort(session, study, number, self.database.now(session) - waited)
-        if _is_duplicate(session, study, number, report):  # stored during the wait for the lock
-            return
-        spending = _lock_device_spending(session, identity)
-        cost.check(spending.epsilon, spending.delta)
-        spending.epsilon += cost.epsilon
-        spending.delta += cost.delta
-        row = ReportRow(
-            study=study,
-            identity=identity,
-            cohort=cohort,
-            epsilon=cost.epsilon,
-            delta=cost.delta,
-            received_at=self.database.now_column(),
-            digest=report.content_digest,
-            body=report.body,
-        )
-        session.add(row)
-        session.execute(
-            update(CohortRow).where(CohortRow.id == cohort).values(enrolled=CohortRow.enrolled + 1)
-        )
+        self, session: Session, arrivals: Sequence[_Arrival]
+    ) -> Sequence[tuple[int, int] | ProblemError]:
+        connection, waited = session.connection(), self.database.monotonic_seconds()
+        now = self.database.now(session)  # before the locks, for which no device is late
+        group = _LockedGroup(connection, [arrival.upload for arrival in arrivals])
+        results = list[tuple[int, int] | ProblemError]()
+        for arrival in arrivals:
+            at = now - timedelta(seconds=waited - arrival.seconds)
+            try:
+                cohort = group.accept(arrival.upload, at)
+            except ProblemError as error:
+                results.append(error)
+            else:
+                results.append((cohort.id, cohort.enrolled))
+        group.store(now)
+        return results
 
     async def bodies(
         self, study: str, number: int, nbytes: int, batch_size: int
@@ -129,42 +190,103 @@ class ReportRepository(Repository):
         return [(identity, body) for identity, body in session.execute(query)]
 
 
-def _is_duplicate(session: Session, study: str, number: int, report: SignedReport) -> bool:
-    """Return whether this report is stored already; refuse another one of its device."""
-    row = session.get(ReportRow, (study, report.identity.hex()), populate_existing=True)
-    if row is None:
-        return False
-    if row.digest == report.content_digest:
-        return True
-    if session.get_one(CohortRow, row.cohort).round != number:
+class _LockedGroup:
+    """Reports of one transaction, which has locked all rows that they change."""
+
+    def __init__(self, connection: Connection, uploads: Sequence[ReportUpload]) -> None:
+        self._connection = connection
+        studies = {"studies": [*{upload.study for upload in uploads}]}
+        rounds = {"rounds": [*{upload.round_key for upload in uploads}]}
+        self._studies = {row.id: row for row in connection.execute(_LOCKED_STUDIES, studies)}
+        self._cohorts = {
+            (row.study, row.round): _Cohort(row.id, row.phase, row.deadline, row.enrolled)
+            for row in connection.execute(_LOCKED_COHORTS, rounds)
+        }
+        self._stored = _stored_reports(connection, uploads)
+        self._spending = LockedSpending(connection, {upload.identity for upload in uploads})
+        self._accepted = list[tuple[ReportUpload, _Cohort]]()
+
+    def accept(self, upload: ReportUpload, arrived: datetime) -> _Cohort:
+        """Count a report, unless it is a repetition, and what it costs its device.
+
+        Raises:
+            ProblemError: if it is refused; then nothing is counted.
+        """
+        key = upload.study, upload.identity
+        if key in self._stored:
+            _check_repetition(upload, *self._stored[key])
+            return self._cohorts[upload.round_key]
+        cohort = self._open_cohort(upload, arrived)
+        self._spending.charge(upload.identity, upload.cost)
+        cohort.enrolled += 1
+        self._stored[key] = upload.report.content_digest, upload.number
+        self._accepted.append((upload, cohort))
+        return cohort
+
+    def _open_cohort(self, upload: ReportUpload, arrived: datetime) -> _Cohort:
+        study = self._studies.get(upload.study)
+        if study is None:
+            raise not_found("study")
+        if study.state != "running":
+            raise ProblemError(ProblemType.WRONG_STATE, f"the study is {study.state}")
+        cohort = self._cohorts.get(upload.round_key)
+        max_reports = study.terms["cohort_size"] * study.terms["cohorts"]
+        if (
+            cohort is None
+            or cohort.phase is not Phase.REPORTING
+            or arrived >= cohort.deadline
+            or cohort.enrolled >= max_reports
+        ):
+            detail = f"round {upload.number} takes no more reports"
+            raise ProblemError(ProblemType.NO_ROUND, detail)
+        return cohort
+
+    def store(self, now: datetime) -> None:
+        """Store the accepted reports, received at `now`.
+
+        Raises:
+            IntegrityError: if another transaction has stored the first report of a device.
+        """
+        if not self._accepted:
+            return
+        self._spending.store()
+        _INSERT(self._connection, [_row(*each, now) for each in self._accepted])
+        cohorts = {cohort.id: cohort for _, cohort in self._accepted}.values()
+        counts = [{"cohort": each.id, "new_count": each.enrolled} for each in cohorts]
+        self._connection.execute(_COUNT, counts)
+
+
+def _stored_reports(
+    connection: Connection, uploads: Sequence[ReportUpload]
+) -> dict[tuple[str, str], tuple[bytes, int]]:
+    """Return digest and round of the reports of devices to their studies, by study and identity."""
+    identities = defaultdict[str, list[str]](list)
+    for upload in uploads:
+        identities[upload.study].append(upload.identity)
+    return {
+        (study, row.identity): (row.digest, row.round)
+        for study, of_study in identities.items()
+        for row in connection.execute(_STORED_REPORTS, {"of_study": study, "identities": of_study})
+    }
+
+
+def _check_repetition(upload: ReportUpload, stored_digest: bytes, stored_round: int) -> None:
+    """Raise ProblemError if a device has sent another report to the study before."""
+    if stored_digest == upload.report.content_digest:
+        return
+    if stored_round != upload.number:
         raise ProblemError(ProblemType.ALREADY_COUNTED, "this device reported in an earlier round")
     raise ProblemError(ProblemType.CONFLICT, "this device has sent another report before")
 
 
-def _lock_device_spending(session: Session, identity: str) -> DeviceSpendingRow:
-    """Return the spending of a device, locked, so that its reports to all studies are serialized.
-
-    It is the last row that the transaction locks, after the rows of the study.
-    """
-    query = (
-        select(DeviceSpendingRow).where(DeviceSpendingRow.identity == identity).with_for_update()
-    )
-    row = session.scalar(query.execution_options(populate_existing=True))
-    if row is None:
-        row = DeviceSpendingRow(identity=identity, epsilon=0.0, delta=0.0)
-        session.add(row)
-        session.flush()  # IntegrityError if another transaction has inserted it meanwhile
-    return row
-
-
-def _open_cohort(session: Session, study: str, number: int, arrived: datetime) -> int:
-    row = find_study(session, study)
-    if row.state != "running":
-        raise ProblemError(ProblemType.WRONG_STATE, f"the study is {row.state}")
-    query = select(CohortRow).where(CohortRow.study == study, CohortRow.round == number)
-    cohort = session.scalar(query.with_for_update())
-    max_reports = row.terms["cohort_size"] * row.terms["cohorts"]
-    is_open = cohort is not None and cohort.phase is Phase.REPORTING and arrived < cohort.deadline
-    if cohort is None or not is_open or cohort.enrolled >= max_reports:
-        raise ProblemError(ProblemType.NO_ROUND, f"round {number} takes no more reports")
-    return cohort.id
+def _row(upload: ReportUpload, cohort: _Cohort, now: datetime) -> dict[str, Any]:
+    return {
+        "study": upload.study,
+        "identity": upload.identity,
+        "cohort": cohort.id,
+        "epsilon": upload.cost.epsilon,
+        "delta": upload.cost.delta,
+        "received_at": now,
+        "digest": upload.report.content_digest,
+        "body": upload.report.body,
+    }

@@ -107,14 +107,10 @@ class UploadRepository(Repository):
                 phase or its deadline has passed, or the cohort failed.
         """
         arrived = self.database.monotonic_seconds()  # time in the writers' queue does not count
-        return await self._groups(_Arrival(slot, upload, arrived))
-
-    async def settled(self) -> None:
-        """Wait until what has arrived is stored or refused."""
-        await self._groups.settled()
+        return await self.groups(_Arrival(slot, upload, arrived))
 
     @cached_property
-    def _groups(self) -> GroupCommit[_Arrival, int]:
+    def groups(self) -> GroupCommit[_Arrival, int]:
         return GroupCommit(self._accept, lambda arrival: arrival.nbytes)
 
     @write_transaction
