@@ -63,7 +63,7 @@ STATUS_AND_TITLE = {
 _TYPE_OF_STATUS = {400: ProblemType.MALFORMED} | {
     status: kind
     for kind, (status, _) in STATUS_AND_TITLE.items()
-    if status in (404, 405, 408, 413, 415)
+    if status in (404, 405, 408, 413, 415, 429)
 }
 _RETRYABLE = frozenset({ProblemType.UNAVAILABLE, ProblemType.NO_ROUND, ProblemType.TOO_MANY})
 

@@ -1,10 +1,14 @@
-"""Request bodies: their limits of size, time and media type.
+"""Request bodies: their limits of size, time, memory and media type.
 
 A body that is too large is refused by its Content-Length or, without one, at the first chunk beyond
-the limit; this module buffers nothing. `connection_limits.py` limits the headers of requests.
+the limit; this module buffers nothing. The bodies of one sender that wait in memory, because they
+are not complete or not stored yet, are together no larger than the largest body may be.
+`connection_limits.py` limits the headers of requests.
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from math import inf
 
 from starlette.exceptions import HTTPException
@@ -19,14 +23,52 @@ OCTET_STREAM = "application/octet-stream"
 _TIMEOUT_DETAIL = "the body of the request took too long"
 
 
+class BodyMemory:
+    """Bytes of the bodies of each sender that are in memory, or declared: at most `maximum`."""
+
+    def __init__(self, maximum: int, sender_of: Callable[[Scope], str]) -> None:
+        self._maximum = maximum
+        self._sender_of = sender_of
+        self._nbytes = Counter[str]()
+
+    def reserve(self, scope: Scope, nbytes: int) -> None:
+        """Count bytes of the sender of a request.
+
+        Raises:
+            HTTPException: if they are too many with those of its other requests.
+        """
+        sender = self._sender_of(scope)
+        if self._nbytes[sender] + nbytes > self._maximum:
+            self._forget_if_zero(sender)
+            detail = (
+                "too many requests at once: the bodies that one credential, or one address without "
+                f"a credential, sends at a time have at most {self._maximum} bytes"
+            )
+            raise HTTPException(429, detail)
+        self._nbytes[sender] += nbytes
+
+    def release(self, scope: Scope, nbytes: int) -> None:
+        """Undo `reserve` of this number of bytes in all."""
+        sender = self._sender_of(scope)
+        self._nbytes[sender] -= nbytes
+        self._forget_if_zero(sender)
+
+    def _forget_if_zero(self, sender: str) -> None:
+        if not self._nbytes[sender]:
+            del self._nbytes[sender]
+
+
 class LimitedBody:
     """Body of a request, with limits of its size and its time; `received` counts its bytes.
 
     The limit in bytes is `max_upload_bytes` for binary bodies of a PUT, `max_json_bytes` for all
-    others. A body may pause for `body_idle_seconds` and take `body_seconds`.
+    others. A body may pause for `body_idle_seconds` and take `body_seconds`. Its bytes count in
+    `memory` until `release`.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, settings: Settings) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, settings: Settings, memory: BodyMemory
+    ) -> None:
         # Routes with other methods read a whole document before they check its media type.
         is_binary = scope["method"] == "PUT" and media_type(scope) == OCTET_STREAM
         self._max_bytes = settings.max_upload_bytes if is_binary else settings.max_json_bytes
@@ -34,13 +76,28 @@ class LimitedBody:
         self._idle_seconds, self._loop = settings.body_idle_seconds, asyncio.get_running_loop()
         self._deadline = self._loop.time() + settings.body_seconds
         self._is_complete = False
+        self._memory, self._reserved = memory, 0
         self.received = 0
 
-    def check_declared_length(self) -> None:
-        """Raise ProblemError if the request declares a body that is too large."""
+    def admit(self) -> None:
+        """Raise an error if the declared body is too large, alone or with others of its sender."""
         declared = header(self._scope, b"content-length")
-        if declared is not None and declared.isdecimal() and int(declared) > self._max_bytes:
+        if declared is None or not declared.isdecimal():
+            return
+        if int(declared) > self._max_bytes:
             raise ProblemError(ProblemType.TOO_LARGE, self._too_large)
+        self._reserve(int(declared))
+
+    def release(self) -> None:
+        """Count the body no longer: it is stored, refused, or was never read."""
+        if self._reserved:
+            self._memory.release(self._scope, self._reserved)
+            self._reserved = 0
+
+    def _reserve(self, nbytes: int) -> None:
+        if nbytes > self._reserved:
+            self._memory.reserve(self._scope, nbytes - self._reserved)
+            self._reserved = nbytes
 
     async def receive(self) -> Message:
         if self._is_complete:  # the next message is the client's disconnect: nothing waits for it
@@ -55,6 +112,7 @@ class LimitedBody:
         self._is_complete = not message.get("more_body", False)
         if self.received > self._max_bytes:
             raise HTTPException(413, self._too_large)
+        self._reserve(self.received)
         return message
 
     async def discard(self) -> None:

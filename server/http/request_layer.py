@@ -29,10 +29,10 @@ from starlette.types import Message, Receive, Scope, Send
 from protocol.api.messages import ProblemType
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.errors import ProblemError
-from server.http.auth import is_public
+from server.http.auth import client_address, is_public, rate_limit_key
 from server.http.problem_details import problem_of, problem_response
 from server.http.rate_limits import RateLimit
-from server.http.request_bodies import LimitedBody
+from server.http.request_bodies import BodyMemory, LimitedBody, header
 from server.http.security_headers import SecurityHeaders
 from server.settings import Settings
 from server.telemetry.logs import LogFields, bind_log_fields, logs_debug_lines, start_log_fields
@@ -77,6 +77,8 @@ class RequestLayer:
         self._security_headers = SecurityHeaders(settings.hsts_seconds)
         # Unique and no secret: random digits for each request would take longer than the log line.
         self._id_prefix, self._id_counter = token_hex(12), count()
+        largest = max(settings.max_upload_bytes, settings.max_json_bytes)
+        self._body_memory = BodyMemory(largest, _sender_of)
         self._refusals = _RefusalQueue()
         self._refusal_lines, self._not_logged = RateLimit(_MAX_REFUSAL_LINES), 0
 
@@ -88,13 +90,14 @@ class RequestLayer:
             await self._router(scope, receive, send)
             return
         request_id = _sent_id(scope) or self._new_id()
-        body = LimitedBody(scope, receive, self._settings)
+        body = LimitedBody(scope, receive, self._settings, self._body_memory)
         wait = partial(self._refusals.wait, body)
         reply = _Reply(scope, send, self._security_headers, request_id, wait)
         fields = start_log_fields(request_id=request_id.decode())
         try:
             await self._respond(scope, body, reply)
         except Exception as error:
+            body.release()  # the refusal may wait
             if reply.status is not None:  # too late for another response: the connection is closed
                 raise
             response = await self._answer_error(Request(scope), error)
@@ -105,6 +108,7 @@ class RequestLayer:
             problem = ProblemError(ProblemType.UNAVAILABLE, "the service is stopping: try again")
             await problem_response(problem)(scope, body.receive, reply.send)
         finally:
+            body.release()
             self._record(scope, body.received, reply, fields)
 
     async def _respond(self, scope: Scope, body: LimitedBody, reply: "_Reply") -> None:
@@ -119,12 +123,13 @@ class RequestLayer:
                 refusal = self._refuse(scope, problem)
                 await refusal(scope, body.receive, reply.send)
                 return
-        body.check_declared_length()
+        body.admit()
         endpoint = self._find_endpoint(scope)
         if endpoint is None:
             await self._router(scope, body.receive, reply.send)
         else:
             response = await endpoint(Request(scope, body.receive))
+            body.release()  # the response may wait for other devices
             await response(scope, body.receive, reply.send)
 
     def _record(self, scope: Scope, received: int, reply: "_Reply", fields: LogFields) -> None:
@@ -236,6 +241,11 @@ class _Reply:
             # The client has reset the connection, and uvicorn notices it a moment later.
             if not str(error).endswith("the handler is closed"):  # uvloop has no type for it
                 raise
+
+
+def _sender_of(scope: Scope) -> str:
+    """Return the credential of a request, which its route has checked, or else its address."""
+    return header(scope, b"authorization") or rate_limit_key(client_address(scope))
 
 
 def _sent_id(scope: Scope) -> bytes | None:

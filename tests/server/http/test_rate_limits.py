@@ -19,7 +19,7 @@ from secagg.keys import Identity
 from server.http import rate_limits, request_layer
 from server.http.auth import client_address, rate_limit_key
 from server.http.rate_limits import RateLimit
-from server.http.request_bodies import LimitedBody
+from server.http.request_bodies import BodyMemory, LimitedBody
 from server.settings import Settings
 from tests.server.conftest import Serve
 from tests.server.credentials import (
@@ -165,7 +165,8 @@ async def test_a_refusal_waits_no_longer_than_its_client(monkeypatch: pytest.Mon
     monkeypatch.setattr(request_layer, "TOO_MANY_DELAY_SECONDS", 60.0)
     messages = iter([{"type": "http.request"}, {"type": "http.disconnect"}])
     scope = {"type": "http", "method": "GET", "headers": []}
-    body = LimitedBody(scope, AsyncMock(side_effect=messages), Settings())
+    memory = BodyMemory(10**6, lambda _: "")
+    body = LimitedBody(scope, AsyncMock(side_effect=messages), Settings(), memory)
     await asyncio.wait_for(request_layer._RefusalQueue().wait(body), 1)
 
 

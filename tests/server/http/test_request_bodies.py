@@ -1,9 +1,14 @@
 """Bodies that are too large are refused before they are read."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
+import pytest
 
+from server.http.request_bodies import BodyMemory
+from server.settings import Settings
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Served, study_request
 from tests.server.party import gather_party, refused
@@ -24,6 +29,83 @@ class Chunks(httpx.AsyncByteStream):
         for _ in range(self.count):
             self.taken += 1
             yield b"x" * 1024
+
+
+class Unfinished(httpx.AsyncByteStream):
+    """A body of 1024 bytes that pauses before its last one, until `gate`."""
+
+    def __init__(self, gate: asyncio.Event) -> None:
+        self.gate = gate
+        self.is_paused = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"x" * 1023
+        self.is_paused.set()
+        await self.gate.wait()
+        yield b"x"
+
+
+def body_memory(served: Served) -> dict[str, int]:
+    """Return the bytes of bodies that the service counts, by sender."""
+    layer: Any = served.app.middleware_stack
+    return dict(layer._body_memory._nbytes)
+
+
+@pytest.mark.parametrize("length", [{"Content-Length": "1024"}, {}])
+async def test_unfinished_bodies_of_one_sender_take_a_limited_memory(
+    serve: Serve, sqlite_url: str, length: dict[str, str]
+) -> None:
+    async with serve(sqlite_url, **LIMITS) as served:
+        gate = asyncio.Event()
+
+        async def post(body: Unfinished, sender: dict[str, str]) -> httpx.Response:
+            headers = JSON | length | sender
+            request = served.client.build_request("POST", "/v1/studies", headers=headers)
+            request.stream = body
+            return await served.client.send(request)
+
+        for sender in ({"Authorization": "Bearer a"}, {}):  # without a credential: its address
+            gate.clear()
+            bodies = [Unfinished(gate) for _ in range(4)]
+            posts = [asyncio.create_task(post(body, sender)) for body in bodies]
+            await asyncio.gather(*(body.is_paused.wait() for body in bodies))
+            refusal = await post(Unfinished(gate), sender)
+            assert "at most 4096 bytes" in refused(refusal, 429, "too-many-requests")
+            assert int(refusal.headers["retry-after"]) > 0
+            assert not any(each.done() for each in posts)
+            posts[0].cancel()  # its connection is lost
+            await asyncio.wait(posts[:1])
+            posts[0] = asyncio.create_task(post(bodies[0], sender))
+            other = Unfinished(gate)
+            posts.append(asyncio.create_task(post(other, {"Authorization": "Bearer b"})))
+            gate.set()
+            for answer in await asyncio.gather(*posts):
+                refused(answer, 400, "malformed")  # not JSON
+            assert body_memory(served) == {}
+
+
+async def test_a_body_that_is_stored_counts_no_longer_while_its_response_waits(
+    served: Served,
+) -> None:
+    party = await gather_party(served)
+    device = party.devices[0]
+    body = await device.compute("key-shares")
+    headers = device.headers | OCTETS
+    path = f"{device.path}/key-shares?wait=20"
+    waiting = asyncio.create_task(served.client.put(path, content=body, headers=headers))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    assert body_memory(served) == {}
+    waiting.cancel()
+
+
+@pytest.mark.parametrize("sender", ["", "Bearer of each"])
+def test_a_fleet_behind_one_address_sends_its_vectors_at_once(sender: str) -> None:
+    settings = Settings()
+    memory = BodyMemory(settings.max_upload_bytes, lambda scope: str(scope["sender"]))
+    scopes = [{"sender": f"{sender}{device if sender else ''}"} for device in range(1000)]
+    for scope in scopes:
+        memory.reserve(scope, 40_000)
 
 
 async def test_a_body_with_too_large_a_length_is_refused(serve: Serve, sqlite_url: str) -> None:
