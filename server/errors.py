@@ -1,6 +1,7 @@
 """Refusals of the service, independent of HTTP: `http/problem_details.py` maps them to statuses."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TypedDict
 
 from protocol.api.messages import ProblemType
@@ -61,6 +62,18 @@ def out_of_phase(kind: str, kind_phase: Phase, phase: Phase) -> ProblemError:
     """Return the refusal of a message of `kind_phase` in another `phase`."""
     detail = f"the cohort is {phase}: {kind} belongs in {kind_phase}"
     return ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
+
+
+def late(phase: Phase, deadline: datetime) -> ProblemError:
+    """Return the refusal of a message after the `deadline` of its `phase`."""
+    detail = f"the deadline of {phase} has passed: {deadline.isoformat()}"
+    return ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
+
+
+def time_lost(phase: Phase) -> ProblemError:
+    """Return the refusal of a message that is late because no server could receive for a time."""
+    detail = "the deadline has passed, but will be extended: try again"
+    return ProblemError(ProblemType.UNAVAILABLE, detail, phase=phase)
 
 
 def malformed(detail: str, location: str = "body") -> ProblemError:

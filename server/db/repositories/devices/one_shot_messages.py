@@ -21,7 +21,7 @@ from server.db.database import Repository, read_transaction, write_transaction
 from server.db.group_commit import GroupCommit
 from server.db.prepared_insert import PreparedInsert
 from server.db.schema import CohortRow, MessageSetRow, OneShotMessageRow
-from server.errors import ProblemError, cohort_failed, not_found, out_of_phase
+from server.errors import ProblemError, cohort_failed, not_found, out_of_phase, time_lost
 
 _COHORTS = cast("Table", CohortRow.__table__)
 _MESSAGES = cast("Table", OneShotMessageRow.__table__)
@@ -125,9 +125,12 @@ class OneShotMessageRepository(Repository):
             if stored == upload.digest:  # a repetition
                 refusals.append(None)
                 continue
-            at = now - timedelta(seconds=waited - seconds)
-            refusal = _refusal(upload, statuses.get(upload.cohort), at, stored, counts)
-            refusal = refusal or _earlier_refusal(upload, of_device)
+            at, status = now - timedelta(seconds=waited - seconds), statuses.get(upload.cohort)
+            refusal = (
+                _refusal(upload, status, stored, counts)
+                or self._lateness(upload, status, at)
+                or _earlier_refusal(upload, of_device)
+            )
             refusals.append(refusal)
             if refusal is None:
                 accepted[key] = upload.digest
@@ -141,6 +144,15 @@ class OneShotMessageRepository(Repository):
             refusal or _received(statuses, each.upload.cohort) + counts[each.upload.cohort]
             for each, refusal in zip(arrivals, refusals, strict=True)
         ]
+
+    def _lateness(
+        self, upload: OneShotUpload, status: _Cohort | None, arrived: datetime
+    ) -> ProblemError | None:
+        """Return the refusal of a message after the deadline, None if it is in time."""
+        if status is None or arrived < status.deadline:
+            return None
+        is_lost = self.database.has_lost_time
+        return time_lost(status.phase) if is_lost else _no_more_messages(upload)
 
     @read_transaction
     def page(
@@ -215,11 +227,10 @@ def _received(statuses: Mapping[int, _Cohort], cohort: int) -> int:
 def _refusal(
     upload: OneShotUpload,
     status: _Cohort | None,
-    arrived: datetime,
     stored_digest: bytes | None,
     counts: Counter[int],
 ) -> ProblemError | None:
-    """Return the refusal of a message that is not stored yet, None if the sum takes it."""
+    """Return the refusal of a message that is not stored yet, None if it can be, if in time."""
     if status is None:  # the study was deleted
         return not_found("round")
     if stored_digest is not None:
@@ -229,9 +240,13 @@ def _refusal(
         return cohort_failed(status.failure)
     if status.phase is not Phase.COLLECTING:
         return out_of_phase("a device's message", Phase.COLLECTING, status.phase)
-    if arrived >= status.deadline or status.enrolled + counts[upload.cohort] >= upload.max_messages:
-        return ProblemError(ProblemType.NO_ROUND, f"round {upload.round} takes no more messages")
+    if status.enrolled + counts[upload.cohort] >= upload.max_messages:
+        return _no_more_messages(upload)
     return None
+
+
+def _no_more_messages(upload: OneShotUpload) -> ProblemError:
+    return ProblemError(ProblemType.NO_ROUND, f"round {upload.round} takes no more messages")
 
 
 def _earlier_refusal(upload: OneShotUpload, of_device: Sequence[Any]) -> ProblemError | None:

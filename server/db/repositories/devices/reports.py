@@ -24,7 +24,7 @@ from server.db.group_commit import GroupCommit
 from server.db.prepared_insert import PreparedInsert
 from server.db.repositories.devices.device_spending import LockedSpending, ReportCost
 from server.db.schema import CohortRow, ReportRow, StudyRow
-from server.errors import ProblemError, not_found
+from server.errors import ProblemError, not_found, time_lost
 
 _REPORTS_PER_QUERY = 8192
 _MAX_ATTEMPTS = 3  # to store reports, while the first ones of their devices are stored elsewhere
@@ -143,7 +143,8 @@ class ReportRepository(Repository):
     ) -> Sequence[tuple[int, int] | ProblemError]:
         connection, waited = session.connection(), self.database.monotonic_seconds()
         now = self.database.now(session)  # before the locks, for which no device is late
-        group = _LockedGroup(connection, [arrival.upload for arrival in arrivals])
+        uploads = [arrival.upload for arrival in arrivals]
+        group = _LockedGroup(connection, uploads, has_lost_time=self.database.has_lost_time)
         results = list[tuple[int, int] | ProblemError]()
         for arrival in arrivals:
             at = now - timedelta(seconds=waited - arrival.seconds)
@@ -193,8 +194,10 @@ class ReportRepository(Repository):
 class _LockedGroup:
     """Reports of one transaction, which has locked all rows that they change."""
 
-    def __init__(self, connection: Connection, uploads: Sequence[ReportUpload]) -> None:
-        self._connection = connection
+    def __init__(
+        self, connection: Connection, uploads: Sequence[ReportUpload], *, has_lost_time: bool
+    ) -> None:
+        self._connection, self._has_lost_time = connection, has_lost_time
         studies = {"studies": [*{upload.study for upload in uploads}]}
         rounds = {"rounds": [*{upload.round_key for upload in uploads}]}
         self._studies = {row.id: row for row in connection.execute(_LOCKED_STUDIES, studies)}
@@ -231,14 +234,11 @@ class _LockedGroup:
             raise ProblemError(ProblemType.WRONG_STATE, f"the study is {study.state}")
         cohort = self._cohorts.get(upload.round_key)
         max_reports = study.terms["cohort_size"] * study.terms["cohorts"]
-        if (
-            cohort is None
-            or cohort.phase is not Phase.REPORTING
-            or arrived >= cohort.deadline
-            or cohort.enrolled >= max_reports
-        ):
-            detail = f"round {upload.number} takes no more reports"
-            raise ProblemError(ProblemType.NO_ROUND, detail)
+        is_open = cohort is not None and cohort.phase is Phase.REPORTING
+        if cohort is None or not is_open or cohort.enrolled >= max_reports:
+            raise _no_more_reports(upload)
+        if arrived >= cohort.deadline:
+            raise time_lost(cohort.phase) if self._has_lost_time else _no_more_reports(upload)
         return cohort
 
     def store(self, now: datetime) -> None:
@@ -254,6 +254,10 @@ class _LockedGroup:
         cohorts = {cohort.id: cohort for _, cohort in self._accepted}.values()
         counts = [{"cohort": each.id, "new_count": each.enrolled} for each in cohorts]
         self._connection.execute(_COUNT, counts)
+
+
+def _no_more_reports(upload: ReportUpload) -> ProblemError:
+    return ProblemError(ProblemType.NO_ROUND, f"round {upload.number} takes no more reports")
 
 
 def _stored_reports(

@@ -22,7 +22,14 @@ from server.db.group_commit import GroupCommit
 from server.db.prepared_insert import PreparedInsert
 from server.db.repositories.devices.participants import ParticipantSlot
 from server.db.schema import CohortRow, MessageRow
-from server.errors import ProblemError, cohort_failed, not_found, out_of_phase
+from server.errors import (
+    ProblemError,
+    cohort_failed,
+    late,
+    not_found,
+    out_of_phase,
+    time_lost,
+)
 
 _PHASE_OF_KIND = {kind: phase for phase, kind in MESSAGE_KIND.items()}
 _COHORTS = cast("Table", CohortRow.__table__)
@@ -152,10 +159,8 @@ class UploadRepository(Repository):
         if status is None or arrived < status.deadline:
             return None
         if self.database.has_lost_time:
-            detail = "the deadline has passed, but will be extended: try again"
-            return ProblemError(ProblemType.UNAVAILABLE, detail, phase=status.phase)
-        detail = f"the deadline of {status.phase} has passed: {status.deadline.isoformat()}"
-        return ProblemError(ProblemType.WRONG_PHASE, detail, phase=status.phase)
+            return time_lost(status.phase)
+        return late(status.phase, status.deadline)
 
 
 def _stored_digests(

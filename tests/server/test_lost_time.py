@@ -1,0 +1,82 @@
+"""Messages after a deadline that an outage of the database has passed: the sender tries again."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from protocol.api.messages import ProblemType
+from protocol.api.phases import MemberMessageKind, MessageKind
+from server.db.repositories.committees import MemberUpload
+from server.db.repositories.devices.device_spending import ReportCost
+from server.db.repositories.devices.one_shot_messages import OneShotUpload
+from server.db.repositories.devices.reports import ReportUpload
+from server.db.repositories.devices.uploads import DeviceUpload
+from server.errors import ProblemError
+from tests.server.harness import Served
+from tests.server.one_shot import party as one_shot
+from tests.server.one_shot.party import PINNED, Operators, convene
+from tests.server.party import gather_party
+from tests.server.test_reports import create, report
+
+Send = Callable[[], Awaitable[object]]
+
+
+async def upload(served: Served) -> Send:
+    party = await gather_party(served)
+    await served.until_phase(party.study, "sharing")
+    seat = party.devices[0].seat
+    assert seat is not None
+    slot = await served.store.participants.slot(seat.participant)
+    message = DeviceUpload.of(MessageKind.KEY_SHARES, b"x")
+    return lambda: served.store.uploads.accept(slot, message)
+
+
+async def report_upload(served: Served) -> Send:
+    study, view = await create(served)
+    message = ReportUpload(study, 1, report(view, 1), ReportCost(1, 0, 16, 0))
+    return lambda: served.store.reports.accept(message)
+
+
+async def one_shot_message(served: Served) -> Send:
+    study = await one_shot.create(served)
+    await convene(served, study, Operators.of())
+    status = await served.store.committees.status(study, 1)
+    message = OneShotUpload(status.cohort, study, 1, "a" * 64, b"digest", b"x", 60, True)
+    return lambda: served.store.one_shot_messages.accept(message)
+
+
+async def member_key(served: Served) -> Send:
+    study = await one_shot.create(served)
+    status = await served.store.committees.status(study, 1)
+    message = MemberUpload(status.cohort, MemberMessageKind.KEY, PINNED[0], bytes(200))
+    return lambda: served.store.committees.accept(message)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "refusal"),
+    [
+        (upload, ProblemType.WRONG_PHASE),
+        (report_upload, ProblemType.NO_ROUND),
+        (one_shot_message, ProblemType.NO_ROUND),
+        (member_key, ProblemType.WRONG_PHASE),
+    ],
+)
+async def test_a_message_is_late_for_ever_only_if_no_time_was_lost(
+    served: Served, prepare: Callable[[Served], Awaitable[Send]], refusal: ProblemType
+) -> None:
+    send, database = await prepare(served), served.store.database
+    orchestrator = served.service.orchestrator
+    orchestrator_lock = orchestrator._poll_lock
+    async with orchestrator_lock:  # no phase ends, and no deadline is extended meanwhile
+        while not orchestrator_lock._waiters:
+            await served.tick()
+        served.clock.advance(4000)
+        with pytest.raises(ProblemError) as late:
+            await send()
+        assert late.value.kind is refusal
+        database.has_lost_time = True
+        with pytest.raises(ProblemError, match="will be extended: try again") as lost:
+            await send()
+        assert lost.value.kind is ProblemType.UNAVAILABLE
+        served.clock.advance(-4000)
+        await send()
