@@ -24,13 +24,14 @@ _READ_BYTES: Final = 2**16
 def fleet_client(url: str) -> httpx.AsyncClient:
     """Return an HTTP client of the service at `url` for one device of a fleet.
 
-    A service behind a proxy of the environment gets a client of httpx.
+    A service that needs a proxy of the environment or a password gets a client of httpx.
 
     Raises:
         ValueError: if `url` is not an http or https address.
     """
     address = httpx.URL(service_url(url))
-    if address.scheme in getproxies() and not proxy_bypass(address.host):
+    has_proxy = address.scheme in getproxies() and not proxy_bypass(address.host)
+    if has_proxy or address.userinfo:
         return http_client(url)
     return _FleetClient(url)
 

@@ -90,8 +90,9 @@ async def test_a_service_that_is_away_is_an_error_with_its_request() -> None:
         assert away.value.request.url.port == 1
 
 
-def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_or_a_password_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert type(fleet_client("http://service")) is httpx.AsyncClient
+    assert type(fleet_client("http://name:password@127.0.0.1")) is httpx.AsyncClient
     assert type(fleet_client("http://127.0.0.1")) is not httpx.AsyncClient
