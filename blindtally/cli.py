@@ -74,15 +74,7 @@ class CommandGroup(TyperGroup):
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
         """Run a command; report Ctrl-C, a missing extra, and the range of an option's number."""
         try:
-            with _flushing_stdout():
-                return super().invoke(ctx)
-        except OSError as error:
-            if error.errno not in _FULL_ERRORS:
-                raise
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # for the text that is left
-            raise exit_with_error(f"cannot write the output: {error.strerror}", code=1) from None
+            return super().invoke(ctx)
         except typer.BadParameter as error:
             fault = error.__cause__
             if isinstance(fault, ValidationError):
@@ -102,8 +94,11 @@ class CommandGroup(TyperGroup):
 @contextmanager
 def _flushing_stdout() -> Iterator[None]:
     """Flush standard output at the end, so that a full disk is an error of the command."""
-    yield
-    sys.stdout.flush()
+    try:
+        yield
+    finally:
+        if sys.stdout is not None:  # it may be closed
+            sys.stdout.flush()
 
 
 class LazyCommandGroup(CommandGroup):
@@ -115,6 +110,18 @@ class LazyCommandGroup(CommandGroup):
         self.commands = {
             name: TyperCommand(name, help=sentence) for name, sentence in COMMANDS.items()
         }
+
+    def main(self, *args: Any, **settings: Any) -> Any:  # noqa: ANN401 (typer's)
+        """Run the command line; report an output that cannot be written in one line."""
+        try:
+            with _flushing_stdout():
+                return super().main(*args, **settings)
+        except OSError as error:
+            if error.errno not in _FULL_ERRORS:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest
+            exit_with_error(f"cannot write the output: {error.strerror}")
+            sys.exit(1)
 
     def list_commands(self, ctx: object) -> list[str]:
         del ctx

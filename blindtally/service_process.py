@@ -16,6 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from random import SystemRandom
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import structlog
@@ -59,6 +60,12 @@ def run_service(
     Raises:
         typer.Exit: if a setting is invalid, or the service cannot start.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same as Ctrl-C
+    with suppress(KeyboardInterrupt):  # uvicorn passes it on once it has shut down
+        _serve(flags, as_json=as_json, log_level=log_level)
+
+
+def _serve(flags: Mapping[str, str | int | Path | None], *, as_json: bool, log_level: str) -> None:
     logs.configure(as_json=as_json, level=log_level)
     settings = _load_settings(flags)
     for name, nearest in unknown_variables(os.environ).items():
@@ -71,11 +78,11 @@ def run_service(
     config = _uvicorn_config(app, settings, limits)
     listener = _listen(settings)
     server = _AnnouncingServer(config, app, limits)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same as Ctrl-C
-    with suppress(KeyboardInterrupt):  # uvicorn has shut down and passes the signal on
+    try:
         server.run(sockets=[listener])
-    if provider is not None:
-        provider.shutdown()  # sends the last traces
+    finally:
+        if provider is not None:
+            provider.shutdown()  # sends the last traces
     if not server.started:  # the reason is in the log
         raise typer.Exit(1)
 
@@ -258,6 +265,11 @@ class _AnnouncingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: FastAPI, limits: ConnectionLimits) -> None:
         super().__init__(config)
         self._app, self._limits = app, limits
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Shut down. A second signal changes nothing: it takes `shutdown_seconds` at most."""
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         context = self.config.ssl

@@ -6,6 +6,7 @@ is a warning, which Python shows on standard error unless the program configures
 """
 
 import logging
+import math
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,7 +21,7 @@ from stamina.instrumentation import (
     set_on_retry_hooks,
 )
 
-from client.errors import is_retryable, printable
+from client.errors import ServiceError, is_retryable, printable
 from protocol.api.messages import MAX_RETRY_SECONDS
 
 _LOG: Final = logging.getLogger(__name__)
@@ -53,6 +54,13 @@ def service_url(url: str) -> str:
     return str(parsed).rstrip("/")
 
 
+def check_patience(seconds: float) -> float:
+    """Return `seconds`; raises ValueError if they are not the duration of repetitions."""
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise ValueError(f"patience: must be a number of seconds, not {seconds!r}")
+    return seconds
+
+
 def shown_url(url: str) -> str:
     """Return a service's address without the user and password that it may have."""
     return str(httpx.URL(url).copy_with(userinfo=b"")).rstrip("/")
@@ -64,7 +72,7 @@ def repeated(
     """Return `function` with repetitions for `patience` seconds, as `is_retryable` allows.
 
     `function` may be asynchronous. The waits between repetitions differ by up to `jitter` seconds.
-    If the address of the service is `announced`, a warning states that it does not answer.
+    If the address of the service is `announced`, a warning states that it is not available.
     """
     is_announced = not announced or patience < _MIN_ANNOUNCED_SECONDS
 
@@ -74,9 +82,9 @@ def repeated(
         if delay is not False:
             _silence_hooks()
             if not is_announced:
-                reason = printable(str(error) or type(error).__name__)
-                text = "%s does not answer; trying again for %.0f s (%s)"
-                _LOG.warning(text, announced, patience, reason)
+                reason = error.message if isinstance(error, ServiceError) else printable(str(error))
+                text = "%s is not available; trying again for %.0f s (%s)"
+                _LOG.warning(text, announced, patience, reason or type(error).__name__)
             is_announced = True
         return delay if isinstance(delay, bool) else min(delay, patience)
 

@@ -310,7 +310,8 @@ def _parse_problem(response: httpx.Response) -> Problem:
         type="about:blank",
         title=response.reason_phrase or "no reason given",
         status=response.status_code,
-        detail=f"{response.url} answered {response.status_code} {response.reason_phrase}",
+        detail=f"{response.url.copy_with(userinfo=b'')} answered {response.status_code} "
+        f"{response.reason_phrase}",
     )
 
 

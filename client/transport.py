@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 
 import httpx
 
-from client.connection import repeated, service_url
+from client.connection import repeated, service_url, shown_url
 from client.errors import (
     check_response,
     http_errors_as_unreachable,
@@ -68,10 +68,13 @@ def http_options(url: str) -> dict[str, Any]:
     """Return the address, the headers and the jar of a device's client of the service at `url`.
 
     Raises:
-        ValueError: if `url` is not an http or https address.
+        ValueError: if `url` is not an http or https address, or has a user or a password.
     """
+    if httpx.URL(base := service_url(url)).userinfo:
+        shown = shown_url(base)
+        raise ValueError(f"{shown} must have no user or password: devices show tickets instead")
     return {
-        "base_url": service_url(url) + "/v1",
+        "base_url": base + "/v1",
         "headers": {"user-agent": "blindtally", "accept-encoding": "identity"},
         "cookies": _NoCookies(),
     }

@@ -21,10 +21,11 @@ def check_output_path(path: str | None) -> str | None:
     """
     if path is None or path == "-":
         return path
-    if path.startswith("--"):
-        raise typer.BadParameter(f"there is no path before {path}; - is stdout")
+    if not path or path.startswith("--"):
+        place = f" before {path}" if path else ""
+        raise typer.BadParameter(f"there is no path{place}; - is stdout")
     target = Path(path).resolve()
-    if target.is_dir():
+    if target.is_dir() or path.endswith("/"):
         raise typer.BadParameter(f"cannot write {path}: it is a folder")
     if not target.parent.is_dir():
         raise typer.BadParameter(f"cannot write {path}: there is no folder {target.parent}")

@@ -16,7 +16,7 @@ from client.analyst.requests import (
     client_options,
 )
 from client.analyst.result_table import ResultTable
-from client.connection import repeated, shown_url
+from client.connection import check_patience, repeated, shown_url
 from client.errors import (
     AnalystClosedError,
     UnreadableAnswerError,
@@ -38,7 +38,7 @@ class AsyncSender:
     ) -> None:
         self._http = httpx.AsyncClient(transport=transport, **client_options(url, key))
         self.shown_url = shown_url(url)
-        self._patience = patience
+        self._patience = check_patience(patience)
 
     async def send(self, request: ApiRequest[T]) -> T:
         """Return the answer to a request.

@@ -17,7 +17,7 @@ from client.analyst.requests import (
     client_options,
 )
 from client.analyst.result_table import ResultTable
-from client.connection import repeated, shown_url
+from client.connection import check_patience, repeated, shown_url
 from client.errors import (
     AnalystClosedError,
     UnreadableAnswerError,
@@ -39,7 +39,7 @@ class Sender:
     ) -> None:
         self._http = httpx.Client(transport=transport, **client_options(url, key))
         self.shown_url = shown_url(url)
-        self._patience = patience
+        self._patience = check_patience(patience)
 
     def send(self, request: ApiRequest[T]) -> T:
         """Return the answer to a request.

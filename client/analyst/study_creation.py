@@ -1,10 +1,11 @@
 """Creation of a study: its terms from a number of devices, and errors in plain words."""
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from secrets import token_urlsafe
-from typing import Final
+from typing import Final, SupportsIndex
 
 from pydantic import ValidationError
 
@@ -28,8 +29,11 @@ def create_study(
     Raises:
         ValueError: if a field is invalid.
     """
+    if key is not None and not (isinstance(key, str) and key.isascii() and key.isprintable()):
+        raise ValueError(f"key: must be text of printable ASCII characters, not {key!r}")
     with _plain_errors():
-        document = StudyRequest.model_validate({"timeouts": timeouts or Timeouts(), **fields})
+        timeouts = Timeouts() if timeouts is None else timeouts
+        document = StudyRequest.model_validate({"timeouts": timeouts, **fields})
     return ApiRequest(
         "POST",
         path("studies"),
@@ -63,11 +67,24 @@ def study_terms(
         return terms
     if devices is None:
         raise ValueError("pass `devices`, the largest number of devices in a round, or `terms`")
-    for name, number in {"devices": devices, "cohorts": cohorts}.items():
-        if number is not None and (not isinstance(number, int) or number < 1):
-            raise ValueError(f"{name}: must be a whole number from 1, not {number!r}")
-    with _plain_errors(cohort_size="devices"):
+    devices = _whole_number("devices", devices)
+    cohorts = None if cohorts is None else _whole_number("cohorts", cohorts)
+    with _plain_errors(cohort_size="devices", members="committee"):
         return _terms_of_devices(devices, cohorts, registrar, committee)
+
+
+def _whole_number(name: str, number: object) -> int:
+    """Return `number`, perhaps of numpy, as an int.
+
+    Raises:
+        ValueError: if it is not a whole number from 1.
+    """
+    whole = 0
+    if isinstance(number, SupportsIndex) and not isinstance(number, bool):
+        whole = operator.index(number)
+    if whole < 1:
+        raise ValueError(f"{name}: must be a whole number from 1, not {number!r}")
+    return whole
 
 
 def _terms_of_devices(
@@ -78,7 +95,7 @@ def _terms_of_devices(
 ) -> Terms:
     if committee is not None:
         if not isinstance(committee, CommitteeTerms | VolunteerTerms):
-            committee = CommitteeTerms(members=tuple(committee))
+            committee = CommitteeTerms.model_validate({"members": committee})
         return Terms(
             cohort_size=devices,
             minimum=max(3, devices // 2),

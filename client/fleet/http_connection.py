@@ -16,22 +16,28 @@ import h11
 import httpx
 
 from client.connection import service_url
-from client.transport import CONNECT_SECONDS, http_client, http_options, tls_context
+from client.transport import (
+    CONNECT_SECONDS,
+    KEEPALIVE_SECONDS,
+    http_client,
+    http_options,
+    tls_context,
+)
 
 _READ_BYTES: Final = 2**16
+_MAX_HEADER_BYTES: Final = 100 * 2**10  # as of httpx
 
 
 def fleet_client(url: str) -> httpx.AsyncClient:
     """Return an HTTP client of the service at `url` for one device of a fleet.
 
-    A service that needs a proxy of the environment or a password gets a client of httpx.
+    A service behind a proxy of the environment gets a client of httpx.
 
     Raises:
         ValueError: if `url` is not an http or https address.
     """
     address = httpx.URL(service_url(url))
-    has_proxy = address.scheme in getproxies() and not proxy_bypass(address.host)
-    if has_proxy or address.userinfo:
+    if getproxies().keys() & {address.scheme, "all"} and not proxy_bypass(address.host):
         return http_client(url)
     return _FleetClient(url)
 
@@ -44,6 +50,8 @@ class _FleetClient(httpx.AsyncClient):
         super().__init__(transport=self._connection, **http_options(url))
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:  # noqa: ANN401
+        if self.is_closed:
+            raise RuntimeError("this client is closed")
         response = await self._connection.handle_async_request(request)
         response.request = request
         if not options.get("stream"):
@@ -55,13 +63,16 @@ class _Connection(httpx.AsyncBaseTransport):
     """One connection, which is opened when a request needs it, and used again.
 
     Only one request is under way. A new one closes the connection if the response before was not
-    read to its end.
+    read to its end, or if the service has sent anything since.
     """
 
     def __init__(self) -> None:
-        self._http = h11.Connection(h11.CLIENT)
+        self._http = _new_parser()
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._body: _Body | None = None  # of the last response
+        self._read_seconds: float | None = None  # limit of each read
+        self._last_used = 0.0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; return the response, whose body is read as it arrives.
@@ -70,24 +81,23 @@ class _Connection(httpx.AsyncBaseTransport):
             httpx.TransportError: if the connection is lost, or the response is not HTTP.
         """
         with _transport_errors(request):
-            await asyncio.sleep(0)  # devices that are ready send together, and share a commit
-            await self._open(request.url)
+            if not await self._is_ready():
+                await self._open(request.url)
+            self._read_seconds = request.extensions["timeout"]["read"]
             self._send(request)
             event = await self._next_event()
             while isinstance(event, h11.InformationalResponse):
                 event = await self._next_event()
         assert isinstance(event, h11.Response)  # h11 refuses any other
+        self._body = _Body(self, request)
         return httpx.Response(
             event.status_code,
             headers=event.headers.raw_items(),
-            stream=_Body(self, request),
+            stream=self._body,
             extensions={"reason_phrase": event.reason},
         )
 
     async def _open(self, url: httpx.URL) -> None:
-        """Open the connection, unless it is open and ready for a request."""
-        if self._is_ready():
-            return
         self._drop()
         is_tls = url.scheme == "https"
         port = url.port or (443 if is_tls else 80)
@@ -97,17 +107,28 @@ class _Connection(httpx.AsyncBaseTransport):
                 self._reader, self._writer = await asyncio.open_connection(url.host, port, ssl=tls)
         except TimeoutError:
             raise httpx.ConnectTimeout(f"no connection within {CONNECT_SECONDS:g} s") from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that cannot exist
             raise httpx.ConnectError(str(error)) from error
-        self._http = h11.Connection(h11.CLIENT)
+        self._http = _new_parser()
 
-    def _is_ready(self) -> bool:
-        """Return whether the last response was read, and the service has not closed since."""
-        if self._reader is None or self._writer is None or self._reader.at_eof():
+    async def _is_ready(self) -> bool:
+        """Return whether the last response was read, and nothing has arrived since.
+
+        Meanwhile other devices that are ready send too, so that their messages share a commit.
+        """
+        is_done = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+        if self._reader is None or not is_done or self._http.trailing_data[0]:
+            await asyncio.sleep(0)
             return False
-        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+        try:
+            async with asyncio.timeout(0):
+                await self._reader.read(1)
+        except TimeoutError:
             self._http.start_next_cycle()
-        return self._http.our_state is h11.IDLE and not self._writer.is_closing()
+            return asyncio.get_running_loop().time() - self._last_used < KEEPALIVE_SECONDS
+        except OSError:
+            pass
+        return False  # the end of the connection, or an answer to no request
 
     def _send(self, request: httpx.Request) -> None:
         assert self._writer is not None  # `_open` has made it
@@ -123,7 +144,12 @@ class _Connection(httpx.AsyncBaseTransport):
     async def _next_event(self) -> object:
         assert self._reader is not None  # a request was sent
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            data = await self._reader.read(_READ_BYTES)
+            try:
+                async with asyncio.timeout(self._read_seconds):
+                    data = await self._reader.read(_READ_BYTES)
+            except TimeoutError:
+                raise httpx.ReadTimeout(f"no bytes within {self._read_seconds:g} s") from None
+            self._last_used = asyncio.get_running_loop().time()
             if not data and self._http.their_state is h11.SEND_RESPONSE:
                 raise httpx.RemoteProtocolError(
                     "the service closed the connection without a response"
@@ -137,9 +163,9 @@ class _Connection(httpx.AsyncBaseTransport):
             while isinstance(event := await self._next_event(), h11.Data):
                 yield bytes(event.data)
 
-    def end_response(self) -> None:
-        """Close the connection, unless the response was read to its end."""
-        if self._http.their_state is not h11.DONE:
+    def end_response(self, body: "_Body") -> None:
+        """Close the connection, unless the response was read to its end, or another has begun."""
+        if body is self._body and self._http.their_state is not h11.DONE:
             self._drop()
 
     def _drop(self) -> None:
@@ -161,7 +187,11 @@ class _Body(httpx.AsyncByteStream):
         return self._connection.body(self._request)
 
     async def aclose(self) -> None:
-        self._connection.end_response()
+        self._connection.end_response(self)
+
+
+def _new_parser() -> h11.Connection:
+    return h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEADER_BYTES)
 
 
 @contextmanager

@@ -41,6 +41,7 @@ _PLAIN_WORDS |= {
     "finite_number": "must be a finite number",
     "missing": "is missing",
     "string_type": "must be text",
+    "string_unicode": "must be text",
     "extra_forbidden": "is not a known field",
     "union_tag_not_found": "must have a field {discriminator}",
     "union_tag_invalid": "must have one of {expected_tags} as its {discriminator}",

@@ -85,9 +85,17 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     assert result.stderr.strip().endswith(install_command(extra))
 
 
+def test_a_command_succeeds_without_an_output() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m blindtally mechanisms >&-"], check=False
+    )
+    assert done.returncode == 0
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has this device")
-def test_a_full_disk_is_an_error_in_one_line() -> None:
-    command = [sys.executable, "-m", "blindtally", "mechanisms"]
+@pytest.mark.parametrize("argument", ["mechanisms", "--help"])
+def test_a_full_disk_is_an_error_in_one_line(argument: str) -> None:
+    command = [sys.executable, "-m", "blindtally", argument]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1

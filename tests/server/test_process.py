@@ -105,6 +105,16 @@ def test_only_a_proxy_that_is_named_states_the_address_of_a_client(
     assert (admitted, refused) in ([(6, 0)] if trusted else [(3, 3), (4, 2)])
 
 
+def test_a_second_signal_changes_nothing(
+    sqlite_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with running(sqlite_url) as process:
+        for how in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            process.popen.send_signal(how)
+        assert process.popen.wait(20) == 0
+    assert "Traceback" not in capfd.readouterr().err
+
+
 async def test_an_open_event_stream_does_not_hold_up_a_shutdown(sqlite_url: str) -> None:
     with running(sqlite_url) as process:
         async with httpx.AsyncClient(base_url=process.url, timeout=20) as client:

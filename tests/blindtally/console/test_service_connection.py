@@ -41,7 +41,7 @@ def test_a_command_shows_that_it_waits_for_the_service(
     with pytest.raises(typer.Exit), open_analyst("http://127.0.0.1:1", None) as analyst:
         next(analyst.studies())
     (waiting,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
-    assert waiting.startswith("http://127.0.0.1:1 does not answer; trying again for 0 s (")
+    assert waiting.startswith("http://127.0.0.1:1 is not available; trying again for 0 s (")
     assert capsys.readouterr().err.startswith("error: http://127.0.0.1:1 is out of reach")
 
 

@@ -1,7 +1,7 @@
 """A device of a fleet uses one connection, and sees its errors as those of httpx."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import httpx
@@ -9,6 +9,7 @@ import pytest
 
 from client.fleet.http_connection import fleet_client
 
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED_ANSWER = (
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n"
@@ -17,22 +18,42 @@ TRUNCATED_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok"
 
 
 @asynccontextmanager
+async def listening(answer: Handler) -> AsyncIterator[str]:
+    """Yield the URL of a server that runs `answer` for each connection, and then closes it."""
+    tasks = list[asyncio.Task[None]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await answer(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.create_task(serve(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    async with server, asyncio.timeout(20):
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+        await asyncio.gather(*tasks)  # each client has closed its connections
+
+
+@asynccontextmanager
 async def serving(*connections: Sequence[bytes]) -> AsyncIterator[tuple[str, list[bytes]]]:
     """Yield a URL and the requests there; each connection gives its responses, and then closes."""
     requests, left = list[bytes](), list(connections)
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for response in left.pop(0):
             head = await reader.readuntil(b"\r\n\r\n")
             requests.append(head + (await reader.readexactly(3) if b"PUT" in head else b""))
             writer.write(response)
             await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server, asyncio.timeout(20):
-        host, port = server.sockets[0].getsockname()
-        yield f"http://{host}:{port}", requests
+    async with listening(answer) as url:
+        yield url, requests
     assert not left
 
 
@@ -69,6 +90,60 @@ async def test_a_body_is_read_as_it_arrives() -> None:
             await anext(chunks)
 
 
+async def test_a_response_that_is_closed_late_does_not_end_the_next_one() -> None:
+    async with serving((TRUNCATED_ANSWER,), (ANSWER,)) as (url, _), fleet_client(url) as http:
+        first = await http.send(http.build_request("GET", "/"), stream=True)
+        second = await http.send(http.build_request("GET", "/"), stream=True)
+        await first.aclose()
+        assert await second.aread() == b"ok"
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+async def test_bytes_after_a_response_do_not_answer_the_next_request(pause: float) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(ANSWER)
+        await asyncio.sleep(pause)
+        writer.write(ANSWER.replace(b"ok", b"no"))
+        await reader.read()
+
+    async with listening(answer) as url, fleet_client(url) as http:
+        for _ in range(3):
+            assert (await http.get("/")).content == b"ok"
+            await asyncio.sleep(2 * pause)
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("client.fleet.http_connection.KEEPALIVE_SECONDS", 0)
+    async with serving((ANSWER, b""), (ANSWER,)) as (url, _), fleet_client(url) as http:
+        for _ in range(2):
+            assert (await http.get("/")).content == b"ok"
+
+
+async def test_a_silent_connection_is_an_error_after_the_read_timeout() -> None:
+    async def is_silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with listening(is_silent) as url, fleet_client(url) as http:
+        with pytest.raises(httpx.ReadTimeout):
+            await http.get("/", timeout=0.05)
+
+
+async def test_headers_may_be_as_long_as_with_httpx() -> None:
+    long = ANSWER.replace(b"OK\r\n", b"OK\r\nx: " + b"a" * 60_000 + b"\r\n")
+    async with serving((long,)) as (url, _), fleet_client(url) as http:
+        assert (await http.get("/")).content == b"ok"
+
+
+async def test_a_closed_client_opens_no_connection() -> None:
+    http = fleet_client("http://127.0.0.1:1")
+    await http.aclose()
+    with pytest.raises(RuntimeError, match="closed"):
+        await http.get("/")
+
+
 async def test_informational_responses_are_skipped() -> None:
     hints = b"HTTP/1.1 103 Early Hints\r\n\r\n"
     async with serving((hints + hints + ANSWER,)) as (url, _), fleet_client(url) as http:
@@ -90,9 +165,9 @@ async def test_a_service_that_is_away_is_an_error_with_its_request() -> None:
         assert away.value.request.url.port == 1
 
 
-def test_a_proxy_of_the_environment_or_a_password_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+@pytest.mark.parametrize("variable", ["http_proxy", "ALL_PROXY"])
+def test_a_proxy_of_the_environment_is_used(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert type(fleet_client("http://service")) is httpx.AsyncClient
-    assert type(fleet_client("http://name:password@127.0.0.1")) is httpx.AsyncClient
     assert type(fleet_client("http://127.0.0.1")) is not httpx.AsyncClient
