@@ -198,7 +198,7 @@ def main(
     """Count the common items of many devices, without seeing the items of any one device.
 
     Each command has --help with an example. Exit codes: 0 success, 1 failure, 2 wrong options or
-    data, 130 Ctrl-C.
+    data, 130 Ctrl-C (`serve`: 0).
 
     Example:
       blindtally doctor

@@ -14,19 +14,19 @@ PARSER = "ValueError: empty header | parse_header (mail.py) | read (mailbox.py) 
 MEMORY = "MemoryError | decode (image.py) | show (gallery.py) | main (app.py)"
 DEVICES = [
     [PARSER] if number % 2 else [PARSER, MEMORY] if number % 3 else [f"KeyError: user {number}"]
-    for number in range(32)
+    for number in range(48)
 ]
 
 
 def main() -> None:
-    """Ask which traces at least six devices hold, in two rounds of 16 devices each."""
+    """Ask which traces at least six devices hold, in three rounds of 16 devices each."""
     question = Tracked(threshold=6, contribution=2, domain=Hashed(max_bytes=120), words=6000)
     with Analyst(service_url()) as analyst:
         study = analyst.create(
             "crashes",
             question,
             devices=16,
-            rounds=2,
+            rounds=3,
             registrar=REGISTRAR.public.hex(),
             timeouts=Timeouts(idle=30),
         )

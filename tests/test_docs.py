@@ -194,7 +194,7 @@ def test_the_sdk_page_is_one_program(
 ) -> None:
     monkeypatch.setattr("client.device.device_state.user_state_path", lambda name: tmp_path / name)
     monkeypatch.setattr(
-        "client.analyst.requests.Timeouts", lambda: Timeouts(idle=60)
+        "client.analyst.study_creation.Timeouts", lambda: Timeouts(idle=60)
     )  # shared machines
     variables = run("sdk.md", "\n".join(blocks(ROOT / "docs" / "sdk.md", "python")), service)
     assert {row.item: row.estimate for row in variables["heavy_hitters"]} == {

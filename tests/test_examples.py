@@ -15,8 +15,8 @@ PARSER = "ValueError: empty header | parse_header (mail.py) | read (mailbox.py) 
 PRINTED = {
     "keyboard_words": ["emoji      18", "brunch     12", "lol        12", "selfie     12"],
     "crash_signatures": [
-        f"   26 (26 to 26)  {PARSER}",
-        "   10 (10 to 10)  MemoryError | decode (image.py) | show (gallery.py) | main (app.py)",
+        f"   40 (40 to 40)  {PARSER}",
+        "   16 (16 to 16)  MemoryError | decode (image.py) | show (gallery.py) | main (app.py)",
     ],
     "slow_urls": ["/search  52 s"],
 }

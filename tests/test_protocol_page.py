@@ -208,7 +208,11 @@ def test_a_report_is_refused_for_the_reasons_of_the_page() -> None:
     named = set(re.findall(r"^\| `([a-z-]+)`", table, re.MULTILINE))
     code = "".join(
         (ROOT / "server" / path).read_text()
-        for path in ("api/devices/reports.py", "db/repositories/devices/reports.py")
+        for path in (
+            "api/devices/reports.py",
+            "db/repositories/devices/reports.py",
+            "db/repositories/devices/device_spending.py",
+        )
     )
     assert "facts.check_enrolment(" in code
     code += inspect.getsource(SignedFacts.check_enrolment)
