@@ -9,7 +9,7 @@ imported at its first use, so `import blindtally` takes a few milliseconds. Modu
 The other modules of this folder are the command line; `cli.py` lists its commands.
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from blindtally.own_packages import import_own
@@ -188,7 +188,7 @@ __version__: str  # read at its first use, as the names above are
 def __getattr__(name: str) -> object:
     """Import a public name at its first use [PEP 562]."""
     if name == "__version__":
-        return metadata.version("blindtally")
+        return str(import_module("importlib.metadata").version(__name__))
     if name not in _SOURCES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _SOURCES[name]
