@@ -11,8 +11,8 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-
 # What a C compiler makes machine code of.
 KERNELS := setup.py $(wildcard protocol/*.pxd protocol/*/*.pyx protocol/*/*/*.pyx)
 COMPILED := protocol/*/*.so protocol/*/*/*.so
-CHECK_COMPILED := @$(BIN)/python -c 'from client.extras_installation import COMPILED_MODULES; \
-  [__import__(name) for name in COMPILED_MODULES]' 2>/dev/null || \
+CHECK_COMPILED := @$(BIN)/python -c 'from client.extras_installation import import_compiled_modules; \
+  import_compiled_modules()' 2>/dev/null || \
   { echo "no C compiler with Python's headers found (Debian, Ubuntu: apt install gcc python3-dev)" >&2; exit 1; }
 EXTRAS := arrow,dask,demo,oidc,pandas,postgres,traces
 PYTEST := $(BIN)/pytest --dist worksteal

@@ -27,13 +27,10 @@ from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-# A missing one is reported here, and not when a round needs it.
-import protocol.oracles.report_counting_kernel
-import protocol.sketches.iblt.peeling_kernel  # noqa: F401
 from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
 from blindtally.planning.study_form_predictions import ProcessPredictions
-from client.extras_installation import install_command
+from client.extras_installation import import_compiled_modules, install_command
 from server.app import create_app
 from server.db import migrations
 from server.db.database import Database
@@ -60,6 +57,7 @@ def run_service(
     Raises:
         typer.Exit: if a setting is invalid, or the service cannot start.
     """
+    import_compiled_modules()  # now, and not when a round needs them
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same as Ctrl-C
     with suppress(KeyboardInterrupt):  # uvicorn passes it on once it has shut down
         _serve(flags, as_json=as_json, log_level=log_level)
@@ -143,19 +141,8 @@ def _load_settings(flags: Mapping[str, str | int | Path | None]) -> Settings:
     try:
         return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
-        faults = [_with_option(line, given) for line in setting_faults(error, Settings)]
-        exits = [_refusal(fault) for fault in faults]
+        exits = [_refusal(fault) for fault in setting_faults(error, Settings, given)]
         raise exits[0] from None
-
-
-def _with_option(fault: str, flags: Iterable[str]) -> str:
-    """Return the fault of a setting, with the name of its option if it may come from one."""
-    variable, colon, reason = fault.partition(":")
-    name = variable.removeprefix("BLINDTALLY_").lower()
-    if name not in flags:
-        return fault
-    option = name.removesuffix("_url").replace("_", "-")
-    return f"--{option} ({variable}){colon}{reason}"
 
 
 def _print_note(text: str, level: Literal["info", "warning", "error"]) -> None:

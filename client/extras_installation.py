@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+from importlib import import_module
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,12 @@ COMPILED_MODULES: Final = {
     "protocol.oracles.report_counting_kernel",
     "protocol.sketches.iblt.peeling_kernel",
 }
+
+
+def import_compiled_modules() -> None:
+    """Import all compiled modules; raises ModuleNotFoundError if the installation made none."""
+    for name in COMPILED_MODULES:
+        import_module(name)
 
 
 def describe_missing(error: ModuleNotFoundError, extra: str) -> str:

@@ -70,11 +70,12 @@ def http_options(url: str) -> dict[str, Any]:
     Raises:
         ValueError: if `url` is not an http or https address, or has a user or a password.
     """
-    if httpx.URL(base := service_url(url)).userinfo:
-        shown = shown_url(base)
+    base = httpx.URL(service_url(url) + "/v1")
+    if base.userinfo:
+        shown = shown_url(service_url(url))
         raise ValueError(f"{shown} must have no user or password: devices show tickets instead")
     return {
-        "base_url": base + "/v1",
+        "base_url": base,
         "headers": {"user-agent": "blindtally", "accept-encoding": "identity"},
         "cookies": _NoCookies(),
     }

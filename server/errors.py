@@ -64,8 +64,13 @@ def out_of_phase(kind: str, kind_phase: Phase, phase: Phase) -> ProblemError:
     return ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
 
 
-def late(phase: Phase, deadline: datetime) -> ProblemError:
-    """Return the refusal of a message after the `deadline` of its `phase`."""
+def late(phase: Phase, deadline: datetime, *, has_lost_time: bool) -> ProblemError:
+    """Return the refusal of a message after the `deadline` of its `phase`.
+
+    If the database `has_lost_time`, the deadline will be extended.
+    """
+    if has_lost_time:
+        return time_lost(phase)
     detail = f"the deadline of {phase} has passed: {deadline.isoformat()}"
     return ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
 

@@ -13,11 +13,7 @@ def serve(
     ] = None,
     port: Annotated[
         int | None,
-        Option(
-            envvar="BLINDTALLY_PORT",
-            help="Port; 0 selects a free one.",
-            show_default="8000",
-        ),
+        Option(envvar="BLINDTALLY_PORT", help="Port; 0 selects a free one.", show_default="8000"),
     ] = None,
     database_url: Annotated[
         str | None,

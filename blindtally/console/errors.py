@@ -36,12 +36,23 @@ def parse_public_keys(keys: Iterable[str], option: str) -> Iterator[bytes]:
         yield bytes.fromhex(key)
 
 
-def setting_faults(error: ValidationError, settings: type[BaseModel]) -> list[str]:
-    """Return a line for each invalid setting, with the name of its environment variable."""
+def setting_faults(
+    error: ValidationError, settings: type[BaseModel], flags: Collection[str] = ()
+) -> list[str]:
+    """Return a line for each invalid setting, with the name of its environment variable.
+
+    The settings in `flags` have the names of their options too.
+    """
     return [
-        f"{'_'.join(('blindtally', *map(str, path))).upper()}: {message}"
+        f"{_setting_name('_'.join(map(str, path)), flags)}: {message}"
         for path, message in validation_faults(error, settings)
     ]
+
+
+def _setting_name(name: str, flags: Collection[str]) -> str:
+    variable = f"blindtally_{name}".upper()
+    option = name.removesuffix("_url").replace("_", "-")
+    return f"--{option} ({variable})" if name in flags else variable
 
 
 def refuse_unused_options(

@@ -80,13 +80,12 @@ def demo(
     options = locals().items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
 
-    # A missing one is reported before anything begins.
-    import protocol.oracles.report_counting_kernel
-    import protocol.sketches.iblt.peeling_kernel  # noqa: F401
     from blindtally.demo.run import create_folder, run_demo, write_results
     from blindtally.fleet_run.fleet_setup import DataFile, build_setup, new_operators
+    from client.extras_installation import import_compiled_modules
     from secagg.keys import Identity
 
+    import_compiled_modules()  # before anything begins
     console = Console(stderr=json_path == "-")
     try:
         setup = build_setup(

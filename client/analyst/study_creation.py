@@ -114,10 +114,14 @@ def _terms_of_devices(
     return Terms(cohort_size=size, minimum=max(3, size // 2), cohorts=count, registrar=registrar)
 
 
-def describe_faults(error: ValidationError) -> str:
-    """Return all faults of a request or a part of one, each with the name of its field."""
+def describe_faults(error: ValidationError, **argument_of_field: str) -> str:
+    """Return all faults of a request or a part of one, each with the name of its field.
+
+    Some fields have the name of an argument instead.
+    """
     faults = validation_faults(error, AnyQuestion, AnyPlan, StudyRequest, PopulationRequest)
-    return "; ".join(": ".join([*map(str, path), fault]) for path, fault in faults)
+    named = (([argument_of_field.get(str(p), str(p)) for p in path], text) for path, text in faults)
+    return "; ".join(": ".join([*names, text]) for names, text in named)
 
 
 @contextmanager
@@ -126,7 +130,4 @@ def _plain_errors(**argument_of_field: str) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        text = describe_faults(error)
-        for field_name, argument in argument_of_field.items():
-            text = text.replace(f"{field_name}: ", f"{argument}: ")
-        raise ValueError(text) from None
+        raise ValueError(describe_faults(error, **argument_of_field)) from None

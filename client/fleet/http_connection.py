@@ -7,7 +7,7 @@ httpx's requests and responses only, and sends them here.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.request import getproxies, proxy_bypass
@@ -15,7 +15,6 @@ from urllib.request import getproxies, proxy_bypass
 import h11
 import httpx
 
-from client.connection import service_url
 from client.transport import (
     CONNECT_SECONDS,
     KEEPALIVE_SECONDS,
@@ -36,18 +35,19 @@ def fleet_client(url: str) -> httpx.AsyncClient:
     Raises:
         ValueError: if `url` is not an http or https address.
     """
-    address = httpx.URL(service_url(url))
+    options = http_options(url)
+    address: httpx.URL = options["base_url"]
     if getproxies().keys() & {address.scheme, "all"} and not proxy_bypass(address.host):
         return http_client(url)
-    return _FleetClient(url)
+    return _FleetClient(options)
 
 
 class _FleetClient(httpx.AsyncClient):
     """Client that sends requests as they are, without redirects and hooks."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         self._connection = _Connection()
-        super().__init__(transport=self._connection, **http_options(url))
+        super().__init__(transport=self._connection, **options)
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:  # noqa: ANN401
         if self.is_closed:

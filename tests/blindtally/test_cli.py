@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_a_narrow_terminal_shows_items_of_any_script(tmp_path: Path) -> None:
 def test_the_version_is_shown() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert result.exit_code == 0
-    assert result.stdout.strip() == blindtally.__version__
+    assert result.stdout.strip() == metadata.version("blindtally") == blindtally.__version__
 
 
 def test_the_id_of_a_key_is_shown_whole_so_that_it_can_be_revoked(

@@ -1,8 +1,9 @@
 """A service in memory over ASGI, and rounds in which real devices use it."""
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -88,6 +89,31 @@ class Served:
                 return
             await self.tick()
         raise AssertionError(f"the cohort does not come to {phase}")
+
+    async def put_while_blocked(
+        self,
+        first: Coroutine[Any, Any, httpx.Response],
+        others: Iterable[Coroutine[Any, Any, httpx.Response]],
+        seconds: float,
+    ) -> set[int]:
+        """Return the statuses of messages that wait for a commit while a deadline passes.
+
+        Another write holds up the database. The `first` message waits alone, and the `others` form
+        the next group. Then `seconds` pass, and the service looks at its cohorts.
+        """
+        gate = threading.Event()
+        blocked = asyncio.create_task(self.store.database.write(lambda _: gate.wait(20)))
+        await asyncio.sleep(0.1)
+        puts = [asyncio.create_task(first)]
+        await asyncio.sleep(0.2)
+        puts += [asyncio.create_task(other) for other in others]
+        await asyncio.sleep(0.2)
+        self.clock.advance(seconds)
+        poll = asyncio.create_task(self.service.orchestrator.poll())
+        await asyncio.sleep(0.1)
+        gate.set()
+        await asyncio.gather(blocked, poll)
+        return {(await put).status_code for put in puts}
 
     async def tick(self) -> None:
         """Let the service look at its cohorts now."""

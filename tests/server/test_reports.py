@@ -1,7 +1,6 @@
 """Locally private reports through the service: once per device, aggregated, and read at the end."""
 
 import asyncio
-import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from random import Random
@@ -227,18 +226,9 @@ async def test_reports_that_wait_for_their_commit_at_the_deadline_are_in_time(
         study = await served.create(question=QUESTION, terms=TERMS, timeouts={"reporting": 60})
         other, other_view = await create(served)
         view = await served.open_round(study)
-        gate = threading.Event()
-        blocked = asyncio.create_task(served.store.database.write(lambda _: gate.wait(20)))
-        puts = [asyncio.create_task(put(served, other, report(other_view, 50)))]
-        await asyncio.sleep(0.2)
-        puts += [asyncio.create_task(put(served, study, report(view, n))) for n in range(10)]
-        await asyncio.sleep(0.2)
-        served.clock.advance(61)
-        poll = asyncio.create_task(served.service.orchestrator.poll())
-        await asyncio.sleep(0.1)
-        gate.set()
-        await asyncio.gather(blocked, poll)
-        assert {(await put).status_code for put in puts} == {204}
+        own = (put(served, study, report(view, n)) for n in range(10))
+        first = put(served, other, report(other_view, 50))
+        assert await served.put_while_blocked(first, own, 61) == {204}
         assert (await served.until_closed(study)).participants == 10
 
 

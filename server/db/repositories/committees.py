@@ -25,14 +25,7 @@ from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.cohort_phases import is_one_shot
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, MemberMessageRow, RoundRow, StudyRow
-from server.errors import (
-    ProblemError,
-    cohort_failed,
-    late,
-    not_found,
-    out_of_phase,
-    time_lost,
-)
+from server.errors import ProblemError, cohort_failed, late, not_found, out_of_phase
 
 _PHASE_OF_KIND = {kind: phase for phase, kind in MEMBER_MESSAGE_KIND.items()}
 
@@ -156,8 +149,7 @@ class CommitteeRepository(Repository):
         if row.phase is not upload.phase:
             raise out_of_phase(upload.kind, upload.phase, row.phase)
         if now - waited >= row.deadline:
-            is_lost = self.database.has_lost_time
-            raise time_lost(row.phase) if is_lost else late(row.phase, row.deadline)
+            raise late(row.phase, row.deadline, has_lost_time=self.database.has_lost_time)
         if upload.max_keys is not None and row.received >= upload.max_keys:
             raise ProblemError(ProblemType.NO_ROUND, "enough devices have volunteered")
         if upload.kind is MemberMessageKind.KEY and _is_taken(session, upload):

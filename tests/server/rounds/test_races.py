@@ -6,7 +6,6 @@ which they came.
 
 import asyncio
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -124,19 +123,8 @@ async def test_messages_that_wait_for_their_commit_at_the_deadline_are_in_time(
         await together(devices[:3], "share")
         body = await first.compute("key-shares")
         late = [(device, await device.compute("key-shares")) for device in devices[3:]]
-        gate = threading.Event()
-        blocked = asyncio.create_task(served.store.database.write(lambda _: gate.wait(20)))
-        await asyncio.sleep(0.1)
-        puts = [asyncio.create_task(first.put("key-shares", body))]
-        await asyncio.sleep(0.1)
-        puts += [asyncio.create_task(each.put("key-shares", sent)) for each, sent in late]
-        await asyncio.sleep(0.1)
-        served.clock.advance(61)
-        poll = asyncio.create_task(served.service.orchestrator.poll())
-        await asyncio.sleep(0.1)
-        gate.set()
-        await asyncio.gather(blocked, poll)
-        assert {(await put).status_code for put in puts} == {204}
+        own = (each.put("key-shares", sent) for each, sent in late)
+        assert await served.put_while_blocked(first.put("key-shares", body), own, 61) == {204}
         await together(devices, "check", "mask", "confirm", "reveal")
         assert (await served.until_closed(study)).participants == 6
 

@@ -97,15 +97,12 @@ class _Arrival:
 
 @dataclass
 class _Cohort:
-    """Locked cohort of a round of reports, of which it has `enrolled`; its row has `stored`."""
+    """Locked cohort of a round of reports, of which it has `enrolled`."""
 
     id: int
     phase: Phase
     deadline: datetime
-    stored: int
-
-    def __post_init__(self) -> None:
-        self.enrolled = self.stored
+    enrolled: int
 
 
 class ReportRepository(Repository):

@@ -22,14 +22,7 @@ from server.db.group_commit import GroupCommit
 from server.db.prepared_insert import PreparedInsert
 from server.db.repositories.devices.participants import ParticipantSlot
 from server.db.schema import CohortRow, MessageRow
-from server.errors import (
-    ProblemError,
-    cohort_failed,
-    late,
-    not_found,
-    out_of_phase,
-    time_lost,
-)
+from server.errors import ProblemError, cohort_failed, late, not_found, out_of_phase
 
 _PHASE_OF_KIND = {kind: phase for phase, kind in MESSAGE_KIND.items()}
 _COHORTS = cast("Table", CohortRow.__table__)
@@ -158,9 +151,7 @@ class UploadRepository(Repository):
         """Return the refusal of an upload after the deadline, None if it is in time."""
         if status is None or arrived < status.deadline:
             return None
-        if self.database.has_lost_time:
-            return time_lost(status.phase)
-        return late(status.phase, status.deadline)
+        return late(status.phase, status.deadline, has_lost_time=self.database.has_lost_time)
 
 
 def _stored_digests(
