@@ -3,7 +3,8 @@
 A commit waits for the disk, so a transaction per write is slow, and costs the processor more than
 its statements. The first write starts a transaction at once; those that arrive meanwhile form the
 next group, together with those of requests that the event loop has received but not yet run. No
-write waits for a timer, and each is acknowledged only after its commit.
+write waits for a timer, and each is acknowledged only after its commit. Sums of small cohorts use
+the same queue to be read in one transaction, and computed in one thread.
 """
 
 import asyncio

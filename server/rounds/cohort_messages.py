@@ -1,7 +1,7 @@
 """Messages of one cohort, read in batches from the database and unpacked in threads."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -14,11 +14,10 @@ from secagg.messages import Complaints, KeyShares
 from secagg.roster import GRAPH_NONCE_BYTES, ShareCommitment, ShareCommitments
 from secagg.session import Session, Transcript
 from secagg.shares import SHARE_PAIR_BYTES, ReceivedShares, share_pairs_bytes
-from server.db.repositories.messages import MessageRepository, StoredMessages
+from server.db.repositories.messages import MessageRepository
 
 T = TypeVar("T")
-Batch: TypeAlias = list[tuple[int, bytes]]  # slots and bodies
-MessageSource: TypeAlias = MessageRepository | StoredMessages
+Batch: TypeAlias = Sequence[tuple[int, bytes]]  # slots and bodies
 _MAX_INLINE_BODIES = 8  # for which a change of threads takes longer
 
 
@@ -60,13 +59,13 @@ async def read_received_shares(
     return ReceivedShares.unpack(b"".join(records))
 
 
-async def read_complaints(messages: MessageSource, number: int) -> dict[int, Complaints]:
+async def read_complaints(messages: MessageRepository, number: int) -> dict[int, Complaints]:
     """Return the complaints in cohort `number` by holder; most have none."""
     return await read_messages(messages, number, MessageKind.COMPLAINTS, Complaints.unpack)
 
 
 async def read_share_commitments(
-    messages: MessageSource, number: int
+    messages: MessageRepository, number: int
 ) -> dict[int, ShareCommitment]:
     """Return the share commitment of each dealer of cohort `number`."""
     kind = MessageKind.KEY_SHARES
@@ -93,19 +92,20 @@ def make_transcript(
 
 
 async def read_messages(
-    messages: MessageSource, number: int, kind: MessageKind, unpack: Callable[[bytes], T]
+    messages: MessageRepository, number: int, kind: MessageKind, unpack: Callable[[bytes], T]
 ) -> dict[int, T]:
     """Return all messages of a kind in cohort `number`, unpacked, by slot."""
     result: dict[int, T] = {}
     async for batch in messages.bodies(number, kind):
         if len(batch) <= _MAX_INLINE_BODIES:
-            result |= _unpack_each(unpack, batch)
+            result |= unpack_each(unpack, batch)
         else:
-            result |= await asyncio.to_thread(_unpack_each, unpack, batch)
+            result |= await asyncio.to_thread(unpack_each, unpack, batch)
     return result
 
 
-def _unpack_each(unpack: Callable[[bytes], T], batch: Batch) -> dict[int, T]:
+def unpack_each(unpack: Callable[[bytes], T], batch: Batch) -> dict[int, T]:
+    """Return the messages of a batch, unpacked, by slot."""
     return {slot: unpack(body) for slot, body in batch}
 
 

@@ -1,28 +1,34 @@
 """Sum of one cohort: its masked inputs are added and unmasked, and the sum is checked.
 
-Vectors are added in batches as they are read. The messages of a small cohort are read at once. Long
-computations run in threads, where numpy and AES release the interpreter lock. The secrets that
-`unmask` recovers exist only in that call.
+Vectors are added in batches as they are read. The messages of a small cohort are read at once, with
+those of others. Long computations run in threads, where numpy and AES release the interpreter lock.
+The secrets that `unmask` recovers exist only in that call.
 """
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
 
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
-from secagg.messages import Answers, KeyShares, UnmaskingShares
+from secagg.messages import Answers, Complaints, KeyShares, UnmaskingShares
 from secagg.ring import Ring, Vector
 from secagg.unmasking import SumMessages, unmask
-from server.db.repositories.messages import EnrolledCohort, MessageRepository
+from server.db.group_commit import GroupCommit
+from server.db.repositories.messages import ClosingCohort, EnrolledCohort, MessageRepository
 from server.rounds.cohort_messages import (
     Batch,
-    MessageSource,
     make_transcript,
     make_unmasking_request,
     read_complaints,
     read_messages,
+    unpack_each,
 )
+
+T = TypeVar("T")
+_MAX_LARGE_SUMS = 2  # at the same time; each holds some vectors
 
 
 class PoisonedSumError(Exception):
@@ -45,60 +51,125 @@ class UnmaskedCohort:
     blamed: Mapping[int, str]
 
 
-async def sum_masked_inputs(
-    messages: MessageSource, cohort: int, ring: Ring
-) -> tuple[Vector, frozenset[int]]:
-    """Return the sum of the masked inputs of a cohort, and the slots of their senders."""
-    total, senders = ring.zero(), list[int]()
+@dataclass(frozen=True, slots=True)
+class MaskedSum:
+    """Sum of the masked inputs of the survivors, and the messages that unmask it."""
+
+    enrolled: EnrolledCohort
+    total: Vector
+    survivors: frozenset[int]
+    messages: SumMessages
+    complaints: Mapping[int, Complaints]
+
+    @classmethod
+    def of(cls, closing: ClosingCohort) -> "MaskedSum":
+        """Return the masked sum of a small cohort."""
+        ring = closing.enrolled.ring
+        bodies, total = closing.bodies or {}, ring.zero()
+
+        def unpacked(kind: MessageKind, unpack: Callable[[bytes], T]) -> dict[int, T]:
+            return unpack_each(unpack, bodies.get(kind, ()))
+
+        inputs = bodies.get(MessageKind.MASKED_INPUT, ())
+        _add_packed(ring, total, inputs)
+        messages = SumMessages(
+            unpacked(MessageKind.KEY_SHARES, KeyShares.unpack),
+            unpacked(MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),
+            unpacked(MessageKind.ANSWERS, Answers.unpack),
+        )
+        complaints = unpacked(MessageKind.COMPLAINTS, Complaints.unpack)
+        survivors = frozenset(slot for slot, _ in inputs)
+        return cls(closing.enrolled, total, survivors, messages, complaints)
+
+    def unmask(self) -> UnmaskedCohort:
+        """Return the sum; raises as `CohortSums.unmask` does."""
+        session = self.enrolled.session
+        commitments = {
+            slot: sent.share_commitment for slot, sent in self.messages.key_shares.items()
+        }
+        answered = self.messages.answers.keys()
+        transcript = make_transcript(session, self.complaints, answered, commitments)
+        request = make_unmasking_request(transcript, self.survivors, self.complaints)
+        unmasked = unmask(request, self.enrolled.ring, self.messages, self.total)
+        n = len(self.survivors)
+        packed = check_sum(self.enrolled.plan, unmasked.total, n, unmasked.blamed)
+        return UnmaskedCohort(packed, unmasked.blamed)
+
+
+@dataclass(frozen=True)
+class CohortSums:
+    """Sums of the cohorts of one process.
+
+    Small cohorts that close together are read in one transaction and summed in one thread, because
+    each change of threads takes about as long as the sum of a few devices. Only a few sums of large
+    cohorts are made at a time.
+    """
+
+    messages: MessageRepository
+    _large: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(_MAX_LARGE_SUMS), init=False
+    )
+
+    async def unmask(self, cohort: int) -> UnmaskedCohort:
+        """Return the sum of the survivors' vectors.
+
+        Raises:
+            RecoveryError: if the shares do not determine a secret that the sum needs.
+            PoisonedSumError: if no honest vectors have this sum.
+            ProblemError: if the cohort was closed meanwhile.
+        """
+        closing = await self.messages.closing_cohort(cohort)
+        if closing.bodies is not None:
+            return await self._small(closing)
+        async with self._large:
+            masked = await read_masked_sum(self.messages, cohort, closing.enrolled)
+            return await asyncio.to_thread(masked.unmask)
+
+    @cached_property
+    def _small(self) -> GroupCommit[ClosingCohort, UnmaskedCohort]:
+        async def unmask(
+            cohorts: Sequence[ClosingCohort],
+        ) -> Sequence[UnmaskedCohort | Exception]:
+            return await asyncio.to_thread(_unmask_each, cohorts)
+
+        return GroupCommit(unmask)
+
+
+def _unmask_each(cohorts: Sequence[ClosingCohort]) -> list[UnmaskedCohort | Exception]:
+    """Return the sum of each of these small cohorts, or why it has none."""
+    results = list[UnmaskedCohort | Exception]()
+    for closing in cohorts:
+        try:
+            results.append(MaskedSum.of(closing).unmask())
+        except Exception as error:
+            results.append(error)
+    return results
+
+
+async def read_masked_sum(
+    messages: MessageRepository, cohort: int, enrolled: EnrolledCohort
+) -> MaskedSum:
+    """Return the masked sum of a large cohort, whose vectors are added as they are read.
+
+    Raises:
+        ProblemError: if the cohort was closed meanwhile.
+    """
+    read = SumMessages(
+        await read_messages(messages, cohort, MessageKind.KEY_SHARES, KeyShares.unpack),
+        await read_messages(messages, cohort, MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),
+        await read_messages(messages, cohort, MessageKind.ANSWERS, Answers.unpack),
+    )
+    complaints = await read_complaints(messages, cohort)
+    total, survivors = enrolled.ring.zero(), list[int]()
     async for batch in messages.bodies(cohort, MessageKind.MASKED_INPUT):
-        await asyncio.to_thread(_add_packed, ring, total, batch)
-        senders += [slot for slot, _ in batch]
-    return total, frozenset(senders)
+        await asyncio.to_thread(_add_packed, enrolled.ring, total, batch)
+        survivors += [slot for slot, _ in batch]
+    return MaskedSum(enrolled, total, frozenset(survivors), read, complaints)
 
 
 def _add_packed(ring: Ring, total: Vector, batch: Batch) -> None:
     for _, body in batch:
         ring.add_packed(total, body)
-
-
-async def unmask_cohort(
-    messages: MessageRepository, cohort: int, large_sums: asyncio.Semaphore
-) -> UnmaskedCohort:
-    """Return the sum of the survivors' vectors.
-
-    `large_sums` limits how many sums are made at the same time of cohorts that are not small.
-
-    Raises:
-        RecoveryError: if the shares do not determine a secret that the sum needs.
-        PoisonedSumError: if no honest vectors have this sum.
-        ProblemError: if the cohort was closed meanwhile.
-    """
-    enrolled, stored = await messages.closing_cohort(cohort)
-    if stored is not None:
-        return await _unmask(enrolled, stored, cohort)
-    async with large_sums:
-        return await _unmask(enrolled, messages, cohort)
-
-
-async def _unmask(enrolled: EnrolledCohort, source: MessageSource, cohort: int) -> UnmaskedCohort:
-    read = SumMessages(
-        await read_messages(source, cohort, MessageKind.KEY_SHARES, KeyShares.unpack),
-        await read_messages(source, cohort, MessageKind.UNMASKING_SHARES, UnmaskingShares.unpack),
-        await read_messages(source, cohort, MessageKind.ANSWERS, Answers.unpack),
-    )
-    complaints = await read_complaints(source, cohort)
-    masked, survivors = await sum_masked_inputs(source, cohort, enrolled.ring)
-
-    def compute() -> UnmaskedCohort:
-        commitments = {slot: sent.share_commitment for slot, sent in read.key_shares.items()}
-        answered = read.answers.keys()
-        transcript = make_transcript(enrolled.session, complaints, answered, commitments)
-        request = make_unmasking_request(transcript, survivors, complaints)
-        unmasked = unmask(request, enrolled.ring, read, masked)
-        packed = check_sum(enrolled.plan, unmasked.total, len(survivors), unmasked.blamed)
-        return UnmaskedCohort(packed, unmasked.blamed)
-
-    return await asyncio.to_thread(compute)
 
 
 def check_sum(plan: AnyPlan, total: Vector, participants: int, blamed: Mapping[int, str]) -> bytes:

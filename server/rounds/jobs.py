@@ -10,7 +10,8 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 from secrets import token_hex
 
@@ -39,7 +40,7 @@ from server.db.repositories.pending_cohorts import PendingCohort
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
-from server.rounds.cohort_sums import PoisonedSumError, unmask_cohort
+from server.rounds.cohort_sums import CohortSums, PoisonedSumError
 from server.rounds.decoding import decode_round, plan_next
 from server.rounds.one_shot_sums import open_one_shot_sum
 from server.telemetry.logs import start_log_fields
@@ -48,7 +49,6 @@ from server.telemetry.metrics import Metrics
 _log = structlog.get_logger(__name__)
 _TRANSIENT_ERRORS = (*UNAVAILABLE_ERRORS, StaleLeaseError)  # not the job's fault: it is repeated
 _SEATS_PER_TRANSACTION = 2_000  # up to 0.3 s, in which SQLite has no other writer
-_MAX_LARGE_SUMS = 2  # at the same time; each holds some vectors
 _RENEWALS_PER_LEASE = 3  # so that two may fail
 
 
@@ -109,7 +109,7 @@ async def _run_unless_stale(action: Callable[[Lease], Awaitable[None]], lease: L
         _log.warning("result of a stale lease discarded", job=lease.job, version=lease.version)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobRunner:
     """The jobs of one process."""
 
@@ -118,9 +118,10 @@ class JobRunner:
     leases: LeaseRunner
     metrics: Metrics
     tracer: Tracer
-    _large_sums: asyncio.Semaphore = field(
-        default_factory=lambda: asyncio.Semaphore(_MAX_LARGE_SUMS), init=False
-    )
+
+    @cached_property
+    def sums(self) -> CohortSums:
+        return CohortSums(self.store.messages)
 
     async def seat_round(self, study: str, number: int) -> None:
         """Move joiners to their seats and start sharing, unless another process does."""
@@ -199,7 +200,7 @@ class JobRunner:
             await self._open_one_shot(cohort, lease)
             return
         try:
-            unmasked = await unmask_cohort(self.store.messages, cohort.id, self._large_sums)
+            unmasked = await self.sums.unmask(cohort.id)
         except _TRANSIENT_ERRORS:
             raise
         except RecoveryError as error:

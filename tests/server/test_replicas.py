@@ -19,9 +19,8 @@ import structlog
 from fastapi import FastAPI
 
 from server.app import create_app
-from server.db.repositories.messages import MessageRepository
 from server.notify import pg_listener
-from server.rounds.cohort_sums import UnmaskedCohort, unmask_cohort
+from server.rounds.cohort_sums import CohortSums, UnmaskedCohort
 from server.settings import Settings
 from tests.server.conftest import Serve
 from tests.server.harness import NOON, STEPS, Clock, Served, serving, sum_of, together
@@ -82,12 +81,10 @@ async def test_a_server_that_was_frozen_while_it_summed_publishes_nothing(
     two: tuple[Served, Served], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process neither renews its lease nor ends its sum until the other has published it."""
-    thaw, frozen = asyncio.Event(), []
+    thaw, frozen, original = asyncio.Event(), [], CohortSums.unmask
 
-    async def unmask(
-        messages: MessageRepository, cohort: int, large_sums: asyncio.Semaphore
-    ) -> UnmaskedCohort:
-        unmasked = await unmask_cohort(messages, cohort, large_sums)
+    async def unmask(sums: CohortSums, cohort: int) -> UnmaskedCohort:
+        unmasked = await original(sums, cohort)
         if not frozen:
             frozen.append(cohort)
             await thaw.wait()
@@ -95,7 +92,7 @@ async def test_a_server_that_was_frozen_while_it_summed_publishes_nothing(
         return unmasked
 
     monkeypatch.setattr("server.rounds.jobs._RENEWALS_PER_LEASE", 1e-6)
-    monkeypatch.setattr("server.rounds.jobs.unmask_cohort", unmask)
+    monkeypatch.setattr(CohortSums, "unmask", unmask)
     study = await two[0].create()
     devices = await two[0].join(study, 6)
     with structlog.testing.capture_logs() as logs:

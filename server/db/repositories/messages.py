@@ -1,11 +1,14 @@
 """Repository that reads messages, rosters and sums of cohorts; `participants.py` adds them."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, cast
 
-from sqlalchemy import LargeBinary, Row, Table, and_, bindparam, func, select
+from sqlalchemy import LargeBinary, Row, Table, bindparam, func, select
 from sqlalchemy.orm import Session, undefer
 
 from protocol.api.messages import ProblemType
@@ -15,6 +18,7 @@ from secagg.ring import Ring
 from secagg.roster import Roster
 from secagg.session import Session as SumSession
 from server.db.database import Repository, read_transaction
+from server.db.group_commit import GroupCommit
 from server.db.repositories.cohort_phases import is_one_shot
 from server.db.repositories.devices.one_shot_messages import set_size
 from server.db.repositories.devices.participants import roster_entry
@@ -31,22 +35,23 @@ _MAX_SMALL_BYTES = 4 * 2**20  # of the vectors of a small cohort
 _COHORTS, _ROUNDS, _PARTICIPANTS, _MESSAGES = (
     cast("Table", row.__table__) for row in (CohortRow, RoundRow, ParticipantRow, MessageRow)
 )
-_COHORT_WITH_PLAN = (
-    select(*(column for column in _COHORTS.c if column.key != "sum"), _ROUNDS.c.plan)
-    .join(_ROUNDS, and_(_ROUNDS.c.study == _COHORTS.c.study, _ROUNDS.c.number == _COHORTS.c.round))
-    .where(_COHORTS.c.id == bindparam("cohort"))
+_COHORTS_WITHOUT_SUMS = select(*(column for column in _COHORTS.c if column.key != "sum")).where(
+    _COHORTS.c.id.in_(bindparam("cohorts", expanding=True))
 )
-_ROSTER = (
+_PLAN = select(_ROUNDS.c.plan).where(
+    _ROUNDS.c.study == bindparam("study"), _ROUNDS.c.number == bindparam("number")
+)
+_ROSTERS = (
     select(_PARTICIPANTS)
-    .where(_PARTICIPANTS.c.cohort == bindparam("cohort"))
-    .order_by(_PARTICIPANTS.c.slot)
+    .where(_PARTICIPANTS.c.cohort.in_(bindparam("cohorts", expanding=True)))
+    .order_by(_PARTICIPANTS.c.cohort, _PARTICIPANTS.c.slot)
 )
 _SENDERS = select(_MESSAGES.c.slot).where(
     _MESSAGES.c.cohort == bindparam("cohort"), _MESSAGES.c.kind == bindparam("kind")
 )
-_ALL_BODIES = select(_MESSAGES.c.kind, _MESSAGES.c.slot, _MESSAGES.c.body).where(
-    _MESSAGES.c.cohort == bindparam("cohort")
-)
+_ALL_BODIES = select(
+    _MESSAGES.c.cohort, _MESSAGES.c.kind, _MESSAGES.c.slot, _MESSAGES.c.body
+).where(_MESSAGES.c.cohort.in_(bindparam("cohorts", expanding=True)))
 _BODIES_OF = select(_MESSAGES.c.slot, _MESSAGES.c.body).where(
     _MESSAGES.c.cohort == bindparam("cohort"),
     _MESSAGES.c.kind == bindparam("kind"),
@@ -86,17 +91,11 @@ class EnrolledCohort:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMessages:
-    """All messages of a small cohort that is closing, by kind: read in one transaction."""
+class ClosingCohort:
+    """A cohort whose sum is due; `bodies` has all its messages by kind, if it is small."""
 
-    bodies_by_kind: Mapping[str, list[tuple[int, bytes]]] = field(repr=False)
-
-    async def bodies(
-        self, _cohort: int, kind: MessageKind
-    ) -> AsyncIterator[list[tuple[int, bytes]]]:
-        """Yield slots and bodies in one batch."""
-        if batch := self.bodies_by_kind.get(kind):
-            yield batch
+    enrolled: EnrolledCohort
+    bodies: Mapping[str, Sequence[tuple[int, bytes]]] | None = field(repr=False)
 
 
 class MessageRepository(Repository):
@@ -105,19 +104,46 @@ class MessageRepository(Repository):
     @read_transaction
     def enrolled_cohort(self, session: Session, cohort: int) -> EnrolledCohort:
         """Return the facts of an enrolled cohort; raises ProblemError if it is not enrolled."""
-        return _enrolled_cohort(session, cohort)
+        enrolled = _enrolled_cohorts(session, [cohort])[cohort]
+        if isinstance(enrolled, ProblemError):
+            raise enrolled
+        return enrolled
 
-    @read_transaction
-    def closing_cohort(
-        self, session: Session, cohort: int
-    ) -> tuple[EnrolledCohort, StoredMessages | None]:
+    async def closing_cohort(self, cohort: int) -> ClosingCohort:
         """Return the facts of a cohort, and all its messages if it is small.
+
+        Cohorts that are asked for together share a transaction.
 
         Raises:
             ProblemError: if a body is deleted.
         """
-        enrolled = _enrolled_cohort(session, cohort)
-        return enrolled, _all_bodies(session, cohort) if enrolled.is_small else None
+        return await self._closing(cohort)
+
+    @cached_property
+    def _closing(self) -> GroupCommit[int, ClosingCohort]:
+        return GroupCommit(self._closing_cohorts)
+
+    @read_transaction
+    def _closing_cohorts(
+        self, session: Session, cohorts: Sequence[int]
+    ) -> Sequence[ClosingCohort | ProblemError]:
+        enrolled = _enrolled_cohorts(session, cohorts)
+        small = [
+            cohort
+            for cohort, facts in enrolled.items()
+            if isinstance(facts, EnrolledCohort) and facts.is_small
+        ]
+        bodies = _all_bodies(session, small)
+        closing = list[ClosingCohort | ProblemError]()
+        for cohort in cohorts:
+            facts, of_cohort = enrolled[cohort], bodies.get(cohort)
+            if isinstance(facts, ProblemError):
+                closing.append(facts)
+            elif isinstance(of_cohort, ProblemError):
+                closing.append(of_cohort)
+            else:
+                closing.append(ClosingCohort(facts, of_cohort))
+        return closing
 
     @read_transaction
     def senders(self, session: Session, cohort: int, kind: MessageKind) -> frozenset[int]:
@@ -216,28 +242,53 @@ class MessageRepository(Repository):
         return row.sum
 
 
-def _enrolled_cohort(session: Session, cohort: int) -> EnrolledCohort:
-    connection, of_cohort = session.connection(), {"cohort": cohort}
-    row: Any = connection.execute(_COHORT_WITH_PLAN, of_cohort).one()
-    if not has_enrolled(row):
-        raise _unreadable(row, f"the cohort is still {row.phase}")
-    plan = parse_plan(row.plan)
-    ring = SUM_MECHANISMS[plan.mechanism].ring(plan)
-    rows = connection.execute(_ROSTER, of_cohort)
-    roster = Roster.of([roster_entry(participant) for participant in rows])
-    sum_session = SumSession(
-        plan.digest(), row.number, roster, plan.terms.assumptions, plan.registry
-    )
-    return EnrolledCohort(plan, ring, sum_session, row.seating or b"")
+def _enrolled_cohorts(
+    session: Session, cohorts: Sequence[int]
+) -> dict[int, EnrolledCohort | ProblemError]:
+    """Return the facts of each of `cohorts`, or why it has none."""
+    connection, of_cohorts = session.connection(), {"cohorts": cohorts}
+    rosters = {
+        cohort: Roster.of([roster_entry(participant) for participant in participants])
+        for cohort, participants in groupby(
+            connection.execute(_ROSTERS, of_cohorts), attrgetter("cohort")
+        )
+    }
+    rounds = dict[tuple[str, int], tuple[AnyPlan, Ring, bytes]]()
+    facts = dict[int, EnrolledCohort | ProblemError]()
+    for row in connection.execute(_COHORTS_WITHOUT_SUMS, of_cohorts).all():
+        if not has_enrolled(row):
+            facts[row.id] = _unreadable(row, f"the cohort is still {row.phase}")
+            continue
+        key = row.study, row.round
+        if key not in rounds:
+            of_round = {"study": row.study, "number": row.round}
+            plan = parse_plan(connection.execute(_PLAN, of_round).scalar_one())
+            rounds[key] = plan, SUM_MECHANISMS[plan.mechanism].ring(plan), plan.digest()
+        plan, ring, digest = rounds[key]
+        sum_session = SumSession(
+            digest, row.number, rosters[row.id], plan.terms.assumptions, plan.registry
+        )
+        facts[row.id] = EnrolledCohort(plan, ring, sum_session, row.seating or b"")
+    return facts
 
 
-def _all_bodies(session: Session, cohort: int) -> StoredMessages:
-    rows = defaultdict[str, list[tuple[int, bytes | None]]](list)
-    for kind, slot, body in session.connection().execute(_ALL_BODIES, {"cohort": cohort}):
-        rows[kind].append((slot, body))
-    return StoredMessages(
-        {kind: _undeleted(session, cohort, of_kind) for kind, of_kind in rows.items()}
-    )
+def _all_bodies(
+    session: Session, cohorts: Sequence[int]
+) -> dict[int, Mapping[str, Sequence[tuple[int, bytes]]] | ProblemError]:
+    """Return all slots and bodies of each of `cohorts` by kind, or why one has none."""
+    rows: defaultdict[int, defaultdict[str, list[tuple[int, bytes | None]]]]
+    rows = defaultdict(lambda: defaultdict(list))
+    for cohort, kind, slot, body in session.connection().execute(_ALL_BODIES, {"cohorts": cohorts}):
+        rows[cohort][kind].append((slot, body))
+    bodies = dict[int, Mapping[str, Sequence[tuple[int, bytes]]] | ProblemError]()
+    for cohort, by_kind in rows.items():
+        try:
+            bodies[cohort] = {
+                kind: _undeleted(session, cohort, of_kind) for kind, of_kind in by_kind.items()
+            }
+        except ProblemError as error:
+            bodies[cohort] = error
+    return bodies
 
 
 def _undeleted(

@@ -17,12 +17,11 @@ from server.db.database import Database
 from server.db.database_errors import BusyError
 from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.leases import Lease
-from server.db.repositories.messages import MessageRepository
 from server.db.repositories.pending_cohorts import PendingCohort
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 from server.notify.notifier import Notifier
-from server.rounds.cohort_sums import UnmaskedCohort, unmask_cohort
+from server.rounds.cohort_sums import CohortSums, UnmaskedCohort
 from server.rounds.orchestrator import Orchestrator
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Clock, Served, play, sum_of, together, until_summed
@@ -141,18 +140,16 @@ async def test_a_study_that_is_stopped_while_it_is_summed_has_no_sum_and_no_faul
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = await served.create()
-    service = served.service
+    service, unmask = served.service, CohortSums.unmask
 
-    async def stop_first(
-        messages: MessageRepository, number: int, large_sums: asyncio.Semaphore
-    ) -> UnmaskedCohort:
+    async def stop_first(sums: CohortSums, number: int) -> UnmaskedCohort:
         if not stopped:
             stopped.append(await served.client.post(f"/v1/studies/{study}/stop"))
             await service.store.cohorts.delete_bodies([number])
-        return await unmask_cohort(messages, number, large_sums)
+        return await unmask(sums, number)
 
     stopped: list[object] = []
-    monkeypatch.setattr("server.rounds.jobs.unmask_cohort", stop_first)
+    monkeypatch.setattr(CohortSums, "unmask", stop_first)
     with structlog.testing.capture_logs() as logs:
         await play(served, study)
         for _ in range(20):

@@ -7,18 +7,20 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from protocol.api.events import FailureCause
 from protocol.api.messages import RoundView
-from protocol.api.phases import Phase
+from protocol.api.phases import MessageKind, Phase
 from secagg.aggregator import UnmaskingRequest
 from secagg.unmasking import UnmaskedSum, unmask
 from server.db.channels import notify_on_commit
 from server.db.repositories.cohort_phases import enter_phase
 from server.db.repositories.leases import Lease, StaleLeaseError, sum_job
+from server.db.repositories.messages import ClosingCohort
 from server.db.schema import CohortRow, MessageRow
-from server.rounds.cohort_sums import sum_masked_inputs
+from server.errors import ProblemError
+from server.rounds.cohort_sums import read_masked_sum
 from tests.server.conftest import Serve
 from tests.server.device import Device
 from tests.server.harness import Served, sum_of, together
@@ -36,18 +38,21 @@ async def quiet(serve: Serve, database_url: str) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-def writes(quiet: Served, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Return the number of write transactions so far, by the name of what they do."""
+def transactions(quiet: Served, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return the number of transactions so far, by the name of what they do."""
     counts, database = Counter[str](), quiet.store.database
-    write = database.write
 
-    async def count(change: Callable[..., Any], **options: Any) -> Any:
-        cells = change.__closure__ or ()
-        method = next(c.cell_contents for c in cells if hasattr(c.cell_contents, "__qualname__"))
-        counts[method.__qualname__] += 1
-        return await write(change, **options)
+    def counted(run: Callable[..., Any]) -> Callable[..., Any]:
+        async def count(action: Callable[..., Any], **options: Any) -> Any:
+            contents = [cell.cell_contents for cell in getattr(action, "__closure__", None) or ()]
+            names = [content.__qualname__ for content in contents if callable(content)]
+            counts.update(names[:1])
+            return await run(action, **options)
 
-    monkeypatch.setattr(database, "write", count)
+        return count
+
+    for name in ("read", "write"):
+        monkeypatch.setattr(database, name, counted(getattr(database, name)))
     return counts
 
 
@@ -78,18 +83,19 @@ async def until_closed(served: Served, study: str) -> RoundView:
 
 
 async def test_the_cohorts_of_a_round_share_transactions(
-    quiet: Served, writes: Counter[str]
+    quiet: Served, transactions: Counter[str]
 ) -> None:
     study, devices = await join(quiet)
     await play(quiet, devices, "share", "check", "mask", "reveal")
     view = await until_closed(quiet, study)
     assert (view.state, view.participants) == ("decoded", COHORTS * SIZE)
     # Three phases end at once, and checking after a read of each cohort.
-    assert writes["CohortRepository._change"] <= 3 + COHORTS
-    claims = writes["LeaseRepository._claim"]
+    assert transactions["CohortRepository._change"] <= 3 + COHORTS
+    claims = transactions["LeaseRepository._claim"]
     assert claims <= 5  # the sums, the deletion of bodies perhaps repeated, and the round
-    assert writes["CohortRepository.delete_bodies"] <= claims
-    assert writes["CohortRepository._save_results"] <= COHORTS
+    assert transactions["CohortRepository.delete_bodies"] <= claims
+    assert transactions["MessageRepository._closing_cohorts"] <= 2
+    assert transactions["CohortRepository._save_results"] <= 2
 
 
 @pytest.mark.parametrize("is_small", [True, False], ids=["read at once", "read in batches"])
@@ -166,15 +172,15 @@ async def test_few_cohorts_that_are_not_small_are_summed_at_the_same_time(
 ) -> None:
     running, most = 0, 0
 
-    async def sum_slowly(*arguments: Any) -> Any:
+    async def read_slowly(*arguments: Any) -> Any:
         nonlocal running, most
         running += 1
         most = max(most, running)
         await asyncio.sleep(0.01)
         running -= 1
-        return await sum_masked_inputs(*arguments)
+        return await read_masked_sum(*arguments)
 
-    monkeypatch.setattr("server.rounds.cohort_sums.sum_masked_inputs", sum_slowly)
+    monkeypatch.setattr("server.rounds.cohort_sums.read_masked_sum", read_slowly)
     monkeypatch.setattr("server.db.repositories.messages._MAX_SMALL_DEVICES", 0)
     study, devices = await join(quiet)
     await play(quiet, devices, "share", "check", "mask", "reveal")
@@ -196,6 +202,28 @@ async def test_a_fault_in_one_of_the_sums_that_are_made_together_fails_one_cohor
     phases = [cohort.phase for cohort in (await until_closed(quiet, study)).cohorts]
     assert phases.pop(5) is Phase.FAILED
     assert set(phases) == {Phase.SUMMED}
+
+
+async def test_a_cohort_without_messages_fails_none_of_those_that_are_read_with_it(
+    quiet: Served,
+) -> None:
+    _, devices = await join(quiet)
+    await play(quiet, devices, "share")
+    messages, (first, second, *_) = quiet.store.messages, await quiet.store.cohorts.pending()
+    deleted = update(MessageRow).where(MessageRow.cohort == first.id).values(body=None)
+    await quiet.store.database.write(lambda session: session.execute(deleted))
+    missing, unknown, whole = await asyncio.gather(
+        messages.closing_cohort(first.id),
+        messages.closing_cohort(1_000_000),
+        messages.closing_cohort(second.id),
+        return_exceptions=True,
+    )
+    assert isinstance(missing, ProblemError)
+    assert "deleted" in str(missing)
+    assert isinstance(unknown, KeyError)
+    assert isinstance(whole, ClosingCohort)
+    assert whole.bodies is not None
+    assert len(whole.bodies[MessageKind.KEY_SHARES]) == SIZE
 
 
 async def test_a_change_that_was_decided_from_an_old_row_is_refused_alone(quiet: Served) -> None:
@@ -226,17 +254,17 @@ async def test_a_result_of_a_stale_lease_is_refused_alone(quiet: Served) -> None
 
 
 async def test_bodies_are_deleted_in_bounded_transactions_and_of_all_cohorts(
-    quiet: Served, writes: Counter[str], monkeypatch: pytest.MonkeyPatch
+    quiet: Served, transactions: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.db.repositories.cohorts._BODIES_PER_TRANSACTION", 25)
     study, devices = await join(quiet)
     await play(quiet, devices, "share", "check")
     messages = COHORTS * SIZE * 2
-    writes.clear()
+    transactions.clear()
     await quiet.client.post(f"/v1/studies/{study}/stop")
     await until_closed(quiet, study)
     per_transaction = 25 // (2 * SIZE)  # cohorts
-    assert writes["CohortRepository.delete_bodies"] == COHORTS // per_transaction
+    assert transactions["CohortRepository.delete_bodies"] == COHORTS // per_transaction
     count = select(func.count()).select_from(MessageRow).where(MessageRow.body.is_(None))
     assert await quiet.store.database.read(lambda session: session.scalar(count)) == messages
 
