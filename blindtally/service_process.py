@@ -7,7 +7,6 @@ import asyncio
 import errno
 import gc
 import os
-import resource
 import signal
 import socket
 from collections.abc import Iterable, Mapping
@@ -29,6 +28,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
+from blindtally.console.open_files import raise_open_file_limit
 from blindtally.planning.study_form_predictions import ProcessPredictions
 from client.extras_installation import import_compiled_modules, install_command
 from server.app import create_app
@@ -44,7 +44,6 @@ from server.telemetry import logs, traces
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as Sdk
 
-_MAX_OPEN_FILES = 65_536  # a connection that waits takes about 30 kB
 _OTHER_OPEN_FILES = 200  # of the database, the log and the event loop
 _KEEP_ALIVE_SECONDS = 75  # devices use the same connection in the next phase
 
@@ -94,7 +93,7 @@ def _connection_limits(app: FastAPI, settings: Settings) -> ConnectionLimits:
         max_header_bytes=settings.max_header_bytes,
         max_header_fields=settings.max_header_fields,
         counter=ConnectionCounter(
-            settings.max_connections or _max_connections(),
+            settings.max_connections or max(4, raise_open_file_limit() - _OTHER_OPEN_FILES),
             proxies.trusted_hosts.__contains__,
             app.state.metrics,
         ),
@@ -122,18 +121,6 @@ def _uvicorn_config(app: FastAPI, settings: Settings, limits: ConnectionLimits) 
     except OSError as error:  # including those of ssl
         raise _refusal(f"the certificate or its key cannot be used: {error}", code=1) from None
     return config
-
-
-def _max_connections() -> int:
-    """Raise the limit of open files as far as allowed; return how many may be connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):  # of a sandbox; the present limit stays
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
-    files = _MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else min(soft, _MAX_OPEN_FILES)
-    return max(4, files - _OTHER_OPEN_FILES)
 
 
 def _load_settings(flags: Mapping[str, str | int | Path | None]) -> Settings:

@@ -11,6 +11,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from blindtally.console.errors import exit_with_error
+from blindtally.console.open_files import raise_open_file_limit
 from blindtally.console.options import DEFAULT_URL
 from blindtally.console.output_files import write_json
 from blindtally.console.service_connection import service_error_exit
@@ -127,9 +128,12 @@ def suggest_options(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> s
 def open_shard_pool(count: int, dask: str | None) -> Iterator[ShardPool | None]:
     """Yield the workers that run shards of the devices, or None for this process.
 
+    Each device that waits has a connection, so all these processes may open many files.
+
     Raises:
         typer.Exit: as `blindtally.workers.open_workers`.
     """
+    raise_open_file_limit()
     with open_workers(count, dask, once=True) as (executor, threads):
         yield None if executor is None else ShardPool(executor, threads)
 

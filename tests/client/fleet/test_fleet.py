@@ -1,5 +1,6 @@
 """Fleets in whole studies through ASGI; the seed determines the dropouts."""
 
+import resource
 import sqlite3
 from collections import Counter
 from contextlib import AsyncExitStack, closing
@@ -210,6 +211,17 @@ async def test_a_fleet_too_small_for_its_committee_is_refused(
     study = await create(connect, cohort_size=10, minimum=5, **terms)
     with pytest.raises(ValueError, match="drawn from 40 devices, and this fleet has"):
         await play(connect, study, config(registrar=registrar))
+
+
+async def test_more_devices_than_open_files_are_refused_before_one_has_joined(
+    connect: ClientFactory, study: StudyView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (59, 59))
+    with pytest.raises(ValueError, match=r"10 devices .* need 60 open files, and it may have 59"):
+        await play(connect, study, config())
+    async with connect() as http:
+        rounds = (await http.get(f"/studies/{study.id}/rounds/1")).json()
+    assert rounds["cohorts"][0]["history"][0]["received"] == 0
 
 
 async def test_devices_that_wait_for_no_other_take_turns_over_few_connections(
