@@ -17,6 +17,7 @@ from server.db.repositories.answers import AnswerRepository
 from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.committees import CommitteeRepository
 from server.db.repositories.credentials_and_audit import AccessRepository
+from server.db.repositories.devices.enrolments import EnrolmentRepository
 from server.db.repositories.devices.joins import JoinRepository
 from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
 from server.db.repositories.devices.participants import ParticipantRepository
@@ -54,6 +55,7 @@ class Store:
         self.answers = AnswerRepository(database)
         self.populations = PopulationRepository(database)
         self.access = AccessRepository(database, rng)
+        self.enrolments = EnrolmentRepository(database)
         self.leases = LeaseRepository(database)
         self.processes = ProcessRepository(database)
         self.events = EventRepository(database)

@@ -69,7 +69,7 @@ async def enrol(
         raise malformed("the signature is not this identity's signature of the credential")
     service.authenticator.count_join(f"token {token.hex()}")
     try:
-        await service.store.access.enrol_device(token, enrolment.identity, credential)
+        await service.store.enrolments.enrol(token, enrolment.identity, credential)
     except ProblemError:
         service.authenticator.forget_valid(token)
         await service.authenticator.record_failure(

@@ -1,13 +1,13 @@
-"""Repository of API keys, enrolment tokens, devices and the audit trail."""
+"""Repository of API keys, enrolment tokens and the audit trail; `devices/enrolments.py` enrols."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from random import Random
 
 from sqlalchemy import ColumnElement, delete, exists, not_, or_, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from protocol.api.credentials import (
@@ -17,9 +17,10 @@ from protocol.api.credentials import (
     new_secret,
     secret_digest,
 )
-from protocol.api.messages import AuditRecord, ProblemType
+from protocol.api.messages import AuditRecord
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import UNAVAILABLE_ERRORS
+from server.db.group_commit import GroupCommit
 from server.db.repositories.studies import find_study
 from server.db.schema import (
     ApiKeyRow,
@@ -28,7 +29,6 @@ from server.db.schema import (
     EnrolmentTokenRow,
     LoginSessionRow,
 )
-from server.errors import ProblemError
 from server.principals import SCOPES, Permission, Principal
 
 _ID_BYTES = 6
@@ -39,7 +39,7 @@ COMMAND_LINE_ACTOR = "command line"
 INITIAL_TOKEN_USES = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AccessRepository(Repository):
     """Repository of credentials and the audit trail."""
 
@@ -150,16 +150,29 @@ class AccessRepository(Repository):
             return "person"
         return None
 
+    async def find_principal(self, digest: bytes) -> Principal | None:
+        """Return the owner of the valid key or credential with this digest, if there is one.
+
+        Those that are looked for at the same time share a transaction.
+        """
+        return await self._principals(digest)
+
+    @cached_property
+    def _principals(self) -> GroupCommit[bytes, Principal | None]:
+        return GroupCommit(self._find_principals)
+
     @read_transaction
-    def find_principal(self, session: Session, digest: bytes) -> Principal | None:
-        """Return the owner of the valid key or credential with this digest, if there is one."""
-        key = session.scalar(select(ApiKeyRow).where(ApiKeyRow.digest == digest))
-        if key is not None:
-            return _principal(key) if key.is_valid(self.database.now(session)) else None
-        device = session.scalar(select(DeviceRow).where(DeviceRow.digest == digest))
-        if device is None or device.revoked:
-            return None
-        return Principal(device.identity, frozenset({Permission.TAKE_PART}), device.identity)
+    def _find_principals(
+        self, session: Session, digests: Sequence[bytes]
+    ) -> Sequence[Principal | None]:
+        owners = dict[bytes, Principal | None]()
+        if keys := session.scalars(select(ApiKeyRow).where(ApiKeyRow.digest.in_(digests))).all():
+            now = self.database.now(session)
+            owners = {key.digest: _principal(key) if key.is_valid(now) else None for key in keys}
+        others = [digest for digest in digests if digest not in owners]
+        devices = session.scalars(select(DeviceRow).where(DeviceRow.digest.in_(others)))
+        owners |= {device.digest: _device(device) for device in devices}
+        return [owners.get(digest) for digest in digests]
 
     @write_transaction
     def start_session(self, session: Session, owner: Principal) -> str:
@@ -223,47 +236,6 @@ class AccessRepository(Repository):
         key = session.get(ApiKeyRow, name)
         return key is not None and key.is_valid(self.database.now(session))
 
-    async def enrol_device(self, token: bytes, identity: str, credential: bytes) -> bool:
-        """Enrol an identity by the token of this digest; False if it was enrolled before.
-
-        Once an identity is enrolled, the same credential is accepted with every token that was not
-        revoked: the token may have expired, or have been replaced.
-
-        Raises:
-            ProblemError: if the token is unknown, expired, revoked or used up, or the identity is
-                revoked or has another credential.
-        """
-        try:
-            return await self._enrol_device(token, identity, credential)
-        except IntegrityError:  # a concurrent request with another token enrolled one of them
-            return await self._enrol_device(token, identity, credential)
-
-    @write_transaction
-    def _enrol_device(
-        self, session: Session, token: bytes, identity: str, credential: bytes
-    ) -> bool:
-        query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.digest == token).with_for_update()
-        row, now = session.scalar(query), self.database.now(session)
-        device = session.get(DeviceRow, identity)
-        is_enrolled = device is not None and not device.revoked and device.digest == credential
-        if row is not None and not row.revoked and is_enrolled:
-            return False
-        if row is None or not row.is_valid(now):
-            raise ProblemError(ProblemType.NOT_AUTHORISED, "this enrolment token is not valid here")
-        if device is not None:
-            if device.revoked:
-                raise ProblemError(ProblemType.FORBIDDEN, "this identity was revoked")
-            raise ProblemError(ProblemType.CONFLICT, "this identity has another credential")
-        if row.used >= row.max_uses:
-            detail = f"this enrolment token has enrolled its maximum of {row.max_uses} devices"
-            raise ProblemError(ProblemType.FORBIDDEN, detail)
-        if session.scalar(select(DeviceRow).where(DeviceRow.digest == credential)):
-            raise ProblemError(ProblemType.CONFLICT, "this credential belongs to another identity")
-        row.used += 1
-        session.add(DeviceRow(identity=identity, digest=credential, token=row.id, created=now))
-        self._record_audit(session, f"token {row.id}", "enrol", identity)
-        return True
-
     @write_transaction
     def record_audit(
         self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
@@ -310,6 +282,12 @@ def has_ended(now: datetime) -> ColumnElement[bool]:
 
 def _principal(key: ApiKeyRow) -> Principal:
     return Principal(key.id, frozenset(map(Permission, key.scopes)), study=key.study)
+
+
+def _device(row: DeviceRow) -> Principal | None:
+    if row.revoked:
+        return None
+    return Principal(row.identity, frozenset({Permission.TAKE_PART}), row.identity)
 
 
 def _new_key(scopes: Collection[Permission], study: str | None = None) -> ApiKeyRow:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from base64 import urlsafe_b64decode
+from dataclasses import replace
 from itertools import product
 from random import Random, SystemRandom
 from typing import Any
@@ -20,7 +21,7 @@ from protocol.api.credentials import (
 )
 from protocol.api.messages import RoundView
 from secagg.keys import Identity
-from server.db.repositories.credentials_and_audit import AccessRepository
+from server.db.repositories.devices.enrolments import EnrolmentRepository
 from server.errors import ProblemError
 from server.http.auth import COOKIE_NAME
 from server.pages import changes, operations, rounds, studies
@@ -223,16 +224,17 @@ async def test_concurrent_enrolments_by_two_tokens_are_answered_as_one_after_the
     (_, token), (_, other) = [await book(closed).create_token("phones", 9, None) for _ in range(2)]
     first, second = Identity.generate(Random(1)), Identity.generate(Random(2))
     credential = new_secret(SystemRandom())
-    enrol = AccessRepository._enrol_device
+    enrol = EnrolmentRepository._enrol
     identities = iter([first.public.hex()])
 
-    async def enrol_after_another(self: AccessRepository, *asked: Any) -> bool:
+    async def enrol_after_another(self: EnrolmentRepository, asked: Any) -> Any:
         for identity in identities:  # once
-            await enrol(self, secret_digest(other), identity, secret_digest(credential))
+            digests = {"token": secret_digest(other), "credential": secret_digest(credential)}
+            await enrol(self, [replace(asked[0], identity=identity, **digests)])
             raise IntegrityError("", None, Exception())
-        return await enrol(self, *asked)
+        return await enrol(self, asked)
 
-    monkeypatch.setattr(AccessRepository, "_enrol_device", enrol_after_another)
+    monkeypatch.setattr(EnrolmentRepository, "_enrol", enrol_after_another)
     asked = application(first if same_identity else second, credential)
     answer = await closed.client.post("/v1/devices", json=asked, headers=showing(token))
     if same_identity:
@@ -240,6 +242,55 @@ async def test_concurrent_enrolments_by_two_tokens_are_answered_as_one_after_the
     else:
         assert "another identity" in refused(answer, 409, "conflict")
     assert sum(issued.used for issued in await book(closed).tokens()) == 1
+
+
+async def test_enrolments_of_one_moment_are_each_decided_for_themselves(
+    each_closed: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups, enrol_group = list[int](), EnrolmentRepository._enrol
+
+    async def count(self: EnrolmentRepository, asked: Any) -> Any:
+        groups.append(len(asked))
+        return await enrol_group(self, asked)
+
+    monkeypatch.setattr(EnrolmentRepository, "_enrol", count)
+    enrol = each_closed.store.enrolments.enrol
+    _, secret = await book(each_closed).create_token("two phones", 2, None)
+    token = secret_digest(secret)
+    results = await asyncio.gather(
+        enrol(token, "identity 1", b"one"),
+        enrol(token, "identity 1", b"one"),  # a repetition
+        enrol(token, "identity 1", b"other"),
+        enrol(token, "identity 2", b"one"),
+        enrol(b"unknown token", "identity 3", b"three"),
+        enrol(token, "identity 4", b"four"),
+        enrol(token, "identity 5", b"five"),
+        return_exceptions=True,
+    )
+    assert groups == [7]
+    assert [result if isinstance(result, bool) else str(result) for result in results] == [
+        True,
+        False,
+        "this identity has another credential",
+        "this credential belongs to another identity",
+        "this enrolment token is not valid here",
+        True,
+        "this enrolment token has enrolled its maximum of 2 devices",
+    ]
+    assert [issued.used for issued in await book(each_closed).tokens()] == [2]
+    entries = await book(each_closed).audit_entries(99, None)
+    assert [(each.subject, each.outcome) for each in entries if each.action == "enrol"] == [
+        ("identity 4", "done"),
+        ("identity 1", "done"),
+    ]
+    find = each_closed.store.access.find_principal
+    owners = await asyncio.gather(*(find(each) for each in (b"four", b"five", b"one", b"four")))
+    assert [owner and owner.name for owner in owners] == [
+        "identity 4",
+        None,
+        "identity 1",
+        "identity 4",
+    ]
 
 
 async def test_an_enrolment_by_another_hand_is_refused(closed: Served) -> None:
