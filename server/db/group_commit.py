@@ -77,10 +77,12 @@ class GroupCommit(Generic[T, R]):
             group.sort(key=lambda write: self._order(write[0]))
             try:
                 results = await self._results([write for write, _ in group])
-            except asyncio.CancelledError:
+            except BaseException:  # a cancellation, or a fault that ends the task
                 for _, future in group:
                     future.cancel()
                 raise
+            finally:
+                self._running = []  # what is in the writes may be secret, or large
             if all(isinstance(result, UNAVAILABLE_ERRORS) for result in results):
                 # They have waited as long, and another attempt may take as long again.
                 group, self._waiting = group + self._waiting[:older], self._waiting[older:]

@@ -4,8 +4,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, cast
 
 from sqlalchemy import LargeBinary, Row, Table, bindparam, func, select
@@ -15,7 +13,7 @@ from protocol.api.messages import ProblemType
 from protocol.api.phases import MessageKind, Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_plan
 from secagg.ring import Ring
-from secagg.roster import Roster
+from secagg.roster import Roster, RosterEntry
 from secagg.session import Session as SumSession
 from server.db.database import Repository, read_transaction
 from server.db.group_commit import GroupCommit
@@ -245,29 +243,32 @@ class MessageRepository(Repository):
 def _enrolled_cohorts(
     session: Session, cohorts: Sequence[int]
 ) -> dict[int, EnrolledCohort | ProblemError]:
-    """Return the facts of each of `cohorts`, or why it has none."""
-    connection, of_cohorts = session.connection(), {"cohorts": cohorts}
-    rosters = {
-        cohort: Roster.of([roster_entry(participant) for participant in participants])
-        for cohort, participants in groupby(
-            connection.execute(_ROSTERS, of_cohorts), attrgetter("cohort")
-        )
-    }
+    """Return the facts of each of `cohorts`, or why it has none.
+
+    Rosters are read after the rows that show which are final: another one would be incomplete.
+    """
+    connection = session.connection()
+    rows = connection.execute(_COHORTS_WITHOUT_SUMS, {"cohorts": cohorts}).all()
+    enrolled = [row.id for row in rows if has_enrolled(row)]
+    entries = defaultdict[int, list[RosterEntry]](list)
+    if enrolled:
+        for participant in connection.execute(_ROSTERS, {"cohorts": enrolled}):
+            entries[participant.cohort].append(roster_entry(participant))
     rounds = dict[tuple[str, int], tuple[AnyPlan, Ring, bytes]]()
     facts = dict[int, EnrolledCohort | ProblemError]()
-    for row in connection.execute(_COHORTS_WITHOUT_SUMS, of_cohorts).all():
-        if not has_enrolled(row):
+    for row in rows:
+        if row.id not in entries:
             facts[row.id] = _unreadable(row, f"the cohort is still {row.phase}")
             continue
+        of_round = {"study": row.study, "number": row.round}
         key = row.study, row.round
         if key not in rounds:
-            of_round = {"study": row.study, "number": row.round}
             plan = parse_plan(connection.execute(_PLAN, of_round).scalar_one())
             rounds[key] = plan, SUM_MECHANISMS[plan.mechanism].ring(plan), plan.digest()
         plan, ring, digest = rounds[key]
-        sum_session = SumSession(
-            digest, row.number, rosters[row.id], plan.terms.assumptions, plan.registry
-        )
+        roster = Roster.of(entries[row.id])
+        terms = plan.terms.assumptions
+        sum_session = SumSession(digest, row.number, roster, terms, plan.registry)
         facts[row.id] = EnrolledCohort(plan, ring, sum_session, row.seating or b"")
     return facts
 

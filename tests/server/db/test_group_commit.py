@@ -1,6 +1,7 @@
 """Group commit: who shares a commit, and that no write suffers from another one."""
 
 import asyncio
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -48,6 +49,34 @@ async def test_a_request_that_has_arrived_before_a_commit_shares_it() -> None:
     assert await store(2) == -2
     assert await first == -1
     assert commits.groups == [[1, 2]]
+
+
+async def test_nothing_of_a_write_is_kept_after_its_commit() -> None:
+    class Write:
+        pass
+
+    async def commit(writes: Sequence[Write]) -> list[None]:
+        return [None] * len(writes)
+
+    store, write = GroupCommit(commit), Write()
+    alive = weakref.ref(write)
+    await store(write)
+    del write
+    assert alive() is None
+
+
+async def test_a_commit_that_ends_its_task_ends_the_callers_that_wait() -> None:
+    class ProgramEnd(BaseException):
+        pass
+
+    async def commit(_writes: Sequence[int]) -> list[None]:
+        await asyncio.sleep(0)
+        raise ProgramEnd
+
+    store = GroupCommit(commit)
+    async with asyncio.timeout(10):
+        results = await asyncio.gather(*(store(n) for n in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [asyncio.CancelledError] * 3
 
 
 async def test_a_refusal_reaches_its_caller_only() -> None:

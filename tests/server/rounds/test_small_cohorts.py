@@ -1,19 +1,22 @@
 """Rounds of many small cohorts: they share transactions, and a fault of one is its own."""
 
 import asyncio
+import gc
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import event, func, select, update
 
 from protocol.api.events import FailureCause
 from protocol.api.messages import RoundView
 from protocol.api.phases import MessageKind, Phase
 from secagg.aggregator import UnmaskingRequest
-from secagg.unmasking import UnmaskedSum, unmask
+from secagg.errors import RecoveryError
+from secagg.unmasking import RecoveredSecrets, UnmaskedSum, Unmasking, unmask
 from server.db.channels import notify_on_commit
 from server.db.repositories.cohort_phases import enter_phase
 from server.db.repositories.leases import Lease, StaleLeaseError, sum_job
@@ -106,14 +109,63 @@ async def test_the_sum_of_each_cohort_is_exact(
         monkeypatch.setattr("server.db.repositories.messages._MAX_SMALL_DEVICES", 0)
         monkeypatch.setattr("server.db.repositories.messages._VECTORS_PER_BATCH", 2)
     study, devices = await join(quiet)
+    for number, device in enumerate(devices):
+        device.histogram = {f"{chr(ord('a') + number // SIZE)}{number % SIZE}": 1}
     await play(quiet, devices, "share", "check", "mask", "reveal")
     view = await until_closed(quiet, study)
     assert [cohort.phase for cohort in view.cohorts] == [Phase.SUMMED] * COHORTS
     path = f"/v1/studies/{study}/rounds/1/cohorts"
+    sums = set()
     for cohort in view.cohorts:
         members = [device for device in devices if device.seat.cohort == cohort.number]
         response = await quiet.client.get(f"{path}/{cohort.number}/sum")
         assert response.content == sum_of(members)
+        sums.add(response.content)
+    assert len(sums) == COHORTS  # so the sum of one is not that of another
+
+
+@pytest.mark.parametrize("is_recovered", [True, False])
+async def test_no_secret_of_a_sum_is_kept_when_it_has_ended(
+    quiet: Served, monkeypatch: pytest.MonkeyPatch, is_recovered: bool
+) -> None:
+    def fail(_unmasking: Unmasking, slot: int) -> None:
+        raise RecoveryError(slot, "no shares", {})
+
+    if not is_recovered:
+        monkeypatch.setattr(Unmasking, "remove_self_mask", fail)
+    study, devices = await join(quiet)
+    await play(quiet, devices, "share", "check", "mask", "reveal")
+    phase = Phase.SUMMED if is_recovered else Phase.FAILED
+    view = await until_closed(quiet, study)
+    assert [cohort.phase for cohort in view.cohorts] == [phase] * COHORTS
+    gc.collect()
+    kept = [each for each in gc.get_objects() if type(each) in (ClosingCohort, RecoveredSecrets)]
+    assert kept == []
+
+
+async def test_a_roster_that_is_read_during_the_last_join_is_complete_or_refused(
+    quiet: Served,
+) -> None:
+    """On PostgreSQL each statement of the reading transaction sees the joins before it."""
+    study = await quiet.create(terms=TERMS | {"cohort_size": 6, "cohorts": 1})
+    await quiet.join(study, 5)
+    (pending,) = await quiet.store.cohorts.pending()
+    has_read, go_on = threading.Event(), threading.Event()
+
+    def hold(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("SELECT") and not has_read.is_set():
+            has_read.set()
+            assert go_on.wait(20)
+
+    event.listen(quiet.store.database.engine, "after_cursor_execute", hold)
+    reading = asyncio.create_task(quiet.store.messages.enrolled_cohort(pending.id))
+    assert await asyncio.to_thread(has_read.wait, 20)
+    await quiet.join(study, 1, first=5)
+    await poll(quiet)
+    go_on.set()
+    with pytest.raises(ProblemError, match="still enrolling"):
+        await reading
+    assert (await quiet.store.messages.enrolled_cohort(pending.id)).session.n == 6
 
 
 async def test_a_fault_in_a_shared_transaction_fails_one_cohort(
