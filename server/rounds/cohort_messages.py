@@ -98,13 +98,13 @@ async def read_messages(
     result: dict[int, T] = {}
     async for batch in messages.bodies(number, kind):
         if len(batch) <= _MAX_INLINE_BODIES:
-            result |= unpack_each(unpack, batch)
+            result |= messages_by_slot(unpack, batch)
         else:
-            result |= await asyncio.to_thread(unpack_each, unpack, batch)
+            result |= await asyncio.to_thread(messages_by_slot, unpack, batch)
     return result
 
 
-def unpack_each(unpack: Callable[[bytes], T], batch: Batch) -> dict[int, T]:
+def messages_by_slot(unpack: Callable[[bytes], T], batch: Batch) -> dict[int, T]:
     """Return the messages of a batch, unpacked, by slot."""
     return {slot: unpack(body) for slot, body in batch}
 

@@ -22,9 +22,9 @@ from server.rounds.cohort_messages import (
     Batch,
     make_transcript,
     make_unmasking_request,
+    messages_by_slot,
     read_complaints,
     read_messages,
-    unpack_each,
 )
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class MaskedSum:
         bodies, total = closing.bodies or {}, ring.zero()
 
         def unpacked(kind: MessageKind, unpack: Callable[[bytes], T]) -> dict[int, T]:
-            return unpack_each(unpack, bodies.get(kind, ()))
+            return messages_by_slot(unpack, bodies.get(kind, ()))
 
         inputs = bodies.get(MessageKind.MASKED_INPUT, ())
         _add_packed(ring, total, inputs)
