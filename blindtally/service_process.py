@@ -28,9 +28,9 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
-from blindtally.console.open_files import raise_open_file_limit
 from blindtally.planning.study_form_predictions import ProcessPredictions
 from client.extras_installation import import_compiled_modules, install_command
+from client.open_files import raise_open_file_limit
 from server.app import create_app
 from server.db import migrations
 from server.db.database import Database

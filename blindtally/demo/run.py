@@ -28,6 +28,7 @@ from client.errors import ServiceError, ServiceUnreachableError
 from client.extras_installation import install_command
 from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError
+from client.open_files import OpenFilesError
 
 _MAX_WORKERS: Final = 2  # processes of devices; the server is another one
 
@@ -62,6 +63,7 @@ def run_demo(
         NobodyEnteredError,
         ServiceUnreachableError,
         LostWorkersError,
+        OpenFilesError,
     ) as error:
         raise service_error_exit(error) from None
 

@@ -11,7 +11,6 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from blindtally.console.errors import exit_with_error
-from blindtally.console.open_files import raise_open_file_limit
 from blindtally.console.options import DEFAULT_URL
 from blindtally.console.output_files import write_json
 from blindtally.console.service_connection import service_error_exit
@@ -26,6 +25,7 @@ from client.analyst.analyst import Study
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError, ShardPool
+from client.open_files import raise_open_file_limit
 from protocol.api.device_policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView
 from protocol.mechanisms.number_sums import NumberSums

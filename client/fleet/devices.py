@@ -1,7 +1,6 @@
 """Devices of a fleet in one process: their identities and journals, and their part in a round."""
 
 import asyncio
-import resource
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from client.device.encoding import make_contribution
 from client.device.journal import JournalEntry, MemoryJournal
 from client.fleet.behaviour import DeviceBehaviour
 from client.fleet.config_and_results import DeviceResult, FleetConfig
+from client.open_files import check_open_files
 from client.transport import Transport
 from protocol.api.credentials import new_secret
 from protocol.api.messages import RoundView, StudyView
@@ -38,7 +38,6 @@ from secagg.session import Registry
 
 ClientFactory: TypeAlias = Callable[[], httpx.AsyncClient]  # used by one device at a time
 MAX_TURNS: Final = 64  # of devices of one process that send a message and wait for no other
-_OTHER_OPEN_FILES: Final = 50  # of libraries that are loaded later, and of the event loop
 Holdings: TypeAlias = Sequence[Histogram] | Mapping[int, Histogram]
 
 
@@ -110,7 +109,7 @@ class FleetDevices:
         on a secret once.
 
         Raises:
-            ValueError: if this process may not open a connection for each device that waits.
+            OpenFilesError: if this process may not open a connection for each device that waits.
         """
         with sharing_work():
             return await self._run_all(view, behaviours, on_progress)
@@ -124,7 +123,7 @@ class FleetDevices:
         if participation_type(view.plan).has_one_step:
             return await self._run_in_turns(view, behaviours, on_progress)
 
-        _check_open_files(len(behaviours))
+        check_open_files(len(behaviours))
 
         async def run(index: int, behaviour: DeviceBehaviour) -> DeviceResult:
             await asyncio.sleep(behaviour.arrival_seconds)
@@ -296,14 +295,3 @@ def sign_enrolment(
     if registrar is None or registry is None:
         return b""
     return registrar.sign(registry.enrolment_statement(identity.public))
-
-
-def _check_open_files(devices: int) -> None:
-    """Raise ValueError if this process may not open a connection for each of `devices`."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = devices + _OTHER_OPEN_FILES
-    if files != resource.RLIM_INFINITY and files < needed:
-        raise ValueError(
-            f"{devices} devices in one process need {needed} open files, and it may have {files}: "
-            "raise the limit by `ulimit -n`, or share the devices among more --workers"
-        )

@@ -58,6 +58,11 @@ class GroupCommit(Generic[T, R]):
             self._task.add_done_callback(self._on_end)
         return await future
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no write waits."""
+        return not self._running and not self._waiting
+
     async def settled(self) -> None:
         """Wait until the writes that have arrived are committed or refused.
 
@@ -126,5 +131,5 @@ class GroupCommit(Generic[T, R]):
         # One by one, the last ones of a large group would be stored seconds later.
         middle, results = len(writes) // 2, list[R | Exception]()
         for half in filter(None, (writes[:middle], writes[middle:])):
-            results += await self._results(half, is_repetition=True)
+            results += await self._results(half, is_repetition=len(writes) == 1)
         return results

@@ -27,6 +27,7 @@ from client.fleet.config_and_results import (
 )
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
+from client.open_files import OpenFilesError
 from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import Phase
@@ -217,7 +218,9 @@ async def test_more_devices_than_open_files_are_refused_before_one_has_joined(
     connect: ClientFactory, study: StudyView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (59, 59))
-    with pytest.raises(ValueError, match=r"10 devices .* need 60 open files, and it may have 59"):
+    with pytest.raises(
+        OpenFilesError, match=r"10 devices .* need 60 open files, and it may have 59"
+    ):
         await play(connect, study, config())
     async with connect() as http:
         rounds = (await http.get(f"/studies/{study.id}/rounds/1")).json()

@@ -91,7 +91,8 @@ async def test_a_write_that_makes_its_transaction_fail_fails_alone(error: type[E
     results = await asyncio.gather(*map(GroupCommit(commits), (6, 7, 8)), return_exceptions=True)
     assert results[::2] == [-6, -8]
     assert isinstance(results[1], error)
-    assert commits.groups[1:] == [[6], [7, 8], [7], [8]]
+    repeated = [[7]] if error is IntegrityError else []  # another process may have stored it
+    assert commits.groups[1:] == [[6], [7, 8], [7], *repeated, [8]]
 
 
 async def test_a_single_write_whose_key_another_process_has_stored_is_repeated() -> None:

@@ -227,12 +227,11 @@ async def test_concurrent_enrolments_by_two_tokens_are_answered_as_one_after_the
     enrol = EnrolmentRepository._enrol
     identities = iter([first.public.hex()])
 
-    async def enrol_after_another(self: EnrolmentRepository, asked: Any) -> Any:
+    async def enrol_after_another(self: EnrolmentRepository, by: bytes, asked: Any) -> Any:
         for identity in identities:  # once
-            digests = {"token": secret_digest(other), "credential": secret_digest(credential)}
-            await enrol(self, [replace(asked[0], identity=identity, **digests)])
+            await enrol(self, secret_digest(other), [replace(asked[0], identity=identity)])
             raise IntegrityError("", None, Exception())
-        return await enrol(self, asked)
+        return await enrol(self, by, asked)
 
     monkeypatch.setattr(EnrolmentRepository, "_enrol", enrol_after_another)
     asked = application(first if same_identity else second, credential)
@@ -249,9 +248,9 @@ async def test_enrolments_of_one_moment_are_each_decided_for_themselves(
 ) -> None:
     groups, enrol_group = list[int](), EnrolmentRepository._enrol
 
-    async def count(self: EnrolmentRepository, asked: Any) -> Any:
+    async def count(self: EnrolmentRepository, token: bytes, asked: Any) -> Any:
         groups.append(len(asked))
-        return await enrol_group(self, asked)
+        return await enrol_group(self, token, asked)
 
     monkeypatch.setattr(EnrolmentRepository, "_enrol", count)
     enrol = each_closed.store.enrolments.enrol
@@ -267,7 +266,7 @@ async def test_enrolments_of_one_moment_are_each_decided_for_themselves(
         enrol(token, "identity 5", b"five"),
         return_exceptions=True,
     )
-    assert groups == [7]
+    assert sorted(groups) == [1, 6]  # by the unknown token, and by the other one
     assert [result if isinstance(result, bool) else str(result) for result in results] == [
         True,
         False,
@@ -277,6 +276,9 @@ async def test_enrolments_of_one_moment_are_each_decided_for_themselves(
         True,
         "this enrolment token has enrolled its maximum of 2 devices",
     ]
+    with pytest.raises(ProblemError):
+        await enrol(b"another unknown token", "identity 6", b"six")
+    assert [*each_closed.store.enrolments._groups] == [b"another unknown token"]
     assert [issued.used for issued in await book(each_closed).tokens()] == [2]
     entries = await book(each_closed).audit_entries(99, None)
     assert [(each.subject, each.outcome) for each in entries if each.action == "enrol"] == [
@@ -291,6 +293,25 @@ async def test_enrolments_of_one_moment_are_each_decided_for_themselves(
         "identity 1",
         "identity 4",
     ]
+
+
+async def test_a_token_that_is_locked_delays_no_enrolment_by_another(
+    serve: Serve, postgres_url: str
+) -> None:
+    """A revocation locks the row of the token, and takes a while if it has many devices."""
+    async with serve(postgres_url, open=False) as served:
+        (_, locked), (_, other) = [
+            await book(served).create_token("phones", 9, None) for _ in range(2)
+        ]
+        enrol = served.store.enrolments.enrol
+        lock = "SELECT 1 FROM enrolment_tokens WHERE digest = :digest FOR UPDATE"
+        with served.store.database.engine.begin() as connection:
+            connection.execute(text(lock), {"digest": secret_digest(locked)})
+            waiting = asyncio.create_task(enrol(secret_digest(locked), "identity 1", b"one"))
+            async with asyncio.timeout(20):
+                assert await enrol(secret_digest(other), "identity 2", b"two")
+            assert not waiting.done()
+        assert await waiting
 
 
 async def test_an_enrolment_by_another_hand_is_refused(closed: Served) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
@@ -17,9 +17,8 @@ from server.errors import ProblemError
 
 @dataclass(frozen=True, slots=True)
 class _Enrolment:
-    token: bytes = field(repr=False)  # its digest, as that of the credential
     identity: str
-    credential: bytes = field(repr=False)
+    credential: bytes = field(repr=False)  # its digest
 
 
 class EnrolmentRepository(Repository):
@@ -35,31 +34,36 @@ class EnrolmentRepository(Repository):
             ProblemError: if the token is unknown, expired, revoked or used up, or the identity is
                 revoked or has another credential.
         """
-        return await self._enrolments(_Enrolment(token, identity, credential))
+        if token not in self._groups:
+            for idle in [other for other, group in self._groups.items() if group.is_idle]:
+                del self._groups[idle]
+            new = GroupCommit(partial(self._enrol, token), order=lambda each: each.identity)
+            self._groups[token] = new
+        return await self._groups[token](_Enrolment(identity, credential))
 
     @cached_property
-    def _enrolments(self) -> GroupCommit[_Enrolment, bool]:
-        return GroupCommit(self._enrol, order=lambda enrolment: enrolment.identity)
+    def _groups(self) -> dict[bytes, GroupCommit[_Enrolment, bool]]:
+        """The groups by token, so that a locked token delays no enrolment by another.
+
+        Those without an enrolment that waits are removed when another token is used.
+        """
+        return {}
 
     @write_transaction
     def _enrol(
-        self, session: Session, enrolments: Sequence[_Enrolment]
+        self, session: Session, token: bytes, enrolments: Sequence[_Enrolment]
     ) -> Sequence[bool | ProblemError]:
-        known = _KnownCredentials(session, enrolments)
+        known = _KnownCredentials(session, token, enrolments)
         now = self.database.now(session)
         return [known.enrol(session, enrolment, now) for enrolment in enrolments]
 
 
 class _KnownCredentials:
-    """The tokens of enrolments, with their rows locked, and the devices that they may collide with.
+    """A token, with its row locked, and the devices that enrolments by it may collide with."""
 
-    Rows of tokens are locked in one order by all processes.
-    """
-
-    def __init__(self, session: Session, enrolments: Sequence[_Enrolment]) -> None:
-        tokens = EnrolmentTokenRow.digest.in_({each.token for each in enrolments})
-        query = select(EnrolmentTokenRow).where(tokens).order_by(EnrolmentTokenRow.digest)
-        self._tokens = {row.digest: row for row in session.scalars(query.with_for_update())}
+    def __init__(self, session: Session, token: bytes, enrolments: Sequence[_Enrolment]) -> None:
+        query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.digest == token)
+        self._token = session.scalar(query.with_for_update())
         same_identity = DeviceRow.identity.in_({each.identity for each in enrolments})
         same_credential = DeviceRow.digest.in_({each.credential for each in enrolments})
         devices = session.scalars(select(DeviceRow).where(or_(same_identity, same_credential)))
@@ -69,7 +73,7 @@ class _KnownCredentials:
 
     def enrol(self, session: Session, asked: _Enrolment, now: datetime) -> bool | ProblemError:
         """Return whether the device is new, and store it then; or why it is refused."""
-        token, device = self._tokens.get(asked.token), self._by_identity.get(asked.identity)
+        token, device = self._token, self._by_identity.get(asked.identity)
         if token is None:
             return _invalid_token()
         is_enrolled = (

@@ -1,14 +1,22 @@
 """The limit of open files of this process, of which each connection takes one."""
 
-import resource
 from contextlib import suppress
 from typing import Final
 
 MAX_OPEN_FILES: Final = 65_536  # a connection that waits takes about 30 kB
+_OTHER_OPEN_FILES: Final = 50  # of libraries that are loaded later, and of the event loop
+
+
+class OpenFilesError(ValueError):
+    """A process may not open a connection for each of its devices."""
 
 
 def raise_open_file_limit() -> int:
     """Raise the limit of open files as far as allowed; return it, at most `MAX_OPEN_FILES`."""
+    try:
+        import resource  # noqa: PLC0415 - only POSIX has it
+    except ImportError:
+        return MAX_OPEN_FILES
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (MAX_OPEN_FILES if each == resource.RLIM_INFINITY else each for each in limits)
     wanted = min(hard, MAX_OPEN_FILES)
@@ -17,3 +25,13 @@ def raise_open_file_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
             soft = wanted
     return min(soft, MAX_OPEN_FILES)
+
+
+def check_open_files(devices: int) -> None:
+    """Raise OpenFilesError if this process may not open a connection for each of `devices`."""
+    files, needed = raise_open_file_limit(), devices + _OTHER_OPEN_FILES
+    if files < needed:
+        raise OpenFilesError(
+            f"{devices} devices in one process need {needed} open files, and it may have {files}: "
+            "raise the limit by `ulimit -n`, or run fewer devices in more processes"
+        )
