@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Final
 
-MAX_OPEN_FILES: Final = 65_536  # a connection that waits takes about 30 kB
+_MAX_OPEN_FILES: Final = 65_536  # a connection that waits takes about 30 kB
 _OTHER_OPEN_FILES: Final = 50  # of libraries that are loaded later, and of the event loop
 
 
@@ -12,23 +12,23 @@ class OpenFilesError(ValueError):
 
 
 def raise_open_file_limit() -> int:
-    """Raise the limit of open files as far as allowed; return it, at most `MAX_OPEN_FILES`."""
+    """Raise the limit of open files as far as allowed; return it, at most `_MAX_OPEN_FILES`."""
     try:
         import resource  # noqa: PLC0415 - only POSIX has it
     except ImportError:
-        return MAX_OPEN_FILES
+        return _MAX_OPEN_FILES
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (MAX_OPEN_FILES if each == resource.RLIM_INFINITY else each for each in limits)
-    wanted = min(hard, MAX_OPEN_FILES)
+    soft, hard = (_MAX_OPEN_FILES if each == resource.RLIM_INFINITY else each for each in limits)
+    wanted = min(hard, _MAX_OPEN_FILES)
     if soft < wanted:
         with suppress(ValueError, OSError):  # of a sandbox; the present limit stays
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
             soft = wanted
-    return min(soft, MAX_OPEN_FILES)
+    return min(soft, _MAX_OPEN_FILES)
 
 
 def check_open_files(devices: int) -> None:
-    """Raise OpenFilesError if this process may not open a connection for each of `devices`."""
+    """Raise the limit; raises OpenFilesError if `devices` connections would exceed it."""
     files, needed = raise_open_file_limit(), devices + _OTHER_OPEN_FILES
     if files < needed:
         raise OpenFilesError(

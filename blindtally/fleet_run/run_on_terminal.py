@@ -25,7 +25,6 @@ from client.analyst.analyst import Study
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError, ShardPool
-from client.open_files import raise_open_file_limit
 from protocol.api.device_policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView
 from protocol.mechanisms.number_sums import NumberSums
@@ -128,12 +127,9 @@ def suggest_options(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> s
 def open_shard_pool(count: int, dask: str | None) -> Iterator[ShardPool | None]:
     """Yield the workers that run shards of the devices, or None for this process.
 
-    Each device that waits has a connection, so all these processes may open many files.
-
     Raises:
         typer.Exit: as `blindtally.workers.open_workers`.
     """
-    raise_open_file_limit()
     with open_workers(count, dask, once=True) as (executor, threads):
         yield None if executor is None else ShardPool(executor, threads)
 

@@ -110,7 +110,7 @@ class AccessRepository(Repository):
         row.expires = row.created + lifetime if lifetime else None
         session.add(row)
         kind = "key" if isinstance(row, ApiKeyRow) else "token"
-        self._record_audit(session, COMMAND_LINE_ACTOR, f"create {kind}", row.id)
+        add_audit_entry(session, row.created, COMMAND_LINE_ACTOR, f"create {kind}", row.id)
         return row.id, secret
 
     @read_transaction
@@ -141,12 +141,13 @@ class AccessRepository(Repository):
             if kind == "token":
                 its_devices = DeviceRow.token == name, DeviceRow.revoked.is_(None)
                 session.execute(update(DeviceRow).where(*its_devices).values(revoked=now))
-            self._record_audit(session, COMMAND_LINE_ACTOR, f"revoke {kind}", name)
+            add_audit_entry(session, now, COMMAND_LINE_ACTOR, f"revoke {kind}", name)
             return kind
         sessions = LoginSessionRow.email == name.lower()
         if session.scalar(select(exists().where(sessions))):
             session.execute(delete(LoginSessionRow).where(sessions))
-            self._record_audit(session, COMMAND_LINE_ACTOR, "end sessions", name)
+            now = self.database.now(session)
+            add_audit_entry(session, now, COMMAND_LINE_ACTOR, "end sessions", name)
             return "person"
         return None
 
@@ -240,25 +241,18 @@ class AccessRepository(Repository):
     def record_audit(
         self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
     ) -> None:
-        self._record_audit(session, actor, action, subject, outcome)
+        add_audit_entry(session, self.database.now(session), actor, action, subject, outcome)
 
     @write_transaction
     def record_refusal(
         self, session: Session, actor: str, action: str, subject: str, unrecorded: int
     ) -> None:
         """Record a refusal, and before it the number of `unrecorded` earlier ones, if any."""
+        now = self.database.now(session)
         if unrecorded:
             summary = f"{unrecorded} earlier refusals"
-            self._record_audit(session, "service", "not recorded", summary, "refused")
-        self._record_audit(session, actor, action, subject, "refused")
-
-    def _record_audit(
-        self, session: Session, actor: str, action: str, subject: str, outcome: str = "done"
-    ) -> None:
-        now = self.database.now(session)
-        session.add(
-            AuditEntryRow(at=now, actor=actor, action=action, subject=subject, outcome=outcome)
-        )
+            add_audit_entry(session, now, "service", "not recorded", summary, "refused")
+        add_audit_entry(session, now, actor, action, subject, "refused")
 
     @read_transaction
     def audit_entries(
@@ -278,6 +272,13 @@ def has_ended(now: datetime) -> ColumnElement[bool]:
         LoginSessionRow.last_used <= now - timedelta(hours=SESSION_IDLE_HOURS),
         LoginSessionRow.created <= now - timedelta(days=SESSION_DAYS),
     )
+
+
+def add_audit_entry(
+    session: Session, at: datetime, actor: str, action: str, subject: str, outcome: str = "done"
+) -> None:
+    """Add an entry to the audit trail, in the transaction of what it records."""
+    session.add(AuditEntryRow(at=at, actor=actor, action=action, subject=subject, outcome=outcome))
 
 
 def _principal(key: ApiKeyRow) -> Principal:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from sqlalchemy import LargeBinary, Row, Table, bindparam, func, select
 from sqlalchemy.orm import Session, undefer
@@ -66,6 +66,7 @@ _NEXT_BODIES = (
     .limit(bindparam("size"))
 )
 _SHORT_KINDS = (MessageKind.COMPLAINTS, MessageKind.CONFIRMATION, MessageKind.INPUT_SIGNATURE)
+BodiesByKind: TypeAlias = Mapping[str, Sequence[tuple[int, bytes]]]  # with their slots
 _EQUAL_KINDS = (MessageKind.KEY_SHARES, MessageKind.MASKED_INPUT)  # of one size in a cohort
 
 
@@ -93,7 +94,7 @@ class ClosingCohort:
     """A cohort whose sum is due; `bodies` has all its messages by kind, if it is small."""
 
     enrolled: EnrolledCohort
-    bodies: Mapping[str, Sequence[tuple[int, bytes]]] | None = field(repr=False)
+    bodies: BodiesByKind | None = field(repr=False)
 
 
 class MessageRepository(Repository):
@@ -249,10 +250,9 @@ def _enrolled_cohorts(
     """
     connection = session.connection()
     rows = connection.execute(_COHORTS_WITHOUT_SUMS, {"cohorts": cohorts}).all()
-    enrolled = [row.id for row in rows if has_enrolled(row)]
-    entries = defaultdict[int, list[RosterEntry]](list)
-    if enrolled:
-        for participant in connection.execute(_ROSTERS, {"cohorts": enrolled}):
+    entries: dict[int, list[RosterEntry]] = {row.id: [] for row in rows if has_enrolled(row)}
+    if entries:
+        for participant in connection.execute(_ROSTERS, {"cohorts": [*entries]}):
             entries[participant.cohort].append(roster_entry(participant))
     rounds = dict[tuple[str, int], tuple[AnyPlan, Ring, bytes]]()
     facts = dict[int, EnrolledCohort | ProblemError]()
@@ -260,9 +260,9 @@ def _enrolled_cohorts(
         if row.id not in entries:
             facts[row.id] = _unreadable(row, f"the cohort is still {row.phase}")
             continue
-        of_round = {"study": row.study, "number": row.round}
         key = row.study, row.round
         if key not in rounds:
+            of_round = {"study": row.study, "number": row.round}
             plan = parse_plan(connection.execute(_PLAN, of_round).scalar_one())
             rounds[key] = plan, SUM_MECHANISMS[plan.mechanism].ring(plan), plan.digest()
         plan, ring, digest = rounds[key]
@@ -273,15 +273,13 @@ def _enrolled_cohorts(
     return facts
 
 
-def _all_bodies(
-    session: Session, cohorts: Sequence[int]
-) -> dict[int, Mapping[str, Sequence[tuple[int, bytes]]] | ProblemError]:
+def _all_bodies(session: Session, cohorts: Sequence[int]) -> dict[int, BodiesByKind | ProblemError]:
     """Return all slots and bodies of each of `cohorts` by kind, or why one has none."""
     rows: defaultdict[int, defaultdict[str, list[tuple[int, bytes | None]]]]
     rows = defaultdict(lambda: defaultdict(list))
     for cohort, kind, slot, body in session.connection().execute(_ALL_BODIES, {"cohorts": cohorts}):
         rows[cohort][kind].append((slot, body))
-    bodies = dict[int, Mapping[str, Sequence[tuple[int, bytes]]] | ProblemError]()
+    bodies = dict[int, BodiesByKind | ProblemError]()
     for cohort, by_kind in rows.items():
         try:
             bodies[cohort] = {

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from protocol.api.messages import ProblemType
 from server.db.database import Repository, write_transaction
 from server.db.group_commit import GroupCommit
-from server.db.schema import AuditEntryRow, DeviceRow, EnrolmentTokenRow
+from server.db.repositories.credentials_and_audit import add_audit_entry
+from server.db.schema import DeviceRow, EnrolmentTokenRow
 from server.errors import ProblemError
 
 
@@ -88,9 +89,8 @@ class _KnownCredentials:
             identity=asked.identity, digest=asked.credential, token=token.id, created=now
         )
         self._add(device)
-        actor, subject = f"token {token.id}", asked.identity
-        entry = AuditEntryRow(at=now, actor=actor, action="enrol", subject=subject, outcome="done")
-        session.add_all((device, entry))
+        session.add(device)
+        add_audit_entry(session, now, f"token {token.id}", "enrol", asked.identity)
         return True
 
     def _refusal(
