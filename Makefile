@@ -11,8 +11,8 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-
 # What a C compiler makes machine code of.
 KERNELS := setup.py $(wildcard protocol/*.pxd protocol/*/*.pyx protocol/*/*/*.pyx)
 COMPILED := protocol/*/*.so protocol/*/*/*.so
-CHECK_COMPILED := @$(BIN)/python -c 'from client.extras_installation import import_compiled_modules; \
-  import_compiled_modules()' 2>/dev/null || \
+CHECK_COMPILED := @$(BIN)/python -c 'from client.extras_installation import import_server_modules; \
+  import_server_modules()' 2>/dev/null || \
   { echo "no C compiler with Python's headers found (Debian, Ubuntu: apt install gcc python3-dev)" >&2; exit 1; }
 EXTRAS := arrow,dask,demo,oidc,pandas,postgres,traces
 PYTEST := $(BIN)/pytest --dist worksteal
@@ -36,6 +36,7 @@ demo: $(VENV)/demo ## find the heavy hitters of a simulated fleet (ARGS="--devic
 
 quick: $(VENV)/dev ## check style, imports, types and run the fast tests, in a minute (ARGS="-k graph")
 	@$(MAKE) --no-print-directory --jobs 2 lint imports types-daemon fast-tests
+	@$(BIN)/python tools/budget.py
 
 fast-tests: $(VENV)/compiled
 	$(PYTEST) --numprocesses 2 $(NO_FUZZER) -m "not slow and not medium" --hypothesis-profile quick $(ARGS)

@@ -22,7 +22,8 @@ from blindtally.console.options import (
     DEFAULT_ROUNDS,
 )
 from blindtally.fleet_run.fleet_setup import DataFile, build_setup
-from blindtally.simulate.scores import score_study
+from blindtally.simulate.answers import compare_study
+from blindtally.simulate.study import gather
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.simulation.study import run_study
 
@@ -61,7 +62,7 @@ def f1(seed: int) -> float:
         planned=DEFAULT_ROUNDS,
         dropout=DEFAULT_DROPOUT,
     )
-    return score_study(study, setup.question).comparison.score.f1
+    return compare_study(gather(study, setup.question)).score.f1
 
 
 def main() -> None:

@@ -27,10 +27,10 @@ from benchmarks.one_heavy_hitter import (
     with_runner_up,
     with_uniform_tail,
 )
-from protocol.oracles.hsu2012.bucket import BucketProjection
-from protocol.oracles.hsu2012.glps import SparseRecovery
-from protocol.oracles.hsu2012.johnson_lindenstrauss import JohnsonLindenstrauss
-from protocol.oracles.hsu2012.projection_oracle import NoiseKind, Projection
+from protocol.reference_mechanisms.hsu2012_oracles.bucket import BucketProjection
+from protocol.reference_mechanisms.hsu2012_oracles.glps import SparseRecovery
+from protocol.reference_mechanisms.hsu2012_oracles.johnson_lindenstrauss import JohnsonLindenstrauss
+from protocol.reference_mechanisms.hsu2012_oracles.projection_oracle import NoiseKind, Projection
 
 _SHARES = (0.02, 0.05, 0.1, 0.15, *(k / 10 for k in range(2, 10)), 0.95)
 _NOISES: tuple[NoiseKind, ...] = ("paper", "laplace", "gaussian", "pure", "sampled")

@@ -4,8 +4,8 @@
         [--regime NAME ...]
 
 `--data` takes files and bundled data sets, folders of files, and `flat`: 10,000 items of equal
-shares. Each row is a study as `blindtally simulate` runs it, with these `--devices-by-round` and
-`--drift`:
+shares. Columns that have no known names follow a colon, as in `web.csv:item=page,count=links`. Each
+row is a study as `blindtally simulate` runs it, with these `devices_by_round` and this `drift`:
 
     iid, gradual, sudden, late, weekly, bursts    30 rounds of n devices, with this drift
     night     every second round has a twentieth of the devices
@@ -47,18 +47,18 @@ from scipy.special import pdtrc
 from benchmarks.harness import argument_parser
 from blindtally.datasets.item_counts import ItemCounts
 from blindtally.datasets.reader import Dataset, read_dataset
-from blindtally.simulate.domain_choice import choose_domain
-from blindtally.simulate.options import DriftKind
+from blindtally.simulate.populations import DriftKind
 from blindtally.simulate.round_schedule import RoundSchedule
-from blindtally.simulate.rounds import terms_for
 from blindtally.simulate.scores import score
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
+from protocol.domains.known_items import KnownItems
 from protocol.domains.strings import Listed
 from protocol.estimation.estimates import Estimate
 from protocol.mechanism import SumMechanism
-from protocol.mechanisms.frequency_sketches import MAX_CANDIDATES, candidate_count
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyQuestion, parse_question
+from protocol.reference_mechanisms.count_sketches import MAX_CANDIDATES, candidate_count
+from protocol.round_sizes import terms_for
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE, StudyState
 
@@ -220,9 +220,10 @@ def _errors_of(
 
 
 def load(source: str) -> Dataset:
-    """Return the data of a file, a bundled data set, or `flat`."""
+    """Return the data of a file, a bundled data set, or `flat`; columns may follow a colon."""
     if source != _FLAT_DATA:
-        return read_dataset(Path(source))
+        path, _, columns = source.partition(":")
+        return read_dataset(Path(path), columns or None)[0]
     items = tuple(f"item{number:05}" for number in range(_ITEMS_OF_FLAT_DATA))
     return ItemCounts(items, np.ones(_ITEMS_OF_FLAT_DATA, np.int64))
 
@@ -241,9 +242,9 @@ def domain_for(data: Dataset, mechanism: str, rounds: int, tokens: int, words: i
 
     Hashed keys have their default size: two items that share a shorter key are counted together.
     """
-    domain = choose_domain(
-        "auto", data.items, mechanism=mechanism, max_tokens=tokens, words=words, rounds=rounds
-    )
+    known = KnownItems(items=data.items, devices=tokens, rounds=rounds)
+    fields = {"contribution": 1, "words": words}  # tokens are those of all devices
+    domain = SUM_MECHANISMS[mechanism].domain_about(known, fields)
     if isinstance(domain, Hashed):
         domain = Hashed(max_bytes=domain.max_bytes)
     if mechanism == "tracked" or candidate_count(domain) <= MAX_CANDIDATES:
@@ -262,7 +263,6 @@ def measure(data: Dataset, which: str, regime: str, options: Namespace) -> Calib
     fields |= {"contribution": contribution, **settings}
     fields["domain"] = domain_for(data, mechanism, len(sizes), tokens, fields["words"])
     question = parse_question(fields)
-    data = data.filter_items(question.domain.__contains__)
     calibration = Calibration()
     for seed in range(options.first_seed, options.first_seed + options.runs):
         schedule = RoundSchedule(sizes, frozenset(), _REGIMES[regime].drift)

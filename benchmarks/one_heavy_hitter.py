@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 
 from protocol.numerics.arrays import Integers, ItemValues
-from protocol.oracles.hsu2012.glps import SparseRecovery, paper_sparsity
-from protocol.oracles.hsu2012.projection_oracle import Projection
+from protocol.reference_mechanisms.hsu2012_oracles.glps import SparseRecovery, paper_sparsity
+from protocol.reference_mechanisms.hsu2012_oracles.projection_oracle import Projection
 
 PopulationSampler = Callable[[np.random.Generator], tuple[ItemValues, Integers]]
 

@@ -37,15 +37,10 @@ NUMBERS = {"kind": "interval", "low": 0, "high": 100, "alpha": 10, "length": 3}
 TRACKED = {"mechanism": "tracked", "domain": WORDS}
 CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {  # devices of a round, and fields
     "tracked, 60 devices": (60, TRACKED | {"words": 367}),
-    "tracked, tight, 60 devices": (60, TRACKED | {"words": 367, "table": "tight"}),
     "tracked, 1,000 devices": (1_000, TRACKED | {"words": 367}),
     "tracked, 1,000 devices, 1,000 words": (1_000, TRACKED | {"words": 1_000}),
     "tracked, 10,000 devices": (10_000, TRACKED | {"words": 5_000}),
     "adaptive-iblt": (1_000, {"mechanism": "adaptive-iblt", "domain": WORDS}),
-    "adaptive-iblt, tight": (
-        1_000,
-        {"mechanism": "adaptive-iblt", "domain": WORDS, "table": "tight"},
-    ),
     "subsampled-iblt": (1_000, {"mechanism": "subsampled-iblt", "domain": WORDS}),
     "approximate-histogram": (1_000, {"mechanism": "approximate-histogram", "domain": WORDS}),
     "count-median": (1_000, {"mechanism": "count-median", "domain": LETTERS}),

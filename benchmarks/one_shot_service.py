@@ -42,7 +42,7 @@ from client.device.encoding import Contribution, encode
 from client.fleet.config_and_results import FleetConfig, FleetRound
 from client.fleet.fleet import Fleet
 from client.fleet.shards import ShardPool
-from client.transport import http_client
+from client.http.transport import http_client
 from protocol.api.device_policy import Policy
 from protocol.api.messages import CohortView, RoundView, Timeouts
 from protocol.api.one_shot import OneShotRound

@@ -6,7 +6,7 @@
 
 Each row has the figure of one-shot sums as its value, and that of a pairwise sum over the same
 vector as its reference: for a device, all bytes that it sends and all of its CPU time in a cohort
-of `--cohort` devices (active mode, rates of 0.1 and 0.2). Vectors are `tracked`, 490 elements of
+of `--cohort` devices (rates of 0.1 and 0.2). Vectors are `tracked`, 490 elements of
 12 bits (735 bytes), and 1,000 or 5,000 elements of 16 bits. A pairwise sum adds modulo 2^b, and
 the lanes of a one-shot sum have the smallest primes above (`benchmarks/one_shot_lanes.py` has the
 bytes of all mechanisms). The committee of 300 is drawn from a

@@ -19,12 +19,12 @@ import numpy as np
 from benchmarks.harness import BenchmarkRow, argument_parser, fastest_cpu_seconds, report, run_peer
 from protocol.numerics.arrays import ItemValues
 from protocol.oracles.hadamard import Hadamard
-from protocol.oracles.local_hashing import LocalHashing
 from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import seeded_words, system_words
+from protocol.reference_mechanisms.oracles.local_hashing import LocalHashing
 
 _DOMAIN = 100_000
 _ENCODED = 1_000_000

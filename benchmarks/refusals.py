@@ -120,7 +120,7 @@ def upload_latencies(server: ReplicaProcess, devices: int) -> list[float]:
     """Return the seconds in which masked vectors of the devices of a round are acknowledged."""
     meter = CostMeter([server.process], None)
     port, key, one_cohort = server.port, server.key, devices
-    request = study_request(devices, _WORDS, one_cohort, None)
+    request = study_request(devices, _WORDS, one_cohort, 0.0)
     study = str(request_json(port, "POST", "/v1/studies", request, key=key)["id"])
     document = request_json(port, "GET", f"/v1/studies/{study}/rounds/1", key=key)
     load = LoadRound(devices, [port], meter.around, SystemRandom(), 1, server.token)

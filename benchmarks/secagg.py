@@ -1,7 +1,6 @@
 """One cohort's secure sum, compared with the floor that its primitives alone would cost.
 
-    python -m benchmarks.secagg [--devices N ...] [--words W ...] [--mode MODE ...]
-                                [--peer PYTHON] [--json PATH]
+    python -m benchmarks.secagg [--devices N ...] [--words W ...] [--peer PYTHON] [--json PATH]
 
 The floors are measured among the work that they are compared with (`secure_sums/floors.py`):
 keystream and add, an X25519 agreement, an Ed25519 verification, SHA-256 of arriving vectors, each
@@ -15,7 +14,8 @@ The garbage collector is off: no device holds the state of a thousand others. Th
 are determined twice, and the second time counts: the first may be the first use of memory at all,
 for which a virtual machine takes three times as long. In a cohort of 10,000 a sample is checked and
 unmasked, and scaled up (`secure_sums/sampled_server.py`). `--peer` is an interpreter that has flwr:
-its SecAgg+ plays the same sums in the same run, and `ratio` is its time / ours.
+its SecAgg+ plays the same sums in the same run, and `ratio` is its time / ours. Ours are secure
+against an active server, Flower's against a semi-honest one.
 """
 
 import sys
@@ -28,9 +28,7 @@ from benchmarks.harness import BenchmarkRow, argument_parser, report
 from benchmarks.secure_sums.cohort import DROPOUT_SHARES, MIN_SAMPLED_DEVICES, CohortBenchmark
 from benchmarks.secure_sums.floors import Floors
 from benchmarks.secure_sums.flower import flower_rows
-from secagg.parameters import Mode
 
-MODES: tuple[Mode, ...] = ("semi-honest", "active")
 WARM_UP_PARTICIPANTS = 30  # participants of a cohort that is not reported: imports, tables, caches
 
 
@@ -39,7 +37,6 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--devices", type=int, action="append", help="100, 1,000 and 10,000")
     parser.add_argument("--words", type=int, action="append", help="10,000 and 100,000")
-    parser.add_argument("--mode", choices=MODES, action="append", help="Both modes.")
     parser.add_argument("--peer", help="An interpreter that has flwr.")
     options = parser.parse_args()
     rows = list[BenchmarkRow]()
@@ -47,18 +44,15 @@ def main() -> None:
         for words in options.words or [10_000, 100_000]:
             floors = Floors(words)
             floors.measure()
-            CohortBenchmark(
-                WARM_UP_PARTICIPANTS, words, "active", lambda: None, Floors(words)
-            ).run()
+            CohortBenchmark(WARM_UP_PARTICIPANTS, words, lambda: None, Floors(words)).run()
             for n in options.devices or [100, 1_000, MIN_SAMPLED_DEVICES]:
-                for mode in options.mode or MODES:
-                    steps = len(DROPOUT_SHARES) if n >= MIN_SAMPLED_DEVICES else 2 * n
-                    task = progress.add_task(f"{mode}, {n:,} devices", total=steps)
-                    advance = partial(progress.advance, task)
-                    ours = CohortBenchmark(n, words, mode, advance, floors).run()
-                    rows += ours
-                    if options.peer and n < MIN_SAMPLED_DEVICES:
-                        rows += flower_rows(options.peer, n, words, mode, ours)
+                steps = len(DROPOUT_SHARES) if n >= MIN_SAMPLED_DEVICES else 2 * n
+                task = progress.add_task(f"{n:,} devices", total=steps)
+                advance = partial(progress.advance, task)
+                ours = CohortBenchmark(n, words, advance, floors).run()
+                rows += ours
+                if options.peer and n < MIN_SAMPLED_DEVICES:
+                    rows += flower_rows(options.peer, n, words, ours)
     report(rows, "floor", options.json)
 
 

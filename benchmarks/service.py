@@ -6,12 +6,11 @@
 
 Each replica is a `blindtally serve` on an address of this machine (SQLite has one). Devices come in
 cohorts of 1,000 at most (`--cohort`) and take part in one round, phase by phase; the messages of a
-phase are made beforehand and are in no figure. To keep that cheap the devices assume no corruption,
-no dropouts and a semi-honest server: four holders each, so an upload is the 400 kB of its vector
-and a kilobyte of shares. `--rate` sets the rates of corrupt devices and of dropouts that they
-assume, in the mode `active`, with its confirmations and the number of holders that this needs. Each
-device has one connection, and 64 requests are sent at a time, since the devices of a cohort send
-when its phase begins.
+phase are made beforehand and are in no figure. To keep that cheap the devices assume no corruption
+and no dropouts: ten holders each, so an upload is the 400 kB of its vector, and a message of shares
+has a kilobyte. `--rate` sets the rates of corrupt devices and of dropouts that they assume, which
+determine the number of holders. Each device has one connection, and 64 requests are sent at a time,
+since the devices of a cohort send when its phase begins.
 
 A time to send is one until the service has acknowledged the message, and a time to receive is one
 until the document has followed; the first devices that receive wait for the end of the phase. The
@@ -34,13 +33,14 @@ from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from random import SystemRandom
+from random import Random, SystemRandom
 
 import httpx
 import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
 from benchmarks.secure_sums.bare_servers import KINDS, bare_upload_seconds
+from benchmarks.secure_sums.health_probe import probing
 from benchmarks.secure_sums.load_generator import LoadRound, request_json
 from benchmarks.secure_sums.meters import (
     CostMeter,
@@ -50,7 +50,8 @@ from benchmarks.secure_sums.meters import (
     postgres,
 )
 from protocol.api.messages import RoundView, Timeouts
-from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
+from protocol.question_and_plan import Terms
 
 _MAX_COHORT_SIZE = 1_000  # devices
 _MAX_CLOSING_SECONDS = 600.0  # seconds that a round may take to close
@@ -59,15 +60,14 @@ _SMALL_COHORT_SIZE = 20  # devices
 _OPEN_COHORTS = 10  # of an open study
 _IDLE_SECONDS = 10.0
 _POLL_SECONDS = 0.05  # between two checks whether a round is over
+_MAX_BLOCK_MS = 200.0  # milliseconds for which nothing may hold the event loop
 _CLOSING_ROW = "from the last message to the answer"
 
 
-def study_request(
-    devices: int, words: int, max_cohort_size: int, rate: float | None
-) -> dict[str, object]:
+def study_request(devices: int, words: int, max_cohort_size: int, rate: float) -> dict[str, object]:
     """Return a study of vectors of `words` 32-bit words.
 
-    With a `rate` of corrupt devices and of dropouts the mode is `active`.
+    `rate` is the fraction of corrupt devices, and that of dropouts, that it assumes.
     """
     cohorts = -(-devices // max_cohort_size)
     size = -(-devices // cohorts)
@@ -84,9 +84,8 @@ def study_request(
         "cohort_size": size,
         "minimum": 3,
         "cohorts": cohorts,
-        "mode": "semi-honest" if rate is None else "active",
-        "corrupt": rate or 0.0,
-        "dropout": rate or 0.0,
+        "corrupt": rate,
+        "dropout": rate,
     }
     return {
         "name": f"{devices} devices",
@@ -96,6 +95,19 @@ def study_request(
         "timeouts": dict.fromkeys(Timeouts.model_fields, _DAY_SECONDS),
         "start": True,
     }
+
+
+def check_words(words: int, devices: int) -> None:
+    """Check that a vector has a number for each device; raises ValueError."""
+    request = study_request(devices, words, devices, 0.0)
+    question, terms = parse_question(request["question"]), Terms.model_validate(request["terms"])
+    mechanism = SUM_MECHANISMS[question.mechanism]
+    (lane,) = mechanism.ring(mechanism.first_plan(question, terms, "s", 1, Random(1))).lanes
+    if lane.length < devices:
+        raise ValueError(
+            f"--words {words:,} gives vectors of {lane.length:,} numbers, and each of "
+            f"{devices:,} devices adds one to another number: use more words"
+        )
 
 
 def measure_round(
@@ -109,7 +121,7 @@ def measure_round(
     devices = view.plan.terms.max_devices
     ports = [replica.port for replica in replicas]
     before = meter.server_seconds()
-    with meter.watching():
+    with meter.watching(), probing(ports) as meter.longest_answers:
         load = LoadRound(devices, ports, meter.around, SystemRandom())
         load.play(study, view)
         start = time.monotonic()
@@ -225,6 +237,8 @@ def round_rows(
         spent = 1e3 * sum(meter.spent_by_database.values()) / devices
         add(f"PostgreSQL {all_phases}", spent, "ms")
     add(_CLOSING_ROW, closing, "s")
+    for path, seconds in meter.longest_answers.items():
+        add(f"longest answer of {path}", 1e3 * seconds, "ms", _MAX_BLOCK_MS)
     return rows
 
 
@@ -236,7 +250,9 @@ def main() -> None:
     parser.add_argument(
         "--cohort", type=int, default=_MAX_COHORT_SIZE, help="Devices in a cohort, at most."
     )
-    parser.add_argument("--rate", type=float, help="Rates of corruption and dropouts, if active.")
+    parser.add_argument(
+        "--rate", type=float, default=0.0, help="Rates of corruption and of dropouts."
+    )
     parser.add_argument("--open-studies", type=int, help="Plays further rounds; such as 1000.")
     parser.add_argument("--replicas", type=int, help="2, with SQLite 1")
     parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
@@ -244,10 +260,15 @@ def main() -> None:
     is_sqlite = options.database == "sqlite"
     count = options.replicas or (1 if is_sqlite else 2)
     rows, first_peak = list[BenchmarkRow](), None
-    for devices in options.devices or [200, 1_000, 5_000]:
+    sizes = options.devices or [200, 1_000, 5_000]
+    try:
+        check_words(options.words, max(sizes))
+    except ValueError as error:
+        parser.error(str(error))
+    for devices in sizes:
         name = f"{devices:,} devices, {count} on {options.database}"
-        if options.rate is not None:
-            name += f", active at {options.rate:g}"
+        if options.rate:
+            name += f", rates {options.rate:g}"
         print(name, file=sys.stderr)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -32,7 +32,7 @@ import simpy
 from benchmarks.harness import BenchmarkRow, argument_parser, report
 from blindtally.planning.committee_cost import CommitteeCost
 from secagg.oneshot.parameters import committee_parameters
-from secagg.parameters import Assumptions, Parameters, choose_parameters
+from secagg.parameters import Assumptions, choose_parameters
 
 PHASES = ("sharing", "checking", "masking", "confirming", "unmasking")  # after enrolling
 TARGET_UTILISATION = 0.6  # of the servers, at the daily peak: above it, queues grow
@@ -44,7 +44,7 @@ PEAK_TO_MEAN_RATIO = 3  # of a day's arrivals
 class UnitCosts:
     """Measured costs: CPU seconds, and bytes.
 
-    November 2026, two cores with little other load: `benchmarks.service` with PostgreSQL, active at
+    November 2026, two cores with little other load: `benchmarks.service` with PostgreSQL, rates of
     0.1, 1,000 devices with 10,000 words and 600 with 100,000; `secure_sums/floors.py` times 1.3,
     the ratio that `benchmarks.secagg` measures.
     """
@@ -91,8 +91,8 @@ TRACKED_WORDS = 367  # of 16 bits: the vector of `tracked` in the page on one-sh
 class LoadSetting:
     """A load: cohorts of `n` on `cores`, with a share `dropout` of dropouts.
 
-    Devices assume the rate `assumed` for corruption and for dropouts; it determines their numbers
-    of holders and of neighbours.
+    Devices assume the rate `assumed` for corruption and for dropouts; it determines their number
+    of holders.
     """
 
     n: int
@@ -112,17 +112,12 @@ class LoadSetting:
     @property
     def holders(self) -> int:
         """Return the number of a device's holders (k)."""
-        return self._parameters.holders
+        return choose_parameters(self.n, Assumptions(self.assumed, self.assumed)).holders
 
     @property
     def neighbours(self) -> float:
         """Return the mean number of a device's neighbours: selected by it, or selecting it."""
-        selected = self._parameters.neighbours
-        return 2 * selected - selected**2 / (self.n - 1)
-
-    @property
-    def _parameters(self) -> Parameters:
-        return choose_parameters(self.n, Assumptions(self.assumed, self.assumed))
+        return 2 * self.holders - self.holders**2 / (self.n - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from protocol.numerics.arrays import Integers, Keys
 from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.layout import cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
-from protocol.sketches.iblt.tight import tight_cell
 
 # Keys per second at 1,000, 10,000 and 100,000 keys: TensorFlow Federated's decoder, and that of
 # riblt in Go, whose tables cannot be summed.
@@ -38,8 +37,6 @@ _CELLS = {
     "three of 46 characters": CellFormat(1, 97_336, 10_000, 10_000),
 }
 _SPEED = CellFormat(1, 2**24, 10_000, 10**6)
-_TIGHT_BITS_PER_KEY = {"36-bit keys": 52.0, "three of 46 characters": 29.0}
-_TIGHT_CELLS = 1_206  # 1,000 keys: 1% more than the default mode
 
 
 def update_cells(table: NDArray[np.int64], cells: NDArray[np.int64]) -> None:
@@ -81,23 +78,6 @@ def speed_rows(count: int) -> list[BenchmarkRow]:
     return rows
 
 
-def tight_speed(name: str) -> BenchmarkRow:
-    """Return the row of decoding 1,000 keys from a tight table; their values are Zipf's."""
-    rng = np.random.default_rng(1)
-    table = Iblt(tight_cell(_CELLS[name], _TIGHT_CELLS), _TIGHT_CELLS, rng.bytes(32))
-    keys, _ = random_contents(table.cell, 1_000, rng)
-    total = table.insert(keys, zipf_values(1_000, 10_000, rng))
-    assert decode_table(table, total).complete  # with this fixed seed
-    decode = 1_000 / fastest_cpu_seconds(partial(decode_table, table, total)) / 1e6
-    return BenchmarkRow(f"decode 1,000 {name}, tight", decode, "M keys/s", 1.0)
-
-
-def zipf_values(count: int, total: int, rng: np.random.Generator) -> Integers:
-    """Return `count` values from 1 up that add up to `total`: the first are the largest."""
-    shares = 1 / np.arange(1, count + 1)
-    return 1 + rng.multinomial(total - count, shares / shares.sum())
-
-
 def size_rows() -> list[BenchmarkRow]:
     """Return the rows of cells and bits per key."""
     rows = [
@@ -107,9 +87,6 @@ def size_rows() -> list[BenchmarkRow]:
     for name, known in _BITS_PER_KEY.items():
         bits = 8 * _CELLS[name].ring(cells_for(1_000, 99)).nbytes / 1_000
         rows.append(BenchmarkRow(f"bits per key, 1,000 {name}", bits, "bits", known))
-    for name, known in _TIGHT_BITS_PER_KEY.items():
-        bits = 8 * tight_cell(_CELLS[name], _TIGHT_CELLS).ring(_TIGHT_CELLS).nbytes / 1_000
-        rows.append(BenchmarkRow(f"bits per key, 1,000 {name}, tight", bits, "bits", known))
     return rows
 
 
@@ -121,7 +98,6 @@ def main() -> None:
     rows = list[BenchmarkRow]()
     for count in options.keys or _SIZES:
         rows += speed_rows(count)
-    rows += [tight_speed(name) for name in _CELLS]
     rows += size_rows()
     report(rows, "reference", options.json)
 

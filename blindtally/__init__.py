@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from client.analyst.analyst import Analyst, Study
     from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
     from client.analyst.result_table import ResultTable
+    from client.committee.registrar import DrawRecord, Registrar, seating_rounds
     from client.device.blocking_device import Device
     from client.device.committee_service import CommitteeOutcome, CommitteeState
     from client.device.device import DeviceStep
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from client.device.driver import EndState
     from client.device.encoding import LeftOut, LeftOutReason
     from client.device.take_part import ParticipationOutcome, take_part
-    from client.registrar import DrawRecord, Registrar, seating_rounds
-    from client.transport import Transport, http_client
+    from client.http.transport import Transport, http_client
     from protocol.api.device_policy import Policy
     from protocol.api.events import Event
     from protocol.api.messages import HeavyHitter, QueryResult, RoundView, StudyView, Timeouts
@@ -39,27 +39,32 @@ if TYPE_CHECKING:
     from protocol.domains.product import Product
     from protocol.domains.strings import Alphabet, Listed, Utf8
     from protocol.estimation.estimates import ListQuality
+    from protocol.estimation.number_summary import NumberSummary
     from protocol.mechanisms.central.hierarchical_histogram import (
         HierarchicalHistogramQuestion as HierarchicalHistogram,
     )
     from protocol.mechanisms.central.trie_plan import TrieHhQuestion as TrieHH
-    from protocol.mechanisms.frequency_sketches import FrequencySketchQuestion as FrequencySketch
     from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion as AdaptiveIblt
-    from protocol.mechanisms.iblt.approximate_histogram import (
-        ApproximateHistogramQuestion as ApproximateHistogram,
-    )
-    from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion as SubsampledIblt
-    from protocol.mechanisms.number_summary import NumberSummary
     from protocol.mechanisms.number_sums import NumberSumsQuestion as NumberSums
     from protocol.mechanisms.quality_goal import QualityGoal
     from protocol.mechanisms.reports.dictionary import DictionaryQuestion as FrequencyOracle
-    from protocol.mechanisms.reports.hsu2012 import BucketQuestion as Bucket
-    from protocol.mechanisms.reports.hsu2012 import GlpsQuestion as Glps
-    from protocol.mechanisms.reports.hsu2012 import JlQuestion as JohnsonLindenstrauss
     from protocol.mechanisms.reports.prefix_extension import PrefixQuestion as PrefixExtension
     from protocol.mechanisms.tracked.plan import TrackedQuestion as Tracked
     from protocol.privacy.ledger import Budget, Statement
     from protocol.question_and_plan import Terms
+    from protocol.reference_mechanisms.approximate_histogram import (
+        ApproximateHistogramQuestion as ApproximateHistogram,
+    )
+    from protocol.reference_mechanisms.count_sketches import (
+        FrequencySketchQuestion as FrequencySketch,
+    )
+    from protocol.reference_mechanisms.dictionary import ReferenceOracleQuestion as ReferenceOracle
+    from protocol.reference_mechanisms.hsu2012 import BucketQuestion as Bucket
+    from protocol.reference_mechanisms.hsu2012 import GlpsQuestion as Glps
+    from protocol.reference_mechanisms.hsu2012 import JlQuestion as JohnsonLindenstrauss
+    from protocol.reference_mechanisms.subsampled_iblt import (
+        SubsampledIbltQuestion as SubsampledIblt,
+    )
     from secagg.keys import Identity
 
 _NAMES = {  # names by module; "public = name" where the name in the module differs
@@ -75,8 +80,8 @@ _NAMES = {  # names by module; "public = name" where the name in the module diff
     "client.device.encoding": "LeftOut LeftOutReason",
     "protocol.api.device_policy": "Policy",
     "client.device.take_part": "ParticipationOutcome take_part",
-    "client.registrar": "DrawRecord Registrar seating_rounds",
-    "client.transport": "Transport http_client",
+    "client.committee.registrar": "DrawRecord Registrar seating_rounds",
+    "client.http.transport": "Transport http_client",
     "protocol.api.events": "Event",
     "protocol.api.messages": "HeavyHitter QueryResult RoundView StudyView Timeouts",
     "protocol.api.rates": "ItemChanges RoundRate",
@@ -91,17 +96,18 @@ _NAMES = {  # names by module; "public = name" where the name in the module diff
         "HierarchicalHistogram=HierarchicalHistogramQuestion"
     ),
     "protocol.mechanisms.central.trie_plan": "TrieHH=TrieHhQuestion",
-    "protocol.mechanisms.frequency_sketches": "FrequencySketch=FrequencySketchQuestion",
+    "protocol.reference_mechanisms.count_sketches": "FrequencySketch=FrequencySketchQuestion",
     "protocol.mechanisms.iblt.adaptive": "AdaptiveIblt=AdaptiveIbltQuestion",
-    "protocol.mechanisms.iblt.approximate_histogram": (
+    "protocol.reference_mechanisms.approximate_histogram": (
         "ApproximateHistogram=ApproximateHistogramQuestion"
     ),
-    "protocol.mechanisms.iblt.subsampled": "SubsampledIblt=SubsampledIbltQuestion",
-    "protocol.mechanisms.number_summary": "NumberSummary",
+    "protocol.reference_mechanisms.subsampled_iblt": "SubsampledIblt=SubsampledIbltQuestion",
+    "protocol.estimation.number_summary": "NumberSummary",
     "protocol.mechanisms.number_sums": "NumberSums=NumberSumsQuestion",
     "protocol.mechanisms.quality_goal": "QualityGoal",
     "protocol.mechanisms.reports.dictionary": "FrequencyOracle=DictionaryQuestion",
-    "protocol.mechanisms.reports.hsu2012": (
+    "protocol.reference_mechanisms.dictionary": "ReferenceOracle=ReferenceOracleQuestion",
+    "protocol.reference_mechanisms.hsu2012": (
         "Bucket=BucketQuestion Glps=GlpsQuestion JohnsonLindenstrauss=JlQuestion"
     ),
     "protocol.mechanisms.reports.prefix_extension": "PrefixExtension=PrefixQuestion",
@@ -157,6 +163,7 @@ __all__ = [
     "Product",
     "QualityGoal",
     "QueryResult",
+    "ReferenceOracle",
     "Registrar",
     "ResultTable",
     "RoundRate",

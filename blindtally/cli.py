@@ -12,13 +12,15 @@ from typing import Annotated, Any, cast
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from blindtally.console.errors import exit_with_error
+from blindtally.console.output_files import private_files
+from blindtally.console.terminal import Terminal, print_line, protect_terminal
 from blindtally.garbage_collection import collect_rarely
 from blindtally.own_packages import import_own
 from protocol.api.validation_errors import describe_fault
+from protocol.printable import escape_hidden
 
 collect_rarely()
 import_own(["server"])  # as `blindtally` does for the packages of analysts and devices
@@ -30,6 +32,9 @@ COMMANDS = {
     "keys": "API keys of operators and analysts.",
     "tokens": "Enrolment tokens, which admit devices.",
     "audit": "Show the actions of users and the refused requests, the newest first.",
+    "backup": "Save a SQLite database in a new file, while it is served or not.",
+    "restore": "Restore a SQLite database from a backup, while no service has it.",
+    "clock": "Show the clock of a service, and the time by which it deletes old rows.",
     "fleet": "Let simulated devices take part in a study, round after round, until it is over.",
     "registrar": "Make the key of a registrar, and print its public half for a study's terms.",
     "seat": "Draw which devices share a cohort, in all rounds that name a registrar, until Ctrl-C.",
@@ -50,6 +55,7 @@ _MODULES = {
     "keys": "blindtally.commands.credentials_and_audit",
     "tokens": "blindtally.commands.credentials_and_audit",
     "audit": "blindtally.commands.credentials_and_audit",
+    "restore": "blindtally.commands.backup",
     "seat": "blindtally.commands.registrar",
     "simulate": "blindtally.simulate.command",
 }
@@ -62,19 +68,39 @@ _EXTRAS = {
     "keys": "server",
     "tokens": "server",
     "audit": "server",
+    "backup": "server",
+    "restore": "server",
+    "clock": "server",
 }
 _DEFAULT_EXTRA = "simulate"
 _FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 _OWN_PACKAGES = {"blindtally", "client", "paper", "protocol", "secagg", "server"}
 
 
+@contextmanager
+def _escaping_usage_errors() -> Iterator[None]:
+    """Escape hidden characters in errors that typer prints; they repeat arguments."""
+    try:
+        yield
+    except Exception as error:
+        # The class is one of typer or of click, depending on their versions.
+        if hasattr(error, "format_message") and hasattr(error, "message"):
+            error.message = escape_hidden(error.message)
+        raise
+
+
 class CommandGroup(TyperGroup):
     """A group that reports wrong numbers with their range, and Ctrl-C in one word."""
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:  # noqa: ANN401 (typer's)
+        with _escaping_usage_errors():
+            return super().make_context(*args, **settings)
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 (typer keeps its class to itself)
         """Run a command; report Ctrl-C, a missing extra, and the range of an option's number."""
         try:
-            return super().invoke(ctx)
+            with _escaping_usage_errors():
+                return super().invoke(ctx)
         except typer.BadParameter as error:
             fault = error.__cause__
             if isinstance(fault, ValidationError):
@@ -84,10 +110,14 @@ class CommandGroup(TyperGroup):
             raise
         except ModuleNotFoundError as error:
             raise _missing_part(ctx.invoked_subcommand, error) from None
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:  # which no command expects of `Path.exists`
+                raise
+            raise exit_with_error(f"{error.filename}: {error.strerror}") from None
         except KeyboardInterrupt as stop:
             clear_frames(stop.__traceback__)  # so that progress bars are removed
-            Console(stderr=True).show_cursor()
-            typer.echo("stopped", err=True)
+            Terminal(stderr=True).show_cursor()
+            print_line("stopped", err=True)
             raise typer.Exit(130) from None
 
 
@@ -113,8 +143,9 @@ class LazyCommandGroup(CommandGroup):
 
     def main(self, *args: Any, **settings: Any) -> Any:  # noqa: ANN401 (typer's)
         """Run the command line; report an output that cannot be written in one line."""
+        protect_terminal()
         try:
-            with _flushing_stdout():
+            with private_files(), _flushing_stdout():
                 return super().main(*args, **settings)
         except OSError as error:
             if error.errno not in _FULL_ERRORS:
@@ -145,14 +176,15 @@ def _missing_part(command: str, error: ModuleNotFoundError) -> typer.Exit:
 
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
-    target = getattr(import_module(_MODULES.get(name, f"blindtally.commands.{name}")), name)
+    module = import_module(_MODULES.get(name, f"blindtally.commands.{name}"))
+    target = getattr(module, name)
     if isinstance(target, typer.Typer):  # a group of subcommands
         group = cast("TyperGroup", typer.main.get_command(target))
         for command in (group, *group.commands.values()):
             command.help = _reflow_help(command.help or "")
         return group
     single = typer.Typer(add_completion=False)
-    single.command(name)(target)
+    single.command(name, cls=vars(module).get("COMMAND_CLASS", TyperCommand))(target)
     command = cast("TyperCommand", typer.main.get_command(single))
     command.help = _reflow_help(command.help or "")
     return command
@@ -168,23 +200,17 @@ def _reflow_help(text: str) -> str:
     return "\n\n".join([first, *([f"\n{rest[0]}", *rest[1:]] if rest else [])])
 
 
-def _current_name(option: str) -> str:
-    """Return the name of an option that papers, or earlier versions, name otherwise."""
-    return "devices" if option in ("clients", "users") else option
-
-
 app = typer.Typer(
     name="blindtally",
     cls=LazyCommandGroup,
     no_args_is_help=True,
-    pretty_exceptions_show_locals=False,
-    context_settings={"token_normalize_func": _current_name},
+    pretty_exceptions_enable=False,  # `protect_terminal` prints them
 )
 
 
 def _show_version(requested: bool) -> None:
     if requested:
-        typer.echo(metadata.version("blindtally"))
+        print_line(metadata.version("blindtally"))
         raise typer.Exit
 
 

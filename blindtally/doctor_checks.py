@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import ValidationError
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy import create_engine, func, select
@@ -21,9 +20,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from blindtally.console.environment import PREFIX, unknown_variables
 from blindtally.console.errors import setting_faults
+from blindtally.console.terminal import Terminal
 from client.extras_installation import COMPILED_MODULES, describe_missing, install_command
 from server.db import migrations
-from server.db.database import parse_url
+from server.db.database_url import hide_url_in_errors, parse_url, shown_url
 from server.settings import Settings
 
 CheckState: TypeAlias = Literal["ok", "warning", "error"]
@@ -32,7 +32,7 @@ _TIMEOUT_SECONDS: Final = 5
 _MAX_CLOCK_OFFSET_SECONDS: Final = 5.0
 _LOW_DISK_BYTES, _CRITICAL_DISK_BYTES = 2 * 10**9, 2 * 10**8
 _DISK_ADVICE: Final = "free some space: a round of 1,000 devices may take 1 GB"
-_UPGRADE_ADVICE: Final = "pip install --upgrade blindtally, or name another --database"
+_UPGRADE_ADVICE: Final = "use the version of blindtally that made it, or another --database"
 STATE_STYLES: Final[dict[CheckState, str]] = {
     "ok": "green",
     "warning": "yellow",
@@ -71,7 +71,7 @@ def show_checks(checks: list[Check]) -> None:
         table.add_row(state, Text(check.name), Text(check.detail))
         if check.advice:
             table.add_row("", "", Text(f"→ {check.advice}"))
-    Console(highlight=False).print(table)
+    Terminal().print(table)
 
 
 def check_clock(now: datetime | None = None) -> Check:
@@ -133,7 +133,7 @@ def check_database(text: str) -> Iterator[Check]:
         yield from _check_sqlite(url)
         return
     try:
-        yield _check_schema(url, url.render_as_string(), {"connect_timeout": _TIMEOUT_SECONDS})
+        yield _check_schema(url, shown_url(url), {"connect_timeout": _TIMEOUT_SECONDS})
     except ImportError:
         yield Check("database", "error", "the driver is missing", install_command("postgres"))
 
@@ -163,6 +163,7 @@ def _check_sqlite(url: URL) -> Iterator[Check]:
 
 def _check_schema(url: URL, shown: str, connect_args: dict[str, Any]) -> Check:
     engine = create_engine(url, hide_parameters=True, connect_args=connect_args)
+    hide_url_in_errors(engine)
     try:
         with engine.connect() as connection:
             revision, offset = migrations.revision(connection), _clock_offset(connection)
@@ -175,7 +176,7 @@ def _check_schema(url: URL, shown: str, connect_args: dict[str, Any]) -> Check:
     if revision is None:
         return Check("database", "ok", f"{shown} is empty: `blindtally serve` makes its tables")
     if revision not in migrations.known_revisions():
-        detail = f"{shown} has schema {revision} of a newer blindtally"
+        detail = f"{shown} has schema {revision} of another version of blindtally"
         return Check("database", "error", detail, _UPGRADE_ADVICE)
     if abs(offset) > _MAX_CLOCK_OFFSET_SECONDS:
         detail = f"the clock of {shown} is {offset:+.0f} s from this one"

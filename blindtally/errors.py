@@ -6,6 +6,7 @@ among them pydantic's `ValidationError`.
 """
 
 from blindtally.own_packages import ShadowedPackageError
+from client.committee.registrar import SeatingRefusedError
 from client.device.journal import JournalError
 from client.errors import (
     AlreadyCountedError,
@@ -32,7 +33,6 @@ from client.errors import (
     WrongPhaseError,
     WrongStateError,
 )
-from client.registrar import SeatingRefusedError
 from protocol.api.device_policy import PolicyError
 from secagg.errors import ProtocolError, UnsafeRequestError
 

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from client.committee_member import CommitteeMember
-from client.transport import Transport, http_client
+from client.committee.member import CommitteeMember
+from client.http.transport import Transport, http_client
 from protocol.api.messages import CommitteeRound
 
 HEALTHY_SECONDS: Final = 60.0
@@ -60,8 +60,7 @@ class MemberStatus:
     @property
     def is_healthy(self) -> bool:
         """Return whether the service has shown its rounds recently."""
-        last = self._member.last_contact
-        return last is not None and self._member.clock() - last < HEALTHY_SECONDS
+        return self._member.seconds_since_contact() < HEALTHY_SECONDS
 
     def app(self) -> Starlette:
         """Return the status page."""

@@ -9,42 +9,42 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from random import SystemRandom
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
+import httpx
 import structlog
 import typer
 import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
+from blindtally.console.output_files import warn_of_readers
+from blindtally.console.terminal import print_line
 from blindtally.planning.study_form_predictions import ProcessPredictions
-from client.extras_installation import import_compiled_modules, install_command
+from client.extras_installation import install_command
+from client.http_environment import proxy_of, tls_context
 from client.open_files import raise_open_file_limit
 from server.app import create_app
 from server.db import migrations
 from server.db.database import Database
+from server.db.database_url import parse_url
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
-from server.http.connection_limits import ConnectionCounter, ConnectionLimits, LimitedHttpProtocol
-from server.http.tls_listener import TlsListener
 from server.settings import Settings, is_loopback
 from server.telemetry import logs, traces
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as Sdk
 
-_OTHER_OPEN_FILES = 200  # of the database, the log and the event loop
 _KEEP_ALIVE_SECONDS = 75  # devices use the same connection in the next phase
 
 
@@ -56,7 +56,6 @@ def run_service(
     Raises:
         typer.Exit: if a setting is invalid, or the service cannot start.
     """
-    import_compiled_modules()  # now, and not when a round needs them
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same as Ctrl-C
     with suppress(KeyboardInterrupt):  # uvicorn passes it on once it has shut down
         _serve(flags, as_json=as_json, log_level=log_level)
@@ -68,13 +67,19 @@ def _serve(flags: Mapping[str, str | int | Path | None], *, as_json: bool, log_l
     for name, nearest in unknown_variables(os.environ).items():
         hint = {"did_you_mean": nearest} if nearest else {}
         structlog.get_logger(__name__).warning("unknown environment variable", name=name, **hint)
-    _check_access(settings, has_keys=_upgrade_database(settings))
+    has_keys = _upgrade_database(settings)
+    url = parse_url(settings.database_url)
+    if url.get_backend_name() == "sqlite":
+        warn_of_readers(Path(url.database or ""))
+    _check_access(settings, has_keys=has_keys)
+    _check_address(settings)
+    _check_provider(settings)
     provider = _trace_provider()
     app = create_app(settings, None, SystemRandom(), provider, ProcessPredictions())
-    limits = _connection_limits(app, settings)
-    config = _uvicorn_config(app, settings, limits)
+    raise_open_file_limit()
+    config = _uvicorn_config(app, settings)
     listener = _listen(settings)
-    server = _AnnouncingServer(config, app, limits)
+    server = _AnnouncingServer(config, app)
     try:
         server.run(sockets=[listener])
     finally:
@@ -84,26 +89,10 @@ def _serve(flags: Mapping[str, str | int | Path | None], *, as_json: bool, log_l
         raise typer.Exit(1)
 
 
-def _connection_limits(app: FastAPI, settings: Settings) -> ConnectionLimits:
-    # As uvicorn reads the setting.
-    proxies = ProxyHeadersMiddleware(cast("Any", app), settings.forwarded_allow_ips)
-    return ConnectionLimits(
-        header_seconds=settings.header_seconds,
-        body_seconds=settings.body_seconds,
-        max_header_bytes=settings.max_header_bytes,
-        max_header_fields=settings.max_header_fields,
-        counter=ConnectionCounter(
-            settings.max_connections or max(4, raise_open_file_limit() - _OTHER_OPEN_FILES),
-            proxies.trusted_hosts.__contains__,
-            app.state.metrics,
-        ),
-    )
-
-
-def _uvicorn_config(app: FastAPI, settings: Settings, limits: ConnectionLimits) -> uvicorn.Config:
+def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=cast("type[asyncio.Protocol]", partial(LimitedHttpProtocol, limits=limits)),
+        http="httptools",
         ws="none",
         log_level="error",  # it warns of each request that is not HTTP, which any client may send
         log_config=None,  # its lines go to the log of the service
@@ -138,7 +127,7 @@ def _print_note(text: str, level: Literal["info", "warning", "error"]) -> None:
         getattr(structlog.get_logger(__name__), level)(text)
     else:
         with suppress(OSError):  # a full disk, as for lines of the log
-            typer.echo(text, err=True)
+            print_line(text, err=True)
 
 
 def _refusal(text: str, code: int = 2) -> typer.Exit:
@@ -162,12 +151,7 @@ def _trace_provider() -> "Sdk | None":
 
 
 def _check_access(settings: Settings, *, has_keys: bool) -> None:
-    """Refuse to serve other machines without credentials; warn if all is open or no key exists.
-
-    Also refuse an OpenID provider if the extra that checks its tokens is missing.
-    """
-    if settings.oidc_issuer and find_spec("joserfc") is None:
-        raise _refusal(f"BLINDTALLY_OIDC_ISSUER requires an extra: {install_command('oidc')}")
+    """Refuse to serve other machines without credentials; warn if all is open or no key exists."""
     if settings.open:
         if not is_loopback(settings.host):
             raise _refusal(
@@ -188,6 +172,37 @@ def _check_access(settings: Settings, *, has_keys: bool) -> None:
         )
 
 
+def _check_address(settings: Settings) -> None:
+    """Refuse to serve other machines directly: nothing here limits the connections of a client."""
+    if is_loopback(settings.host) or settings.behind_proxy or settings.accept_unlimited_connections:
+        return
+    raise _refusal(
+        f"one client that reaches {settings.host} could take all connections of this process. Put "
+        "a proxy in front that limits them, such as HAProxy with deploy/haproxy.cfg, and add "
+        "--behind-proxy; or add --accept-unlimited-connections"
+    )
+
+
+def _check_provider(settings: Settings) -> None:
+    """Refuse an OpenID provider if its extra is missing, or the environment's HTTP settings fail.
+
+    The provider's requests use the proxy and the trusted certificates that the environment names.
+    """
+    if settings.oidc_issuer is None or settings.open:
+        return
+    if find_spec("joserfc") is None:
+        raise _refusal(f"BLINDTALLY_OIDC_ISSUER requires an extra: {install_command('oidc')}")
+    try:
+        proxy_of(httpx.URL(settings.oidc_issuer))
+        context = tls_context()
+    except ValueError as error:
+        raise _refusal(f"{error} (BLINDTALLY_OIDC_ISSUER uses it)") from None
+    try:
+        httpx.AsyncClient(verify=context)
+    except (ValueError, httpx.InvalidURL):  # whose text may have a password
+        raise _refusal("NO_PROXY or a variable of a proxy has no address that can exist") from None
+
+
 async def _store_first_credentials(access: AccessRepository, settings: Settings) -> None:
     secrets = (
         settings.initial_api_key,
@@ -206,14 +221,14 @@ def _upgrade_database(settings: Settings) -> bool:
 
     async def upgrade() -> bool:
         database = Database(settings.database_url, settings.database_timeout_seconds)
-        try:
-            with sqlite_process_lock(database):
+        with sqlite_process_lock(database):
+            try:
                 await migrations.upgrade(database)
                 access = AccessRepository(database, SystemRandom())
                 await _store_first_credentials(access, settings)
                 return bool(await access.keys())
-        finally:
-            await database.close()
+            finally:
+                await database.close()
 
     try:
         return asyncio.run(upgrade())
@@ -236,9 +251,9 @@ def _listen(settings: Settings) -> socket.socket:
 class _AnnouncingServer(uvicorn.Server):
     """Server that announces that it is ready, and answers waiting devices before it shuts down."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, limits: ConnectionLimits) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
-        self._app, self._limits = app, limits
+        self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Shut down. A second signal changes nothing: it takes `shutdown_seconds` at most."""
@@ -246,11 +261,7 @@ class _AnnouncingServer(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        context = self.config.ssl
-        await super().startup(sockets if context is None else [])
-        if context is not None:
-            tls = (TlsListener(each, context, self._limits, self._http) for each in sockets or ())
-            self.servers += cast("Iterable[asyncio.Server]", tls)
+        await super().startup(sockets)
         if self.started and sockets:
             host, port = sockets[0].getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
@@ -261,15 +272,7 @@ class _AnnouncingServer(uvicorn.Server):
                 _print_note(text, "info")
             else:
                 with suppress(OSError):
-                    typer.echo(text)
-
-    def _http(self) -> LimitedHttpProtocol:
-        return LimitedHttpProtocol(
-            limits=self._limits,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
+                    print_line(text)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         _print_note("stopping; the rounds go on after the next start", "info")

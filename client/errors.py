@@ -1,8 +1,9 @@
 """Errors of the service as exceptions, and the rule that decides which requests to repeat.
 
 An error response is problem+json (RFC 9457) with a stable `type`, and each type has an exception
-class. An error that may pass (no connection, a busy database, a proxy without its server) is worth
-a repetition, after Retry-After or a growing time. Repeating a request has no further effect.
+class. An error that may pass (no connection, a busy database, a fault of the service, a proxy
+without its server) is worth a repetition, after Retry-After or a growing time. Repeating a request
+has no further effect.
 """
 
 from collections.abc import Iterator
@@ -12,10 +13,14 @@ from typing import Final, Self
 import httpx
 from pydantic import ValidationError
 
+from client.credentials import cause_without_secrets, hide_secrets
+from client.http_environment import certificate_variable, proxy_of, proxy_variable
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
 from protocol.api.phases import Phase
+from protocol.printable import escape_hidden
+from secagg.errors import PortableError
 
-TRANSIENT_STATUSES: Final = frozenset({408, 429, 502, 503, 504})  # worth a repetition
+TRANSIENT_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})  # worth a repetition
 MAX_RETRY_AFTER_SECONDS: Final = 30.0  # bounds the wait for any Retry-After
 # Of a document: it then takes less than 50 MB of memory. A plan of `tracked` lists 16,384 items.
 MAX_JSON_VALUES: Final = 2**17
@@ -33,7 +38,7 @@ class ServiceUnreachableError(Exception):
     """The service sent no response that is HTTP, for the whole `patience`."""
 
 
-class AnalystClosedError(Exception):
+class AnalystClosedError(PortableError):
     """A call of an analyst, or of one of its studies, after the analyst was closed."""
 
     def __init__(self) -> None:
@@ -42,7 +47,7 @@ class AnalystClosedError(Exception):
         )
 
 
-class ServiceError(Exception):
+class ServiceError(PortableError):
     """The service refused a request.
 
     Attributes:
@@ -57,7 +62,7 @@ class ServiceError(Exception):
     def __init__(self, problem: Problem, retry_after: float | None = None) -> None:
         self.message = _message_of(problem)
         super().__init__(f"{self.message} ({self.advice})" if self.advice else self.message)
-        self.problem = problem
+        self.problem = Problem.model_validate_json(hide_secrets(problem.model_dump_json()))
         self.retry_after = retry_after
 
     @property
@@ -188,10 +193,10 @@ class UnreadableAnswerError(ServiceError):
     advice = "check that the address is that of a blindtally service of this version"
 
     @classmethod
-    def at(cls, place: object, status: int = httpx.codes.OK) -> Self:
-        """Return the error of a success at the URL or path `place`."""
+    def at(cls, place: object, status: int = httpx.codes.OK, reason: str = "") -> Self:
+        """Return the error of an answer at the URL or path `place`."""
         title = "an answer that cannot be read"
-        detail = f"{place} answered {status} with {title}"
+        detail = f"{place} answered {status} with {title}{reason and f': {reason}'}"
         return cls(Problem(type="about:blank", title=title, status=status, detail=detail))
 
 
@@ -204,7 +209,6 @@ ERROR_CLASSES: Final[dict[ProblemType, type[ServiceError]]] = {
     ProblemType.WRONG_MEDIA_TYPE: BadRequestError,
     ProblemType.METHOD_NOT_ALLOWED: BadRequestError,
     ProblemType.TOO_LARGE: BadRequestError,
-    ProblemType.HEADERS_TOO_LARGE: BadRequestError,
     ProblemType.TOO_SLOW: UnavailableError,
     ProblemType.WRONG_PHASE: WrongPhaseError,
     ProblemType.CONFLICT: ConflictError,
@@ -252,7 +256,8 @@ def http_errors_as_unreachable() -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-        raise ServiceUnreachableError(printable(_unreachable_reason(error))) from error
+        text = short_text(_unreachable_reason(error))
+        raise ServiceUnreachableError(text) from cause_without_secrets(error)
 
 
 def _unreachable_reason(error: Exception) -> str:
@@ -261,20 +266,37 @@ def _unreachable_reason(error: Exception) -> str:
     service = "the service"
     if request is not None:
         service = f"{request.url.scheme}://{request.url.netloc.decode()}"
-    is_refused = isinstance(error, httpx.ConnectError)
-    advice = " (check the address, and that the service runs there)" if is_refused else ""
+    advice = ""
+    if isinstance(error, httpx.ConnectError):
+        advice = " (check the address, and that the service runs there)"
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        variable = certificate_variable() or "SSL_CERT_FILE"
+        advice = f" (check the address, and the trusted certificates in {variable})"
+    if request is not None:
+        service += _through_proxy(request.url)
     return f"{service} is out of reach: {type(error).__name__}: {error}{advice}"
 
 
-def printable(text: str) -> str:
-    """Return at most `MAX_ERROR_CHARACTERS` of `text`, with spaces instead of control codes."""
-    cut = text[:MAX_ERROR_CHARACTERS]
-    return "".join(each if each.isprintable() else " " for each in cut)
+def _through_proxy(url: httpx.URL) -> str:
+    """Return words on the proxy for `url`, empty without one."""
+    proxy = proxy_of(url)
+    if proxy is None:
+        return ""
+    address = f"{proxy.url.scheme}://{proxy.url.netloc.decode()}"
+    return f" through the proxy {address} ({proxy_variable(url)})"
+
+
+def short_text(text: str) -> str:
+    """Return at most `MAX_ERROR_CHARACTERS` of `text`, on one line and without secrets.
+
+    Hidden characters are escaped.
+    """
+    return escape_hidden(hide_secrets(text)[:MAX_ERROR_CHARACTERS])
 
 
 def _message_of(problem: Problem) -> str:
     """Return the detail, or every fault if the detail lists only some of them."""
-    return printable(_full_detail(problem))
+    return short_text(_full_detail(problem))
 
 
 def _full_detail(problem: Problem) -> str:
@@ -296,10 +318,14 @@ def _argument(location: str) -> str:
     return location
 
 
-def has_many_values(body: bytes) -> bool:
-    """Return whether the JSON in `body` may have more than `MAX_JSON_VALUES` values."""
-    values = sum(map(body.count, (b",", b"[", b"{")))  # or more: strings may contain these
-    return values > MAX_JSON_VALUES
+def has_many_values(body: bytes, most: int = MAX_JSON_VALUES) -> bool:
+    """Return whether the JSON in `body` may have more than `most` values.
+
+    It may have `MAX_JSON_VALUES` objects, each of which takes a kilobyte while it is read.
+    """
+    # Or more: strings may contain these.
+    commas, lists, objects = map(body.count, (b",", b"[", b"{"))
+    return commas + lists + objects > most or objects > MAX_JSON_VALUES
 
 
 def _parse_problem(response: httpx.Response) -> Problem:
@@ -310,8 +336,8 @@ def _parse_problem(response: httpx.Response) -> Problem:
         type="about:blank",
         title=response.reason_phrase or "no reason given",
         status=response.status_code,
-        detail=f"{response.url.copy_with(userinfo=b'')} answered {response.status_code} "
-        f"{response.reason_phrase}",
+        detail=f"{response.url.copy_with(userinfo=b'')}{_through_proxy(response.url)} answered "
+        f"{response.status_code} {response.reason_phrase}",
     )
 
 

@@ -16,9 +16,16 @@ COMPILED_MODULES: Final = {
 }
 
 
-def import_compiled_modules() -> None:
-    """Import all compiled modules; raises ModuleNotFoundError if the installation made none."""
-    for name in COMPILED_MODULES:
+POSIX_MODULES: Final = {"fcntl", "termios"}  # a server needs them, and a device on a disk
+
+
+def import_server_modules() -> None:
+    """Import the modules that a server needs and that an installation may lack.
+
+    Raises:
+        ModuleNotFoundError: if the installation compiled none, or the system is not POSIX.
+    """
+    for name in sorted(COMPILED_MODULES | POSIX_MODULES):
         import_module(name)
 
 
@@ -32,6 +39,11 @@ def describe_missing(error: ModuleNotFoundError, extra: str) -> str:
         return (
             "modules that an installation compiles, if there is a C compiler with Python's headers "
             f"(Debian, Ubuntu: gcc, python3-dev): {command}"
+        )
+    if error.name in POSIX_MODULES:
+        return (
+            f"{error.name}, which only Linux, macOS and other POSIX systems have. This system "
+            f"({sys.platform}) is not supported yet: use WSL or a container"
         )
     return f"{error.name}, which an extra brings: {install_command(extra)}"
 

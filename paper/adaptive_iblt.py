@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.planning.f1_by_words import StudySetting, f1
-from blindtally.simulate.options import DriftKind
-from blindtally.simulate.populations import ItemPopulation, RoundCounts
+from blindtally.simulate.populations import DriftKind, ItemPopulation, RoundCounts
 from blindtally.simulate.token_study import terms_for_tokens
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import sampled_table

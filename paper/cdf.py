@@ -7,13 +7,16 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from blindtally.console.data_files import load_dataset
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import complete_data
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
-from blindtally.simulate.options import RELEASE_DEFAULTS, SimulationRequest
-from blindtally.simulate.quantiles import NumberStudy, run_numbers
+from blindtally.simulate.answers import RankComparison
+from blindtally.simulate.scenario import Scenario, SimulationRequest
+from blindtally.simulate.study import simulate_study
 from paper import drawing, options
+from protocol.mechanisms.registry import MECHANISMS
 from protocol.privacy.release import ReleaseMode
 
 RELEASE_METHODS: dict[str, tuple[str, ReleaseMode]] = {
@@ -22,12 +25,13 @@ RELEASE_METHODS: dict[str, tuple[str, ReleaseMode]] = {
     "trie, sampled": ("triehh", "sample-threshold"),
 }
 _CDF_POINTS = 401
+_LEVELS, _WORDS = 8, 2**18  # the same cells for all
 
 
 def cdf(
     data: Annotated[
         Path,
-        typer.Option(help="A CSV file of numbers and counts.", autocompletion=complete_data),
+        typer.Option(help="A file of numbers and counts.", autocompletion=complete_data),
     ],
     column: Annotated[str | None, typer.Option(help="The column of the numbers.")] = None,
     low: Annotated[
@@ -49,24 +53,21 @@ def cdf(
       python -m paper cdf --data ages --low 0 --high 120 --out cdf
     """
     options.check_output_path(out)
-    studies: dict[str, NumberStudy] = {}
+    studies: dict[str, RankComparison] = {}
     try:
+        numbers, _ = load_dataset(data, column)
         for name, (mechanism, mode) in RELEASE_METHODS.items():
-            studies[name] = run_numbers(
-                SimulationRequest(
-                    mechanism=mechanism,
-                    data=data,
-                    column=column,
-                    devices=devices,
-                    low=low,
-                    high=high,
-                    levels=RELEASE_DEFAULTS["hierarchical-histogram"][0],  # same cells for all
-                    epsilon=epsilon,
-                    delta=delta,
-                    release=mode,
-                    seed=seed,
-                )
+            request = SimulationRequest(
+                mechanism=MECHANISMS[mechanism],
+                data=data,
+                column=column,
+                devices=devices,
+                levels=_LEVELS,
+                fields={"epsilon": epsilon, "delta": delta, "mode": mode, "words": _WORDS},
+                scenario=Scenario(domain="numbers", low=low, high=high),
+                seed=seed,
             )
+            studies[name] = RankComparison(simulate_study(request, numbers).played)
     except ValueError as error:
         raise exit_with_error(error) from None
     rows = {name: _cdf_columns(study) for name, study in studies.items()}
@@ -90,15 +91,14 @@ def _point_rows(rows: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield {"method": name} | dict(zip(columns, values, strict=True))
 
 
-def _cdf_columns(result: NumberStudy) -> dict[str, Any]:
+def _cdf_columns(result: RankComparison) -> dict[str, Any]:
     """Return values, their true ranks, and the estimated ones with their intervals."""
     values, ranks = result.distribution.cdf(_CDF_POINTS)
-    before = np.concatenate(([0], np.cumsum(result.cell_counts))) / result.devices
     cells = np.arange(_CDF_POINTS) * result.domain.cells // (_CDF_POINTS - 1)
     errors = result.rank_errors()
     return {
         "values": values.tolist(),
-        "true": before[cells].tolist(),
+        "true": result.ends[cells].tolist(),
         "ranks": ranks.values.tolist(),
         "low": ranks.low.tolist(),
         "high": ranks.high.tolist(),

@@ -1,9 +1,10 @@
 """The commands `python -m paper ...`: their options, and what they print and write."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,7 +36,7 @@ from paper.options import (
     ThresholdOption,
     TokensOption,
 )
-from protocol.mechanisms.frequency_sketches import MAX_CANDIDATES, candidate_count
+from protocol.reference_mechanisms.count_sketches import MAX_CANDIDATES, candidate_count
 
 _DEFAULT_WORDS = [100, 200, 500, 1000, 2000, 5000, 8000, 10_000, 20_000, 30_000, 40_000]
 _DEFAULT_ROUNDS = [10, 30, 50, 100]
@@ -222,25 +223,61 @@ def grow(
         cost_growth.mean_of_runs(measured[start : start + runs])
         for start in range(0, len(measured), runs)
     ]
+    find_words = partial(
+        cost_growth.words_at_fixed_total,
+        population,
+        tokens,
+        tau,
+        [(seed, run) for run in range(runs)],
+    )
+    reached = run_options.map(find_words, cost_growth.fixed_total_cases(), "sizes at fixed N")
+    at_fixed_total = cost_growth.fixed_total_rows(tokens, tau, reached)
     title = f"{data.name}: C = {words:,}, tau = {tau:g}, M = {tokens:,}\n{run_options.error_bars}"
     if json_path != "-":
-        cells = [
-            [
-                str(row.rounds),
-                *(f"{getattr(row, name):,.1f}" for name in cost_growth.GROWTH_MEASURES),
-            ]
-            for row in means
-        ]
-        headings = ["R", "oracle, error", "table, error", "oracle, words", "table, words"]
-        print_parts(result_table([], headings, cells, title))
+        print_parts(*_growth_tables(means, at_fixed_total, title))
     rows = [asdict(row) for row in means]
     flat = [
         {name: value for name, value in row.items() if name != "deviations"}
         | {f"{name}_deviation": value for name, value in row["deviations"].items()}
         for row in rows
     ]
-    options.write_figure(out, lambda path: drawing.draw_growth(path, means, title), flat)
-    write_json(json_path, {"figure": "growth", "title": title, "runs": runs, "rows": rows})
+    options.write_figure(
+        out, lambda path: drawing.draw_growth(path, means, at_fixed_total, title), flat
+    )
+    document = {"figure": "growth", "title": title, "runs": runs, "rows": rows}
+    write_json(json_path, document | {"fixed_total": [asdict(row) for row in at_fixed_total]})
+
+
+def _growth_tables(
+    means: Sequence[cost_growth.GrowthRow], fixed: Sequence[cost_growth.FixedTotalRow], title: str
+) -> list[Any]:
+    cells = [
+        [str(row.rounds), *(f"{getattr(row, name):,.1f}" for name in cost_growth.GROWTH_MEASURES)]
+        for row in means
+    ]
+    headings = ["R", "oracle, error", "table, error", "oracle, words", "table, words"]
+    about = (
+        f"Words for an F1 of {cost_growth.FIXED_TOTAL_GOAL}, N = R M = "
+        f"{fixed[0].rounds * fixed[0].tokens:,} devices"
+    )
+    return [
+        result_table([], headings, cells, title),
+        result_table(
+            [],
+            ["R", "M", "N / (R tau)", "adaptive IBLT", "tracked"],
+            [
+                [
+                    *(f"{value:,}" for value in (row.rounds, row.tokens)),
+                    *(
+                        "never" if value is None else f"{value:,.0f}"
+                        for value in (row.bound, row.paper, row.tracked)
+                    ),
+                ]
+                for row in fixed
+            ],
+            about,
+        ),
+    ]
 
 
 @app.command("rules")

@@ -1,4 +1,6 @@
-"""Growth of the cost with R: a plain frequency oracle and sampled tables, at fixed M and tau.
+"""Growth of the cost with R: at fixed M, and at a fixed number N = R M of all devices.
+
+Two costs at fixed M and tau, of a plain frequency oracle and of sampled tables:
 
     errors    root mean square, over items that are held tau / 2 to 2 tau times over all rounds: of
               a count-sketch of C words with 7 rows it grows with the root of R, as any oracle's
@@ -9,7 +11,10 @@
               results from more hash functions for more rounds, as its gamma = log R has it; with
               three, two keys meet in all cells too often
 
-Source: theorems 1 and 4 of [Gascon23].
+At fixed N and tau the words for an F1 of 0.93 fall as rounds get smaller: theorem 2 has the bound
+m N / (R tau), up to logarithms, which the paper's adaptive table and `tracked` are compared with.
+
+Source: theorems 1, 2 and 4, and table 1, of [Gascon23].
 """
 
 import math
@@ -20,8 +25,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from blindtally.planning.f1_by_words import (
+    TRACKED,
+    Method,
+    StudyCase,
+    StudySetting,
+    f1_over_sizes,
+)
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
+from blindtally.simulate.token_study import KeyedPopulation
 from paper import frequency_sketches, gascon23
+from paper.f1_curves import PAPER
 
 SKETCH_ROWS: Final = 7
 _TRIED_WORDS: Final = tuple(2**power for power in range(7, 19))  # sizes of the oracle
@@ -46,6 +60,26 @@ class GrowthRow:
     oracle_words: float
     table_words: float
     deviations: dict[str, float] = field(default_factory=dict)
+
+
+FIXED_TOTAL_ROUNDS: Final = (8, 32, 128)
+FIXED_TOTAL_GOAL: Final = 0.93  # F1
+_TOTAL_IN_ROUNDS: Final = 32  # N = 32 M
+_TRACKED_STEP: Final = 5  # sizes of tracked that are skipped far from the goal
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTotalRow:
+    """Words of a device for the goal's F1, where N devices are divided among `rounds` rounds.
+
+    `bound` is m N / (R tau) for m = 1, without its constant and logarithm.
+    """
+
+    rounds: int
+    tokens: int
+    bound: float
+    paper: float | None
+    tracked: float | None
 
 
 GROWTH_MEASURES: Final = ("oracle_error", "table_error", "oracle_words", "table_words")
@@ -91,6 +125,52 @@ def table_words(
         _min_table_words(keys, (1 - _READ_PROBABILITY) / rounds, hashes, rng)
         for hashes in _TABLE_HASHES
     )
+
+
+def fixed_total_tokens(tokens: int, rounds: int) -> int:
+    """Return M of a round if N = 32 `tokens` are divided among `rounds` rounds."""
+    return max(1, tokens * _TOTAL_IN_ROUNDS // rounds)
+
+
+def words_at_fixed_total(
+    population: ItemPopulation,
+    tokens: int,
+    tau: float,
+    seeds: Sequence[Sequence[int]],
+    case: tuple[Method, int],
+) -> float | None:
+    """Return the words with which a method reaches the goal; `case` has it and the rounds."""
+    method, rounds = case
+    size = fixed_total_tokens(tokens, rounds)
+    curve = f1_over_sizes(
+        StudyCase(KeyedPopulation.of(population, size), "none", 1),
+        method,
+        StudySetting(rounds, tau, size, 0),
+        seeds,
+        every=_TRACKED_STEP if method is TRACKED else 1,
+        goals=(FIXED_TOTAL_GOAL,),
+    )
+    return curve.x_reaching(FIXED_TOTAL_GOAL)
+
+
+def fixed_total_cases() -> list[tuple[Method, int]]:
+    """Return each number of rounds with the paper's method, and with `tracked`."""
+    return [(method, rounds) for rounds in FIXED_TOTAL_ROUNDS for method in (PAPER, TRACKED)]
+
+
+def fixed_total_rows(tokens: int, tau: float, words: Sequence[float | None]) -> list[FixedTotalRow]:
+    """Return a row for each number of rounds; `words` are those of `fixed_total_cases`."""
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return [
+        FixedTotalRow(
+            rounds,
+            fixed_total_tokens(tokens, rounds),
+            tokens * _TOTAL_IN_ROUNDS / (rounds * tau),
+            paper,
+            tracked,
+        )
+        for rounds, (paper, tracked) in zip(FIXED_TOTAL_ROUNDS, pairs, strict=True)
+    ]
 
 
 def _min_table_words(

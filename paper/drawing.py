@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from blindtally.planning.f1_by_words import F1Curve
-from paper.cost_growth import GrowthRow
+from paper.cost_growth import FIXED_TOTAL_GOAL, FixedTotalRow, GrowthRow
 from paper.f1_curves import (
     ADAPTIVE,
     ADAPTIVE_IBLT,
@@ -178,11 +178,13 @@ def _draw_curve(
     )
 
 
-def draw_growth(path: Path, rows: Sequence[GrowthRow], title: str) -> None:
-    """Write errors and words over R."""
+def draw_growth(
+    path: Path, rows: Sequence[GrowthRow], fixed: Sequence[FixedTotalRow], title: str
+) -> None:
+    """Write errors and words over R, at fixed M and at a fixed number N of all devices."""
     rounds = [row.rounds for row in rows]
-    with _saved_figure(path, (9, 4.2)) as figure:
-        left, right = figure.subplots(1, 2)
+    with _saved_figure(path, (12, 4.2)) as figure:
+        left, right, last = figure.subplots(1, 3)
         root = [rows[0].oracle_error * (count / rounds[0]) ** 0.5 for count in rounds]
         left.plot(rounds, root, ":", color=_BLACK, label="the root of R")
         _draw_growth_line(left, rows, "oracle_error", COUNT_SKETCH)
@@ -191,7 +193,8 @@ def draw_growth(path: Path, rows: Sequence[GrowthRow], title: str) -> None:
         _draw_growth_line(right, rows, "oracle_words", COUNT_SKETCH)
         _draw_growth_line(right, rows, "table_words", ADAPTIVE, "IBLT, all rounds read")
         right.set(ylabel="words for an error of tau / 4")
-        for axes in (left, right):
+        _draw_fixed_total(last, fixed)
+        for axes in (left, right, last):
             axes.set(yscale="log" if axes.dataLim.ymax > 0 else "linear", xlabel="rounds R")
             _log_axis(axes)
             axes.legend()
@@ -245,6 +248,18 @@ def draw_cdf(path: Path, rows: Mapping[str, Mapping[str, Any]], title: str) -> N
         right.set(xlabel="value", ylabel="rank found - true rank, 95% interval")
         left.legend()
         figure.suptitle(title)
+
+
+def _draw_fixed_total(axes: "Axes", rows: Sequence[FixedTotalRow]) -> None:
+    rounds = [row.rounds for row in rows]
+    axes.plot(rounds, [row.bound for row in rows], ":", color=_BLACK, label="N / (R tau)")
+    for what, method in (("paper", ADAPTIVE), ("tracked", TRACKED_MECHANISM)):
+        colour, marker = _METHOD_STYLES[method]
+        # matplotlib leaves a gap at nan, where no size reaches the goal.
+        words = [getattr(row, what) or float("nan") for row in rows]
+        axes.plot(rounds, words, color=colour, marker=marker, label=method)
+    total = rows[0].rounds * rows[0].tokens
+    axes.set(ylabel=f"words for an F1 of {FIXED_TOTAL_GOAL}, N = {total:,}")
 
 
 def _draw_growth_line(

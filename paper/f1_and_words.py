@@ -23,8 +23,7 @@ from blindtally.planning.f1_by_words import (
     StudySetting,
     f1_over_sizes,
 )
-from blindtally.simulate.options import DriftKind
-from blindtally.simulate.populations import DRIFT_KINDS
+from blindtally.simulate.populations import DRIFT_KINDS, DriftKind
 from blindtally.simulate.token_study import KeyedPopulation
 from paper import drawing, options
 from paper.f1_curves import (

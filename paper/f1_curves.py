@@ -29,8 +29,8 @@ from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from blindtally.simulate.token_study import KeyedPopulation, TooFewWordsError, run_tokens
 from paper import frequency_sketches, gascon23
 from paper.adaptive_iblt import adaptive_question, run_adaptive_iblt
-from protocol.mechanisms.frequency_sketches import MAX_CANDIDATES, candidate_count
 from protocol.numerics.arrays import Keys
+from protocol.reference_mechanisms.count_sketches import MAX_CANDIDATES, candidate_count
 
 COUNT_SKETCH: Final = "count-sketch"
 SAME_HASHES: Final = "count-sketch, same hashes every round"

@@ -1,8 +1,8 @@
 """Count-median and count-sketch at the paper's price: a word per cell, every candidate scored.
 
-As in `protocol/sketches/count_sketch.py`, with true chance instead of hash functions: each
-candidate of the domain gets its cell and sign in each row at random, again in each round or once
-for the study. One draw serves all widths and numbers of rows, so that curves over words are
+As in `protocol/reference_mechanisms/count_sketch.py`, with true chance instead of hash functions:
+each candidate of the domain gets its cell and sign in each row at random, again in each round or
+once for the study. One draw serves all widths and numbers of rows, so that curves over words are
 smoother than runs are. Without signs, the mean of what else is in a cell is subtracted, where our
 mechanism subtracts the bias of the median.
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.simulate.populations import RoundCounts
-from protocol.sketches.median_estimates import median
+from protocol.reference_mechanisms.median_estimates import median
 
 TRIED_ROWS = (5, 7, 9, 11)
 ScoresByShape = dict[tuple[int, int], NDArray[np.float32]]  # by words and hashes, by candidate

@@ -27,15 +27,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from blindtally.console.data_files import load_dataset
+from blindtally.datasets.data_error import DataError
 from blindtally.datasets.item_counts import ItemCounts
-from blindtally.datasets.reader import DataError, read_dataset
 from protocol.numerics.arrays import Frequencies, ItemValues
-from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
-from protocol.oracles.hcms import HadamardCountMeanSketch
+from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
 from protocol.randomness import seeded_words
+from protocol.reference_mechanisms.oracles.apple_cms import HadamardCountMeanSketch
+from protocol.reference_mechanisms.oracles.recursive_hadamard import RecursiveHadamard
 
 MSE_OCMS, L_OCMS, OCMS_GF = "MSE-OCMS", "l-OCMS", "OCMS-GF"
 HADAMARD, CMS_HADAMARD, RECURSIVE_HADAMARD = "HE", "CMS+HE", "RHR"
@@ -108,7 +110,7 @@ def file_experiment(path: Path, devices: int, rng: np.random.Generator) -> Oracl
     Raises:
         DataError: if the file cannot be used, or holds fewer than 300 different items.
     """
-    data = read_dataset(path)
+    data, _ = load_dataset(path)
     if isinstance(data, ItemCounts):
         drawn = rng.choice(len(data.items), devices, p=data.counts / data.counts.sum())
         domain = len(data.items)

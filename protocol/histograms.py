@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from protocol.domains import Domain
 from protocol.numerics.arrays import Flags, Indices, ItemValues, Keys
 
+_MAX_TOTAL = 2.0**63
 BATCH_HOLDINGS = 2**16  # a few arrays of this length fit in the processor's cache
 
 Histogram: TypeAlias = Mapping[str, int]  # items of a device, each with its count, all >= 1
@@ -74,6 +75,23 @@ def _unpickle_items(names: tuple[str, ...]) -> ItemIndex:
     if items is None or items[:] != names:
         items = _last_unpickled = ItemIndex(names)
     return items
+
+
+def _rename(
+    items: ItemIndex, name_of: Callable[[str], str | None]
+) -> tuple[ItemIndex, Indices | None]:
+    """Return the items by their names, and the place of each in them, -1 of one without a name.
+
+    The places are None if each item has its own name.
+    """
+    names = [name_of(item) for item in items]
+    removed = [name is None for name in names]
+    if not any(removed) and names == list(items):
+        return items, None
+    if all(name in (None, item) for name, item in zip(names, items, strict=True)):
+        return items, np.where(removed, -1, np.arange(len(items)))
+    renamed = ItemIndex(name for name in names if name is not None)
+    return renamed, np.array([-1 if n is None else renamed.positions[n] for n in names], np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,13 +200,23 @@ class Histograms(Sequence[Mapping[str, int]]):
         ends = np.cumsum(first.sum(axis=1))
         return Histograms(self.items, indices.reshape(-1)[starts], counts, ends)
 
-    def only_items(self, admits: Callable[[str], bool]) -> "Histograms":
-        """Return the same devices with only the items that `admits` accepts."""
-        items = self.items
-        admitted = items.cached(
-            "admitted", admits, lambda: np.fromiter(map(admits, items), np.bool_, len(items))
-        )
-        return self.with_counts(np.where(admitted[self.item_indices], self.counts, 0))
+    def renamed(self, name_of: Callable[[str], str | None]) -> "Histograms":
+        """Return the same devices with each item as `name_of` returns it; None removes the item.
+
+        Items of a device that get the same name are added up.
+        """
+        items, places = self.items.cached("renamed", name_of, lambda: _rename(self.items, name_of))
+        if places is None:
+            return self
+        kept = self.with_counts(np.where(places[self.item_indices] < 0, 0, self.counts))
+        if items is self.items:
+            return kept
+        numbers = kept.devices * len(items) + places[kept.item_indices]
+        distinct, position = np.unique(numbers, return_inverse=True)
+        counts = np.zeros(len(distinct), np.int64)
+        np.add.at(counts, position, kept.counts)
+        ends = np.searchsorted(distinct, np.arange(1, len(self) + 1) * len(items))
+        return Histograms(items, distinct % max(1, len(items)), counts, ends)
 
     def item_totals(self, amounts: Indices) -> Indices:
         """Return the sum of `amounts`, one per holding, for each item."""
@@ -219,7 +247,13 @@ def clip(
 
 
 def clip_histograms(held: Histograms, contribution: int, rng: np.random.Generator) -> Histograms:
-    """Return `clip` of each device's histogram, with one generator for all."""
+    """Return `clip` of each device's histogram, with one generator for all.
+
+    Raises:
+        ValueError: if counts add up to about 2^63 or more, so that their sums would be negative.
+    """
+    if held.counts.sum(dtype=np.float64) >= _MAX_TOTAL:
+        raise ValueError("counts must add up to less than 2^63")
     totals = held.device_totals
     over = np.flatnonzero(totals > contribution)
     if not len(over):

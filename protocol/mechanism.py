@@ -13,11 +13,11 @@ is private by itself, and the privacy boundary is the device.
 Source: the setting of linear sketches over R rounds of [Gascon23, section 2].
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from protocol.privacy.events import DpEvent, ExactSumEvent
 from protocol.privacy.noise_shares import NoiseShares
 from protocol.question_and_plan import P, Q, Terms, first_plan_fields
 from protocol.randomness import RandomWords
+from protocol.simulated_mechanism import SimulatedMechanism
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Ring, Vector
 
@@ -64,15 +65,13 @@ class Answer:
     state: StudyState = EMPTY_STATE
 
 
-class Mechanism(ABC, Generic[Q, P]):
+class Mechanism(SimulatedMechanism[Q, P]):
     """Base of all mechanisms: makes plans from questions, and heavy hitters from study states.
 
     Randomness is an argument: `Random` for the seeds of plans, `RandomWords` for the draws of
     devices. Programs pass the randomness of the operating system.
     """
 
-    name: str
-    plan_type: type[P]
     seed_fields: tuple[str, ...] = ()  # additional seeds of 32 bytes, which stay for the study
 
     def first_plan(self, question: Q, terms: Terms, study: str, rounds: int, rng: Random) -> P:
@@ -109,6 +108,21 @@ class Mechanism(ABC, Generic[Q, P]):
     def dp_event(self, plan: P, rounds: int) -> DpEvent:
         """Return the privacy loss of a device over `rounds` rounds, for the ledger."""
 
+    def shown(self, question: Q, state: StudyState) -> StudyState:
+        """Return the part of `state` that answers may depend on; all that is published is from it.
+
+        Items that too few devices were counted with are not in it. By default it is all of `state`:
+        for counts with noise, coins or local randomness, and for sketches of exact counts, which
+        devices with default settings refuse (`may_show_one_device`).
+        """
+        del question
+        return state
+
+    def shown_distinct(self, plan: P, answer: Answer) -> float | None:
+        """Return the number of different items of a round as far as it is shown."""
+        del plan
+        return answer.distinct
+
     def final_estimates(self, question: Q, state: StudyState) -> list[Estimate]:
         """Return the heavy hitters of `state`, highest estimate first.
 
@@ -140,13 +154,10 @@ class Mechanism(ABC, Generic[Q, P]):
         del plan, state, items
         return None
 
-    def remembers_all(self, state: StudyState) -> bool:
-        """Return whether the columns of `state` add up to unbiased totals of many items.
-
-        Then it has all items that were sampled, also rare ones, of nearly all rounds.
-        """
-        del state
-        return False
+    def shown_totals(self, question: Q, state: StudyState) -> list[Estimate]:
+        """Return the estimated totals of all shown items, listed or not; by default none."""
+        del question, state
+        return []
 
     def confidence_interval(
         self, counts: Floats, variances: Floats, level: float = CONFIDENCE_LEVEL
@@ -218,6 +229,15 @@ class SumMechanism(Mechanism[Q, P]):
         compare them.
         """
         return self.decode(plan, *add_sums(self.ring(plan), sums), state)
+
+    def lift_by_liars(self, plan: P, liars: int) -> float:
+        """Return the largest count in a round that `liars` devices give to an item nobody holds.
+
+        Each of them is in another cohort if there are enough. This default is all that the devices
+        of these cohorts could hold.
+        """
+        spoilt = min(liars, plan.terms.cohorts)
+        return spoilt * float(plan.terms.cohort_size * plan.question.contribution)
 
     def is_decodable(self, plan: P, total: Vector, participants: int, state: StudyState) -> bool:
         """Return whether `decode` would read `total` whole; often cheaper than `decode`."""

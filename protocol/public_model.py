@@ -1,16 +1,21 @@
 """Base of all public documents: they are frozen, complete, and have no unknown fields."""
 
 from collections.abc import Iterable
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 # JSON may escape half a character ("\ud800"), which UTF-8 cannot hold. pydantic checks this only
 # for strings with a constraint.
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=0)]
 Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Id = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_-]{1,64}$")]  # of the service
 Rate = Annotated[float, Field(ge=0, lt=1)]
+T = TypeVar("T")
+# Rows of an answer. The error of a malformed list names its first wrong row: all errors of a
+# million rows would take gigabytes.
+Rows: TypeAlias = Annotated[tuple[T, ...], FailFast()]
 
 
 class PublicModel(BaseModel):

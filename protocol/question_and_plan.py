@@ -25,7 +25,7 @@ from protocol.randomness import RandomWords, bernoulli
 from secagg.errors import InfeasibleError
 from secagg.keys import check_identity
 from secagg.oneshot.moduli import PAIRWISE, Moduli
-from secagg.parameters import MAX_EXPONENT, Assumptions, Mode, choose_parameters
+from secagg.parameters import MAX_EXPONENT, Assumptions, choose_parameters
 from secagg.seating import MAX_DRAWS, SeatedRound, promised_colluders
 from secagg.session import Registry
 
@@ -44,9 +44,7 @@ DEFAULT_MAX_EPSILON, DEFAULT_MAX_DELTA = 4.0, 1e-5
 DEFAULT_MAX_UPLOAD_BYTES = 4 * 2**20  # in one round
 # Members of a committee, and the fraction of operators that may collude.
 DEFAULT_MIN_COMMITTEE, DEFAULT_MIN_COMMITTEE_CORRUPT = 5, 0.2
-_ONE_SHOT_FIELDS = {"sum", "committee"}  # of terms
 SumKind: TypeAlias = Literal["pairwise", "one-shot"]
-SumVariant: TypeAlias = Mode | Literal["one-shot"]
 
 
 class Terms(PublicModel):
@@ -72,7 +70,6 @@ class Terms(PublicModel):
     dropout: Rate = 0.2
     sigma: int = Field(default=40, ge=1, le=MAX_EXPONENT)
     eta: int = Field(default=30, ge=1, le=MAX_EXPONENT)
-    mode: Mode = "active"
     registrar: Hex32 | None = None
     sum: SumKind = "pairwise"
     committee: AnyCommitteeTerms | None = None
@@ -108,11 +105,6 @@ class Terms(PublicModel):
         return self.sum == "one-shot"
 
     @property
-    def variant(self) -> SumVariant:
-        """Return the variant of the sum, which determines its phases."""
-        return "one-shot" if self.is_one_shot else self.mode
-
-    @property
     def moduli(self) -> Moduli:
         """Return the moduli that lanes of the sum may have.
 
@@ -128,7 +120,7 @@ class Terms(PublicModel):
     @property
     def assumptions(self) -> Assumptions:
         """Return the rates and failure probabilities in the form that the secure sum uses."""
-        return Assumptions(self.corrupt, self.dropout, self.sigma, self.eta, self.mode)
+        return Assumptions(self.corrupt, self.dropout, self.sigma, self.eta)
 
     @property
     def is_seated(self) -> bool:
@@ -173,8 +165,8 @@ def _one_shot_faults(terms: Terms) -> Iterator[str]:
         )
     elif terms.draws_committee and terms.registrar is None:
         yield "a committee of volunteers needs a registrar, which draws it"
-    elif terms.cohorts != 1 or terms.mode != "active":
-        yield "a one-shot sum has one cohort, in the active mode: make cohort_size larger"
+    elif terms.cohorts != 1:
+        yield f"a one-shot sum has one cohort, not {terms.cohorts}: make cohort_size larger"
 
 
 def _infeasibility(n: int, assumptions: Assumptions) -> str | None:
@@ -187,17 +179,6 @@ def _infeasibility(n: int, assumptions: Assumptions) -> str | None:
 
 def _plain(document: PublicModel) -> dict[str, Any]:
     return document.model_dump(mode="json")
-
-
-def _signed_terms(terms: Terms) -> dict[str, Any]:
-    """Return the terms as digests cover them.
-
-    Those of pairwise sums name no kind of sum, and committees of all operators no size.
-    """
-    plain = terms.model_dump(mode="json", exclude=None if terms.is_one_shot else _ONE_SHOT_FIELDS)
-    if terms.committee is not None and terms.committee.size is None:
-        del plain["committee"]["size"]
-    return plain
 
 
 def _canonical_json(plain: Mapping[str, object]) -> bytes:
@@ -235,6 +216,11 @@ class Question(PublicModel):
         return self.threshold
 
     @property
+    def counts_by_round(self) -> bool:
+        """Return whether the threshold is for each round, instead of for all rounds together."""
+        return False
+
+    @property
     def discards_sums(self) -> bool:
         """Return whether sums hold unpublishable counts, so that they are deleted once decoded."""
         return False
@@ -249,19 +235,17 @@ class Question(PublicModel):
         return float(devices * self.contribution)
 
     @property
-    def least_counted(self) -> float:
-        """Return a count of one item that four devices with default settings do not reach.
+    def max_copies(self) -> int:
+        """Return the most copies of an item that a device with default settings counts.
 
-        Such a device gives at most a fifth of the threshold of one item. It is at most the
-        threshold.
+        Then five devices are needed to reach the threshold. Such a device refuses one below 5.
         """
-        copies = min(self.contribution, max(1.0, self.threshold // DEFAULT_MIN_THRESHOLD))
-        return min(self.threshold, DEFAULT_MIN_THRESHOLD * copies)
+        return min(self.contribution, max(1, int(self.threshold // DEFAULT_MIN_THRESHOLD)))
 
     @property
-    def least_total(self) -> float:
-        """Return a total of several items that four devices do not reach with all of theirs."""
-        return min(self.threshold, DEFAULT_MIN_THRESHOLD) * self.contribution
+    def least_holders(self) -> float:
+        """Return the number of devices from which counts of an item may be in any number shown."""
+        return min(self.threshold, DEFAULT_MIN_THRESHOLD)
 
     def canonical(self, item: str) -> str | None:
         """Return the form of `item` that a device counts; None if it is outside the domain."""
@@ -274,7 +258,7 @@ class Question(PublicModel):
         enrolled for another question, smaller cohorts, or more rounds under the same id. A goal is
         not among them, because a study may always end early.
         """
-        facts = {"question": _plain(self), "terms": _signed_terms(terms), "rounds": rounds}
+        facts = {"question": _plain(self), "terms": _plain(terms), "rounds": rounds}
         digest = hashlib.sha256(_canonical_json(facts)).digest()
         return hashlib.sha256(b"blindtally study v2\0" + digest + study.encode()).digest()
 
@@ -330,14 +314,18 @@ class Plan(PublicModel):
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the plan's canonical JSON (sorted keys, no spaces, ASCII)."""
-        plain = _plain(self) | {"terms": _signed_terms(self.terms)}
-        return hashlib.sha256(b"blindtally plan v1\0" + _canonical_json(plain)).digest()
+        return hashlib.sha256(b"blindtally plan v1\0" + _canonical_json(_plain(self))).digest()
 
     def next_round(self, rng: Random, **changes: object) -> Self:
         """Return the plan of the next round, with a fresh seed and the given `changes`."""
         fresh = {"round": self.round + 1, "seed": rng.randbytes(32).hex()}
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_validate(fields | fresh | changes)
+
+    @property
+    def min_reported_count(self) -> float:
+        """Return the smallest count with which the service lists an item."""
+        return self.question.min_reported_count
 
     def history_faults(self) -> Iterator[str]:
         """Yield each request of the plan that no honest study can make in this round."""
@@ -356,6 +344,11 @@ class Plan(PublicModel):
     def flip_join_coins(self, chance: RandomWords, count: int) -> Flags:
         """Return for each of `count` devices whether it joins, by its own coin."""
         return bernoulli(chance, math.floor(self.join_probability * 2**64), count)
+
+    @property
+    def vote_probability(self) -> float:
+        """Return the probability that a device which joined gives a vote, by its secret coin."""
+        return 1.0
 
     @property
     def registry(self) -> Registry | None:

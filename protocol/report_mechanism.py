@@ -12,11 +12,12 @@ add up its privacy loss by that identity, over rounds and studies.
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable
-from typing import Final, Generic, Literal, Protocol, Self, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field
 
+from protocol.description import Bar
 from protocol.estimation.estimates import CONFIDENCE_LEVEL, normal_interval
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer, Mechanism
@@ -25,6 +26,7 @@ from protocol.oracles.oracle import REPORTS_PER_BATCH
 from protocol.privacy.events import DpEvent, LocalReportsEvent
 from protocol.question_and_plan import Plan, Question, Terms
 from protocol.randomness import RandomWords
+from protocol.report_advice import ReportCandidate, ReportWish
 from protocol.study_state import StudyState
 
 # The 32 bytes that a registrar signs identities for: all studies of reports. No study of sums has
@@ -65,8 +67,40 @@ RP = TypeVar("RP", bound=ReportPlan)
 H = TypeVar("H", bound=ReportAggregate)
 
 
+def noise_bar(plan: ReportPlan, count: float) -> Bar:
+    """Return the bar of a `count` that the noise in the reports rarely reaches by itself."""
+    more = "more devices" if plan.question.asks_every_round else "more devices or rounds"
+    return Bar(
+        count,
+        "the noise of the reports hides smaller ones, because epsilon is "
+        f"{plan.question.epsilon:g}",
+        f"use a larger epsilon, or {more}",
+    )
+
+
 class ReportMechanism(Mechanism[RQ, RP], Generic[RQ, RP, H]):
     """Base of mechanisms whose devices send one locally private report each."""
+
+    simulated_rounds = 1
+
+    def candidates(self, wish: ReportWish) -> Iterator[ReportCandidate]:
+        """Yield the ways in which this mechanism can be asked for `wish`; by default none.
+
+        Raises:
+            ValueError: if no mechanism allows a number of `wish`.
+        """
+        del wish
+        yield from ()
+
+    def measures(
+        self, plan: RP, state: StudyState, truth: Mapping[str, int], devices: int
+    ) -> dict[str, Any]:
+        del state, truth, devices
+        return {
+            "epsilon": self.epsilon(plan),
+            "delta": self.delta(plan),
+            "bytes": self.nbytes(plan),
+        }
 
     @abstractmethod
     def nbytes(self, plan: RP) -> int:

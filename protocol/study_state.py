@@ -25,7 +25,6 @@ from protocol.numerics.arrays import Floats, Indices
 # Blocks of rounds that a study state keeps apart: 64 of 16,384 items take 100 to 350 MB (tracked).
 MAX_BLOCKS = 64
 _ITEMS_KEY, _COLUMN_PREFIX, _ARRAY_PREFIX = "items", "column ", "array "
-_MAX_UNREAD_SHARE = 0.05  # of the devices, for totals of many items together
 _RECENT_ROUNDS = 4  # so that two small rounds after another, such as a weekend, are passed over
 _SAME_SIZE_FACTOR = 1.3  # factor within which rounds have about the same number of devices
 _RECENT_DEVICES_ARRAY = "recent devices"  # of the last rounds, the last one last
@@ -150,16 +149,6 @@ def read_devices(state: StudyState) -> tuple[Floats, Floats]:
     devices, unread_devices = state.arrays.get(_DEVICES_ARRAY, np.zeros(2)).tolist()
     unread = unread_devices - state.column(_COUNTED_COLUMN)
     return np.maximum(devices - unread, 1), unread
-
-
-def few_are_unread(state: StudyState) -> bool:
-    """Return whether nearly all devices are in rounds that were read.
-
-    Where t follows the data, a table is unread mostly if t is too low because the sample of the
-    round before was small by chance. Then all that is estimated from samples is too low.
-    """
-    devices, unread = state.arrays.get(_DEVICES_ARRAY, np.zeros(2)).tolist()
-    return bool(unread <= _MAX_UNREAD_SHARE * devices)
 
 
 def add_recent_devices(state: StudyState, devices: int) -> StudyState:

@@ -2,11 +2,10 @@
 
 In a cohort of n participants at most a fraction gamma (`corrupt`) colludes with the server, and at
 most a fraction delta (`dropout`) drops out. Server and colluders learn about the honest
-participants only the sum over one set of at least n - delta n survivors (less a few, if the server
-is active), except with probability 2^-sigma per sharing of keys; the sum is exact, except with
-probability 2^-eta that the cohort fails. In the `active` mode (the default) this holds against a
-server that sends any messages it wants, in the `semi-honest` mode against one that follows the
-protocol. Assumptions, limits and the proof: `docs/threat-model.md`.
+participants only the sum over one set of at least n - delta n survivors, less a few, except with
+probability 2^-sigma per sharing of keys; the sum is exact, except with probability 2^-eta that the
+cohort fails. This holds against an active server, which sends any messages it wants. Assumptions,
+limits and the proof: `docs/threat-model.md`.
 
 Read `run` first: one whole secure sum on one page. Then `ring` (the vectors and their masks),
 `participant` and `aggregator` (the two parties), `unmasking` (the end of the sum), `parameters`

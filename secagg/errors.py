@@ -6,11 +6,31 @@ server.
 """
 
 from collections.abc import Mapping
+from typing import Any, Self
 
 SERVER = -1  # slots of participants count from 0
 
 
-class ProtocolError(Exception):
+class PortableError(Exception):
+    """An error that passes between processes, with its text and its attributes.
+
+    Python would call the constructor of the copy with the text alone. A pool of processes that
+    receives an error whose constructor takes other arguments breaks, or waits for ever.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the function that makes a copy, without the constructor, and its arguments."""
+        return type(self)._copy_of, (self.args, self.__dict__)
+
+    @classmethod
+    def _copy_of(cls, args: tuple[object, ...], attributes: Mapping[str, object]) -> Self:
+        """Return an error with these arguments of `Exception` and these attributes."""
+        error = cls.__new__(cls, *args)
+        error.__dict__.update(attributes)
+        return error
+
+
+class ProtocolError(PortableError):
     """A departure from the protocol."""
 
 

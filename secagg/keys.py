@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from random import Random
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -44,7 +45,11 @@ SIGNATURE_BYTES = 64
 _STREAM_KEY_BYTES = 16
 _SLOT_PAIR = struct.Struct(">II")
 _MAX_KEPT_AGREEMENTS = 2**17  # about 250 bytes each
+_MAX_KEPT_SIGNATURES = 2**15  # about 500 bytes each
 _COUNTER_ONE = (1).to_bytes(4, "big")  # a derived key has one block
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _CURVE_P = 2**255 - 19
 
@@ -97,15 +102,40 @@ class PublicKeys:
             raise ValueError("the keys for masks and for encrypted shares must differ")
 
 
-@dataclass(frozen=True, slots=True)
 class _SharedWork:
-    """Results that are the same for many parties: valid signatures, and agreed secrets.
+    """Results that are the same for many parties, which may run in several threads.
 
-    A secret is kept, by both public keys, until the other party of the agreement needs it.
+    The last valid signatures are kept. A secret is kept, by both public keys, until the other party
+    of the agreement needs it, or too many are.
     """
 
-    verified: set[tuple[bytes, bytes, bytes]] = field(default_factory=set)
-    agreed: dict[bytes, bytes] = field(default_factory=dict, repr=False)
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._verified: dict[tuple[bytes, bytes, bytes], None] = {}
+        self._agreed: dict[bytes, bytes] = {}
+
+    def is_verified(self, signed: tuple[bytes, bytes, bytes]) -> bool:
+        return signed in self._verified
+
+    def keep_verified(self, signed: tuple[bytes, bytes, bytes]) -> None:
+        with self._lock:
+            _keep(self._verified, signed, None, _MAX_KEPT_SIGNATURES)
+
+    def take_agreed(self, ends: bytes) -> bytes | None:
+        """Return the secret of an agreement, which is not kept any more; None if it is unknown."""
+        with self._lock:
+            return self._agreed.pop(ends, None)
+
+    def keep_agreed(self, ends: bytes, secret: bytes) -> None:
+        with self._lock:
+            _keep(self._agreed, ends, secret, _MAX_KEPT_AGREEMENTS)
+
+
+def _keep(results: dict[K, V], key: K, value: V, most: int) -> None:
+    """Store a result, and forget the earliest ones of more than `most`."""
+    results[key] = value
+    while len(results) > most:
+        del results[next(iter(results))]
 
 
 _shared_work: ContextVar[_SharedWork | None] = ContextVar("shared_work", default=None)
@@ -154,12 +184,10 @@ class KeyPair:
         if work is None:
             return self._key.exchange(X25519PublicKey.from_public_bytes(public))
         ends = b"".join(sorted((self.public, public)))
-        agreed = work.agreed.pop(ends, None)
+        agreed = work.take_agreed(ends)
         if agreed is None:
             agreed = self._key.exchange(X25519PublicKey.from_public_bytes(public))
-            if len(work.agreed) == _MAX_KEPT_AGREEMENTS:  # the other party may never ask for it
-                del work.agreed[next(iter(work.agreed))]
-            work.agreed[ends] = agreed
+            work.keep_agreed(ends, agreed)  # the other party may never ask for it
         return agreed
 
 
@@ -245,12 +273,12 @@ _REFUSED_EXAMPLES = (  # R plus a point of order 8, and S plus the order of the 
 def is_signed(identity: bytes, statement: bytes, signature: bytes) -> bool:
     """Return whether `signature` is that of `identity` over `statement`."""
     work, signed = _shared_work.get(), (identity, statement, signature)
-    if work is not None and signed in work.verified:
+    if work is not None and work.is_verified(signed):
         return True
     if not _is_valid(*signed):
         return False
     if work is not None:
-        work.verified.add(signed)
+        work.keep_verified(signed)
     return True
 
 

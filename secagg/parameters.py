@@ -1,34 +1,33 @@
-"""Parameters of a cohort, from the assumptions: holders, threshold, neighbours and spot checks.
+"""Parameters of a cohort, from the assumptions: holders, threshold and spot checks.
 
 Among n participants at most A = floor(corrupt n) are corrupt, and at most D = floor(dropout n)
-drop out. Each participant selects k holders at random, and any t of their shares recover its
-secrets; the first m holders are its neighbours, with which it masks. The parameters keep the
-promises below except with probability 2^-sigma (privacy) and 2^-eta (correctness):
+drop out. Each participant selects k holders at random, with which it also masks, and any t of their
+shares recover its secrets. The server is active: it sends any messages to any participant. The
+parameters keep the promises below except with probability 2^-sigma (privacy) and 2^-eta
+(correctness):
 
     holders      no participant has t or more corrupt holders, and each has t or more surviving
-                 ones: both numbers are hypergeometric, and t lies between their tails;
-    neighbours   no group of honest survivors is cut off from the others, or its sum would be
-                 visible. Against a semi-honest server dropouts do not depend on the graph, and
-                 few neighbours suffice. An `active` server names any participants as dropouts,
-                 so all holders are neighbours (m = k), and no group has t shares inside;
+                 ones: both numbers are hypergeometric, and t lies between their tails. No group of
+                 honest survivors is cut off from the others, or its sum would be visible: the
+                 server names any participants as dropouts, but no group has t shares inside;
     spot checks  two survivor sets, each signed by a quorum, have forged signatures between them:
-                 a participant that checks s random ones detects one (`active` only).
+                 a participant that checks s random ones detects one.
 
 Tails are computed exactly, where the paper bounds them, and the smallest even k that passes is
 used. If none below n - 1 passes, the graph is complete and nothing is random. The proof names the
 three privacy bounds HOLD (`_threshold_range`), CUT (`_log_cut_probability`) and SPLIT
 (`_spot_checks`).
 
-Source: k and t of the semi-honest mode [Bell20, section 3.2, Definitions 3.1 to 3.3, Theorem
-3.10]. Neighbours, spot checks and the proof for the active mode are additions of blindtally:
-`docs/security-proof.md`.
+Source: the graph of k holders and its tails [Bell20, section 3.2, Definitions 3.1 to 3.3], which is
+for a server that follows the protocol. Spot checks and the proof against an active server are
+additions of blindtally: `docs/security-proof.md`.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +35,6 @@ from numpy.typing import NDArray
 from secagg.errors import InfeasibleError
 
 LogArray: TypeAlias = NDArray[np.float64]
-Mode: TypeAlias = Literal["semi-honest", "active"]
 _Tail: TypeAlias = Callable[[int, LogArray, int, int], LogArray]
 _RATE_TOLERANCE = 1e-14  # rates such as 0.2 are not exact: 0.2 of 1000 must count as 200
 _LN2 = math.log(2)
@@ -48,11 +46,11 @@ _FLOAT_NATS = 50  # a hundred thousand terms of e^-50 of a sum do not change its
 _SIZES_AT_ONCE = 256
 # The proof computes the effects of forged confirmations and invented entries; with these minima
 # its bounds hold also where few dropouts are assumed, or few participants.
-_MIN_ACTIVE_HOLDERS = 10
+_MIN_HOLDERS = 10
 _MIN_CUT_DROPOUTS = 6
 MAX_EXPONENT = 128  # as unlikely as guessing a key
 MAX_HOLDERS = 2_000  # key shares of 130 kB, and a bounded search
-# The largest corrupt + dropout (corrupt + 2 dropout if active) for which promises are possible.
+# The largest corrupt + 2 dropout for which promises are possible.
 MAX_FAULT_FRACTION = 0.9
 
 
@@ -61,15 +59,13 @@ class Assumptions:
     """The rates that a cohort tolerates, and the probabilities with which it may fail.
 
     `corrupt` and `dropout` are fractions of the cohort; 2^-sigma and 2^-eta are the probabilities
-    that privacy and correctness fail. A `semi-honest` server follows the protocol; an `active` one
-    sends any messages to any participant.
+    that privacy and correctness fail.
     """
 
     corrupt: float
     dropout: float
     sigma: int = 40
     eta: int = 30
-    mode: Mode = "active"
 
     def __post_init__(self) -> None:
         for name, rate in (("corrupt", self.corrupt), ("dropout", self.dropout)):
@@ -78,13 +74,6 @@ class Assumptions:
         if not (1 <= self.sigma <= MAX_EXPONENT and 1 <= self.eta <= MAX_EXPONENT):
             given = f"{self.sigma} and {self.eta}"
             raise ValueError(f"sigma and eta are 1 to {MAX_EXPONENT}, got {given}")
-        if self.mode not in ("semi-honest", "active"):
-            raise ValueError(f"mode is semi-honest or active, got {self.mode!r}")
-
-    @property
-    def is_active(self) -> bool:
-        """Return whether the server may depart from the protocol."""
-        return self.mode == "active"
 
     def max_corrupt(self, n: int) -> int:
         """Return the maximum number of corrupt participants among `n` (A)."""
@@ -101,7 +90,7 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Parameters of a cohort of `n`: k holders, the first m of them neighbours, t, s spot checks.
+    """Parameters of a cohort of `n`: k holders, threshold t, s spot checks.
 
     Each threshold from `threshold` to `threshold + slack` keeps all promises, and the smallest is
     the cheapest.
@@ -110,7 +99,6 @@ class Parameters:
     n: int
     holders: int
     threshold: int
-    neighbours: int
     spot_checks: int
     slack: int
 
@@ -131,12 +119,12 @@ def choose_parameters(n: int, assumptions: Assumptions) -> Parameters:
     """
     if n < 2:
         raise InfeasibleError(f"a sum of {n} participants hides nothing: at least 2 are needed")
-    load = assumptions.corrupt + assumptions.dropout * (1 + assumptions.is_active)
+    load = assumptions.corrupt + 2 * assumptions.dropout
     if load > MAX_FAULT_FRACTION:
-        counted = "corrupt + 2 dropout" if assumptions.is_active else "corrupt + dropout"
-        raise InfeasibleError(f"{counted} is {load:.2f}, above {MAX_FAULT_FRACTION}: assume less")
-    fewest = _MIN_ACTIVE_HOLDERS if assumptions.is_active else 2
-    for holders in range(fewest, min(n - 2, MAX_HOLDERS) + 1, 2):
+        raise InfeasibleError(
+            f"corrupt + 2 dropout is {load:.2f}, above {MAX_FAULT_FRACTION}: assume less"
+        )
+    for holders in range(_MIN_HOLDERS, min(n - 2, MAX_HOLDERS) + 1, 2):
         parameters = _sparse_parameters(n, holders, assumptions)
         if parameters is not None:
             return parameters
@@ -153,30 +141,24 @@ def _sparse_parameters(n: int, holders: int, assumptions: Assumptions) -> Parame
     lowest, highest = _threshold_range(n, holders, assumptions)
     if lowest > highest:
         return None
-    if not assumptions.is_active:
-        neighbours = _min_neighbours(n, holders, assumptions)
-        if neighbours is None:
-            return None
-        return Parameters(n, holders, lowest, neighbours, 0, highest - lowest)
     allowed = _allowed_cut(assumptions)
     for threshold in range(lowest, highest + 1):
         if _log_cut_probability(n, holders, threshold, assumptions) <= allowed:
             checks = _spot_checks(n, assumptions)
-            return Parameters(n, holders, threshold, holders, checks, highest - threshold)
+            return Parameters(n, holders, threshold, checks, highest - threshold)
     return None
 
 
 def _complete_graph_parameters(n: int, assumptions: Assumptions) -> Parameters:
     corrupt, survivors = assumptions.max_corrupt(n), assumptions.quorum(n)
-    threshold = max(corrupt + 1 + assumptions.is_active, 2)
+    threshold = corrupt + 2
     if threshold > survivors:
         raise InfeasibleError(
             f"{n} participants with {n - survivors} dropouts have {survivors} shares, but with "
             f"{corrupt} corrupt participants the threshold is {threshold}: assume less, or ask for "
             f"more participants"
         )
-    checks = _spot_checks(n, assumptions) if assumptions.is_active else 0
-    return Parameters(n, n - 1, threshold, n - 1, checks, survivors - threshold)
+    return Parameters(n, n - 1, threshold, _spot_checks(n, assumptions), survivors - threshold)
 
 
 def _log_probability(exponent: float) -> float:
@@ -185,34 +167,14 @@ def _log_probability(exponent: float) -> float:
 
 def _threshold_range(n: int, holders: int, assumptions: Assumptions) -> tuple[int, int]:
     """Return the smallest and the largest t for this number of holders; none if they cross."""
-    active = int(assumptions.is_active)
-    corrupt = _log_pmf(n - active, assumptions.max_corrupt(n), holders)
+    corrupt = _log_pmf(n - 1, assumptions.max_corrupt(n), holders)
     above = np.logaddexp.accumulate(corrupt[::-1])[::-1]  # above[t] = log Pr[X >= t]
-    private = _log_probability(assumptions.sigma + 1 + active) - math.log(n)
+    private = _log_probability(assumptions.sigma + 2) - math.log(n)
     t1 = int(np.argmax(np.append(above[1:], -np.inf) <= private))
     surviving = math.ceil((1 - assumptions.dropout - _RATE_TOLERANCE) * n)
     below = np.logaddexp.accumulate(_log_pmf(n, surviving, holders))  # log Pr[Y <= t]
     highest = int(np.count_nonzero(below <= _log_probability(assumptions.eta) - math.log(n)))
     return max(t1 + 1, 2), highest
-
-
-def _min_neighbours(n: int, holders: int, assumptions: Assumptions) -> int | None:
-    """Return the smallest m with which random dropouts cut off no honest group, or None."""
-    bad = assumptions.max_corrupt(n) + assumptions.max_dropouts(n)
-    honest = n - bad
-
-    def groups(size: LogArray) -> LogArray:
-        selections = _log_choose(n - 1, m)
-        inside = _log_choose(bad + size - 1, m) - selections  # for a member of the group
-        outside = _log_choose(n - 1 - size, m) - selections  # for any other participant
-        return _log_choose(honest, size) + size * inside + (honest - size) * outside
-
-    size = np.arange(1.0, honest // 2 + 1)
-    allowed = _log_probability(assumptions.sigma + 1)
-    for m in range(1, holders + 1):
-        if _log_sum(groups, size, allowed) <= allowed:
-            return m
-    return None
 
 
 def _log_cut_probability(n: int, holders: int, threshold: int, assumptions: Assumptions) -> float:

@@ -9,9 +9,9 @@ Participant u agrees on a mask with each neighbour v, draws its own seed b, and 
 so that in the sum over all participants the pairwise masks cancel. Before that, u shares its mask
 key and b_u among its holders. Each holder checks its shares, and complains about dealers whose
 shares it cannot use. Such a dealer answers with these shares, or is left out. With both secrets of
-u the server could read a vector. A participant therefore reveals only one of them, once, and in the
-`active` mode only after it has verified that a quorum signed the same set of survivors, and that u
-masked its vector under the same transcript.
+u the server could read a vector. A participant therefore reveals only one of them, once, after it
+has verified that a quorum signed the same set of survivors, and that u masked its vector under the
+same transcript.
 
 A state is spent by its step: a second call raises `OutOfPhaseError`. If the network lost the
 answer to a message, the caller repeats the bytes, not the step.
@@ -88,9 +88,8 @@ class Joined(SingleStepState):
 
         Raises:
             UnsafeRequestError: if another participant has `slot` in the roster, an identity or a
-                key occurs in it twice, or (`active`) a holder did not sign its keys or is not
-                enrolled. Holders are selected once, so that this is final: another roster is
-                refused as well.
+                key occurs in it twice, or a holder did not sign its keys or is not enrolled.
+                Holders are selected once, so that this is final: another roster is refused as well.
         """
         if session.roster.duplicate:  # one device in two slots, or two masks in one
             raise UnsafeRequestError(
@@ -101,14 +100,13 @@ class Joined(SingleStepState):
         self._mark_done()
         graph_nonce = rng.randbytes(GRAPH_NONCE_BYTES)
         holders = session.neighbour_selection.holders(slot, graph_nonce)
-        if session.assumptions.is_active:
-            # Before any share is encrypted: a holder whose keys are the server's would reveal its
-            # shares to the server, which could then name it as a dropout.
-            for holder in holders:
-                if not session.is_authentic(holder):
-                    raise UnsafeRequestError(
-                        f"showed participant {holder} with keys not its own, or not enrolled"
-                    )
+        # Before any share is encrypted: a holder whose keys are the server's would reveal its
+        # shares to the server, which could then name it as a dropout.
+        for holder in holders:
+            if not session.is_authentic(holder):
+                raise UnsafeRequestError(
+                    f"showed participant {holder} with keys not its own, or not enrolled"
+                )
         dealt = self._make_shares(slot, session, graph_nonce, holders, rng)
         return Shared(slot, session, self, holders, dealt), dealt.key_shares
 
@@ -338,22 +336,20 @@ class Confirmed(SingleStepState):
         """Return one share for each dealer: of its seed if it survived, else of its mask key.
 
         `confirmations` are the signatures over the survivors, and `signed` the signed inputs of the
-        survivors whose shares this participant holds, by slot. The `semi-honest` mode does not use
-        them.
+        survivors whose shares this participant holds, by slot.
 
         Raises:
-            UnsafeRequestError: (`active`) if fewer than a quorum confirmed, a spot-checked
-                signature is false, or a survivor whose share this participant holds did not mask
-                its vector under this transcript.
+            UnsafeRequestError: if fewer than a quorum confirmed, a spot-checked signature is false,
+                or a survivor whose share this participant holds did not mask its vector under this
+                transcript.
             OutOfPhaseError: if this is the second request, after an answer or after a refusal of
                 signatures.
         """
         checked, transcript = self.masked.checked, self.masked.transcript
         self._mark_done()  # a second request after a refusal would draw other spot checks
         dealers = checked.seed_shares.keys() & transcript.share_commitments.keys()
-        if transcript.session.assumptions.is_active:
-            self._spot_check_signatures(confirmations, rng)
-            self._check_transcript_of(dealers & self.survivors, signed)
+        self._spot_check_signatures(confirmations, rng)
+        self._check_transcript_of(dealers & self.survivors, signed)
         slot, dealt = checked.shared.slot, checked.shared.dealt
         seeds = {dealer: checked.seed_shares[dealer] for dealer in dealers & self.survivors}
         keys = {dealer: checked.key_shares[dealer] for dealer in dealers - self.survivors}

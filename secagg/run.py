@@ -111,7 +111,7 @@ def run_secure_sum(  # noqa: PLR0917 - the parameters of a whole protocol
         ring.add_packed(masked_sum, masked_input.vector)
     request = UnmaskingRequest(transcript, frozenset(masked))
 
-    # 4 Confirming; in the semi-honest mode no signature leaves the device
+    # 4 Confirming
     confirmed, confirmations = {}, {}
     for slot in present.confirming:
         confirmed[slot], confirmations[slot] = masked[slot].confirm(request.survivors)

@@ -8,13 +8,13 @@ that received an inconsistent plan or roster has another label: its encrypted sh
 decrypted. With an inconsistent list of share commitments its masks cancel with no other
 participant's, and no honest holder reveals a share of its seed.
 
-The graph has the holders of shares, and the neighbours that share masks. Each participant selects
-its holders at random among all others, after the roster is fixed: it draws a *graph nonce*, and its
+The graph has the holders of shares, and the neighbours that share masks. A participant selects its
+holders at random among all others, after the roster is fixed: it draws a *graph nonce*, and its
 holders are the first k distinct slots of a stream that is expanded from the nonce and the session's
 label. The nonces are published with the shares, so that every party can compute the graph, and no
 selection depends on another participant's message: the holders of an honest one are uniform,
-regardless of the server and corrupt participants. The first m holders of a participant are its
-neighbours; a pair masks if either selected the other. One pass of AES makes the streams of all
+regardless of the server and corrupt participants. Two participants are neighbours, and mask with
+each other, if either selected the other. One pass of AES makes the streams of all
 participants, under a key that every party knows: the nonce is the key of [Even97], whose
 permutation this is, in counter mode.
 
@@ -86,17 +86,15 @@ class NeighbourSelection:
         self._key = sha256(b"blindtally holders v1\0" + label).digest()[:_STREAM_KEY_BYTES]
         self._parameters = parameters
         if not parameters.is_complete:
-            others = parameters.n - 1
-            self._holder_draws = _draws_needed(others, parameters.holders)
-            self._neighbour_draws = _draws_needed(others, parameters.neighbours)
+            self._draws = _draws_needed(parameters.n - 1, parameters.holders)
 
     def holders(self, slot: int, graph_nonce: bytes) -> tuple[int, ...]:
-        """Return the k holders of `slot`, its neighbours first."""
+        """Return the k holders of `slot`, in the order of their shares."""
         (holders,) = self.all_holders({slot: graph_nonce}).tolist()
         return tuple(holders)
 
     def all_holders(self, graph_nonces: Mapping[int, bytes]) -> NDArray[np.int64]:
-        """Return the k holders for each of `graph_nonces`, one row each, neighbours first.
+        """Return the k holders for each of `graph_nonces`, one row each.
 
         32-bit words are scaled to the n - 1 others: each selection is uniform to a factor of
         1 + n / 2^32.
@@ -106,7 +104,7 @@ class NeighbourSelection:
             return others + (others >= slots[:, np.newaxis])
         holders = np.empty((len(graph_nonces), self._parameters.holders), np.int64)
         filled = 0
-        for slots, words in self._streams(graph_nonces, self._holder_draws):
+        for slots, words in self._streams(graph_nonces):
             selected = words.astype(np.uint64) * np.uint64(self._parameters.n - 1) >> np.uint64(32)
             selected += selected >= slots.astype(np.uint64)[:, np.newaxis]
             batch = _first_distinct(selected, self._parameters.holders)
@@ -117,36 +115,36 @@ class NeighbourSelection:
     def neighbours(self, slot: int, graph_nonces: Mapping[int, bytes]) -> frozenset[int]:
         """Return the neighbours of `slot` among the participants in `graph_nonces`, by slot.
 
-        These are its first m holders, and the participants that have it among their first m.
+        These are its holders, and the participants that it is a holder of.
         """
         if self._parameters.is_complete:
             return frozenset(graph_nonces).difference((slot,))
-        m, scale = self._parameters.neighbours, self._parameters.n - 1
+        k, scale = self._parameters.holders, self._parameters.n - 1
         # A word scales to v if it is at least ceil(2^32 v / scale) and below the same of v + 1.
         # Participants behind `slot` refer to it by v = slot, those before it by v = slot - 1.
         first = [-(-(v << 32) // scale) for v in (slot - 1, slot, slot + 1)]
         low = np.array([first[0] % 2**32, first[1] % 2**32], np.uint32)
         width = np.array([first[1] - first[0], first[2] - first[1]], np.uint32)
-        neighbours = set(self.holders(slot, graph_nonces[slot])[:m]).intersection(graph_nonces)
-        for slots, words in self._streams(graph_nonces, self._neighbour_draws):
+        neighbours = set(self.holders(slot, graph_nonces[slot])).intersection(graph_nonces)
+        for slots, words in self._streams(graph_nonces):
             behind = (slots > slot).astype(np.intp)[:, np.newaxis]
             hits = words - low[behind] < width[behind]  # wraps below `low`
             rows = np.flatnonzero(hits.any(axis=1))
             for row, before in zip(rows.tolist(), hits[rows].argmax(axis=1).tolist(), strict=True):
-                # Fewer than m draws hold fewer than m distinct slots; more must be counted.
-                if before < m or len({w * scale >> 32 for w in words[row, :before].tolist()}) < m:
+                # Fewer than k draws hold fewer than k distinct slots; more must be counted.
+                if before < k or len({w * scale >> 32 for w in words[row, :before].tolist()}) < k:
                     neighbours.add(int(slots[row]))
         return frozenset(neighbours - {slot})
 
     def _streams(
-        self, graph_nonces: Mapping[int, bytes], draws: int
+        self, graph_nonces: Mapping[int, bytes]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
         """Yield slots and the first words of their streams in batches, one row per slot.
 
         Block i of a stream is AES(a xor (slot, 0, 0, i)) xor b, where a and b are the halves of
         the graph nonce, all in 32-bit words.
         """
-        count = -(-draws // _BLOCK_WORDS)
+        count = -(-self._draws // _BLOCK_WORDS)
         counters = np.zeros((count, _BLOCK_WORDS), np.uint32)
         counters[:, 3] = range(count)
         slots = np.array([*graph_nonces], np.int64)
@@ -159,7 +157,7 @@ class NeighbourSelection:
             keyed[:, 0] ^= batch.astype(np.uint32)
             blocks = np.tile(keyed, count) ^ counters.reshape(-1)
             streams = permute_blocks(self._key, blocks) ^ np.tile(half[:, 1], count)
-            yield batch, streams[:, :draws]
+            yield batch, streams[:, : self._draws]
 
 
 def _first_distinct(selected: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
@@ -242,7 +240,7 @@ class Session:
     def label(self) -> bytes:
         """Return the 32 bytes that identify plan, cohort, roster and parameters."""
         p = self.parameters
-        numbers = (self.cohort_number, p.n, p.holders, p.threshold, p.neighbours, p.spot_checks)
+        numbers = (self.cohort_number, p.n, p.holders, p.threshold, p.spot_checks)
         packed = b"".join(number.to_bytes(4, "big") for number in numbers)
         roster = sha256(self.roster.body).digest()
         return sha256(b"blindtally sum v1\0" + self.plan_digest + packed + roster).digest()
@@ -353,8 +351,8 @@ class Transcript:
     def graph(self) -> dict[int, set[int]]:
         """Return the neighbours of all dealers, for callers that need those of many."""
         graph: dict[int, set[int]] = {slot: set() for slot in self.share_commitments}
-        selected = self.selected_holders[:, : self.session.parameters.neighbours]
-        for slot, others in zip(self.dealers.tolist(), selected.tolist(), strict=True):
+        selected = self.selected_holders.tolist()
+        for slot, others in zip(self.dealers.tolist(), selected, strict=True):
             for other in graph.keys() & others:
                 graph[slot].add(other)
                 graph[other].add(slot)

@@ -81,6 +81,7 @@ def create_app(
         ):
             app.state.service, app.state.histories = service, histories
             app.state.predictor = predictor
+            app.state.selections = heavy_hitters.cached_selections(service)
             yield
 
     app = FastAPI(

@@ -6,6 +6,7 @@ from typing import TypedDict
 
 from protocol.api.messages import ProblemType
 from protocol.api.phases import Phase
+from secagg.errors import PortableError
 
 INTERNAL_FAULT = "an internal error of the service, which was logged"
 
@@ -17,7 +18,7 @@ class FieldError(TypedDict):
     detail: str
 
 
-class ProblemError(Exception):
+class ProblemError(PortableError):
     """Refusal of a request: `kind` is for programs, `detail` for people.
 
     `status` is only given for a kind with two statuses: a body that is not JSON is a 400, and a
@@ -64,13 +65,8 @@ def out_of_phase(kind: str, kind_phase: Phase, phase: Phase) -> ProblemError:
     return ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
 
 
-def late(phase: Phase, deadline: datetime, *, has_lost_time: bool) -> ProblemError:
-    """Return the refusal of a message after the `deadline` of its `phase`.
-
-    If the database `has_lost_time`, the deadline will be extended.
-    """
-    if has_lost_time:
-        return time_lost(phase)
+def late(phase: Phase, deadline: datetime) -> ProblemError:
+    """Return the refusal of a message after the `deadline` of its `phase`."""
     detail = f"the deadline of {phase} has passed: {deadline.isoformat()}"
     return ProblemError(ProblemType.WRONG_PHASE, detail, phase=phase)
 

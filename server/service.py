@@ -15,6 +15,7 @@ from opentelemetry.trace import Tracer
 
 from server.db import migrations
 from server.db.database import Database
+from server.db.repositories.arrivals import Arrival
 from server.db.sqlite_lock import sqlite_process_lock
 from server.db.store import Store
 from server.http.auth import Authenticator
@@ -52,6 +53,15 @@ class Service:
     retry_scheduler: RetryScheduler
     openid_provider: OpenIdProvider | None = None
 
+    async def receive(self, message: Arrival) -> None:
+        """Store a message, and check its cohort if the message may end a phase.
+
+        Raises:
+            ProblemError: if it is refused.
+        """
+        received = await self.store.receive(message)
+        self.orchestrator.on_message(message.cohort, message.phase, received)
+
     def retry_after(self, minimum: int = 1) -> int:
         """Return the seconds after which a refused client may retry."""
         # Followers of event streams wait as well, but they do not retry.
@@ -76,22 +86,25 @@ async def run_service(
         UnknownSchemaError: if the database has an unknown schema.
     """
     database = Database(settings.database_url, settings.database_timeout_seconds, clock, metrics)
-    try:
-        with sqlite_process_lock(database):
+    with sqlite_process_lock(database):
+        try:
             await migrations.upgrade(database)
+            await database.hold_files()
             store = Store(database, rng)
             notifier = Notifier()
             notifier.is_complete = database.is_sqlite  # otherwise once the listener is connected
             status_cache = StatusCache(store, notifier)
             database.before_announcement = status_cache.on_change
             database.on_announcement = partial(_announce, notifier, status_cache)
+            database.on_rollback = status_cache.after_change
             orchestrator = Orchestrator(store, notifier, rng, settings, metrics, tracer)
             notifier.observe(orchestrator.on_notification)
+            cohort_cache = CohortCache(store)
+            orchestrator.on_bodies_deleted = cohort_cache.forget
             event_streams = EventStreams(
                 store.events,
                 notifier,
                 metrics,
-                settings.max_event_streams,
                 settings.credential_cache_seconds,
             )
             await orchestrator.resume()  # before a device is refused because of a deadline
@@ -111,7 +124,7 @@ async def run_service(
                         settings,
                         store,
                         RoundCache(store),
-                        CohortCache(store),
+                        cohort_cache,
                         status_cache,
                         notifier,
                         orchestrator,
@@ -124,8 +137,8 @@ async def run_service(
                 finally:
                     notifier.shut_down()
             await orchestrator.heartbeat.stop()
-    finally:
-        await database.close()
+        finally:
+            await database.close()
 
 
 def _announce(notifier: Notifier, status_cache: StatusCache, channels: Collection[str]) -> None:

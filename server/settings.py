@@ -9,7 +9,7 @@ from pydantic import Field, Json, SecretStr, ValidationInfo, field_validator, mo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, bearer_secret
-from server.db.database import parse_url
+from server.db.database_url import parse_url
 from server.principals import Permission
 
 PAGE_SCOPES: Final = frozenset({Permission.READ, Permission.WRITE, Permission.OPERATE})
@@ -19,11 +19,18 @@ class Settings(BaseSettings):
     """Settings of a server process; the defaults serve one machine from one SQLite file."""
 
     model_config = SettingsConfigDict(
-        env_prefix="BLINDTALLY_", frozen=True, use_attribute_docstrings=True
+        env_prefix="BLINDTALLY_",
+        frozen=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,  # the input may be a secret or a database's password
     )
 
     host: str = "127.0.0.1"
     """Address to listen on."""
+    behind_proxy: bool = False
+    """Serve other machines, through a proxy that limits their connections."""
+    accept_unlimited_connections: bool = False
+    """Serve other machines without a proxy, although one client can take all connections."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 selects a free one."""
     database_url: str = Field(default="sqlite:///blindtally.db", repr=False)  # a password
@@ -64,22 +71,6 @@ class Settings(BaseSettings):
     """Devices that join or enrol, per minute and address or enrolment token."""
     max_upload_bytes: int = Field(default=64 * 2**20, ge=1024)
     """Largest binary body of a request, in bytes."""
-    max_json_bytes: int = Field(default=256 * 2**10, ge=1024)
-    """Largest JSON body of a request, in bytes."""
-    max_event_streams: int = Field(default=500, ge=1, le=100_000)
-    """Open event streams per server process."""
-    max_connections: int | None = Field(default=None, ge=4)
-    """Open connections, half of them of one address; unset for most of the file descriptors."""
-    max_header_bytes: int = Field(default=64 * 2**10, ge=1024, le=2**20)
-    """Largest header section of a request, in bytes."""
-    max_header_fields: int = Field(default=100, ge=10, le=10_000)
-    """Header fields of a request."""
-    header_seconds: float = Field(default=10.0, gt=0, le=600)
-    """Seconds to receive the headers of a request, and for a TLS handshake."""
-    body_idle_seconds: float = Field(default=20.0, gt=0, le=600)
-    """Seconds between two pieces of a request's body."""
-    body_seconds: float = Field(default=300.0, gt=0, le=3600)
-    """Seconds to receive the body of a request."""
     tls_certificate: Path | None = None
     """Certificate chain (PEM file) to serve HTTPS with."""
     tls_key: Path | None = None
@@ -165,6 +156,18 @@ class Settings(BaseSettings):
         if len(by_name) < len(rules):
             raise ValueError("an address or a domain has two rules: upper and lower case are equal")
         return by_name
+
+    @field_validator(
+        "initial_api_key",
+        "initial_enrolment_token",
+        "initial_member_key",
+        "oidc_client_secret",
+        mode="before",
+    )
+    @classmethod
+    def _without_line_end(cls, value: object) -> object:
+        """Return a secret without the line end that files and shells add."""
+        return value.strip() if isinstance(value, str) else value
 
     @field_validator("initial_api_key", "initial_enrolment_token", "initial_member_key")
     @classmethod

@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from blindtally.cli import app
-from server.rounds.cohort_sums import CohortSums, UnmaskedCohort
+from server.rounds.cohort_sums import CohortSums, SummedCohort
 
 _LOOK = 0.01  # seconds
 
@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
 
     original = CohortSums.unmask
 
-    async def unmask(sums: CohortSums, cohort: int) -> UnmaskedCohort:
+    async def unmask(sums: CohortSums, cohort: int) -> SummedCohort:
         await wait(cohort, "before")
         unmasked = await original(sums, cohort)
         await wait(cohort, "after")

@@ -1,5 +1,6 @@
 """Commands and programs in the documents work, and their links lead to files."""
 
+import math
 import re
 import shlex
 import tomllib
@@ -18,6 +19,7 @@ from blindtally.commands.credentials_and_audit import create_first_credentials
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.registrar_key_files import create_key_file
 from paper.commands import app as paper
+from protocol.api.device_policy import Policy
 from protocol.api.messages import Timeouts
 from server.settings import Settings
 
@@ -33,6 +35,7 @@ SERVICE_URL = "http://127.0.0.1:8000"
 RUN = CliRunner()
 SERVICE_COMMANDS = (
     "serve",
+    "restore",
     "studies",
     "fleet",
     "demo",
@@ -142,7 +145,7 @@ def test_commands_in_the_documents_work(
     program, words = (paper, words[3:]) if words[:3] == FIGURES else (app, words[1:])
     if words[0] == "registrar" and "--show" in words:
         create_key_file(Path(words[1]))
-    if words[0] in ("keys", "tokens", "audit"):
+    if words[0] in ("keys", "tokens", "audit", "backup", "clock"):
         create_first_credentials("sqlite:///blindtally.db", "service", 1)
     # These run for long, or need a service or its database: only their options are checked.
     if words[0] in SERVICE_COMMANDS or any(words[: len(long)] == long for long in LONG_COMMANDS):
@@ -203,3 +206,14 @@ def test_the_sdk_page_is_one_program(
     }
     assert list(variables["frame"]["item"]) == ["hello", "good evening"]
     assert variables["study"].state == "finished"
+
+
+def test_the_documents_state_one_probability_for_a_study() -> None:
+    """Add the draws of holders that a device makes in a study, and the draw of seats."""
+    policy = Policy()
+    probability = (policy.max_sharings + 1) * 2.0**-policy.min_sigma
+    for page in ("README.md", "docs/threat-model.md", "docs/security-proof.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert f"2^{math.log2(probability):.0f}" in text
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"2^-{policy.min_sigma}" not in readme

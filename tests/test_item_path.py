@@ -14,6 +14,7 @@ from protocol.mechanisms.tracked.mechanism import Tracked
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
+from tools import budget
 
 ROOT = Path(__file__).parents[1]
 ROW = re.compile(r"^\| `([a-z_/]+\.pyx?)` \| `([A-Za-z_.]+)` \|", re.MULTILINE)
@@ -54,3 +55,17 @@ def test_the_path_of_one_item_is_as_the_architecture_page_has_it() -> None:
     visits = Counter(module for module, _ in path)
     assert len(visits) < 35
     assert max(visits.values()) <= 3
+
+
+def test_a_round_over_http_enters_all_its_parts_also_in_threads() -> None:
+    """Otherwise the figure of the budget, the number of these modules, would be too small."""
+    modules = budget.modules_of_a_round()
+    assert len(modules) == len(set(modules))
+    assert {
+        "client/device/participation.py",
+        "protocol/sketches/iblt/decoding.py",
+        "secagg/participant.py",
+        "server/api/devices/uploads.py",
+        "server/db/repositories/arrivals.py",
+        "server/rounds/cohort_sums.py",
+    } <= set(modules)

@@ -22,7 +22,7 @@ from client.device.journal import MemoryJournal
 from client.device.participation import SumParticipation
 from client.fleet.config_and_results import DeviceResult, FleetConfig, FleetRound, missed_phases
 from client.fleet.fleet import Fleet
-from client.transport import Transport, http_client
+from client.http.transport import Transport, http_client
 from protocol.api.messages import RoundView, StudyView, Timeouts
 from protocol.api.phases import Phase
 from protocol.domains.strings import Utf8
@@ -38,7 +38,7 @@ TERMS = Terms(cohort_size=N, minimum=N, corrupt=0.1, dropout=0.2)  # two of twel
 TIMEOUTS = Timeouts(enrolling=60, idle=0.5)
 POLICY = trusting_policy(min_cohort=10)
 # The step after which half of the devices wait, so that the server is in the middle of a phase.
-STEP_BEFORE_PHASE = {phase: step for step, phase in missed_phases(TERMS.mode).items()}
+STEP_BEFORE_PHASE = {phase: step for step, phase in missed_phases(TERMS.sum).items()}
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import httpx
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.analyst import Analyst
-from client.committee_member import CommitteeMember, MemberPolicy
+from client.committee.member import CommitteeMember, MemberPolicy
+from client.committee.member_journal import MemberJournal
 from client.fleet.config_and_results import FleetConfig, FleetRound
 from client.fleet.fleet import Fleet
-from client.member_journal import MemberJournal
-from client.transport import Transport, http_client
+from client.http.transport import Transport, http_client
 from protocol.api.messages import RoundView, StudyView, Timeouts
-from protocol.api.phases import ONE_SHOT_PHASES, Phase
+from protocol.api.phases import ONE_SHOT_SUM, Phase
 from protocol.committee_terms import CommitteeTerms
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
@@ -57,7 +57,7 @@ class KilledInEachPhase:
         return client
 
     async def _hold_message(self, request: httpx.Request) -> None:
-        number = ONE_SHOT_PHASES.index(Phase.COLLECTING) + 1
+        number = ONE_SHOT_SUM.phases.index(Phase.COLLECTING) + 1
         path = request.url.path
         if f"/rounds/{number}/" in path and path.endswith("/message"):
             self._messages += 1
@@ -80,7 +80,7 @@ class KilledInEachPhase:
     async def _kill_if_due(
         self, phase: Phase, members: list[CommitteeMember], transports: list[Transport]
     ) -> None:
-        if self.kills == len(ONE_SHOT_PHASES) or phase is not ONE_SHOT_PHASES[self.kills]:
+        if self.kills == len(ONE_SHOT_SUM.phases) or phase is not ONE_SHOT_SUM.phases[self.kills]:
             return
         for member, transport in list(zip(members, transports, strict=True))[:3]:
             await member.act(transport)
@@ -92,7 +92,7 @@ class KilledInEachPhase:
 
     async def _phase(self, transport: Transport) -> Phase:
         """Return the phase of the round in which the next kill is due."""
-        number = min(self.kills + 1, len(ONE_SHOT_PHASES))
+        number = min(self.kills + 1, len(ONE_SHOT_SUM.phases))
         path, params = f"/studies/{self.study.id}/rounds", {"after": number - 1, "limit": 1}
         answer = await transport.send("GET", path, params=params)
         rounds = answer.json()["rounds"]
@@ -124,7 +124,7 @@ async def play(service: ServerProcess, study: StudyView) -> tuple[list[FleetRoun
 def test_a_server_killed_in_each_phase_of_a_one_shot_sum_finishes_with_exact_sums(
     tmp_path: Path,
 ) -> None:
-    rounds = len(ONE_SHOT_PHASES)
+    rounds = len(ONE_SHOT_SUM.phases)
     with ServerProcess(tmp_path, is_open=True) as service, Analyst(service.url) as analyst:
         study = analyst.create("killed", QUESTION, TERMS, rounds=rounds, timeouts=TIMEOUTS)
         played, kills = asyncio.run(play(service, study.view))

@@ -29,7 +29,7 @@ from protocol.mechanisms.registry import (
     parse_plan,
     parse_question,
 )
-from protocol.oracles.hsu2012.randomizers import BitFields
+from protocol.reference_mechanisms.hsu2012_oracles.randomizers import BitFields
 from protocol.study_state import EMPTY_STATE
 from secagg.messages import (
     Answers,
@@ -69,7 +69,7 @@ from secagg.shares import (
 )
 from server.api.answers.heavy_hitters import _cursor, _parse_cursor
 from server.api.dependencies import credential_digest
-from server.db.database import parse_url
+from server.db.database_url import parse_url
 from server.errors import ProblemError
 from tests.examples import fewer
 from tests.protocol import mechanism_examples as summing
@@ -219,12 +219,12 @@ DECODERS = {
         lambda body: SignedReport.unpack(KEY, body, 7, has_registrar=True),
         SignedReport.pack,
     ),
-    "protocol.oracles.hsu2012.randomizers.BitFields.unpack": Decoder(
+    "protocol.reference_mechanisms.hsu2012_oracles.randomizers.BitFields.unpack": Decoder(
         bytes(FIELDS.nbytes),
         lambda body: FIELDS.unpack(_rows(body)),
         lambda values: FIELDS.pack(values).tobytes(),
     ),
-    "server.db.database.parse_url": Decoder(
+    "server.db.database_url.parse_url": Decoder(
         URL.encode(), lambda body: parse_url(body.decode(errors="replace"))
     ),
     "protocol.mechanisms.quality_goal.parse_goal": Decoder(

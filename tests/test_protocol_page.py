@@ -14,7 +14,6 @@ from protocol.committee_terms import CommitteeTerms
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes
 from protocol.mechanisms.tracked.mechanism import Tracked
-from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import StringPiece
 from protocol.numerics.finite_fields import widest_prime
@@ -138,26 +137,15 @@ def test_the_lanes_of_tracked_have_the_lengths_and_moduli_of_the_page() -> None:
                 CounterGroup(bits=5, items=(names[2],)),
             ),
             "string_pieces": tuple(StringPiece(name=name, piece=0) for name in names[:3]),
-            "past_sketch": PastSketch(cells=101, bits=5),
         }
     )
     pieces, table = plan.pieces, plan.table.iblt.ring.lanes
     checks = check_lanes(200 * 3, PAIRWISE)
     counted = [*checks, Lane(2**5, 1), *checks]
-    strings, sketch = Lane(widest_prime(2**24 - 1), pieces.numbers * 3), Lane(2**5, 101)
-    assert Tracked().ring(plan).lanes == (Lane(2**3, 2), *counted, strings, sketch, *table)
+    strings = Lane(widest_prime(2**24 - 1), pieces.numbers * 3)
+    assert Tracked().ring(plan).lanes == (Lane(2**3, 2), *counted, strings, *table)
     assert [lane.length for lane in table] == [plan.cells, 2 * plan.cells]
     assert [lane.q for lane in checks] == [2**10, int(row_of_lanes("counters")[3][-8:])]
-    assert row_of_lanes("sketch")[2:] == ["`past_sketch.cells`", "2^`past_sketch.bits`"]
-    assert plan.past_sketch.nbytes(PAIRWISE) == sketch.nbytes == -(-101 * 5 // 8)
-    limits = re.search(r"`past_sketch` has (\d+) to 2\^(\d+) cells of (\d+) to (\d+) bits", PAGE)
-    assert limits
-    least, most, fewest, widest = map(int, limits.groups())
-    PastSketch(cells=least, bits=fewest)
-    PastSketch(cells=2**most, bits=widest)
-    for cells, bits in ((least - 1, 4), (2**most + 1, 4), (64, fewest - 1), (64, widest + 1)):
-        with pytest.raises(ValueError, match="equal to"):
-            PastSketch(cells=cells, bits=bits)
 
 
 def test_the_lanes_of_tracked_in_a_one_shot_sum_have_the_primes_of_the_page() -> None:
@@ -170,13 +158,12 @@ def test_the_lanes_of_tracked_in_a_one_shot_sum_have_the_primes_of_the_page() ->
     plan = Tracked().first_plan(question, terms, "page", 4, Random(1))
     names = tuple(question.domain.name(item) for item in "abc")
     groups = CounterGroup(bits=3, items=names[:2]), CounterGroup(bits=5, items=names[2:])
-    past = PastSketch(cells=101, bits=4)
-    plan = plan.model_copy(update={"counter_groups": groups, "past_sketch": past})
+    plan = plan.model_copy(update={"counter_groups": groups})
     check = int(row_of_lanes("counters")[3][-8:])
     assert f"totals the larger of P(n m + 1) and {check}" in PROSE
     moduli = [lane.q for lane in Tracked().ring(plan).lanes]
     values = least_prime(plan.max_value + 1)
-    assert moduli[:-1] == [13, check, check, 37, check, check, 17, values]
+    assert moduli[:-1] == [13, check, check, 37, check, check, values]
     assert moduli[-1] == widest_prime(moduli[-1] - 1)
 
 
@@ -210,6 +197,7 @@ def test_a_report_is_refused_for_the_reasons_of_the_page() -> None:
         (ROOT / "server" / path).read_text()
         for path in (
             "api/devices/reports.py",
+            "db/repositories/arrivals.py",
             "db/repositories/devices/reports.py",
             "db/repositories/devices/device_spending.py",
         )

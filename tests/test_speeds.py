@@ -1,4 +1,4 @@
-"""The speed tables of tests/conftest.py name tests that exist."""
+"""The speed tables of tests/speeds.toml name tests that exist."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ REPLACEMENTS: Final = {
     r"\bAsync(?=[A-Z])": "",  # AsyncStudy, AsyncIterator, AsyncClient, ...
     r"\basync_(?=[a-z])": "",
     r"\b__a(enter|exit)__": r"__\1__",
-    r"\ba(connect_sse|iter_sse|read|close)\b": r"\1",
+    r"\ba(iter_sse|iter_raw|closing|close)\b": r"\1",
     r"\benter_async_context\b": "enter_context",
     r"\basyncio\b": "time",
     r"\bin an event loop\b": "in a thread",

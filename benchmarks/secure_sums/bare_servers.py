@@ -36,7 +36,7 @@ from benchmarks.secure_sums.load_generator import (
 from benchmarks.secure_sums.meters import CostMeter
 from blindtally.demo.server_process import free_port
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, is_signed
-from server.db.database import parse_url
+from server.db.database_url import parse_url
 from server.db.group_commit import GroupCommit
 
 KINDS: Final = ("raw ASGI", "FastAPI and SQLAlchemy")

@@ -32,7 +32,6 @@ from secagg.aggregator import (
 )
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import Complaints, KeyShares, MaskedInput, SignedInput, UnmaskingShares
-from secagg.parameters import Mode
 from secagg.participant import Checked, Confirmed, Masked, Shared
 from secagg.ring import Lane, Ring, Vector
 from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
@@ -49,11 +48,10 @@ MIN_UNMASKING_SECONDS, MAX_UNMASKINGS = 1.0, 30  # repetitions end at the first 
 
 @dataclass(slots=True)
 class CohortBenchmark:
-    """A cohort of `n` in `mode` over `words` 32-bit words."""
+    """A cohort of `n` over `words` 32-bit words."""
 
     n: int
     words: int
-    mode: Mode
     progress: Callable[[], None]
     floors: Floors
     watch: Stopwatch = field(default_factory=Stopwatch)
@@ -71,7 +69,7 @@ class CohortBenchmark:
     @property
     def name(self) -> str:
         """Return the beginning of this cohort's row names."""
-        return f"{self.mode}, n={self.n:,}, {self.words:,} words"
+        return f"n={self.n:,}, {self.words:,} words"
 
     @property
     def ring(self) -> Ring:
@@ -83,7 +81,7 @@ class CohortBenchmark:
         gc.collect()
         gc.disable()
         if self.n >= MIN_SAMPLED_DEVICES:
-            server = SampledServer(self.n, self.ring, self.mode, self.name, self.progress)
+            server = SampledServer(self.n, self.ring, self.name, self.progress)
             return server.rows(self.floors, DROPOUT_SHARES)
         transcript = self._check(self._share())
         self._mask(transcript)
@@ -91,7 +89,7 @@ class CohortBenchmark:
         return [*self._client_rows(transcript), *rows]
 
     def _share(self) -> Session:
-        joined, session = join_cohort(self.n, self.mode, self.rng, self.watch)
+        joined, session = join_cohort(self.n, self.rng, self.watch)
         roster = roster_bytes(session.roster)
         for slots in self._blocks(range(self.n)):
             bodies = {}
@@ -174,7 +172,7 @@ class CohortBenchmark:
         unmasking = unmasking_work(floors, spent / repetitions, len(survivors), pairs)
         each = {name: self.watch.seconds[name] / self.n for name in ("key shares", "upload")}
         each["last"] = self.watch.seconds[f"last {dropout}"] / len(survivors)
-        checking = checking_work(self.floors, each, self.n, dropout, self.mode)
+        checking = checking_work(self.floors, each, self.n, dropout)
         case = f"{self.name}, {dropout:.0%} dropouts"
         yield checking.row(f"check and add uploads, {case}")
         holders = transcript.session.parameters.holders
@@ -192,10 +190,9 @@ class CohortBenchmark:
                     confirmed[slot], signatures[slot] = confirm_again(
                         self.masked[slot], transcript, survivors
                     )
-            if self.is_active:
-                with self.watch.time(f"last {dropout}"):
-                    for slot in slots:
-                        check_confirmation(transcript, slot, survivors, signatures[slot])
+            with self.watch.time(f"last {dropout}"):
+                for slot in slots:
+                    check_confirmation(transcript, slot, survivors, signatures[slot])
         for slots in self._blocks(survivors):
             bodies = {}
             for slot in slots:
@@ -208,11 +205,6 @@ class CohortBenchmark:
                     check_unmasking_shares(request, slot, unmasking_shares[slot])
             self.unmasking_bytes = max(self.unmasking_bytes, *map(len, bodies.values()))
         return unmasking_shares
-
-    @property
-    def is_active(self) -> bool:
-        """Return whether the server may depart from the protocol, so that participants confirm."""
-        return self.mode == "active"
 
     def _blocks(self, slots: Iterable[int]) -> Iterator[Sequence[int]]:
         """Yield slots in blocks, with bursts of floors before each block."""
@@ -232,7 +224,7 @@ class CohortBenchmark:
         neighbours = sum(len(transcript.graph[slot]) for slot in range(self.n)) / self.n
         sealing = 2 * p.holders - (p.holders**2 / (self.n - 1))  # its holders, and its dealers
         agreements = 2 + neighbours + sealing
-        verifications = 2 * p.holders + p.spot_checks if self.is_active else 0
+        verifications = 2 * p.holders + p.spot_checks
         floor = 1e3 * device_floor(self.floors, neighbours, sealing, verifications)
         total = sum(each.values())
         counts = f"{neighbours + 1:.0f} masks, {agreements:.0f} agreements"

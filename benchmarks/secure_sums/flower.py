@@ -1,11 +1,12 @@
 """Flower's SecAgg+ in memory: its client's and server's own code, without its messages' transport.
 
 Flower has one graph for masks and shares, and its default connects all clients. It is played so,
-and with the number of neighbours that our devices have.
+and with the number of neighbours that our devices have. Its server is semi-honest, ours is active:
+our devices also check signatures and confirm the survivors.
 """
 
 from benchmarks.harness import BenchmarkRow, run_peer
-from secagg.parameters import Assumptions, Mode, choose_parameters
+from secagg.parameters import Assumptions, choose_parameters
 
 _MAX_CONNECTED_CLIENTS = 200  # 1,000 would take an hour
 
@@ -83,9 +84,7 @@ json.dump(spent | {"server": whole - sum(spent.values())}, sys.stdout)
 """
 
 
-def flower_rows(
-    python: str, n: int, words: int, mode: Mode, ours: list[BenchmarkRow]
-) -> list[BenchmarkRow]:
+def flower_rows(python: str, n: int, words: int, ours: list[BenchmarkRow]) -> list[BenchmarkRow]:
     """Return Flower's CPU compared with that of `ours`, the rows of one cohort without dropouts."""
     device = next(row.value for row in ours if row.name.startswith("client: all, "))
     (server,) = (
@@ -93,14 +92,14 @@ def flower_rows(
         for row in ours
         if row.name.startswith("server: all, ") and row.name.endswith(", 0% dropouts")
     )
-    chosen = choose_parameters(n, Assumptions(0.2, 0.2, mode=mode))
-    neighbours = 2 * chosen.neighbours - chosen.neighbours**2 / (n - 1)
+    holders = choose_parameters(n, Assumptions(0.2, 0.2)).holders
+    neighbours = 2 * holders - holders**2 / (n - 1)
     rows, densities = [], {"as ours": min(n, 2 * round(neighbours / 2) + 1)}
     if n <= _MAX_CONNECTED_CLIENTS:
         densities["its default, all others"] = n
     for density, shares in densities.items():
         spent = run_peer(python, _PROGRAM, {"clients": n, "words": words, "shares": shares})
-        name = f"Flower, {mode}, n={n:,}, {words:,} words, {shares - 1} neighbours ({density})"
+        name = f"Flower, semi-honest, n={n:,}, {words:,} words, {shares - 1} neighbours ({density})"
         rows += [
             BenchmarkRow(f"{name}: a client", spent["clients"] / n * 1e3, "ms", device),
             BenchmarkRow(f"{name}: the server", spent["server"], "s", server),

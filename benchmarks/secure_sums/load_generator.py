@@ -191,9 +191,8 @@ class LoadRound:
         self._share(view)
         self._check()
         self._mask(view)
-        is_active = view.plan.terms.assumptions.is_active
-        self._confirm(is_active)
-        self._unmask(is_active)
+        self._confirm()
+        self._unmask()
 
     def _send(
         self, name: str, exchanges: list[Callable[[], HttpResponse]], *expected: int
@@ -292,24 +291,23 @@ class LoadRound:
                 uploads.append((device, upload.pack()))
             self._put("masked-input", uploads)
 
-    def _confirm(self, is_active: bool) -> None:
+    def _confirm(self) -> None:
         for chunk in self._chunks():
             uploads = []
             for device, body in zip(chunk, self._receive("survivors", chunk), strict=True):
                 survivors = Survivors.model_validate_json(body).survivors
                 device.confirmed, signature = device.masked.confirm(survivors)
                 uploads.append((device, signature))
-            if is_active:
-                self._put("confirmation", uploads)
+            self._put("confirmation", uploads)
 
-    def _unmask(self, is_active: bool) -> None:
-        bodies = self._receive_by_cohort("confirmations") if is_active else {}
+    def _unmask(self) -> None:
+        bodies = self._receive_by_cohort("confirmations")
         confirmations = {cohort: unpack_signatures(body) for cohort, body in bodies.items()}
         for chunk in self._chunks():
             uploads = []
-            inputs = self._receive("signed-inputs", chunk) if is_active else [b""] * len(chunk)
+            inputs = self._receive("signed-inputs", chunk)
             for device, body in zip(chunk, inputs, strict=True):
-                signatures = confirmations.get(device.seat.cohort, {})
+                signatures = confirmations[device.seat.cohort or 0]
                 signed = unpack_signed_inputs(body)
                 unmasking_shares = device.confirmed.unmask(signatures, signed, self.rng)
                 uploads.append((device, unmasking_shares.pack()))

@@ -19,7 +19,7 @@ from benchmarks.harness import cpu_seconds
 from benchmarks.secure_sums.load_generator import HttpResponse
 from blindtally.demo.server_process import ServerProcess
 from secagg.keys import Identity, is_signed
-from server.db.database import parse_url
+from server.db.database_url import parse_url
 
 _FLOOR_REPETITIONS = 200  # uploads for each floor
 _MEMORY_POLL_SECONDS = 0.1
@@ -70,6 +70,7 @@ class CostMeter:
     spent_by_database: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     spent_by_load: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     peak: int = 0
+    longest_answer: float = 0.0  # seconds of a server's answer about its readiness
     whole: float = 0.0  # CPU of servers from the first request to the answer, between phases too
     requests: int = 0
     _over: Event = field(default_factory=Event)

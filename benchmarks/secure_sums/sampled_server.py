@@ -32,7 +32,6 @@ from secagg.aggregator import (
     route_shares,
 )
 from secagg.messages import KeyShares, MaskedInput, UnmaskingShares
-from secagg.parameters import Mode
 from secagg.participant import Checked, Joined, Masked
 from secagg.ring import Ring
 from secagg.roster import ShareCommitment, ShareCommitments
@@ -49,11 +48,10 @@ UNMASKED_SURVIVORS = 500  # survivors, with one mask each to remove
 
 @dataclass(slots=True)
 class SampledServer:
-    """The server of a cohort of `n` in `mode`, whose vectors are of `ring`."""
+    """The server of a cohort of `n`, whose vectors are of `ring`."""
 
     n: int
     ring: Ring
-    mode: Mode
     name: str
     progress: Callable[[], None]
     rng: Random = field(default_factory=SystemRandom)
@@ -62,7 +60,7 @@ class SampledServer:
 
     def rows(self, floors: Floors, dropout_shares: tuple[float, ...]) -> list[BenchmarkRow]:
         """Return the rows for each share of dropouts."""
-        self.joined, session = join_cohort(self.n, self.mode, self.rng, self.watch)
+        self.joined, session = join_cohort(self.n, self.rng, self.watch)
         checked, transcript = self._share(session)
         masked = self._mask(checked, transcript)
         once = self.watch.seconds["once"]
@@ -75,7 +73,7 @@ class SampledServer:
             each = {
                 name: spent / CHECKED_PARTICIPANTS for name, spent in self.watch.seconds.items()
             }
-            checking = checking_work(floors, each, self.n, dropout, self.mode)
+            checking = checking_work(floors, each, self.n, dropout)
             checking += CpuWork(self.watch.seconds["once"], 0)
             checking += self._routing_work(session)
             holders = session.parameters.holders
@@ -144,7 +142,7 @@ class SampledServer:
             assert request.survivors.isdisjoint(request.dropouts)
             assert len(request.requested_kinds) == self.n
             transcript.confirmation_statement(0, request.survivors)  # caches the digest for all
-        for slot, signature in signatures.items() if self.mode == "active" else ():
+        for slot, signature in signatures.items():
             with self.watch.time("last"):
                 check_confirmation(transcript, slot, request.survivors, signature)
         for slot, body in bodies.items():

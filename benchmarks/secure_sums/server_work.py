@@ -9,7 +9,7 @@ from time import process_time
 from benchmarks.harness import BenchmarkRow
 from benchmarks.secure_sums.floors import Floors
 from secagg.keys import Identity
-from secagg.parameters import Assumptions, Mode
+from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, Joined, Masked, join
 from secagg.roster import Roster, RosterEntry
 from secagg.session import Session, Transcript
@@ -44,7 +44,7 @@ class CpuWork:
         return BenchmarkRow(f"server: {name}", self.seconds, "s", self.floor)
 
 
-def join_cohort(n: int, mode: Mode, rng: Random, watch: Stopwatch) -> tuple[list[Joined], Session]:
+def join_cohort(n: int, rng: Random, watch: Stopwatch) -> tuple[list[Joined], Session]:
     """Return `n` participants with rates of 0.2, and their session; time how they join."""
     joined = []
     for _ in range(n):
@@ -58,7 +58,7 @@ def join_cohort(n: int, mode: Mode, rng: Random, watch: Stopwatch) -> tuple[list
             for state in joined
         ]
     )
-    return joined, Session(plan, 0, roster, Assumptions(0.2, 0.2, mode=mode))
+    return joined, Session(plan, 0, roster, Assumptions(0.2, 0.2))
 
 
 def confirm_again(
@@ -68,9 +68,7 @@ def confirm_again(
     return Masked(state.checked, transcript).confirm(survivors)
 
 
-def checking_work(
-    floors: Floors, each: dict[str, float], n: int, dropout: float, mode: Mode
-) -> CpuWork:
+def checking_work(floors: Floors, each: dict[str, float], n: int, dropout: float) -> CpuWork:
     """Return the work of checking the messages of `n` participants, of which survivors upload.
 
     `each` has the seconds for a participant's key shares and complaints, its upload, and its last
@@ -78,8 +76,8 @@ def checking_work(
     """
     survivors = n * (1 - dropout)
     spent = n * each["key shares"] + survivors * (each["upload"] + each["last"])
-    signed = 3 if mode == "active" else 2  # the upload, the confirmation, the unmasking shares
-    verified = 2 * n + survivors * signed  # of all: key shares and complaints
+    # All sign key shares and complaints; survivors the upload, confirmation and unmasking shares.
+    verified = 2 * n + 3 * survivors
     return CpuWork(spent, verified * floors["verification"] + survivors * floors["arrival"])
 
 

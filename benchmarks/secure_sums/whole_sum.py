@@ -7,8 +7,8 @@ The floor, measured in the same run (`floors.py`), per device:
     device's    a keystream per neighbour and one for its own mask, agreements with neighbours,
                 holders and dealers, checks of the signatures of holders and of spot checks, its
                 vector hashed, four times k envelopes
-    server's    three checks of its signature (one if semi-honest), and one of its key shares, its
-                vector hashed and added, its own mask removed, its shares hashed
+    server's    three checks of its signature, and one of its key shares, its vector hashed and
+                added, its own mask removed, its shares hashed
 
 Two processes are compared with one on the same cohorts, next to the gain of two processes that run
 only the primitives: cores that are threads of one core, or are lent to others, give less than twice
@@ -82,8 +82,8 @@ class SecureSumCase:
 def device_primitives(assumptions: Assumptions, n: int, floors: Floors) -> float:
     """Return the CPU seconds of the primitives of a device in a cohort of `n`."""
     p = choose_parameters(n, assumptions)
-    neighbours, holders = (2 * k - k**2 / (n - 1) for k in (p.neighbours, p.holders))  # both ways
-    device = device_floor(floors, neighbours, holders, p.holders + p.spot_checks)
+    neighbours = 2 * p.holders - p.holders**2 / (n - 1)  # selected by it, or selecting it
+    device = device_floor(floors, neighbours, neighbours, p.holders + p.spot_checks)
     return device + sealing_floor(floors, p.holders)
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import key_notes, print_parts, result_table
+from blindtally.console.terminal import print_line
 
 if TYPE_CHECKING:
     from blindtally.console.tables import Printable
@@ -101,7 +101,7 @@ def compare_studies(
         comparison = earlier.compare(other, false_discovery_rate=false_discovery_rate)
     if comparison.differences:
         differences = "; ".join(comparison.differences)
-        typer.echo(f"warning: the studies ask different questions. {differences}", err=True)
+        print_line(f"warning: the studies ask different questions. {differences}", err=True)
     if json_path != "-":
         notes = key_notes(earlier.view.question, (row.item for row in comparison.changes))
         print_parts(*_change_parts(comparison, "differ between the studies"), *notes)

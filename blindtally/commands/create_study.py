@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
@@ -17,6 +16,7 @@ from blindtally.console.options import (
     parse_words,
 )
 from blindtally.console.output_files import JsonOption, write_json
+from blindtally.console.terminal import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from protocol.api.messages import StudyView
     from protocol.committee_terms import AnyCommitteeTerms
     from protocol.mechanisms.registry import AnyQuestion
-
-_DEFAULT_DOMAIN = {"kind": "hashed", "max_bytes": 64}
 
 
 def create_study(
@@ -132,7 +130,7 @@ def create_study(
     except ValueError as error:
         raise exit_with_error(error) from None
     if getattr(question, "words", None) == AUTO_WORDS:
-        typer.echo("choosing the words by simulation", err=True)
+        print_line("choosing the words by simulation", err=True)
     with open_analyst(url, key) as analyst:
         study = analyst.create(
             name,
@@ -146,13 +144,13 @@ def create_study(
             stop_at=goal,
             start=not draft,
         )
-    if study.words_reason:
-        typer.echo(f"chose {study.words_reason}", err=True)
-    for warning in _warnings(study.view):
-        typer.echo(warning, err=True)
+        if study.words_reason:
+            print_line(f"chose {study.words_reason}", err=True)
+        for warning in _warnings(study.view):
+            print_line(warning, err=True)
     if json_path != "-":
-        typer.echo(study.id)
-        typer.echo(f"{study.state}; see `blindtally studies show {study.id}`", err=True)
+        print_line(study.id)
+        print_line(f"{study.state}; see `blindtally studies show {study.id}`", err=True)
     write_json(json_path, study.view.model_dump(mode="json"))
 
 
@@ -161,14 +159,14 @@ def _warnings(view: "StudyView") -> "Iterator[str]":
     from random import Random
 
     from protocol.api.plan_check import default_refusals
-    from protocol.mechanisms.registry import MECHANISMS
+    from protocol.mechanisms.registry import mechanism_of
 
-    mechanism = MECHANISMS[view.question.mechanism]
+    mechanism = mechanism_of(view.question)
     plan = mechanism.first_plan(view.question, view.terms, view.id, view.rounds, Random(0))
-    levels = getattr(view.question, "levels", 0)  # of triehh
-    if view.rounds < levels:
-        needed = f"the longest strings need {levels} rounds"
-        yield f"{needed}: with {view.rounds}, only shorter ones are found"
+    needed = mechanism.rounds_needed(view.question)
+    if needed is not None and view.rounds < needed:
+        needed_rounds = f"the longest strings need {needed} rounds"
+        yield f"{needed_rounds}: with {view.rounds}, only shorter ones are found"
     for refusal in default_refusals(plan):
         yield f"devices with default settings refuse the study: it {refusal.reason}"
 
@@ -208,10 +206,10 @@ def _question(mechanism: str, fields: dict[str, Any]) -> "AnyQuestion":
 
     if mechanism not in MECHANISMS:
         raise ValueError(unknown_mechanism(mechanism))
-    if mechanism == "tracked":
-        fields = {"domain": _DEFAULT_DOMAIN, "words": "auto"} | fields
-    elif fields.get("words") == AUTO_WORDS:
-        raise ValueError(f"only the words of tracked can be chosen: pass a number for {mechanism}")
+    defaults = MECHANISMS[mechanism].description.defaults
+    if fields.get("words") == AUTO_WORDS and "words" not in defaults:
+        raise ValueError(f"the words of {mechanism} cannot be simulated: pass a number")
+    fields = {**defaults, **fields}
     known = _question_fields(mechanism)
     for name in fields:
         if name not in known:
@@ -223,14 +221,7 @@ def _question(mechanism: str, fields: dict[str, Any]) -> "AnyQuestion":
 
 def _question_fields(mechanism: str) -> list[str]:
     """Return the names of the fields of a question, but not `mechanism`."""
-    from typing import get_args
+    from protocol.mechanisms.registry import MECHANISMS
 
-    from protocol.mechanisms.registry import AnyQuestion
-
-    union, *_ = get_args(AnyQuestion)
-    (model,) = (
-        model
-        for model in get_args(union)
-        if mechanism in get_args(model.model_fields["mechanism"].annotation)
-    )
-    return [name for name in model.model_fields if name != "mechanism"]
+    fields = MECHANISMS[mechanism].question_type.model_fields
+    return [name for name in fields if name != "mechanism"]

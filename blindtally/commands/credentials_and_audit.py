@@ -16,6 +16,8 @@ from typer import Argument, Option
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
+from blindtally.console.terminal import print_line
+from protocol.printable import check_name
 from server.principals import SCOPES, Permission
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ DatabaseOption = Annotated[
     ),
 ]
 DaysOption = Annotated[
-    float | None, Option("--days", min=0, help="Days until it expires.", show_default="never")
+    float | None,
+    Option("--days", min=0, max=36_500, help="Days until it expires.", show_default="never"),
 ]
 DEFAULT_DATABASE = "sqlite:///blindtally.db"
 
@@ -52,9 +55,18 @@ tokens = typer.Typer(
 )
 
 
+def _checked_name(name: str) -> str:
+    try:
+        return check_name(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 @keys.command("create")
 def create_key(
-    name: Annotated[str, Argument(help="Name of the key's user or purpose.")],
+    name: Annotated[
+        str, Argument(help="Name of the key's user or purpose.", callback=_checked_name)
+    ],
     scope: Annotated[
         list[str] | None,
         Option(
@@ -79,7 +91,7 @@ def create_key(
     if unknown := [text for text in scope or [] if text not in SCOPES]:
         raise exit_with_error(f"--scope must be one of {', '.join(SCOPES)}, not {unknown[0]}")
     scopes = {Permission(text) for text in scope or (SCOPES if study is None else ("read",))}
-    issued = _with_access(
+    issued = with_access(
         database,
         lambda access: access.create_key(name, scopes, _duration(days), study),
         must_exist=study is not None,
@@ -94,7 +106,7 @@ def list_keys(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOption
     Example:
       blindtally keys list
     """
-    keys = _with_access(database, lambda access: access.keys(), must_exist=True)
+    keys = with_access(database, lambda access: access.keys(), must_exist=True)
     has_limited = any(key.study for key in keys)  # a column that is rarely needed
     rows = [
         {"id": key.id, "name": key.name, "scopes": " ".join(key.scopes)}
@@ -107,7 +119,9 @@ def list_keys(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOption
 
 @tokens.command("create")
 def create_token(
-    name: Annotated[str, Argument(help="Name of the devices that it admits.")],
+    name: Annotated[
+        str, Argument(help="Name of the devices that it admits.", callback=_checked_name)
+    ],
     uses: Annotated[
         int, Option(min=1, max=2**31 - 1, help="Number of identities that it admits.")
     ] = 1000,
@@ -123,7 +137,7 @@ def create_token(
     Example:
       blindtally tokens create phones --uses 100000 --days 30
     """
-    issued = _with_access(database, lambda access: access.create_token(name, uses, _duration(days)))
+    issued = with_access(database, lambda access: access.create_token(name, uses, _duration(days)))
     _print_secret("token", issued, json_path)
 
 
@@ -137,7 +151,7 @@ def list_tokens(database: DatabaseOption = DEFAULT_DATABASE, json_path: JsonOpti
     rows = [
         {"id": row.id, "name": row.name, "used": f"{row.used} of {row.max_uses}"}
         | _format_times(row)
-        for row in _with_access(database, lambda access: access.tokens(), must_exist=True)
+        for row in with_access(database, lambda access: access.tokens(), must_exist=True)
     ]
     _show_list(rows, json_path)
 
@@ -162,11 +176,11 @@ def revoke(
       blindtally keys revoke anna@example.org
       blindtally tokens revoke 77aa10bd42c0
     """
-    kind = _with_access(database, lambda access: access.revoke(name), must_exist=True)
+    kind = with_access(database, lambda access: access.revoke(name), must_exist=True)
     if kind is None:
         raise exit_with_error(f"there is no key, token, device or logged in person {name}", code=1)
     if json_path != "-":
-        typer.echo(f"{kind} {name} is {'logged out' if kind == 'person' else 'revoked'}")
+        print_line(f"{kind} {name} is {'logged out' if kind == 'person' else 'revoked'}")
     write_json(json_path, {"kind": kind, "revoked": name})
 
 
@@ -180,7 +194,7 @@ def audit(
     Example:
       blindtally audit --limit 20
     """
-    entries = _with_access(
+    entries = with_access(
         database, lambda access: access.audit_entries(limit, None), must_exist=True
     )
     rows = [entry.model_dump(mode="json") for entry in entries]
@@ -202,7 +216,7 @@ def create_first_credentials(database: str, name: str, uses: int) -> tuple[str, 
         _, token = await access.create_token(name, uses, None)
         return key, token
 
-    return _with_access(database, issue)
+    return with_access(database, issue)
 
 
 def _print_secret(kind: str, issued: tuple[str, str], json_path: str | None) -> None:
@@ -210,8 +224,8 @@ def _print_secret(kind: str, issued: tuple[str, str], json_path: str | None) -> 
     if json_path is not None:
         write_json(json_path, {"id": name, kind: secret}, is_secret=True)
     else:
-        typer.echo(secret)
-    typer.echo(f"{kind} {name}: keep it, nobody can show it again", err=True)
+        print_line(secret)
+    print_line(f"{kind} {name}: keep it, nobody can show it again", err=True)
 
 
 def _duration(days: float | None) -> timedelta | None:
@@ -242,7 +256,7 @@ def _show_rows(rows: list[dict[str, Any]], json_path: str | None) -> None:
         print_parts(result_table([*rows[0]], [], cells))
 
 
-def _with_access(
+def with_access(
     url: str, use: Callable[["AccessRepository"], Awaitable[T]], *, must_exist: bool = False
 ) -> T:
     """Return the result of `use` with the access records in the database at `url`.
@@ -252,7 +266,8 @@ def _with_access(
     from sqlalchemy.exc import SQLAlchemyError
 
     from server.db import migrations
-    from server.db.database import Database, parse_url
+    from server.db.database import Database
+    from server.db.database_url import parse_url
     from server.db.repositories.credentials_and_audit import AccessRepository
     from server.errors import ProblemError
 

@@ -11,6 +11,7 @@ from typer import Option
 
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.progress import spinner
+from blindtally.console.terminal import print_line
 
 _FROM_ENVIRONMENT: Final = "from the environment"  # an invalid value must not stop this command
 
@@ -43,7 +44,8 @@ def doctor(
     states = [check.state for check in checks]
     if json_path != "-":
         show_checks(checks)
-        typer.echo(f"\nerrors: {states.count('error')}, warnings: {states.count('warning')}")
+        print_line()
+        print_line(f"errors: {states.count('error')}, warnings: {states.count('warning')}")
     worst = max(states, key=[*STATE_STYLES].index)
     write_json(json_path, {"state": worst, "checks": [asdict(check) for check in checks]})
     if worst == "error":

@@ -17,7 +17,6 @@ from blindtally.console.options import (
     DropoutOption,
     FleetDataOption,
     FleetRoundsOption,
-    ModeOption,
     SeedOption,
     StopAtOption,
     SumOption,
@@ -147,7 +146,6 @@ def fleet(
     max_contribution: _MaxContributionOption = 100,
     min_cohort: _MinCohortOption = None,
     min_threshold: _MinThresholdOption = 5.0,
-    mode: ModeOption = "active",
     kind: SumOption = "pairwise",
     member: _MembersOption = None,
     max_epsilon: _MaxEpsilonOption = 4.0,
@@ -190,12 +188,12 @@ def fleet(
     from client.fleet.config_and_results import FleetConfig
     from protocol.api.device_policy import Policy
     from protocol.mechanisms.quality_goal import parse_goal
-    from secagg.parameters import Mode
 
     _check_options(study, new, stop_at)
     members = member or []
     with exit_on_errors():
-        goal, dropouts = parse_goal(stop_at), parse_dropout(dropout_in or [], mode)
+        goal = parse_goal(stop_at)
+        dropouts = parse_dropout(dropout_in or [], "one-shot" if members else kind)
         operators = new_operators(kind) if new and not members else ()
         pinned = [operator.public for operator in operators]
         default_cohort = min_cohort_for(devices or DEFAULT_DEVICES) if new else DEFAULT_MIN_COHORT
@@ -205,7 +203,6 @@ def fleet(
             min_threshold=min_threshold,
             max_epsilon=max_epsilon,
             repeat_exact=repeat_exact,
-            modes=frozenset[Mode]({mode, "active"}),  # a device may always trust the server less
             committee=frozenset([*pinned, *parse_public_keys(members, "--member")]),
             trust_server_identities=trust_server_identities,
             accept_exact_estimates=True,  # simulated devices have no secrets
@@ -228,7 +225,7 @@ def fleet(
                 if joined is None:
                     identity = load_or_create_key_file(key_file) if key_file else None
                     config = pin_registrar(config, identity)
-                    setup = new_study_setup(file, config, rounds, mode, idle, goal, members)
+                    setup = new_study_setup(file, config, rounds, idle, goal, members)
                     joined = create_study(analyst, setup)
                 else:
                     identity = load_registrar_of(joined.view, key_file) if key_file else None

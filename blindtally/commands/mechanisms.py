@@ -1,17 +1,7 @@
 """`blindtally mechanisms`: purpose, guarantee and cost of each mechanism."""
 
-from typing import Final
-
-from rich.text import Text
-
-from blindtally.console.mechanism_catalogue import CATALOGUE
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.tables import fact_table, print_parts
-
-_SUM_TITLES: Final = (
-    "Secure sums of cohorts: the server sees the exact sums",
-    "Secure sums, central (epsilon, delta)-DP:\nof the sum if it has noise, else of the answer",
-)
+from blindtally.console.tables import bold_lines, fact_table, print_parts
 
 
 def mechanisms(json_path: JsonOption = None) -> None:
@@ -20,13 +10,16 @@ def mechanisms(json_path: JsonOption = None) -> None:
     Example:
       blindtally mechanisms --json -
     """
-    from protocol.mechanisms.registry import REPORT_MECHANISMS
+    from blindtally.console.mechanism_catalogue import names_by_guarantee
+    from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
 
+    by_guarantee = names_by_guarantee()
     if json_path != "-":
-        titles = [*_SUM_TITLES, *(f"Reports, {guarantee}" for guarantee in [*CATALOGUE][2:])]
-        for title, entries in zip(titles, CATALOGUE.values(), strict=True):
-            facts = {name: f"{what}\nsends {cost}" for name, (what, cost) in entries.items()}
-            print_parts(Text(title, "bold"), fact_table(facts), "")
+        for guarantee, names in by_guarantee.items():
+            transport = "Reports" if names[0] in REPORT_MECHANISMS else "Secure sums"
+            texts = {name: MECHANISMS[name].description for name in names}
+            facts = {name: (text.purpose, f"sends {text.cost}") for name, text in texts.items()}
+            print_parts(bold_lines(transport, guarantee), fact_table(facts), "")
         print_parts(
             "words: 16-bit words that the question allows; d: values; m: symbols or rows. "
             "docs/mechanisms.md helps to choose one."
@@ -35,11 +28,11 @@ def mechanisms(json_path: JsonOption = None) -> None:
         {
             "mechanism": name,
             "transport": "report" if name in REPORT_MECHANISMS else "sum",
-            "what": what,
+            "what": MECHANISMS[name].description.purpose,
             "guarantee": guarantee,
-            "cost": cost,
+            "cost": MECHANISMS[name].description.cost,
         }
-        for guarantee, entries in CATALOGUE.items()
-        for name, (what, cost) in entries.items()
+        for guarantee, names in by_guarantee.items()
+        for name in names
     ]
     write_json(json_path, {"mechanisms": rows})

@@ -8,12 +8,12 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from blindtally.console.errors import parse_public_keys
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
-from blindtally.console.output_files import atomic_write
+from blindtally.console.output_files import atomic_write, warn_of_readers
+from blindtally.console.terminal import print_line
 
 if TYPE_CHECKING:
     from protocol.api.messages import CommitteeRound
@@ -79,34 +79,35 @@ def member(
         load_key_file,
     )
     from blindtally.member_process import run_member
-    from client.committee_member import CommitteeMember, MemberPolicy
+    from client.committee.member import CommitteeMember, MemberPolicy
+    from client.committee.member_journal import MemberJournal, MemberJournalError
     from client.errors import ServiceError
-    from client.member_journal import MemberJournal, MemberJournalError
+    from client.http.address_and_retries import shown_url
 
     registrars = frozenset(parse_public_keys(registrar or (), "--registrar"))
     try:
         is_missing = new or (create and not path.exists())
         identity = create_key_file(path, "member") if is_missing else load_key_file(path, "member")
         if new or show:
-            typer.echo(identity.public.hex())
+            print_line(identity.public.hex())
             return
         policy = MemberPolicy(min_devices, registrars, unverified, max_megabytes * 2**20)
-        journal = MemberJournal(path.with_name(path.name + JOURNAL_SUFFIX))
+        record = path.with_name(path.name + JOURNAL_SUFFIX)
+        warn_of_readers(path, record)
+        journal = MemberJournal(record)
         served = CommitteeMember(identity, journal, policy)
         if public_key is not None:
             with atomic_write(public_key) as file:
                 file.write_text(f"{identity.public.hex()}\n", encoding="ascii")
-        typer.echo(f"member {identity.public.hex()} serves committees at {url}")
+        print_line(f"member {identity.public.hex()} serves committees at {shown_url(url)}")
         asyncio.run(run_member(served, url, key, _report, status_host, status_port))
     except (ServiceError, MemberJournalError, ValueError) as error:
         raise service_error_exit(error) from None  # ValueError: a key file, address or API key
 
 
 def _report(pending: "CommitteeRound", refusal: str) -> None:
-    from client.errors import printable
-
-    where = f"round {pending.round} of study {printable(pending.study)}"
+    where = f"round {pending.round} of study {pending.study}"
     if refusal:
-        typer.echo(f"{where} is not served: {printable(refusal)}", err=True)
+        print_line(f"{where} is not served: {refusal}", err=True)
     else:
-        typer.echo(f"{where}: {pending.phase} done")
+        print_line(f"{where}: {pending.phase} done")

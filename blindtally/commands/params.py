@@ -6,14 +6,23 @@ import typer
 from typer import Option
 
 from blindtally.console.errors import exit_with_error
-from blindtally.console.options import ModeOption
 from blindtally.console.output_files import JsonOption, write_json
+from blindtally.console.terminal import print_line
 
 MAX_DEVICES: Final = 100_000  # as in a study's terms
 _PAIRWISE_CORRUPT, _OPERATORS_CORRUPT, _DROPOUT = 0.1, 0.2, 0.2
 _PAIRWISE_WORDS, _ONE_SHOT_WORDS = 100_000, 1_000
 _OPERATORS = 7
+_ONE_MODE: Final = (
+    "sums have one mode: every sum is secure against an active server, which may depart from the "
+    "protocol. Leave out --mode"
+)
 _NO_DEVICES: Final = "a pairwise sum needs --devices, the number of devices in a cohort"
+
+
+def _refuse_mode(mode: str | None) -> None:
+    if mode is not None:
+        raise exit_with_error(f"--mode {mode}: {_ONE_MODE}")
 
 
 def params(
@@ -33,7 +42,10 @@ def params(
     ] = _DROPOUT,
     sigma: Annotated[int, Option(help="Privacy fails with probability 2^-sigma.")] = 40,
     eta: Annotated[int, Option(help="Correctness fails with probability 2^-eta.")] = 30,
-    mode: ModeOption = "active",
+    _mode: Annotated[
+        str | None,
+        Option("--mode", hidden=True, callback=_refuse_mode, help="Refused: there is one mode."),
+    ] = None,
     has_registrar: Annotated[
         bool, Option("--registrar/--no-registrar", help="Whether a registrar enrols devices.")
     ] = True,
@@ -99,26 +111,25 @@ def params(
         feasible_alternatives,
         show_parameters,
     )
-    from blindtally.planning.sum_costs import SumCost, measure_operations
+    from blindtally.planning.sum_costs import SumCost
     from secagg.errors import InfeasibleError
     from secagg.parameters import Assumptions, choose_parameters
 
     try:
-        assumptions = Assumptions(corrupt, dropout, sigma, eta, mode)
+        assumptions = Assumptions(corrupt, dropout, sigma, eta)
     except ValueError as error:
         raise exit_with_error(error) from None
     try:
         parameters = choose_parameters(devices, assumptions)
     except InfeasibleError as error:
-        typer.echo(f"infeasible: {error}", err=True)
+        print_line(f"infeasible: {error}", err=True)
         for option in feasible_alternatives(devices, assumptions):
-            typer.echo(f"  it can be done with {option}", err=True)
+            print_line(f"  it can be done with {option}", err=True)
         raise typer.Exit(1) from None
     cost = SumCost(parameters, assumptions, has_registrar)
-    units = measure_operations(parameters)
     if json_path != "-":
-        show_parameters(cost, units, words, cohorts)
-    write_json(json_path, as_json(cost, units, words, cohorts))
+        show_parameters(cost, words, cohorts)
+    write_json(json_path, as_json(cost, words, cohorts))
 
 
 def _show_committee(
@@ -133,8 +144,6 @@ def _show_committee(
 
     `rates` are the fractions of corrupt and absent members, sigma and eta.
     """
-    from random import SystemRandom
-
     from blindtally.planning.committee_cost import MAX_WORDS, CommitteeCost
     from blindtally.planning.parameter_report import show_rows
     from secagg.oneshot.parameters import committee_parameters, drawn_committee_parameters
@@ -159,7 +168,6 @@ def _show_committee(
     if not 1 <= words <= MAX_WORDS:
         raise exit_with_error(f"--words is 1 to {MAX_WORDS:,} in a one-shot sum, got {words:,}")
     cost = CommitteeCost(parameters, words, has_registrar, volunteers)
-    seconds = cost.measure(SystemRandom())
     if json_path != "-":
-        show_rows(cost.rows(seconds))
-    write_json(json_path, cost.as_json(seconds))
+        show_rows(cost.rows())
+    write_json(json_path, cost.as_json())

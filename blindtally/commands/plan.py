@@ -1,10 +1,15 @@
-"""`blindtally plan`: mechanism and parameters for a study, and a forecast of its results."""
+"""`blindtally plan`: mechanism and parameters for a study, and a forecast of its results.
+
+There is a subcommand for each family of studies. Without its name, the options decide: a plan with
+a `--mechanism` is of released counts, another with an `--epsilon` is of reports.
+"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Option
+from typer.core import TyperGroup
 
 from blindtally.console.errors import exit_with_error, refuse_unused_options
 from blindtally.console.options import (
@@ -14,84 +19,62 @@ from blindtally.console.options import (
     MaxShareOption,
     SeedOption,
     complete_data,
+    complete_mechanism,
 )
 from blindtally.console.output_files import JsonOption
 
-_SKETCHES = ("count-sketch", "count-median")
-# Options of each kind of plan.
-_RELEASE_OPTIONS = {
-    *("devices", "mechanism", "epsilon", "delta", "levels", "contribution", "json_path")
-}
-_SKETCH_OPTIONS = {
-    *("devices", "mechanism", "epsilon", "delta", "rounds", "words", "items", "json_path")
-}
-_REPORT_OPTIONS = {"devices", "domain", "epsilon", "goal", "most", "json_path"}
-_SUM_OPTIONS = {
-    *("devices", "rounds", "threshold", "words", "domain", "max_bytes", "alphabet", "length"),
-    *("contribution", "cohorts", "zipf", "items", "data", "column", "runs", "seed", "json_path"),
-}
+DevicesOption = Annotated[int, Option(min=1, help="Number of devices in a round (n).")]
+MaxBytesOption = Annotated[int, Option(min=1, max=4096, help="Maximum bytes of a string.")]
+PlanContributionOption = Annotated[
+    int, Option(min=1, max=1000, help="Maximum number of items that a device adds (m).")
+]
 
 
-def plan(
-    context: typer.Context,
-    devices: Annotated[int, Option(min=1, help="Number of devices in a round (n).")],
-    rounds: Annotated[
-        int | None, Option(min=1, max=1000, help="Number of rounds (R); required for sums.")
-    ] = None,
+class _Families(TyperGroup):
+    """The subcommands; options without the name of one decide which one is called."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (typer's)
+        if args and args[0].startswith("--") and args[0] != "--help":
+            args = [_family_of({arg.partition("=")[0] for arg in args}), *args]
+        return super().parse_args(ctx, args)
+
+
+def _family_of(options: set[str]) -> str:
+    if "--mechanism" in options:
+        return "release"
+    return "reports" if "--epsilon" in options else "sum"
+
+
+plan = typer.Typer(
+    name="plan",
+    cls=_Families,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Recommend a mechanism and its parameters, and predict the results of a study.\n\n"
+    "Example:\n  blindtally plan sum --devices 10000 --rounds 30 --threshold 50 --words 1000",
+)
+
+
+@plan.command("sum")
+def plan_sum(
+    devices: DevicesOption,
+    rounds: Annotated[int, Option(min=1, max=1000, help="Number of rounds (R).")],
     threshold: Annotated[
-        float | None,
-        Option(
-            min=1,
-            help="Total count over all rounds from which an item is heavy; required for sums.",
-        ),
-    ] = None,
+        float, Option(min=1, help="Total count over all rounds from which an item is heavy.")
+    ],
     words: Annotated[
-        int | None,
-        Option(
-            min=1,
-            help="Maximum number of 16-bit words that a device sends; required for sums.",
-        ),
-    ] = None,
-    mechanism: Annotated[
-        str | None,
-        Option(
-            help="Mechanism of central privacy: triehh compares ways to release counts, "
-            "count-sketch and count-median the cost of noise by rows.",
-            autocompletion=lambda: ["triehh", *_SKETCHES],
-        ),
-    ] = None,
-    epsilon: Annotated[
-        float | None,
-        Option(
-            help="Plan reports of this local privacy loss, or with --mechanism a release of "
-            "counts; otherwise sums."
-        ),
-    ] = None,
-    delta: Annotated[float, Option(help="Delta of a central epsilon, over all levels.")] = 1e-6,
-    levels: Annotated[int, Option(help="Number of levels of triehh.")] = 10,
-    goal: Annotated[
-        str | None,
-        Option(
-            help="Goal of reports: worst-mse, l1, l2 or heavy.",
-            show_default="heavy for strings, else l2",
-            autocompletion=lambda: ["worst-mse", "l1", "l2", "heavy"],
-        ),
-    ] = None,
-    most: MaxShareOption = 1.0,
+        int, Option(min=1, help="Maximum number of 16-bit words that a device sends in a round.")
+    ],
     domain: Annotated[
-        str,
-        Option(
-            help="Items: strings of any length, alphabet for short ones, or the number of values."
-        ),
+        Literal["strings", "alphabet"],
+        Option(help="Items: strings of any length, or short ones of an alphabet."),
     ] = "strings",
-    max_bytes: Annotated[int, Option(min=1, max=4096, help="Maximum bytes of a string.")] = 64,
+    max_bytes: MaxBytesOption = 64,
     alphabet: Annotated[
         str, Option(help="Characters of the short strings.", show_default="a to z")
     ] = "abcdefghijklmnopqrstuvwxyz",
     length: Annotated[int, Option(min=1, max=16, help="Length of the short strings.")] = 3,
-    contribution: Annotated[
-        int, Option(min=1, max=1000, help="Maximum number of items that a device adds (m).")
-    ] = 1,
+    contribution: PlanContributionOption = 1,
     cohorts: Annotated[
         int | None,
         Option(
@@ -132,46 +115,14 @@ def plan(
     seed: SeedOption = 1,
     json_path: JsonOption = None,
 ) -> None:
-    """Recommend a mechanism and its parameters, and predict the results of a study.
+    """Recommend a mechanism of exact sums by simulated studies, and the words of each F1.
 
     Example:
-      blindtally plan --devices 10000 --rounds 30 --threshold 50 --words 1000
-      blindtally plan --devices 100000 --domain 100000 --epsilon 2 --goal heavy
-      blindtally plan --mechanism triehh --devices 1000000 --epsilon 1 --levels 10
+      blindtally plan sum --devices 10000 --rounds 30 --threshold 50 --words 1000
     """
-    import scipy.special  # noqa: F401 - a missing extra is named before the simulations
-
-    from blindtally.planning.oracle_recommendation import recommend_reports
-    from blindtally.planning.release_designs import compare_releases
-    from blindtally.planning.sketch_noise_report import compare_sketches
+    _name_missing_extra()
     from blindtally.planning.sum_plan import SumPlanRequest, plan_sums
 
-    if mechanism is not None:
-        if mechanism not in ("triehh", *_SKETCHES) or epsilon is None:
-            known = ", ".join(("triehh", *_SKETCHES))
-            raise exit_with_error(f"--mechanism is {known} or left out, and takes --epsilon")
-        if mechanism in _SKETCHES:
-            refuse_unused_options(context, _SKETCH_OPTIONS, f"a plan of {mechanism}")
-            if rounds is None or words is None:
-                raise exit_with_error(f"{mechanism} takes --rounds and --words")
-            settings = devices, rounds, words, epsilon, delta, items or DEFAULT_ITEMS
-            compare_sketches(mechanism, *settings, json_path)
-            return
-        refuse_unused_options(context, _RELEASE_OPTIONS, "a plan of triehh")
-        compare_releases(devices, epsilon, delta, levels, contribution, json_path)
-        return
-    if epsilon is not None:
-        taken = _REPORT_OPTIONS | ({"max_bytes"} if domain == "strings" else set())
-        refuse_unused_options(context, taken, f"a plan of reports over {domain} with --epsilon")
-        goal = goal or ("heavy" if domain == "strings" else "l2")
-        recommend_reports(devices, domain, max_bytes, epsilon, goal, most, json_path)
-        return
-    refuse_unused_options(context, _SUM_OPTIONS, "a plan of sums")
-    if rounds is None or threshold is None or words is None:
-        raise exit_with_error(
-            "pass --rounds, --threshold and --words for a plan of exact sums, or --epsilon for one "
-            "of locally private reports; --help has an example of each"
-        )
     request = SumPlanRequest(
         devices=devices,
         rounds=rounds,
@@ -191,3 +142,71 @@ def plan(
         seed=seed,
     )
     plan_sums(request, json_path)
+
+
+@plan.command("release")
+def plan_release(
+    devices: DevicesOption,
+    epsilon: Annotated[float, Option(help="Privacy loss of all released counts.")],
+    mechanism: Annotated[
+        str,
+        Option(help="Mechanism whose counts are released.", autocompletion=complete_mechanism),
+    ] = "triehh",
+    delta: Annotated[float, Option(help="Delta of --epsilon.")] = 1e-6,
+    levels: Annotated[int, Option(help="Number of levels, each of them a round.")] = 10,
+    contribution: PlanContributionOption = 1,
+    json_path: JsonOption = None,
+) -> None:
+    """Compare the ways to release counts with central privacy: coins, noise, or both.
+
+    Example:
+      blindtally plan release --devices 1000000 --epsilon 1 --levels 10
+    """
+    _name_missing_extra()
+    from blindtally.console.mechanism_catalogue import unknown_mechanism
+    from blindtally.planning.release_designs import compare_releases
+    from protocol.mechanisms.registry import MECHANISMS
+
+    if mechanism not in MECHANISMS:
+        raise exit_with_error(unknown_mechanism(mechanism))
+    compare_releases(mechanism, devices, epsilon, delta, levels, contribution, json_path)
+
+
+@plan.command("reports")
+def plan_reports(
+    context: typer.Context,
+    devices: DevicesOption,
+    epsilon: Annotated[float, Option(help="Local privacy loss of a report.")],
+    domain: Annotated[
+        str, Option(help="Items: strings of any length, or the number of values in a dictionary.")
+    ] = "strings",
+    max_bytes: MaxBytesOption = 64,
+    goal: Annotated[
+        str | None,
+        Option(
+            help="Error to minimise: worst-mse, l1, l2 or heavy.",
+            show_default="heavy for strings, else l2",
+            autocompletion=lambda: ["worst-mse", "l1", "l2", "heavy"],
+        ),
+    ] = None,
+    most: MaxShareOption = 1.0,
+    json_path: JsonOption = None,
+) -> None:
+    """Recommend a mechanism of locally private reports by its predicted error.
+
+    Example:
+      blindtally plan reports --devices 100000 --domain 1000 --epsilon 2
+    """
+    _name_missing_extra()
+    from blindtally.planning.oracle_recommendation import recommend_reports
+
+    if domain != "strings":
+        used = {option.name for option in context.command.params} - {"max_bytes"}
+        refuse_unused_options(context, used, f"a plan of reports over {domain} values")
+    goal = goal or ("heavy" if domain == "strings" else "l2")
+    recommend_reports(devices, domain, max_bytes, epsilon, goal, most, json_path)
+
+
+def _name_missing_extra() -> None:
+    """Import what all plans need, so that a missing extra is named before the simulations."""
+    import scipy.special  # noqa: F401

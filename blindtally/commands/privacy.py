@@ -2,13 +2,18 @@
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from rich.text import Text
 from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
-from blindtally.console.tables import fact_table, format_epsilon, print_parts, result_table
+from blindtally.console.tables import (
+    bold_lines,
+    fact_table,
+    format_epsilon,
+    print_parts,
+    result_table,
+)
 
 if TYPE_CHECKING:
     from protocol.privacy.ledger import Statement
@@ -81,8 +86,9 @@ def _show(statement: "Statement") -> None:
         budget, left = statement.budget, statement.remaining_epsilon
         rest = "nothing remains" if left is None else f"about {left:.4g} remains"
         print_parts(
-            f"\nbudget: epsilon {budget.epsilon:g} of the {budget.party}'s view at delta "
-            f"{budget.delta:g} ({budget.relation}); {rest}"
+            "",
+            f"budget: epsilon {budget.epsilon:g} of the {budget.party}'s view at delta "
+            f"{budget.delta:g} ({budget.relation}); {rest}",
         )
     for line in statement.lines:
         mechanism = line.entry.event.model_dump()
@@ -93,9 +99,9 @@ def _show(statement: "Statement") -> None:
             f"assumption: {view.assumption}"
             for who, view in line.views.items()
         }
-        print_parts(Text(f"\n{line.entry.name}: {kind}, {of}", "bold"), fact_table(views))
+        print_parts("", bold_lines(f"{line.entry.name}: {kind}, {of}"), fact_table(views))
     if not statement.lines:
-        print_parts("\nno release yet")
+        print_parts("", "no release yet")
 
 
 def _format_number(value: object) -> str:

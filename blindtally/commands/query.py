@@ -1,7 +1,7 @@
 """`blindtally query`: quantiles, ranks and frequencies, or means, of a study's values."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from typer import Argument, Option
 
@@ -9,42 +9,40 @@ from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import key_notes, print_parts, result_table
+from blindtally.console.terminal import print_line
 
 if TYPE_CHECKING:
+    from client.analyst.analyst import Study
     from protocol.api.messages import HeavyHitter, QueryResult
     from protocol.api.segments import SegmentSummary
-    from protocol.estimation.estimates import ListQuality
-    from protocol.mechanisms.number_summary import NumberSummary
-    from protocol.mechanisms.registry import AnyQuestion
+    from protocol.estimation.number_summary import NumberSummary
 
-_DISTRIBUTIONS = {"hierarchical-histogram", "triehh", "prefix-extension"}
-_NO_SEGMENTS = "no segment has a total; `blindtally studies show` has the state of the study"
-_NO_ITEMS = "no heavy hitters so far; `blindtally studies show` has the state of the study"
+T = TypeVar("T")
 _DEFAULT_QUANTILES = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 
 
 def query(
     study: Annotated[str, Argument(help="Id of the study.")],
     quantile: Annotated[
-        list[float] | None, Option(help="Rank from 0 to 1 whose value to return; repeatable.")
+        list[float] | None, Option(help="Rank from 0 to 1 whose number to return; repeatable.")
     ] = None,
     rank: Annotated[
-        list[str] | None,
-        Option(help="Value below which to return the share of devices; repeatable."),
+        list[float] | None,
+        Option(help="Number below which to return the share of devices; repeatable."),
     ] = None,
     within: Annotated[
         list[str] | None,
         Option(
             "--range",
             metavar="LOW:HIGH",
-            help="Range of values whose share of devices to return; repeatable.",
+            help="Range of numbers whose share of devices to return; repeatable.",
         ),
     ] = None,
     prefix: Annotated[
-        list[str] | None, Option(help="Prefix whose share of devices to return; repeatable.")
+        list[str] | None, Option(help="Prefix of strings whose share to return; repeatable.")
     ] = None,
     cdf: Annotated[
-        int | None, Option(min=2, max=1000, help="Number of values whose ranks to return.")
+        int | None, Option(min=2, max=1000, help="Number of points of the CDF to return.")
     ] = None,
     top: Annotated[
         int | None,
@@ -74,7 +72,7 @@ def query(
 ) -> None:
     """Query a study for frequent items, quantiles, ranks, prefixes, or its distribution.
 
-    Without options, the answer depends on the study: quantiles of a distribution, the mean, sum and
+    Without options, the answer depends on the study: quantiles of numbers, the mean, sum and
     standard deviation of numbers, the total and the most frequent items of each segment, or the
     most frequent items, each with its probability of being among them. A query uses only counts
     that are released already, so it costs no privacy.
@@ -84,26 +82,31 @@ def query(
       blindtally query 3f2a0c55d1e9b7a4 --quantile 0.5 --rank 37.5 --range 20:40
     """
     from blindtally.console.service_connection import open_analyst
-    from protocol.mechanisms.number_sums import NumberSums
-    from protocol.mechanisms.sampled_counts import segments_of
+    from protocol.description import AnswerKind
+    from protocol.domains.base import segments_of
+    from protocol.mechanisms.registry import mechanism_of
 
     is_default = not (quantile or rank or within or prefix or cdf)
     options: dict[str, Any] = {"estimator": estimator, "beta": beta}
     ranges = [_parse_range(text) for text in within or []]
     with open_analyst(url, key) as analyst:
         target = analyst.study(study)
-        if is_default and target.view.question.mechanism == NumberSums.name:
-            _answer_numbers(target.numbers(beta=beta), beta, json_path)
+        question = target.view.question
+        kind = mechanism_of(question).answer_kind(question)
+        if is_default and kind is AnswerKind.MEANS:
+            numbers = _unless_nothing_counts(target, lambda: target.numbers(beta=beta))
+            _answer_numbers(target, numbers, beta, json_path)
             return
-        if is_default and segments_of(target.view.question.domain):
-            rows = target.segments(3 if top is None else top)
-            _answer_segments(target.view.question, rows, json_path)
+        if is_default and kind is AnswerKind.NUMBER:
+            _answer_number(target, json_path)
             return
-        if is_default and target.view.question.mechanism not in _DISTRIBUTIONS:
+        if is_default and segments_of(question.domain):
+            _answer_segments(target, target.segments(3 if top is None else top), json_path)
+            return
+        if is_default and kind is not AnswerKind.DISTRIBUTION:
             shown = 10 if top is None else top
             items = target.top(max(1, shown), threshold=threshold)[:shown]
-            quality = target.list_quality(threshold=threshold)
-            _answer_items(target.view.question, items, quality, json_path)
+            _answer_items(target, items, shown, threshold, json_path)
             return
         if is_default:
             quantile = _DEFAULT_QUANTILES
@@ -114,15 +117,38 @@ def query(
             "frequencies": (target.frequencies, prefix),
             "cdf": (target.cdf, cdf),
         }
-        results = {name: ask(at, **options) for name, (ask, at) in queries.items() if at}
+        results = _unless_nothing_counts(
+            target, lambda: {name: ask(at, **options) for name, (ask, at) in queries.items() if at}
+        )
     if json_path != "-":
         _show(results, beta)
     document = {name: [row.model_dump() for row in rows] for name, rows in results.items()}
     write_json(json_path, document | {"estimator": estimator, "beta": beta})
 
 
-def _answer_numbers(rows: "Sequence[NumberSummary]", beta: float, json_path: str | None) -> None:
+def _unless_nothing_counts(study: "Study", ask: "Callable[[], T]") -> "T":
+    """Return the answer to a question; if nothing was counted yet, exit with the reason.
+
+    Raises:
+        typer.Exit: as above.
+    """
+    from blindtally.console.answer_notes import notes_on_list
+    from client.errors import WrongStateError
+
+    try:
+        return ask()
+    except WrongStateError as error:
+        reasons = notes_on_list(study.refresh(), study.rounds(), [])
+        raise exit_with_error(f"{error.message}. {' '.join(reasons)}", code=1) from None
+
+
+def _answer_numbers(
+    study: "Study", rows: "Sequence[NumberSummary]", beta: float, json_path: str | None
+) -> None:
     """Print the means of all segments, with intervals of the population's means."""
+    from blindtally.console.answer_notes import option_rows
+    from protocol.domains.base import MAX_SEGMENTS
+
     cells = [
         [
             "all" if row.segment is None else row.segment,
@@ -134,6 +160,9 @@ def _answer_numbers(rows: "Sequence[NumberSummary]", beta: float, json_path: str
     ]
     headings = ["devices", "sum", "mean", f"{1 - beta:.0%} from", "to", "s.d."]
     if json_path != "-":
+        listed = [row.segment for row in rows if row.segment is not None]
+        options, _ = option_rows(study.rounds(), listed, MAX_SEGMENTS)
+        cells += [[segment, words, *[""] * 5] for segment, words in options]
         print_parts(
             result_table(["segment"], headings, cells),
             "Sums, means and standard deviations are exact for the devices that took part, up to "
@@ -143,68 +172,104 @@ def _answer_numbers(rows: "Sequence[NumberSummary]", beta: float, json_path: str
     write_json(json_path, {"numbers": [row.model_dump() for row in rows], "beta": beta})
 
 
+def _answer_number(study: "Study", json_path: str | None) -> None:
+    """Print the one number of a study."""
+    from blindtally.console.answer_notes import notes_on_list
+
+    rows = study.heavy_hitters()
+    if json_path != "-":
+        for row in rows:
+            print_line(f"{row.item}: {_format_range(row.estimate, row.low, row.high, '{:,.0f}')}")
+        for note in [] if rows else notes_on_list(study.refresh(), study.rounds(), []):
+            print_line(note)
+    write_json(json_path, {"items": [row.model_dump() for row in rows]})
+
+
 def _answer_items(
-    question: "AnyQuestion",
+    study: "Study",
     rows: "Sequence[HeavyHitter]",
-    quality: "ListQuality | None",
+    shown: int,
+    threshold: float | None,
     json_path: str | None,
 ) -> None:
     """Print the most frequent items, and what the list of heavy hitters does not show."""
+    from blindtally.console.answer_notes import (
+        notes_on_list,
+        option_rows,
+        unlisted_counts,
+        with_threshold,
+    )
     from protocol.estimation.estimates import quality_sentence
 
-    cells = [
-        [
-            row.item,
-            _format_range(row.estimate, row.low, row.high, "{:,.0f}"),
-            f"{row.probability:.1%}",
-            f"{row.top_probability or 0:.1%}",
-        ]
-        for row in rows
-    ]
+    quality, question = study.list_quality(threshold=threshold), study.view.question
+    listed, is_whole = [row.item for row in rows], len(rows) < shown
+    rounds = with_threshold(study.rounds(), threshold) if is_whole else []
     if json_path != "-":
+        cells = [
+            [
+                row.item,
+                _format_range(row.estimate, row.low, row.high, "{:,.0f}"),
+                f"{row.probability:.1%}",
+                f"{row.top_probability or 0:.1%}",
+            ]
+            for row in rows
+        ]
+        about_keys = key_notes(question, listed)
+        notes = [quality_sentence(quality, has_keys=bool(about_keys))] if quality else []
+        if is_whole:
+            options, more = option_rows(rounds, listed, shown - len(rows))
+            cells += [[option, words, "", ""] for option, words in options]
+            notes += [*more, *notes_on_list(study.refresh(), rounds, listed)]
         headings = ["estimate, 95% interval", "probability heavy", "probability in this list"]
-        about_keys = key_notes(question, (row.item for row in rows))
-        sentences = [quality_sentence(quality, has_keys=bool(about_keys))] if quality else []
-        notes = [*sentences, *about_keys]
         table = result_table(["item"], headings, cells)
-        print_parts(*([table] if cells else [] if notes else [_NO_ITEMS]), *notes)
-    document = {"items": [row.model_dump() for row in rows]}
+        print_parts(*([table] if cells else []), *notes, *about_keys)
+    document: dict[str, Any] = {"items": [row.model_dump() for row in rows]}
+    document |= {"unlisted": unlisted_counts(rounds, listed)} if is_whole else {}
     write_json(json_path, document | {"quality": quality and quality.model_dump()})
 
 
 def _answer_segments(
-    question: "AnyQuestion", rows: "Sequence[SegmentSummary]", json_path: str | None
+    study: "Study", rows: "Sequence[SegmentSummary]", json_path: str | None
 ) -> None:
     """Print the total, the share and the first items of each segment."""
-    cells = [
-        [
-            row.segment,
-            ", ".join(f"{each.item} {each.estimate:,.0f}" for each in row.items),
-            _format_range(row.total, row.total_low, row.total_high, "{:,.0f}"),
-            _format_range(row.share, row.share_low, row.share_high, "{:.1%}"),
-        ]
-        for row in rows
-    ]
+    from blindtally.console.answer_notes import notes_on_list
+
     if json_path != "-":
-        headings = ["total, 95% interval", "share of shown totals"]
-        notes = key_notes(question, (each.item for row in rows for each in row.items))
-        table = result_table(["segment", "most frequent"], headings, cells)
         has_totals = any(row.total is not None for row in rows)
-        print_parts(table if has_totals else _NO_SEGMENTS, *notes)
+        least = study.view.question.threshold
+        missing = f"not found to reach {least:,.6g}" if has_totals else "unknown"
+        cells = [
+            [
+                row.segment,
+                ", ".join(f"{each.item} {each.estimate:,.0f}" for each in row.items),
+                _format_range(row.total, row.total_low, row.total_high, "{:,.0f}", missing),
+                _format_range(row.share, row.share_low, row.share_high, "{:.1%}", ""),
+            ]
+            for row in rows
+        ]
+        headings = ["total, 95% interval", "share of shown totals"]
+        items = [each.item for row in rows for each in row.items]
+        notes = [] if items else notes_on_list(study.refresh(), study.rounds(), items)
+        table = result_table(["segment", "most frequent"], headings, cells)
+        print_parts(*([table] if has_totals or items else []), *notes)
+        print_parts(*key_notes(study.view.question, items))
     write_json(json_path, {"segments": [row.model_dump() for row in rows]})
 
 
-def _format_range(value: float | None, low: float | None, high: float | None, form: str) -> str:
+def _format_range(
+    value: float | None, low: float | None, high: float | None, form: str, missing: str = "unknown"
+) -> str:
     if value is None:
-        return "unknown"
+        return missing
     return f"{form.format(value)} ({form.format(low)} to {form.format(high)})"
 
 
-def _parse_range(text: str) -> tuple[str, str]:
-    low, colon, high = text.partition(":")
-    if not colon:
-        raise exit_with_error(f"--range takes LOW:HIGH, not {text!r}")
-    return low, high
+def _parse_range(text: str) -> tuple[float, float]:
+    low, _, high = text.partition(":")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        raise exit_with_error(f"--range takes two numbers LOW:HIGH, not {text!r}") from None
 
 
 def _show(results: "dict[str, Sequence[QueryResult]]", beta: float) -> None:

@@ -13,15 +13,15 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
-from blindtally.console.output_files import JsonOption, write_json
+from blindtally.console.output_files import JsonOption, warn_of_readers, write_json
+from blindtally.console.terminal import print_line
 
 if TYPE_CHECKING:
-    from client.registrar import Registrar
+    from client.committee.registrar import Registrar
     from protocol.api.messages import PendingSeating
 
 DRAWS_SUFFIX = ".draws"
@@ -50,10 +50,10 @@ def registrar(
     except KeyFileError as error:
         raise exit_with_error(error) from None
     if json_path != "-":
-        typer.echo(identity.public.hex())
+        print_line(identity.public.hex())
     write_json(json_path, {"public": identity.public.hex(), "file": str(path)})
     if not show:
-        typer.echo(f"the secret half is in {path}: keep it, and keep it from the server", err=True)
+        print_line(f"the secret half is in {path}: keep it, and keep it from the server", err=True)
 
 
 def seat(
@@ -71,15 +71,17 @@ def seat(
     """
     from blindtally.console.service_connection import service_error_exit
     from blindtally.fleet_run.registrar_key_files import KeyFileError, load_key_file
+    from client.committee.registrar import DrawRecord, Registrar
     from client.errors import ServiceError
-    from client.registrar import DrawRecord, Registrar
 
     try:
         identity = load_key_file(path)
-        draws = DrawRecord(path.with_name(path.name + DRAWS_SUFFIX))
+        record = path.with_name(path.name + DRAWS_SUFFIX)
+        warn_of_readers(path, record)
+        draws = DrawRecord(record)
     except KeyFileError as error:
         raise exit_with_error(error) from None
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise exit_with_error(f"cannot use {path}{DRAWS_SUFFIX}: {error}", code=1) from None
     try:
         asyncio.run(_serve(url, key, Registrar(identity, draws)))
@@ -92,9 +94,10 @@ def seat(
 
 
 async def _serve(url: str, key: str | None, registrar: "Registrar") -> None:
-    from client.transport import Transport, http_client
+    from client.http.address_and_retries import shown_url
+    from client.http.transport import Transport, http_client
 
-    typer.echo(f"seating the rounds of {registrar.identity.public.hex()} at {url}")
+    print_line(f"seating the rounds of {registrar.identity.public.hex()} at {shown_url(url)}")
     async with http_client(url) as http:
         await registrar.serve(Transport(http), key, _report)
 
@@ -102,6 +105,6 @@ async def _serve(url: str, key: str | None, registrar: "Registrar") -> None:
 def _report(pending: "PendingSeating", reason: str) -> None:
     where = f"round {pending.round} of study {pending.study}"
     if reason:
-        typer.echo(f"{where} is not seated: {reason}", err=True)
+        print_line(f"{where} is not seated: {reason}", err=True)
     else:
-        typer.echo(f"seated {pending.joiners:,} devices in {where}")
+        print_line(f"seated {pending.joiners:,} devices in {where}")

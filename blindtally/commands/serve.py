@@ -45,10 +45,29 @@ def serve(
         str | None,
         Option(
             envvar="BLINDTALLY_FORWARDED_ALLOW_IPS",
+            show_envvar=False,
             help="Proxies, by address or network, whose X-Forwarded-For and -Proto are trusted.",
             show_default="none",
         ),
     ] = None,
+    behind_proxy: Annotated[
+        bool,
+        Option(
+            "--behind-proxy",
+            envvar="BLINDTALLY_BEHIND_PROXY",
+            help="Serve other machines: a proxy in front limits their connections.",
+        ),
+    ] = False,
+    accept_unlimited_connections: Annotated[
+        bool,
+        Option(
+            "--accept-unlimited-connections",
+            envvar="BLINDTALLY_ACCEPT_UNLIMITED_CONNECTIONS",
+            show_envvar=False,
+            rich_help_panel="Without a proxy",  # its name needs a wider column
+            help="Serve other machines without a proxy: one client can take all connections.",
+        ),
+    ] = False,
     log: Annotated[
         Literal["text", "json"], Option(help="Format of the log, on standard error.")
     ] = "text",
@@ -67,13 +86,14 @@ def serve(
       blindtally serve --database postgresql://me:secret@localhost/blindtally
 
     Flags have the environment variables shown. docs/cli.md has all other settings, among them
-    BLINDTALLY_DATABASE_TIMEOUT_SECONDS, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_MAX_JSON_BYTES,
-    BLINDTALLY_MAX_HEADER_BYTES, BLINDTALLY_MAX_HEADER_FIELDS, BLINDTALLY_HEADER_SECONDS,
-    BLINDTALLY_BODY_IDLE_SECONDS, BLINDTALLY_BODY_SECONDS, BLINDTALLY_HSTS_SECONDS,
+    BLINDTALLY_DATABASE_TIMEOUT_SECONDS, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_HSTS_SECONDS,
     BLINDTALLY_POLL_SECONDS, BLINDTALLY_MIN_POLL_SECONDS, BLINDTALLY_LEASE_SECONDS,
-    BLINDTALLY_SHUTDOWN_SECONDS, BLINDTALLY_MAX_EVENT_STREAMS. Traces go to
-    OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
+    BLINDTALLY_SHUTDOWN_SECONDS. Traces go to OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
     """
+    from client.extras_installation import import_server_modules
+
+    import_server_modules()  # now, and not when a round needs them
+
     from blindtally.service_process import run_service
 
     flags: dict[str, str | int | Path | None] = {
@@ -84,5 +104,7 @@ def serve(
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
         "forwarded_allow_ips": forwarded_allow_ips,
+        "behind_proxy": behind_proxy,
+        "accept_unlimited_connections": accept_unlimited_connections,
     }
     run_service(flags, as_json=log == "json", log_level=log_level)

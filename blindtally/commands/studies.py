@@ -1,8 +1,5 @@
 """`blindtally studies`: the studies of a service, from their creation to their answers."""
 
-import csv
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,14 +15,15 @@ from blindtally.console.options import (
 )
 from blindtally.console.output_files import (
     JsonOption,
-    atomic_write,
     check_output_path,
+    write_csv,
     write_json,
 )
 from blindtally.console.tables import fact_table, key_notes, print_parts, result_table
+from blindtally.console.terminal import ask, print_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from client.analyst.analyst import Study
     from protocol.api.messages import HeavyHitter, RoundView, StudyView
@@ -94,6 +92,7 @@ def show_study(
       blindtally studies show 3f2a0c55d1e9b7a4 --watch
       blindtally studies show 3f2a0c55d1e9b7a4 --csv answer.csv
     """
+    from blindtally.console.answer_notes import unlisted_counts
     from blindtally.console.service_connection import open_analyst
 
     if "-" in (csv_path, json_path) and csv_path == json_path:
@@ -103,15 +102,18 @@ def show_study(
         target = analyst.study(study)
         if watch:
             target.wait(_round_printer())
-        rounds, rows = list(target.rounds()), list(target.heavy_hitters())
+        # The state is read first: one that is read later may be ahead of the rounds that are shown.
         view = target.refresh()
+        rounds, rows = list(target.rounds()), list(target.heavy_hitters())
     if not is_quiet:
-        _print_study(view, rounds, rows[:top], len(rows))
-    _write_csv(csv_path, rows)
+        _print_study(view, rounds, rows, top)
+    unlisted = unlisted_counts(rounds, [row.item for row in rows])
+    _write_csv(csv_path, rows, unlisted)
     document = {
         "study": view.model_dump(mode="json"),
         "rounds": [_round_document(each) for each in rounds],
         "heavy_hitters": [row.model_dump(mode="json") for row in rows],
+        "unlisted": unlisted,
     }
     write_json(json_path, document)
 
@@ -166,9 +168,9 @@ def delete_study(
         target: Study = analyst.study(study)
         view = target.refresh()
         if not yes:
-            typer.confirm(f"delete {view.name!r} ({view.id}, {view.state}) for ever?", abort=True)
+            ask(f"delete {view.name!r} ({view.id}, {view.state}) for ever?")
         target.delete()
-    typer.echo(f"{view.id} is deleted")
+    print_line(f"{view.id} is deleted")
 
 
 def _change(study: str, action: str, url: str, key: str | None, json_path: str | None) -> None:
@@ -178,7 +180,7 @@ def _change(study: str, action: str, url: str, key: str | None, json_path: str |
         target: Study = analyst.study(study)
         view: StudyView = target.start() if action == "start" else target.stop()
     if json_path != "-":
-        typer.echo(f"{view.id} is {view.state}")
+        print_line(f"{view.id} is {view.state}")
     write_json(json_path, view.model_dump(mode="json"))
 
 
@@ -195,7 +197,7 @@ def _round_printer() -> "Callable[[RoundView], None]":
         devices = "" if view.participants is None else f", {view.participants:,} devices"
         line = f"round {view.number}: {view.state}{devices}"
         if line != last:
-            typer.echo(line, err=True)
+            print_line(line, err=True)
         last = line
 
     return print_round
@@ -205,8 +207,10 @@ def _print_study(
     view: "StudyView",
     rounds: "Sequence[RoundView]",
     rows: "Sequence[HeavyHitter]",
-    total: int,
+    top: int,
 ) -> None:
+    from blindtally.console.answer_notes import notes_on_list, option_rows
+
     state, done = _progress(view)
     facts = {
         "study": f"{view.name} ({view.id})",
@@ -217,26 +221,28 @@ def _print_study(
         facts["ended"] = view.end_reason
     table = result_table(
         ["state"],
-        ["round", "devices", "distinct items"],
+        ["round", "devices", "items shown"],
         [
             [each.state, str(each.number), _count(each.participants), _count(each.distinct)]
             for each in rounds
         ],
     )
-    answer = result_table(
-        ["item"],
-        ["estimate", "95% from", "to"],
-        [[row.item, *(f"{x:,.0f}" for x in (row.estimate, row.low, row.high))] for row in rows],
-    )
-    none = "no heavy hitters" if view.end_cause else "no heavy hitters yet"
-    more = f"{total - len(rows):,} more: --top {total} shows them, --csv writes them"
+    listed = [row.item for row in rows]
+    options, more_options = option_rows(rounds, listed, top - len(rows))
+    cells = [
+        [row.item, *(f"{x:,.0f}" for x in (row.estimate, row.low, row.high))] for row in rows[:top]
+    ] + [[option, words, "", ""] for option, words in options]
+    answer = result_table(["item"], ["estimate", "95% from", "to"], cells)
+    more = f"{len(rows) - top:,} more: --top {len(rows)} shows them, --csv writes them"
     print_parts(
         fact_table(facts),
         *([table] if rounds else []),
         *_failure_reasons(rounds),
-        *([answer] if rows else [] if total else [none]),
-        *([more] if total > len(rows) else []),
-        *key_notes(view.question, (row.item for row in rows)),
+        *([answer] if cells else []),
+        *([more] if len(rows) > top else []),
+        *more_options,
+        *notes_on_list(view, rounds, listed),
+        *key_notes(view.question, listed[:top]),
     )
 
 
@@ -261,29 +267,27 @@ def _round_document(view: "RoundView") -> dict[str, Any]:
     return view.model_dump(mode="json", exclude={"plan"})
 
 
-def _write_csv(path: str | None, rows: "Sequence[HeavyHitter]") -> None:
-    """Write all rows; a spreadsheet shows texts that look like formulas as texts.
-
-    Texts are quoted, because spreadsheets may separate cells by semicolons.
+def _write_csv(
+    path: str | None, rows: "Sequence[HeavyHitter]", unlisted: "Mapping[str, str]"
+) -> None:
+    """Write all rows, and options that are not listed; no cell is a formula of a spreadsheet.
 
     Raises:
         typer.Exit: if the file cannot be written.
     """
     from client.analyst.requests import HEAVY_HITTER_COLUMNS
+    from protocol.api.messages import csv_text
 
     if path is None:
         return
     first, *others = HEAVY_HITTER_COLUMNS
+    words = ["unlisted"] if unlisted else []
     table = [
-        [first, *others],
-        *([row.csv_item, *(getattr(row, x) for x in others)] for row in rows),
+        [first, *others, *words],
+        *(
+            [csv_text(row.item), *(getattr(row, x) for x in others), *("" for _ in words)]
+            for row in rows
+        ),
+        *([csv_text(item), *("" for _ in others), count] for item, count in unlisted.items()),
     ]
-    style: dict[str, Any] = {"lineterminator": "\n", "quoting": csv.QUOTE_NONNUMERIC}
-    if path == "-":
-        csv.writer(sys.stdout, **style).writerows(table)
-        return
-    with (
-        atomic_write(Path(path)) as file,
-        file.open("w", encoding="utf-8", newline="") as stream,
-    ):
-        csv.writer(stream, **style).writerows(table)
+    write_csv(path, table)

@@ -8,6 +8,7 @@ from typing import Final
 import typer
 from pydantic import BaseModel, ValidationError
 
+from blindtally.console.terminal import print_line
 from protocol.api.validation_errors import validation_faults
 
 NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -20,7 +21,7 @@ def exit_with_error(error: str | Exception, code: int = 2) -> typer.Exit:
         from client.analyst.study_creation import describe_faults
 
         text = describe_faults(error)
-    typer.echo(f"error: {text}", err=True)
+    print_line(f"error: {text}", err=True)
     return typer.Exit(code)
 
 

@@ -19,7 +19,11 @@ DEFAULT_ROUNDS: Final = 4
 DEFAULT_DROPOUT: Final = 0.1
 DEFAULT_CONTRIBUTION: Final = 2
 DEFAULT_IDLE_SECONDS: Final = 0.5  # without a message; then a phase with a quorum ends
-_DATA_SUFFIXES = (".csv", ".csv.gz", ".txt", ".txt.gz")
+_DATA_SUFFIXES = tuple(
+    form + packed
+    for form in (".csv", ".tsv", ".txt", ".jsonl", ".parquet")
+    for packed in ("", ".gz", ".bz2", ".xz", ".zst")
+)
 
 
 def parse_field(pair: str) -> tuple[str, Any]:
@@ -51,7 +55,7 @@ def parse_words(text: str) -> int:
 
 def check_url(url: str) -> str:
     """Return `url`; raises BadParameter if it is not the address of a service."""
-    from client.connection import service_url
+    from client.http.address_and_retries import service_url
 
     try:
         service_url(url)
@@ -68,7 +72,7 @@ def complete_mechanism(incomplete: str) -> list[str]:
 
 def complete_data(incomplete: str) -> list[str]:
     """Return bundled data sets, data files and folders whose names begin with `incomplete`."""
-    from blindtally.datasets.reader import bundled_datasets
+    from blindtally.datasets.file_formats import bundled_datasets
 
     lead, slash, typed = incomplete.rpartition("/")
     lead += slash
@@ -91,7 +95,13 @@ ApiKeyOption = Annotated[
     str | None,
     Option("--key", envvar="BLINDTALLY_API_KEY", help="API key, unless the service is open."),
 ]
-ColumnOption = Annotated[str | None, Option(help="Column of the items in a CSV file.")]
+ColumnOption = Annotated[
+    str | None,
+    Option(
+        metavar="NAME",
+        help="Column of the items in a file, or columns: item=A,user=B,count=C.",
+    ),
+]
 ContributionOption = Annotated[
     int, Option(min=1, help="Maximum number of items that a device adds to a round (m).")
 ]
@@ -109,7 +119,7 @@ DropoutOption = Annotated[
 FleetDataOption = Annotated[
     Path | None,
     Option(
-        help="Items of the devices: CSV of item,count or user,item,count; baskets; or a bundled "
+        help="Items of the devices: columns user,item or item,count, or baskets; or a bundled "
         "data set: link_user_domains, words, short, ages.",
         show_default="link_user_domains",
         autocompletion=complete_data,
@@ -121,10 +131,6 @@ MaxShareOption = Annotated[
     Option(
         "--most", min=0, max=1, help="Upper bound on an item's share (f*), for --goal worst-mse."
     ),
-]
-ModeOption = Annotated[
-    Literal["semi-honest", "active"],
-    Option(help="Assumed server: follows the protocol (semi-honest), or may not (active)."),
 ]
 SeedOption = Annotated[int, Option(min=0, help="Seed of all random choices.")]
 StopAtOption = Annotated[

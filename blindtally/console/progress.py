@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,6 +16,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+from blindtally.console.terminal import Terminal
 
 T = TypeVar("T")
 
@@ -32,10 +33,10 @@ class RateColumn(ProgressColumn):
         return Text(f"{speed:,.1f}/s" if speed >= 1 else f"{1 / speed:,.1f} s each", "dim")
 
 
-def progress_bars(console: Console, *more: ProgressColumn) -> Progress:
+def progress_bars(console: Terminal, *more: ProgressColumn) -> Progress:
     """Return bars with rate, remaining time and `more` on `console`, if that is a terminal."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         RateColumn(),
@@ -51,7 +52,7 @@ def with_progress(values: Iterable[T], label: str, total: int | None = None) -> 
     """Yield `values`, with a bar; `total` is their number if they have no length."""
     if total is None and isinstance(values, Collection):
         total = len(values)
-    with progress_bars(Console(stderr=True)) as shown:
+    with progress_bars(Terminal(stderr=True)) as shown:
         task = shown.add_task(label, total=total)
         for value in values:
             yield value
@@ -61,7 +62,7 @@ def with_progress(values: Iterable[T], label: str, total: int | None = None) -> 
 @contextmanager
 def progress_steps(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a bar, and yield a function to call with each number of finished steps."""
-    with progress_bars(Console(stderr=True)) as shown:
+    with progress_bars(Terminal(stderr=True)) as shown:
         task = shown.add_task(label, total=total)
         yield lambda count: shown.advance(task, count)
 
@@ -69,8 +70,8 @@ def progress_steps(label: str, total: int) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def spinner(label: str) -> Iterator[None]:
     """Show the elapsed time of work whose length is unknown."""
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    console = Terminal(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     is_hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=is_hidden) as shown:
         shown.add_task(label, total=None)

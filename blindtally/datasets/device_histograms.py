@@ -8,7 +8,7 @@ a probability of 1 in 370,000.
 
 import mmap
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate
@@ -70,21 +70,6 @@ class DeviceHistograms(Sequence[Histogram]):
         held = self._holdings[rows]
         items, counts = (held[name].astype(np.int64) for name in ("item", "count"))
         return Histograms(self._index, items, counts, ends)
-
-    def filter_items(self, admits: Callable[[str], bool]) -> "DeviceHistograms":
-        """Return the same devices with only the items that `admits` accepts."""
-        kept = [item for item in self.items if admits(item)]
-        if len(kept) == len(self.items):
-            return self
-        known = set(kept)
-        is_kept = np.array([item in known for item in self._index], np.bool_)
-        new_index = np.cumsum(is_kept) - 1
-        with closing(_HoldingFile(self._holdings.dtype["count"])) as file:
-            for devices in _device_batches(self._ends):
-                held = self.take(devices)
-                held = held.with_counts(np.where(is_kept[held.item_indices], held.counts, 0))
-                file.add_devices(new_index[held.item_indices], held.counts, held.sizes)
-            return file.build(kept)
 
     def item_totals(self) -> dict[str, int]:
         sums = np.zeros(len(self._index), np.int64)

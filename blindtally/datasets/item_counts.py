@@ -1,6 +1,6 @@
 """Items with their counts, from which the items of simulated devices are drawn."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -18,10 +18,6 @@ class ItemCounts:
 
     items: tuple[str, ...]
     counts: Integers
-
-    def filter_items(self, admits: Callable[[str], bool]) -> "ItemCounts":
-        kept = [number for number, item in enumerate(self.items) if admits(item)]
-        return ItemCounts(tuple(self.items[number] for number in kept), self.counts[kept])
 
     def devices_per_round(self, rounds: int, wanted: int) -> int:
         """Return `wanted`, because draws never run out."""

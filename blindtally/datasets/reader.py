@@ -1,55 +1,65 @@
-"""Reader of data files: items with counts, users with items, or baskets.
+"""Reader of data files, for every command: items with counts, users with items, or baskets.
 
-    item,count        CSV file of counts: the items of devices are drawn from them
-    user,item,count   CSV file of users: each user is a device; without a count, each row is one
+    item,count        each row is an item: the items of devices are drawn by their counts
+    user,item,count   each user is a device; without a count, each row is one item
+    item              each row is a device with one item
     a b c             baskets: each line is a device, its items separated by blanks
 
-A file without a comma, semicolon or tab in its first line is one of baskets. A CSV file has a
-header with the delimiter of its cells; the column `user`, or otherwise the one before the items,
-names users, and the first numeric column after the items is the count. Unless the item column is
-named, it is the one after `user`; without such a column the first of two; of more the first, or
-the second if that is not a number.
-Gzip is recognised by its magic number. Files are read line by line, never held whole.
+All but baskets are tables: CSV with commas, semicolons, tabs or vertical bars, JSON Lines, or
+Parquet. `columns` finds the columns, and the report states which columns and rows were used.
+Files are read line by line, never held whole. JSON Lines are read twice, through a temporary file,
+because any line may have a name that no line before it has.
 """
 
-import codecs
-import csv
 import errno
-import gzip
-import io
+import lzma
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
-from importlib.resources import files
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import chain, islice
 from pathlib import Path
-from tempfile import gettempdir
-from typing import BinaryIO, Final, TypeAlias, cast
+from tempfile import TemporaryFile, gettempdir
+from typing import Final, TypeAlias
 
 import numpy as np
 
+from blindtally.datasets.cells import (
+    MAX_TOTAL_COUNT,
+    MISSING_MARKS,
+    PERHAPS_MISSING,
+    item_fault,
+    may_be_count,
+    parse_count,
+)
+from blindtally.datasets.columns import named_columns, role_of
+from blindtally.datasets.data_error import DataError
 from blindtally.datasets.device_histograms import DeviceHistograms, HistogramPacker
+from blindtally.datasets.file_formats import is_parquet, open_unpacked, text_lines
 from blindtally.datasets.item_counts import ItemCounts
+from blindtally.datasets.reading_report import ReadingReport
+from blindtally.datasets.tables import (
+    Table,
+    csv_table,
+    delimiter_of,
+    json_table,
+    looks_like_header,
+    parquet_table,
+)
 
 Dataset: TypeAlias = ItemCounts | DeviceHistograms
 MIN_ROUND_DEVICES: Final = 3
-_BUNDLED = files("blindtally.datasets") / "files"
-_BUNDLED_SUFFIX = ".csv.gz"
-# Of cells; spreadsheets export semicolons where decimals have commas.
-_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
-_GZIP_MAGIC = b"\x1f\x8b"
-_MAX_TOTAL_COUNT = 2**62  # numpy draws from such counts
-_MAX_LINE_LENGTH = 2**24  # characters
-_NUMBER = re.compile(r"[-+]?[\d.,' ]*\d")  # in any country's format
-
-
-class DataError(ValueError):
-    """A data file cannot be used; the message names the file, and the line if one is at fault."""
-
-    def __init__(self, path: Path, fault: str, line: int | None = None) -> None:
-        super().__init__(f"{path}: {fault}" if line is None else f"{path}, line {line}: {fault}")
+_HEADER_SEARCH_LINES: Final = 20
+_SAMPLE_LINES: Final = 100
+_MIN_COUNTED_SHARE: Final = 0.9
+_MAX_DELIMITED_SHARE: Final = 0.1  # of baskets
+_MIN_SUMMED_ROWS: Final = 3  # above a row with their total
+# Other lines than baskets: an item and a number, points of a list, and log lines.
+_NO_BASKET: Final = re.compile(r"[^:=]+[:=]\s*[\d.,]+|[-*•]\s.*|.*::.*|.*\s[\"\[].*|\[.*\]")
+_JSON_START: Final = re.compile(r"\s*(\{|\[\s*($|[\[{\"]))")
+# Excel writes this line to name the separator.
+_SEPARATOR_LINE: Final = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 
 
 def too_few_devices_message(path: Path, devices: int) -> str:
@@ -62,219 +72,222 @@ def too_few_devices_message(path: Path, devices: int) -> str:
     )
 
 
-def bundled_datasets() -> list[str]:
-    names = sorted(file.name for file in _BUNDLED.iterdir())
-    return [name.removesuffix(_BUNDLED_SUFFIX) for name in names if name.endswith(_BUNDLED_SUFFIX)]
+def read_dataset(path: Path, column: str | None = None) -> tuple[Dataset, ReadingReport]:
+    """Return the data in the file at `path`, and a report on its reading.
 
-
-def read_dataset(path: Path, column: str | None = None) -> Dataset:
-    """Return the data in the file at `path`, its items from `column`.
+    `column` names the column of items, or several columns (`columns.named_columns`).
 
     Raises:
-        DataError: if the file or column does not exist, nothing is in it, or a line is malformed.
+        DataError: if the file or a column does not exist, no item is in it, a line is malformed, or
+            the meaning of the columns is not clear.
     """
+    report = ReadingReport(path, column)
     try:
-        # The csv module needs the ends of lines: a quoted cell may contain one.
-        with _open_binary(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
-            return _parse_dataset(path, _bounded_lines(path, text), column)
-    except UnicodeDecodeError:
-        line = _first_undecodable_line(path) if path.is_file() else None
-        raise DataError(path, "is not UTF-8 text", line) from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise DataError(path, "is cut off or is not a gzip file after all") from None
+        with open_unpacked(path) as file:
+            if is_parquet(file):
+                dataset = _read_table(parquet_table(path, file, column), report)
+            else:
+                with closing(text_lines(path, file)) as lines:
+                    dataset = _read_text(lines, report)
+    except (EOFError, zlib.error, lzma.LZMAError):
+        raise DataError(path, "is compressed, and is cut off or damaged") from None
     except OSError as error:
         if error.errno == errno.ENOSPC:
             fault = f"does not fit into {gettempdir()}, unpacked: let TMPDIR name a larger place"
             raise DataError(path, fault) from None
-        raise DataError(path, (error.strerror or str(error)).lower()) from None
+        reason = " ".join(str(error).split())
+        fault = error.strerror.lower() if error.strerror else f"is cut off or damaged: {reason}"
+        raise DataError(path, fault) from None
+    report.examine(dataset.items)
+    return dataset, report
 
 
-def _parse_dataset(path: Path, lines: Iterator[str], column: str | None) -> Dataset:
-    before = list[str]()
+def _read_text(lines: Iterator[str], report: ReadingReport) -> Dataset:
+    path, choice, before, delimiter = report.path, report.choice, list[str](), None
     for line in lines:
+        first = line.strip("\r\n")
+        if separator := _SEPARATOR_LINE.fullmatch(first):
+            delimiter, line, first = separator[1], "\n", ""  # noqa: PLW2901 - keeps line numbers
         before.append(line)
-        if line.rstrip("\r\n"):
+        if first:
             break
     else:
         raise DataError(path, "is empty")
-    first = before[-1].rstrip("\r\n")
-    all_lines = chain(before, lines)
-    delimiter = _delimiter_of(first)
-    if delimiter is not None or first == column:
-        return _CsvTable(path, all_lines, column, delimiter or ",").parse()
-    if column is not None:
-        fault = f"has no column {column!r}, and no comma, semicolon or tab in its first line"
-        raise DataError(path, fault)
-    devices = DeviceHistograms.of(Counter(line.split()) for line in all_lines)
-    if not devices.items:
-        raise DataError(path, "is empty")
-    return devices
-
-
-def _delimiter_of(header: str) -> str | None:
-    """Return the most frequent delimiter, outside of quotes if it has any there; None without."""
-    unquoted = re.sub(r'"[^"]*"?', "", header)
-    for text in (unquoted, header):
-        delimiter = max(_DELIMITERS, key=text.count)
-        if delimiter in text:
-            return delimiter
-    return None
-
-
-@contextmanager
-def _open_binary(path: Path) -> Iterator[BinaryIO]:
-    is_bundled = not path.exists() and str(path) in bundled_datasets()
-    with (_BUNDLED / f"{path}{_BUNDLED_SUFFIX}" if is_bundled else path).open("rb") as file:
-        start = cast("io.BufferedReader", file).peek(len(_GZIP_MAGIC))  # a pipe cannot go back
-        if start.startswith(_GZIP_MAGIC):
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                yield cast("BinaryIO", unpacked)
-        else:
-            yield cast("BinaryIO", file)
-
-
-def _bounded_lines(path: Path, text: io.TextIOWrapper) -> Iterator[str]:
-    """Yield lines with their ends; raise DataError if one is too long to be a line."""
-    number = 0
-    while line := text.readline(_MAX_LINE_LENGTH + 1):
-        number += 1
-        if len(line) > _MAX_LINE_LENGTH:
-            raise DataError(path, f"is longer than {_MAX_LINE_LENGTH:,} characters", number)
-        yield line
-
-
-def _first_undecodable_line(path: Path) -> int:
-    """Return the line of the first bytes that are not UTF-8, in a file that has such bytes."""
-    decoder, lines = codecs.getincrementaldecoder("utf-8")(), 1
-    with _open_binary(path) as stream:
-        while chunk := stream.read(_MAX_LINE_LENGTH):
-            try:
-                decoder.decode(chunk)
-            except UnicodeDecodeError as error:
-                return lines + bytes(error.object[: error.start]).count(b"\n")
-            lines += chunk.count(b"\n")
-    return lines  # cut off in the middle of a character
-
-
-class _CsvTable:
-    """A CSV file with a header, read row by row."""
-
-    def __init__(
-        self, path: Path, lines: Iterable[str], column: str | None, delimiter: str
-    ) -> None:
-        self._path = path
-        self._reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        rows = self._rows()
-        self._header = next(rows)[1]
-        first = next(rows, None)
-        if first is None:
-            raise DataError(path, "has a header and no rows")
-        self._item = self._item_column(column, first[1])
-        self._count = self._count_column(*first)
-        self._body = chain([first], rows)
-
-    def parse(self) -> Dataset:
-        if self._item > 0:
-            return self._parse_users()
-        totals: dict[str, int] = {}
-        for item, count, _ in self._counted_rows():
-            totals[item] = totals.get(item, 0) + count
-        return ItemCounts(tuple(totals), np.fromiter(totals.values(), np.int64, len(totals)))
-
-    def _parse_users(self) -> DeviceHistograms:
-        column, last = self._user_column(), None
-        with closing(HistogramPacker()) as packer:
-            for item, count, row in self._counted_rows():
-                if row[column] != last:
-                    last = row[column]
-                    packer.begin_user(last)
-                packer.add_holding(item, count)
-            return packer.build()
-
-    def _user_column(self) -> int:
-        named = self._named_user_column(self._header[: self._item])
-        return self._item - 1 if named is None else named
-
-    @staticmethod
-    def _named_user_column(header: list[str]) -> int | None:
-        names = [name.lower() for name in header]
-        return names.index("user") if "user" in names else None
-
-    def _counted_rows(self) -> Iterator[tuple[str, int, list[str]]]:
-        """Yield the item and the count of each row, and the row."""
-        total = 0
-        for line, row in self._body:
-            count = self._parse_count(line, row)
-            total += count
-            if total >= _MAX_TOTAL_COUNT:
-                raise DataError(self._path, f"counts add up to {_MAX_TOTAL_COUNT} or more")
-            yield row[self._item], count, row
-
-    def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        width, start = None, 1  # the line where the next row begins
-        try:
-            for row in self._reader:
-                start = self._reader.line_num + 1
-                if not row:
-                    continue  # an empty line, as at the end of some files
-                width = width or len(row)
-                if len(row) != width:
-                    delimiters = _DELIMITERS[self._reader.dialect.delimiter]
-                    fault = (
-                        f"has {len(row)} cells where the header has {width}, separated by "
-                        f"{delimiters}"
-                    )
-                    raise DataError(self._path, fault, self._reader.line_num)
-                yield self._reader.line_num, row
-        except csv.Error as error:
-            raise self._syntax_error(str(error), start) from None
-
-    def _syntax_error(self, fault: str, start: int) -> DataError:
-        """Return the error of a row that begins in line `start`, as the csv module reports it."""
-        if fault == "unexpected end of data":
-            return DataError(self._path, "a quotation mark opens a cell, and none closes it", start)
-        if fault.startswith("field larger than"):
-            long = f"has a cell of more than {csv.field_size_limit():,} characters"
-            quote = "perhaps a quotation mark opens it, and none closes it"
-            return DataError(self._path, f"{long}: {quote}", start)
-        return DataError(self._path, fault, self._reader.line_num)
-
-    def _item_column(self, column: str | None, first: list[str]) -> int:
-        if column is not None:
-            if column not in self._header:
-                known = ", ".join(self._header)
-                raise DataError(self._path, f"has no column {column!r}; it has {known}", 1)
-            return self._header.index(column)
-        if len(self._header) == 1:
-            raise DataError(self._path, "has one column: items and their counts are two", 1)
-        user = self._named_user_column(self._header[:-1])
-        if user is not None:
-            return user + 1
-        return int(len(self._header) > 2 and not first[1].isdecimal())
-
-    def _count_column(self, line: int, row: list[str]) -> int | None:
-        """Return the column of counts; None for users whose rows are one item each."""
-        has_user = self._named_user_column(self._header[: self._item]) is not None
-        if has_user and self._item == len(row) - 1:
-            return None
-        after = range(self._item + 1, len(row))
-        for is_count in (str.isdecimal, _NUMBER.fullmatch):  # the second one for its error
-            for number in after:
-                if is_count(row[number]):
-                    return number
-        fault = (
-            f"has no count, a whole number, after the item in column {self._header[self._item]!r}: "
-            "the columns are item,count or user,item,count or user,item; --column names the items "
-            "of other files"
+    whole = chain(before, lines)
+    if _JSON_START.match(first):
+        with TemporaryFile("w+", encoding="utf-8", newline="") as copy:
+            return _read_table(json_table(path, whole, copy, choice), report)
+    delimiter = delimiter or delimiter_of(first, choice)
+    name = first.strip().strip('"')
+    is_quoted, chosen = name != first.strip(), named_columns(choice, [name]).values()
+    if delimiter is None and (is_quoted or name in chosen):
+        delimiter = ","  # of a table with one column
+    if delimiter is not None:
+        return _read_table(csv_table(path, whole, delimiter, first, report), report)
+    if choice is not None:
+        raise DataError(
+            path, f"has no column {choice!r}, and no delimiter of columns in its first line"
         )
-        raise DataError(self._path, fault, line)
+    return _read_baskets(whole, report)
 
-    def _parse_count(self, line: int, row: list[str]) -> int:
-        if self._count is None:
-            return 1
-        cell = row[self._count]
-        if cell.isascii() and cell.isdecimal() and len(cell) < 20 and int(cell):
-            return int(cell)
-        name = self._header[self._count]
-        fault = f"column {name!r}: a count is a whole number from 1 up, got {cell[:40]!r}"
-        raise DataError(self._path, fault, line)
+
+def _read_baskets(lines: Iterator[str], report: ReadingReport) -> DeviceHistograms:
+    start = list(islice(lines, _SAMPLE_LINES))
+    for number, line in enumerate(start[:_HEADER_SEARCH_LINES], 1):
+        if looks_like_header(line):
+            fault = (
+                f"{line.strip()[:60]!r} looks like a header: a table has it in its first line, and "
+                "commas, semicolons, tabs or vertical bars between its cells"
+            )
+            raise DataError(report.path, fault, number)
+    if counted := _item_with_count(start):
+        fault = (
+            f"a line such as {counted[:60]!r} may be an item and its count, or items of a device: "
+            "write a table with commas, which begins with the line item,count or user,item"
+        )
+        raise DataError(report.path, fault)
+    _refuse_other_lines(report.path, start)
+    report.form = "baskets without a header"
+    report.meaning = "each line is a device, its items separated by blanks"
+    name = start[0].strip()
+    if role_of(name) is not None:
+        advice = f"if it is a header, add --column {name}"
+        report.notes.append(f"{name!r} in line 1 counts as an item: {advice}")
+    return DeviceHistograms.of(_baskets(chain(start, lines), report))
+
+
+def _item_with_count(lines: Iterable[str]) -> str:
+    """Return the first line that may be an item and its count, if nearly all are; empty if not.
+
+    Such a line begins or ends with a whole number, and has a word that is none.
+    """
+    baskets = [words for line in lines if (words := line.split())]
+    for place in (0, -1):
+        counted = [
+            words
+            for words in baskets
+            if len(words) > 1
+            and may_be_count(words[place])
+            and (len(words) == 2 or not all(map(may_be_count, words)))
+        ]
+        if len(counted) > _MIN_COUNTED_SHARE * len(baskets):
+            return " ".join(counted[0])
+    return ""
+
+
+def _refuse_other_lines(path: Path, lines: Sequence[str]) -> None:
+    """Refuse lines that have delimiters of columns, though the first one has none, or a syntax."""
+    texts = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    delimited = [(number, line) for number, line in texts if delimiter_of(line) is not None]
+    other = [(number, line) for number, line in texts if _NO_BASKET.fullmatch(line)]
+    for doubtful, share in ((delimited, _MAX_DELIMITED_SHARE), (other, _MIN_COUNTED_SHARE)):
+        if len(doubtful) > share * len(texts):
+            number, line = doubtful[0]
+            fault = (
+                f"{line[:60]!r} may be a row of a table, or items of a device: write a table with "
+                "commas, which begins with the line item,count or user,item, or separate the items "
+                "of each device by blanks"
+            )
+            raise DataError(path, fault, number)
+
+
+def _baskets(lines: Iterable[str], report: ReadingReport) -> Iterator[Counter[str]]:
+    for number, line in enumerate(lines, 1):
+        report.rows = number
+        basket = Counter(line.split())
+        for item in [item for item in basket if item in MISSING_MARKS or not item.isprintable()]:
+            if fault := item_fault(item):
+                report.leave_out(fault, number)
+                del basket[item]
+        yield basket
+
+
+def _read_table(table: Table, report: ReadingReport) -> Dataset:
+    columns, header = table.columns, table.header
+    report.form, report.columns = table.form, columns.of(header)
+    report.unused = [
+        name or f"column {place + 1}, which has no name"
+        for place, name in enumerate(header)
+        if place not in columns.used
+    ]
+    is_user, is_counted = columns.user is not None, columns.count is not None
+    if is_user or not is_counted:
+        report.meaning = (
+            "each user is a device" if is_user else "each row is a device with one item"
+        )
+        if is_user and not is_counted:
+            report.meaning += ", each row one item"
+        return _read_devices(table, report)
+    report.meaning = "items are drawn by their counts"
+    totals: dict[str, int] = {}
+    for line, _, item, count in _holdings(table, report):
+        if item in totals and columns.others:
+            named = ", ".join(repr(header[place]) for place in columns.others)
+            fault = (
+                f"item {item[:40]!r} comes again: if one of the columns {named} names users, add "
+                "user=NAME to --column; otherwise add user= and the counts are added up"
+            )
+            raise DataError(report.path, fault, line)
+        totals[item] = totals.get(item, 0) + count
+    _refuse_total(report.path, totals)
+    return ItemCounts(tuple(totals), np.fromiter(totals.values(), np.int64, len(totals)))
+
+
+def _refuse_total(path: Path, totals: Mapping[str, int]) -> None:
+    """Refuse a last row with the sum of all others, as spreadsheets have it."""
+    item, count = [*totals.items()][-1] if totals else ("", 0)
+    if len(totals) > _MIN_SUMMED_ROWS and 2 * count == sum(totals.values()):
+        fault = (
+            f"the count of the last item, {item[:40]!r}, is the sum of all others: delete its row "
+            "if it is their total"
+        )
+        raise DataError(path, fault)
+
+
+def _read_devices(table: Table, report: ReadingReport) -> DeviceHistograms:
+    last, doubtful = None, set[str]()
+    with closing(HistogramPacker()) as packer:
+        for _, user, item, count in _holdings(table, report):
+            if user is None or user != last:
+                packer.begin_user(user)
+                last = user
+                if user in PERHAPS_MISSING:
+                    doubtful.add(user)
+            packer.add_holding(item, count)
+        report.name_doubtful(doubtful, "counted as one user each")
+        return packer.build()
+
+
+def _holdings(table: Table, report: ReadingReport) -> Iterator[tuple[int, str | None, str, int]]:
+    """Yield line, user, item and count of each row; rows with missing values are left out."""
+    columns, total, rows = table.columns, 0, 0
+    item_place, user_place, count_place = columns.item, columns.user, columns.count
+    user, count = None, 1
+    for line, row in table.rows:
+        rows += 1
+        item = row[item_place]
+        # Most items pass these fast checks.
+        is_suspect = item in MISSING_MARKS or not item.isprintable() or item.isspace()
+        if is_suspect and (fault := item_fault(item)):
+            report.leave_out(fault, line)
+            continue
+        if user_place is not None:
+            user = row[user_place]
+            if user in MISSING_MARKS or user.isspace():
+                report.leave_out("without a user", line)
+                continue
+        if count_place is not None:
+            try:
+                counted = parse_count(row[count_place])
+            except ValueError as error:
+                fault = f"column {table.header[count_place]!r}: {error}"
+                raise DataError(report.path, fault, line) from None
+            if not counted:
+                report.leave_out("whose count is 0" if counted == 0 else "without a count", line)
+                continue
+            count = counted
+        total += count
+        if total >= MAX_TOTAL_COUNT:
+            raise DataError(report.path, f"counts add up to {MAX_TOTAL_COUNT} or more", line)
+        yield line, user, item, count
+    report.rows = rows

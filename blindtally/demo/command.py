@@ -4,7 +4,6 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Annotated, Final
 
-from rich.console import Console
 from typer import Option
 
 from blindtally.console.errors import exit_with_error
@@ -17,11 +16,11 @@ from blindtally.console.options import (
     ContributionOption,
     DropoutOption,
     FleetDataOption,
-    ModeOption,
     SeedOption,
     SumOption,
 )
 from blindtally.console.output_files import JsonOption
+from blindtally.console.terminal import Terminal
 
 FULL_DEVICES: Final = 160
 FULL_ROUNDS: Final = 7
@@ -58,7 +57,6 @@ def demo(
             show_default="by size",
         ),
     ] = None,
-    mode: ModeOption = "active",
     kind: SumOption = "pairwise",
     json_path: JsonOption = None,
     out: Annotated[
@@ -80,13 +78,15 @@ def demo(
     options = locals().items()
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in options}
 
+    from client.extras_installation import import_server_modules
+
+    import_server_modules()  # before anything begins
+
     from blindtally.demo.run import create_folder, run_demo, write_results
     from blindtally.fleet_run.fleet_setup import DataFile, build_setup, new_operators
-    from client.extras_installation import import_compiled_modules
     from secagg.keys import Identity
 
-    import_compiled_modules()  # before anything begins
-    console = Console(stderr=json_path == "-")
+    console = Terminal(stderr=json_path == "-")
     try:
         setup = build_setup(
             DataFile(data, column),
@@ -97,12 +97,12 @@ def demo(
             threshold=threshold,
             contribution=contribution,
             words=words,
-            mode=mode,
             registrar=Identity.generate(SystemRandom()),
             operators=new_operators(kind),
         )
         folder = create_folder(out)
     except (ValueError, OSError) as error:
         raise exit_with_error(error) from None
+    settings |= {"reading": setup.reading.as_json()}
     results = run_demo(console, folder, setup, settings)
     write_results(console, folder, results, json_path)

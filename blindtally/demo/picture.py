@@ -102,7 +102,7 @@ def _draw_capacity(axes: "Axes", results: StudyResults) -> None:
     capacities = [result.capacity for result in results.rounds]
     axes.plot(numbers, capacities, "_--", color=_CAPACITY_COLOUR, label="room for")
     for state, marker, colour, label in (
-        ("decoded", "o", _ESTIMATE_COLOUR, "in the sum"),
+        ("decoded", "o", _ESTIMATE_COLOUR, "shown"),
         ("undecoded", "X", _TRUTH_COLOUR, "estimated, not decoded"),
     ):
         rounds = [result for result in results.rounds if result.state == state]
@@ -112,7 +112,7 @@ def _draw_capacity(axes: "Axes", results: StudyResults) -> None:
                 *zip(*points, strict=True), marker=marker, color=colour, zorder=3, label=label
             )
     axes.set_ylim(bottom=0)
-    axes.set_title("Distinct items in the table")
+    axes.set_title("Items of five devices or more")
     axes.legend(loc="lower right", ncols=2)
     _format_round_axis(axes, numbers)
 
@@ -120,10 +120,7 @@ def _draw_capacity(axes: "Axes", results: StudyResults) -> None:
 def _draw_seconds(axes: "Axes", results: StudyResults) -> None:
     numbers = [result.number for result in results.rounds]
     below = [0.0] * len(numbers)
-    phases = SUM_PHASES["one-shot" if results.mode == "one-shot" else "active"]
-    for phase, colour in zip(phases, _PHASE_COLOURS, strict=False):
-        if phase not in SUM_PHASES[results.mode]:
-            continue
+    for phase, colour in zip(SUM_PHASES[results.sum], _PHASE_COLOURS, strict=False):
         seconds = [result.seconds.get(phase, 0.0) for result in results.rounds]
         axes.bar(numbers, seconds, 0.6, bottom=below, color=colour, label=phase)
         below = [height + added for height, added in zip(below, seconds, strict=True)]

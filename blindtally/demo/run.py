@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from rich.console import Console
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
 from blindtally.console.service_connection import service_error_exit
+from blindtally.console.terminal import Terminal, print_line
 from blindtally.demo.picture import draw
 from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
 from blindtally.fleet_run.fleet_setup import FleetSetup, usable_processors
@@ -34,7 +34,7 @@ _MAX_WORKERS: Final = 2  # processes of devices; the server is another one
 
 
 def run_demo(
-    console: Console, folder: Path, setup: FleetSetup, settings: dict[str, Any]
+    console: Terminal, folder: Path, setup: FleetSetup, settings: dict[str, Any]
 ) -> StudyResults:
     """Return the results, or report the failure and the files that are kept."""
     service = ServerProcess(folder)
@@ -43,7 +43,6 @@ def run_demo(
             f"starting a server: {service.url}/ shows the study when it is ready; all files are "
             f"kept in {folder}/",
             style="dim",
-            highlight=False,
             soft_wrap=True,
         )
         with service.handling_signals(), service, Screen(console, setup.rounds) as screen:
@@ -51,14 +50,19 @@ def run_demo(
             config = replace(setup.fleet_config, api_key=service.key, token=service.token)
             return _run_study(service, screen, replace(setup, fleet_config=config), settings)
     except (KeyboardInterrupt, StoppedBySignalError) as stop:
-        typer.echo(f"\nstopped. Kept: {service.database}, {service.log}", err=True)
+        print_line(err=True)
+        print_line(f"stopped. Kept: {service.database}, {service.log}", err=True)
         raise typer.Exit(stop.code if isinstance(stop, StoppedBySignalError) else 130) from None
     except InexactSumError as error:
         raise exit_with_error(
             f"A SUM IS WRONG: {error}; please report this, with the folder {folder}/", code=1
         ) from None
+    except ServerDownError as error:
+        end = service_error_exit(error)
+        for line in error.__notes__:
+            print_line(f"    {line}", err=True)
+        raise end from None
     except (
-        ServerDownError,
         ServiceError,
         NobodyEnteredError,
         ServiceUnreachableError,
@@ -101,30 +105,23 @@ def _run_study(
 
 
 def write_results(
-    console: Console, folder: Path, results: StudyResults, json_path: str | None
+    console: Terminal, folder: Path, results: StudyResults, json_path: str | None
 ) -> None:
-    write_json(str(folder / "results.json"), results.as_json())
+    write_json(str(folder / "results.json"), results.as_json(), is_secret=True)
     write_json(json_path, results.as_json())
     print_results(console, results)
     try:
         draw(results, folder)
     except ImportError:
-        console.print(
-            f"no picture: matplotlib is missing ({install_command('demo')})", markup=False
-        )
+        console.print(f"no picture: matplotlib is missing ({install_command('demo')})")
     names = ", ".join(sorted(path.name for path in folder.iterdir()))
-    console.print(f"\nin {folder}/: {names}", soft_wrap=True)
-    console.print(
-        f"the server has stopped; start it again: {_restart_command(folder)}",
-        soft_wrap=True,
-        highlight=False,
-    )
+    console.print()
+    console.print(f"in {folder}/: {names}", soft_wrap=True)
+    restart = f"the server has stopped; start it again: {_restart_command(folder)}"
+    console.print(restart, soft_wrap=True)
     score = results.score
-    console.print(
-        f"F1 {score.f1:.2f} (precision {score.precision:.2f}, recall {score.recall:.2f})",
-        highlight=False,
-    )
-    console.print(_summary(results), highlight=False, markup=False)
+    console.print(f"F1 {score.f1:.2f} (precision {score.precision:.2f}, recall {score.recall:.2f})")
+    console.print(_summary(results))
 
 
 def _summary(results: StudyResults) -> str:

@@ -13,6 +13,7 @@ from typing import Final, Self
 import httpx
 
 from blindtally.commands.credentials_and_audit import create_first_credentials
+from secagg.errors import PortableError
 
 # The installed packages: not those of a clone that it is started in (`-P`).
 COMMAND_PREFIX: Final = (sys.executable, "-P", "-m", "blindtally")
@@ -24,7 +25,7 @@ _STOP_SIGNALS = ("SIGTERM", "SIGHUP")
 _LOG_TAIL_LINES = 15  # lines
 
 
-class StoppedBySignalError(Exception):
+class StoppedBySignalError(PortableError):
     """A signal requested that this program stop, with the exit code `code`."""
 
     def __init__(self, number: int) -> None:
@@ -33,7 +34,7 @@ class StoppedBySignalError(Exception):
 
 
 class ServerDownError(RuntimeError):
-    """The server did not start, or ended; the message has the end of its log."""
+    """The server did not start, or ended; its notes are the end of its log."""
 
 
 class ServerProcess:
@@ -89,7 +90,7 @@ class ServerProcess:
             )
         deadline = time.monotonic() + START_SECONDS
         try:
-            with httpx.Client(timeout=2.0) as client:  # once: it loads all certificates
+            with httpx.Client(timeout=2.0, trust_env=False) as client:  # no proxy: this machine
                 while not self._is_ready(client):
                     self.check(deadline)
                     time.sleep(_POLL_SECONDS)
@@ -161,8 +162,10 @@ class ServerProcess:
 
     def _down_error(self, event: str) -> ServerDownError:
         lines = self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
-        tail = "\n".join(f"    {line}" for line in lines)
-        return ServerDownError(f"{event}; the end of {self.log}:\n{tail}")
+        error = ServerDownError(f"{event}; the end of {self.log}:")
+        for line in lines:
+            error.add_note(line)
+        return error
 
 
 def free_port() -> int:

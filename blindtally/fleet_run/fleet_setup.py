@@ -1,24 +1,28 @@
 """Setup of a fleet's study from options: the items of the devices, the question and its terms.
 
-The default threshold and capacity grow with the fleet, so that every size shows the same behaviour:
-the table has room for all items, so nothing is sampled and a seed gives one result, and the
-threshold lies between the items of many devices and the long tail (`python -m benchmarks.demo_f1`).
+The default threshold and capacity grow with the fleet, so that every size shows the same behaviour.
+The first table has no room for a different item of each device, so devices sample their items. Its
+sum shows that many devices hold the same items, so the next sampling threshold is lower. The
+threshold of heavy hitters lies between the items of many devices and the long tail (`python -m
+benchmarks.demo_f1`).
 """
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from blindtally.console.data_files import load_dataset
 from blindtally.console.options import DEFAULT_DEVICES, DEFAULT_IDLE_SECONDS
 from blindtally.datasets.device_histograms import DeviceHistograms
-from blindtally.datasets.reader import Dataset, read_dataset
+from blindtally.datasets.reader import Dataset
+from blindtally.datasets.reading_report import ReadingReport
 from client.fleet.behaviour import dropouts_by_step
 from client.fleet.config_and_results import FleetConfig
 from protocol.api.device_policy import Policy
@@ -29,23 +33,28 @@ from protocol.committee_terms import CommitteeTerms
 from protocol.domains.strings import Alphabet, smallest_domain
 from protocol.histograms import Histogram
 from protocol.mechanisms.quality_goal import QualityGoal
-from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS, AnyQuestion
-from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.mechanisms.registry import (
+    MECHANISMS,
+    SUM_MECHANISMS,
+    AnyQuestion,
+    mechanism_of,
+    parse_question,
+)
+from protocol.numerics.binary_search import first_true
 from protocol.question_and_plan import SumKind, Terms
-from protocol.sketches.iblt.layout import cells_for
 from secagg.keys import Identity
-from secagg.parameters import Mode
 
 # Defaults of the demo; the constants below were chosen for them.
 DEFAULT_DATASET: Final = "link_user_domains"
+DEFAULT_MECHANISM: Final = "tracked"
 # Chosen before any device's items are known, as for a real study: lower-case domain names.
 DOMAIN_NAME_ALPHABET: Final = Alphabet(
     characters="\0abcdefghijklmnopqrstuvwxyz0123456789-._", length=40, pad="\0"
 )
 HEAVY_HITTER_SHARE: Final = 0.02  # of all devices; used without --threshold
-TABLE_ITEMS_PER_DEVICE: Final = 2  # capacity of the first round's table; used without --words
-MIN_TABLE_ITEMS: Final = 12
-PROBE_WORDS: Final = 2**20  # words of a plan that is made only to measure a cell
+TABLE_ITEMS_PER_DEVICE: Final = 0.9  # capacity of the first round's table; used without --words
+MIN_TABLE_ITEMS: Final = 32
+MAX_TABLE_WORDS: Final = 2**20
 TIMEOUTS: Final = Timeouts(enrolling=120, collecting=120, idle=DEFAULT_IDLE_SECONDS)
 OPERATORS: Final = 7  # of a simulated committee
 MEMBERS_AWAY: Final = 0.3  # fraction of members that may be absent: two of seven
@@ -63,14 +72,14 @@ class DataFile:
     path: Path | None = None
     column: str | None = None
 
-    def read(self) -> Dataset:
-        """Return the data in the file; raises DataError if it cannot be used."""
-        return read_dataset(self.path or Path(DEFAULT_DATASET), self.column)
+    def read(self) -> tuple[Dataset, ReadingReport]:
+        """Return the data in the file, and a report; raises DataError if it cannot be used."""
+        return load_dataset(self.path or Path(DEFAULT_DATASET), self.column)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSetup:
-    """The question, its terms and goal, and the fleet of devices with their items."""
+    """The question, its terms and goal, the fleet of devices with their items, and their source."""
 
     question: AnyQuestion
     terms: Terms
@@ -78,6 +87,7 @@ class FleetSetup:
     timeouts: Timeouts
     fleet_config: FleetConfig
     holdings: Sequence[Histogram]
+    reading: ReadingReport
     stop_at: QualityGoal | None = None
 
 
@@ -91,7 +101,6 @@ def build_setup(
     threshold: float | None,
     contribution: int,
     words: int | None,
-    mode: Mode = "active",
     registrar: Identity | None = None,
     operators: tuple[Identity, ...] = (),
     members: Sequence[str] = (),
@@ -104,7 +113,7 @@ def build_setup(
     Raises:
         ValueError: if the data cannot be read or has too few devices, or no such study can exist.
     """
-    population = data.read()
+    population, report = data.read()
     domain = DOMAIN_NAME_ALPHABET if data.path is None else smallest_domain(population.items)
     # A device that drops out of a one-shot sum sends nothing, so a round does not wait for it.
     committee = _committee_of(operators, members)
@@ -113,19 +122,17 @@ def build_setup(
         cohort_size=size,
         minimum=max(3, devices // 2),
         dropout=max(0.2, dropout + DROPOUT_MARGIN),
-        mode=mode,
         registrar=registrar.public.hex() if registrar else None,
         sum="one-shot" if committee else "pairwise",
         committee=committee,
     )
-    question = TrackedQuestion(
-        threshold=threshold or max(5.0, round(devices * rounds * HEAVY_HITTER_SHARE)),
-        contribution=contribution,
-        domain=domain,
-        words=words or PROBE_WORDS,
-    )
-    if words is None:
-        question = question.model_copy(update={"words": _words_for_table(question, terms)})
+    fields = {
+        "mechanism": DEFAULT_MECHANISM,
+        "threshold": threshold or max(5.0, round(devices * rounds * HEAVY_HITTER_SHARE)),
+        "contribution": contribution,
+        "domain": domain,
+    }
+    question = parse_question(fields | {"words": words or _words_for_table(fields, terms)})
     # An impossible study must fail before a server is started.
     plan = MECHANISMS[question.mechanism].first_plan(question, terms, "demo", rounds, Random(seed))
     holdings = holdings_for_fleet(population, rounds, devices, contribution, seed)
@@ -133,7 +140,6 @@ def build_setup(
         max_contribution=contribution,
         min_cohort=min_cohort_for(devices),
         min_threshold=min(Policy().min_threshold, question.threshold),
-        modes=frozenset({mode}),
         registrar=registrar.public if registrar else None,
         committee=frozenset(committee.identities if committee else ()),
         trust_server_identities=registrar is None,
@@ -142,7 +148,7 @@ def build_setup(
     for refusal in plan_violations(policy, plan, plan.study, plan.round):
         raise ValueError(f"the devices of this demo would refuse: {refusal}: use fewer --words")
     config = FleetConfig(devices, dropout, seed, policy, registrar=registrar, operators=operators)
-    return FleetSetup(question, terms, rounds, TIMEOUTS, config, holdings)
+    return FleetSetup(question, terms, rounds, TIMEOUTS, config, holdings, report)
 
 
 def _committee_of(operators: Sequence[Identity], members: Sequence[str]) -> CommitteeTerms | None:
@@ -165,14 +171,21 @@ def min_cohort_for(devices: int) -> int:
     return max(2, min(DEFAULT_MIN_COHORT, devices // 4))
 
 
-def _words_for_table(question: TrackedQuestion, terms: Terms) -> int:
+def _words_for_table(fields: Mapping[str, Any], terms: Terms) -> int:
     """Return the words of a table with a capacity of `TABLE_ITEMS_PER_DEVICE` items per device."""
-    mechanism = SUM_MECHANISMS[question.mechanism]
-    plan = mechanism.first_plan(question, terms, "demo", 1, Random(0))
-    words_per_cell: float = mechanism.vector_bytes(plan) / plan.cells / 2
-    return math.ceil(
-        cells_for(max(MIN_TABLE_ITEMS, TABLE_ITEMS_PER_DEVICE * terms.max_devices)) * words_per_cell
-    )
+    items = max(MIN_TABLE_ITEMS, math.ceil(TABLE_ITEMS_PER_DEVICE * terms.max_devices))
+
+    def suffices(words: int) -> bool:
+        question = parse_question({**fields, "words": words})
+        mechanism = mechanism_of(question)
+        try:
+            plan = mechanism.first_plan(question, terms, "demo", 1, Random(0))
+        except ValueError:  # the words are too few for any table
+            return False
+        capacity = mechanism.table_capacity(plan)
+        return capacity is None or capacity >= items
+
+    return first_true(suffices, 1, MAX_TABLE_WORDS)
 
 
 def holdings_for_fleet(
@@ -196,7 +209,7 @@ def holdings_for_fleet(
     return list(chain.from_iterable(blocks))
 
 
-def parse_dropout(pairs: Sequence[str], mode: Mode) -> dict[Phase, float]:
+def parse_dropout(pairs: Sequence[str], kind: SumKind) -> dict[Phase, float]:
     """Return the share of devices that drop out in each phase, from pairs PHASE=SHARE.
 
     Raises:
@@ -211,7 +224,7 @@ def parse_dropout(pairs: Sequence[str], mode: Mode) -> dict[Phase, float]:
             raise ValueError(
                 f"--dropout-in takes PHASE=SHARE such as sharing=0.1, got {pair!r}"
             ) from None
-    dropouts_by_step(shares, mode)  # fails now, and not in the middle of a round
+    dropouts_by_step(shares, kind)  # fails now, and not in the middle of a round
     return shares
 
 
@@ -219,7 +232,6 @@ def new_study_setup(
     data: DataFile,
     config: FleetConfig,
     rounds: int,
-    mode: Mode,
     idle: float,
     stop_at: QualityGoal | None,
     members: Sequence[str] = (),
@@ -233,7 +245,6 @@ def new_study_setup(
         threshold=None,
         contribution=2,
         words=None,
-        mode=mode,
         registrar=config.registrar,
         operators=config.operators,
         members=members,
@@ -249,14 +260,12 @@ def joined_study_setup(
 ) -> FleetSetup:
     config = replace(config, devices=devices or _devices_to_select(study))
     rounds = 1 if study.question.asks_every_round else study.rounds
-    holdings = holdings_for_fleet(
-        data.read(),
-        rounds,
-        config.devices,
-        study.question.contribution,
-        config.seed,
+    population, report = data.read()
+    contribution = study.question.contribution
+    holdings = holdings_for_fleet(population, rounds, config.devices, contribution, config.seed)
+    return FleetSetup(
+        study.question, study.terms, study.rounds, study.timeouts, config, holdings, report
     )
-    return FleetSetup(study.question, study.terms, study.rounds, study.timeouts, config, holdings)
 
 
 def useful_processes(study: StudyView | SumKind, devices: int | None) -> int:

@@ -5,8 +5,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Literal, TypeAlias
 
-import typer
-
+from blindtally.console.terminal import print_line
 from protocol.api.messages import StudyView
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import KEY_BYTES, Identity
@@ -53,7 +52,7 @@ def load_or_create_key_file(path: Path) -> Identity:
     if path.exists():
         return load_key_file(path)
     identity = create_key_file(path)
-    typer.echo(f"made {path}, the secret key of a registrar: it enrols these devices", err=True)
+    print_line(f"made {path}, the secret key of a registrar: it enrols these devices", err=True)
     return identity
 
 

@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
+from blindtally.console.answer_notes import notes_on_list
 from blindtally.simulate.scores import FoundItem, Score, compare_with_truth
+from client.device.encoding import LeftOutReason
 from client.fleet.config_and_results import FleetRound
 from protocol.api.messages import CohortView, HeavyHitter, StudyView
 from protocol.api.phases import Phase
-from protocol.mechanisms.frequency_sketches import FrequencySketchPlan
-from protocol.mechanisms.number_sums import NumberSumsPlan
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
-from protocol.question_and_plan import SumVariant
-from protocol.report_mechanism import ReportPlan
-from protocol.sketches.iblt.layout import capacity
+from protocol.domains import Domain
+from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion, mechanism_of
+from protocol.printable import printable
+from protocol.question_and_plan import SumKind
 from secagg.ring import Ring, Vector
 
 
@@ -31,9 +31,9 @@ class InexactSumError(RuntimeError):
 class RoundResult:
     """One round: its threshold, its sum, its dropouts and its seconds by phase.
 
-    `capacity` is the number of distinct items that its table holds, `distinct` the number in the
-    sum. `exact` is true if each sum was compared with its survivors' vectors, and equal; None for
-    reports, which have no sum.
+    `capacity` is the number of distinct items that its table holds, `distinct` the number of
+    items in the sum that five devices or more were counted with. `exact` is true if each sum was
+    compared with its survivors' vectors, and equal; None for reports, which have no sum.
     `violations` has one line for each device that departed from the protocol, `failures` one for
     each cohort without a sum, or with an excluded sum.
     """
@@ -68,7 +68,7 @@ class StudyResults:
     """All results of a run of the demo."""
 
     study: str
-    mode: SumVariant
+    sum: SumKind
     threshold: float
     score: Score
     heavy_hitters: tuple[FoundItem, ...]
@@ -77,6 +77,7 @@ class StudyResults:
     traffic: DeviceTraffic
     seconds: float
     settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # why the list is empty or short, and what devices left out
 
     @property
     def rounds_decoded(self) -> int:
@@ -94,7 +95,7 @@ class StudyResults:
             "thresholds": [result.t for result in self.rounds],
             "sums_exact": all(result.exact for result in self.rounds),
             "study": self.study,
-            "mode": self.mode,
+            "sum": self.sum,
             "threshold": self.threshold,
             "heavy_hitters": [asdict(item) | {"error": item.error} for item in self.heavy_hitters],
             "missed": dict(self.missed),
@@ -155,7 +156,7 @@ def summarize_study(
     compared = compare_with_truth(estimates, true_counts(played), threshold, study.question.domain)
     return StudyResults(
         study=study.id,
-        mode=study.terms.variant,
+        sum=study.terms.sum,
         threshold=threshold,
         score=compared.score,
         heavy_hitters=compared.found_items,
@@ -164,14 +165,47 @@ def summarize_study(
         traffic=_mean_traffic(played),
         seconds=seconds,
         settings=settings,
+        notes=(
+            *notes_on_list(study, [each.view for each in played], [row.item for row in rows]),
+            *left_out_notes(played, study.question),
+        ),
     )
+
+
+def left_out_notes(played: Sequence[FleetRound], question: AnyQuestion) -> list[str]:
+    """Return a sentence for each reason why devices left out items, with the number of copies."""
+    counts, examples = Counter[str](), dict[str, str]()
+    for finished in played:
+        for entry in finished.results:
+            for part in entry.contribution.left_out:
+                reason = str(part.reason)
+                counts[reason] += part.count
+                examples.setdefault(reason, part.items[0])
+    bounds = {
+        LeftOutReason.OUTSIDE_DOMAIN: describe_domain(question.domain),
+        LeftOutReason.OVER_BOUND: f"{question.contribution:,} items of a device in a round",
+    }
+    return [
+        f"The devices left out {count:,} items, such as {printable(examples[reason])}: "
+        + " of ".join(filter(None, (reason, bounds.get(LeftOutReason(reason)))))
+        + "."
+        for reason, count in counts.items()
+    ]
+
+
+def describe_domain(domain: Domain) -> str:
+    """Return the kind of a domain, with the length of its longest item if it has a limit."""
+    limits = [
+        f"at most {getattr(domain, name):,} {unit}"
+        for name, unit in (("max_bytes", "bytes"), ("length", "characters"))
+        if isinstance(getattr(domain, name, None), int)
+    ]
+    return ", ".join([f"kind {domain.kind}", *limits])
 
 
 def table_capacity(plan: AnyPlan) -> int:
     """Return the number of distinct items that a table of `plan` holds; 0 without a table."""
-    if isinstance(plan, FrequencySketchPlan | NumberSumsPlan | ReportPlan):
-        return 0
-    return capacity(plan.cells)
+    return mechanism_of(plan).table_capacity(plan) or 0
 
 
 def summarize_round(played: FleetRound, exact: bool | None) -> RoundResult:

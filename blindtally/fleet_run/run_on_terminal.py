@@ -7,16 +7,18 @@ from functools import partial
 from typing import Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
+from blindtally.console.answer_notes import notes_on_list, option_rows, unlisted_counts
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import DEFAULT_URL
 from blindtally.console.output_files import write_json
 from blindtally.console.service_connection import service_error_exit
 from blindtally.console.tables import key_notes, result_table
+from blindtally.console.terminal import Terminal, print_line
 from blindtally.fleet_run.fleet_setup import FleetSetup
-from blindtally.fleet_run.results import InexactSumError, RoundResult
+from blindtally.fleet_run.results import InexactSumError, RoundResult, left_out_notes
 from blindtally.fleet_run.screen import Screen
 from blindtally.fleet_run.study_run import StudyObservers, run_fleet
 from blindtally.fleet_run.study_status import report_status, study_url
@@ -25,20 +27,21 @@ from client.analyst.analyst import Study
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError, ShardPool
+from client.http.address_and_retries import shown_url
 from protocol.api.device_policy import PolicyError
-from protocol.api.messages import HeavyHitter, StudyView
-from protocol.mechanisms.number_sums import NumberSums
+from protocol.api.messages import HeavyHitter, RoundView, StudyView
+from protocol.description import AnswerKind
+from protocol.mechanisms.registry import mechanism_of
+from protocol.printable import printable
 from secagg.keys import Identity
 
 MAX_SHOWN_ITEMS = 20  # heavy hitters
-_QUERYABLE_MECHANISMS = ("hierarchical-histogram", "number-sums", "triehh")
 # The option with which devices take part, by the limit of the policy that refuses.
 _OPTION_BY_LIMIT = {
     "max_contribution": "--max-contribution {}",
     "max_epsilon": "--max-epsilon {}",
     "min_cohort": "--min-cohort {}",
     "min_threshold": "--min-threshold {:g}",
-    "modes": "--mode {}",
     "registrar": "--registrar FILE",
     "repeat_exact": "--repeat-exact",
 }
@@ -61,10 +64,10 @@ def run_on_terminal(
     shards: ShardPool | None,
     json_path: str | None,
 ) -> None:
-    console = Console(stderr=json_path == "-")
+    console = Terminal(stderr=json_path == "-")
     count = study.view.rounds
-    title = f"study {study.id} of {count} {'round' if count == 1 else 'rounds'} at {url}"
-    console.print(title, highlight=False)
+    title = f"study {study.id} of {count} {'round' if count == 1 else 'rounds'} at {shown_url(url)}"
+    console.print(title)
     with Screen(console, study.view.rounds) as screen:
         patience = setup.fleet_config.patience
         reporting = partial(
@@ -77,13 +80,21 @@ def run_on_terminal(
                 screen.show_round(result)
 
             observers = StudyObservers(screen.show_step, show_round, lambda: None, reporting)
-            run_fleet(url, study, setup, observers, shards)
+            played, _ = run_fleet(url, study, setup, observers, shards)
     hitters, view = study.heavy_hitters(), study.refresh()
-    console.print(heavy_hitter_table(view, hitters))
-    for line in _next_steps(url, view, took_part=bool(rounds)):
-        console.print(line, highlight=False, soft_wrap=True)
-    answer = {"heavy_hitters": [row.model_dump() for row in hitters], "end_cause": view.end_cause}
-    write_json(json_path, _rounds_json(study.view, rounds) | answer)
+    all_rounds = list(study.rounds())
+    console.print(heavy_hitter_table(view, all_rounds, hitters))
+    for note in left_out_notes(played, view.question):
+        console.print(note)
+    for line in next_steps(url, view, took_part=bool(rounds)):
+        console.print(line, soft_wrap=True)
+    answer = {
+        "heavy_hitters": [row.model_dump() for row in hitters],
+        "unlisted": unlisted_counts(all_rounds, [row.item for row in hitters]),
+        "end_cause": view.end_cause,
+    }
+    source = {"reading": setup.reading.as_json()}
+    write_json(json_path, _rounds_json(study.view, rounds) | answer | source)
 
 
 @contextmanager
@@ -96,7 +107,7 @@ def exit_on_errors() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(
+        print_line(
             "stopped; the study goes on without these devices, and an open round that has too few "
             "others will fail",
             err=True,
@@ -142,35 +153,44 @@ def _saving_partial_rounds(study: StudyView, json_path: str | None) -> Iterator[
         yield rounds
     except BaseException:
         if rounds:
-            typer.echo(f"the result is partial: round {len(rounds)} of {study.rounds}", err=True)
+            print_line(f"the result is partial: round {len(rounds)} of {study.rounds}", err=True)
             with suppress(typer.Exit):  # the exit code is that of the first error
                 write_json(json_path, _rounds_json(study, rounds) | {"partial": True})
         raise
 
 
-def heavy_hitter_table(study: StudyView, hitters: Sequence[HeavyHitter]) -> Group:
+def heavy_hitter_table(
+    study: StudyView, rounds: Sequence[RoundView], hitters: Sequence[HeavyHitter]
+) -> Group:
     """Return the table of heavy hitters, with notes on keys and on cohorts that differ.
 
-    Of sums of numbers, it has the number of devices in each segment.
+    Of sums of numbers, it has the number of devices in each segment. Notes state why it is empty or
+    short.
     """
-    if study.question.mechanism == NumberSums.name:
-        counts = [(hitter.item, f"{hitter.estimate:,.0f}") for hitter in hitters]
-        return result_table(["segment"], ["devices"], counts, "Devices with a number")
+    listed = [hitter.item for hitter in hitters]
+    options, notes = option_rows(rounds, listed, MAX_SHOWN_ITEMS - len(hitters))
+    notes += notes_on_list(study, rounds, listed)
+    mechanism = mechanism_of(study.question)
+    if mechanism.answer_kind(study.question) is AnswerKind.MEANS:
+        counts = [(hitter.item, f"{hitter.estimate:,.0f}") for hitter in hitters] + options
+        heading = [mechanism.description.counted]
+        table = result_table(heading, ["devices"], counts, "Devices with a number")
+        return Group(*([table] if counts else []), *map(Text, notes))
     rows = [
         (hitter.item, f"{hitter.estimate:,.0f}", f"{hitter.standard_error:,.1f}")
         for hitter in hitters[:MAX_SHOWN_ITEMS]
-    ]
+    ] + [(option, words, "") for option, words in options]
     title = f"Held {study.question.threshold:g} times or more"
     table = result_table(["item"], ["estimate", "± s.e."], rows, title)
-    notes = key_notes(study.question, (hitter.item for hitter in hitters))
+    notes += key_notes(study.question, listed)
     shown = hitters[:MAX_SHOWN_ITEMS]
-    flagged = ", ".join(each.item for each in shown if each.cohort_p_value is not None)
+    flagged = ", ".join(printable(each.item) for each in shown if each.cohort_p_value is not None)
     if flagged:
         notes.append(f"{_COHORT_NOTE}: {flagged}")
-    return Group(table, *(Text(note, "dim") for note in notes))
+    return Group(*([table] if rows else []), *(Text(note, "dim") for note in notes))
 
 
-def _next_steps(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]:
+def next_steps(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]:
     """Yield the state of the study or why it ended, its page, and a command to query it."""
     if not took_part:
         yield f"no device of this fleet took part: the study is {study.state}"
@@ -182,12 +202,8 @@ def _next_steps(url: str, study: StudyView, *, took_part: bool) -> Iterator[str]
     elif study.end_reason:
         yield study.end_reason
     yield f"its page: {study_url(url, study.id)}"
-    if study.question.mechanism in _QUERYABLE_MECHANISMS:
-        elsewhere = "" if url == DEFAULT_URL else f" --url {url}"
-        rank = "" if study.question.mechanism == "number-sums" else " --quantile 0.5"
-        yield f"to query it: blindtally query {study.id}{rank}{elsewhere}"
-    else:
-        yield f'from Python: blindtally.Analyst("{url}").study("{study.id}").heavy_hitters()'
+    elsewhere = "" if url == DEFAULT_URL else f" --url {url}"
+    yield f"to query it: blindtally query {study.id}{elsewhere}"
 
 
 def _rounds_json(study: StudyView, rounds: list[RoundResult]) -> dict[str, Any]:

@@ -5,18 +5,20 @@ Bars are on standard error, if that is a terminal; the lines are the same withou
 
 from typing import Final, Self
 
-from rich.console import Console, Group
-from rich.markup import escape
+from rich.console import Group
 from rich.progress import TaskID, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from blindtally.console.progress import progress_bars
 from blindtally.console.tables import fact_table, result_table
+from blindtally.console.terminal import Terminal
 from blindtally.fleet_run.results import RoundResult, StudyResults, table_capacity
 from client.device.device import STEP_OF_PHASE
 from client.fleet.config_and_results import FleetProgress
 from protocol.api.messages import RoundView
 from protocol.api.phases import DEVICE_PHASES, SUM_PHASES, Phase
+from protocol.printable import escape_hidden, printable
 
 MAX_SHOWN_ITEMS: Final = 20  # heavy hitters
 
@@ -24,10 +26,10 @@ MAX_SHOWN_ITEMS: Final = 20  # heavy hitters
 class Screen:
     """Live progress of a study of `rounds` rounds, and a line on `console` after each round."""
 
-    def __init__(self, console: Console, rounds: int) -> None:
+    def __init__(self, console: Terminal, rounds: int) -> None:
         self._rounds, self.round_number = rounds, 0  # the last one that has begun
-        self._bar_console = errors = Console(stderr=True)
-        self._bars = progress_bars(errors, TextColumn("[dim]{task.fields[note]}"))
+        self._bar_console = errors = Terminal(stderr=True)
+        self._bars = progress_bars(errors, TextColumn("{task.fields[note]}", "dim", markup=False))
         # On a terminal, lines must go above the bars; in a file, they go where the results go.
         self._line_console = errors if errors.is_terminal and console.is_terminal else console
         self._study = self._bars.add_task("rounds", total=rounds, note="")
@@ -45,7 +47,7 @@ class Screen:
         return self._bar_console.is_terminal
 
     def print_line(self, line: str) -> None:
-        self._bar_console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
+        self._bar_console.print(line, style="dim", soft_wrap=True)
 
     def show_step(self, progress: FleetProgress) -> None:
         view = progress.view
@@ -58,29 +60,40 @@ class Screen:
 
     def show_round(self, result: RoundResult) -> None:
         self._bars.advance(self._study)
+        self._remove_phases()
         # Soft wrap: a file has no right edge.
         self._line_console.print(_round_line(result, self._rounds), soft_wrap=True)
 
     def _begin(self, view: RoundView, devices: int) -> None:
         self.round_number = view.number
-        for task in self._tasks.values():
-            self._bars.remove_task(task)
+        self._remove_phases()
         sampling = f", t = {view.plan.t:.2f}" if table_capacity(view.plan) else ""
         self._bars.update(self._study, note=f"in {view.number}{sampling}")
         self._tasks = {
             phase: self._bars.add_task(f"  {phase}", total=devices, note="")
-            for phase in DEVICE_PHASES[view.plan.terms.variant]
+            for phase in DEVICE_PHASES[view.plan.terms.sum]
         }
 
+    def _remove_phases(self) -> None:
+        """Remove the bars of a round that is over: a phase may end without some of its devices."""
+        for task in self._tasks.values():
+            self._bars.remove_task(task)
+        self._tasks = {}
 
-def _round_line(result: RoundResult, rounds: int) -> str:
-    sums = {True: "[green]sum exact[/], ", False: "[yellow]no sum[/], ", None: ""}[result.exact]
+
+def _round_line(result: RoundResult, rounds: int) -> Text:
+    sums = {
+        True: Text("sum exact, ", "green"),
+        False: Text("no sum, ", "yellow"),
+        None: Text(),
+    }[result.exact]
     sampling = f"sampling t {result.t:.2f}  " if result.capacity else ""
     seconds = sum(result.seconds.values())
-    return (
+    return Text.assemble(
         f"round {result.number}/{rounds}  {sampling}"
-        f"{result.participants} of {result.enrolled} devices, {sums}"
-        f"{escape(_describe_outcome(result))}, {seconds:.1f} s"
+        f"{result.participants} of {result.enrolled} devices, ",
+        sums,
+        f"{escape_hidden(_describe_outcome(result))}, {seconds:.1f} s",
     )
 
 
@@ -95,18 +108,22 @@ def _describe_outcome(result: RoundResult) -> str:
     if result.distinct is None:
         return result.state + missing
     room = f" (room for {result.capacity})" if result.capacity else ""
-    return f"{result.state}: {result.distinct:,.0f} items{room}{missing}"
+    items = "item" if result.distinct == 1 else "items"
+    return f"{result.state}: {result.distinct:,.0f} {items} shown{room}{missing}"
 
 
-def print_results(console: Console, results: StudyResults) -> None:
-    console.print(_heavy_hitter_table(results))
+def print_results(console: Terminal, results: StudyResults) -> None:
+    if results.heavy_hitters:
+        console.print(_heavy_hitter_table(results))
+    for note in results.notes:
+        console.print(note)
     if results.missed:
-        missed = ", ".join(f"{item} ({count})" for item, count in results.missed.items())
-        console.print(f"missed: {escape(missed)}")
+        missed = ", ".join(f"{printable(item)} ({count})" for item, count in results.missed.items())
+        console.print(f"missed: {missed}")
     console.print(_round_table(results), _phase_table(results))
     for result in results.rounds:
         for line in result.violations:
-            console.print(f"blamed in round {result.number}: {escape(line)}")
+            console.print(f"blamed in round {result.number}: {line}")
     console.print(_cost_table(results))
 
 
@@ -141,12 +158,12 @@ def _round_table(results: StudyResults) -> Group:
         )
         for result in results.rounds
     ]
-    numbers = ["t", "room", "distinct", "devices", "in sum", "shares"]
+    numbers = ["t", "room", "shown", "devices", "in sum", "shares"]
     return result_table(["round", "state"], numbers, rows, "Rounds")
 
 
 def _phase_table(results: StudyResults) -> Group:
-    phases = SUM_PHASES[results.mode]
+    phases = SUM_PHASES[results.sum]
     rows = [
         (
             str(result.number),
@@ -172,13 +189,13 @@ def _cost_table(results: StudyResults) -> Table:
 
 
 def _describe_dropouts(results: StudyResults) -> str:
-    phases = [phase for phase in SUM_PHASES[results.mode] if phase in results.dropouts]
+    phases = [phase for phase in SUM_PHASES[results.sum] if phase in results.dropouts]
     return ", ".join(f"{results.dropouts[phase]} {phase}" for phase in phases)
 
 
 def _describe_seconds(results: StudyResults) -> str:
     totals = {
         phase: sum(result.seconds.get(phase, 0.0) for result in results.rounds)
-        for phase in SUM_PHASES[results.mode]
+        for phase in SUM_PHASES[results.sum]
     }
     return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in totals.items())

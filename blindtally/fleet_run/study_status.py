@@ -15,6 +15,7 @@ from typing import Final
 from blindtally.fleet_run.screen import Screen
 from client.analyst.async_analyst import AsyncAnalyst, AsyncStudy
 from client.errors import ServiceError, ServiceUnreachableError, UnavailableError
+from client.http.address_and_retries import shown_url
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS
@@ -22,6 +23,10 @@ from protocol.question_and_plan import Terms
 
 POLL_SECONDS: Final = 1.0
 MAX_SILENT_POLLS: Final = 10  # before a changing state is printed again
+_WAITS_FOR_REGISTRAR = {
+    Phase.SEATING: "devices wait until {} for the seats",
+    Phase.DRAWING: "volunteers wait until {} for the draw",
+}
 _OPEN_PHASES: Final = (Phase.ENROLLING, Phase.COLLECTING, Phase.REPORTING)
 _SILENCE_STEP_SECONDS: Final = 20  # between two lines about a service that does not answer
 
@@ -73,7 +78,7 @@ async def report_status(
             except (ServiceUnreachableError, UnavailableError) as error:
                 silence = monotonic() - answered
                 if silence >= patience:
-                    text = f"{url} has not answered for {silence:.0f} s: {error}"
+                    text = f"{shown_url(url)} has not answered for {silence:.0f} s: {error}"
                     raise ServiceUnreachableError(text) from None
                 reporter.update(*_describe_silence(silence, patience))
             except ServiceError as error:  # of a service that was restored, perhaps
@@ -134,8 +139,9 @@ def _describe_cohorts(cohorts: list[CohortView], terms: Terms, *, hides_counts: 
     end = _format_time(max(cohort.deadline for cohort in cohorts))
     if hides_counts:
         return f"{names} {phase}, until {end} at most"
-    if phase is Phase.SEATING:
-        return f"{first.enrolled:,} devices wait until {end} for the seats of their registrar"
+    if phase in _WAITS_FOR_REGISTRAR:
+        waiting, action = first.history[0].received, _WAITS_FOR_REGISTRAR[phase]
+        return f"{waiting:,} {action.format(end)} of their registrar"
     received = sum(cohort.history[-1].received for cohort in cohorts)
     if phase not in _OPEN_PHASES:
         senders = f"{received:,} members of the committee"

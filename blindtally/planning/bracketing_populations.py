@@ -17,9 +17,10 @@ from typing import Final
 
 import numpy as np
 
+from blindtally.console.data_files import load_dataset
 from blindtally.console.options import DEFAULT_ITEMS, DEFAULT_ZIPF
 from blindtally.datasets.device_histograms import DeviceHistograms
-from blindtally.datasets.reader import read_dataset
+from blindtally.datasets.reading_report import ReadingReport
 from blindtally.planning.f1_by_words import StudyCase, StudySetting
 from blindtally.simulate.populations import ItemPopulation, population_of
 from blindtally.simulate.token_study import KeyedPopulation
@@ -91,17 +92,18 @@ def bracketing_cases(
 
 def case_of_file(
     path: Path, column: str | None, setting: StudySetting, contribution: int
-) -> NamedCase:
-    """Return the case of a file's own items, in `column`, and its own users if it has any.
+) -> tuple[NamedCase, ReadingReport]:
+    """Return the case of a file's own items, and its own users if it has any, with a report.
 
     Raises:
         ValueError: if the file cannot be used.
     """
-    data = read_dataset(path, column)
+    data, report = load_dataset(path, column)
     users = data if isinstance(data, DeviceHistograms) else None
     population = population_of(data)
     known = KeyedPopulation.of(population, setting.tokens, setting.words)
-    return NamedCase(f"the items of {path}", StudyCase(known, "none", contribution, users))
+    case = NamedCase(f"the items of {path}", StudyCase(known, "none", contribution, users))
+    return case, report
 
 
 def zipf_population(domain: Domain, items: int, zipf: float) -> ItemPopulation:

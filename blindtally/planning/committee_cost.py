@@ -1,25 +1,19 @@
-"""Parameters of a committee, and the bytes and time of one-shot sums with it.
+"""Parameters of a committee, and the bytes of one-shot sums with it.
 
-Bytes are those of the messages without HTTP headers. Times are measured: a device makes its message
-for a committee with fresh keys, and a member checks its part of a number of copies. They are of one
-thread of this machine. A member decrypts and checks each message, so its time grows with the
-number of devices.
+Bytes are those of the messages without HTTP headers. `benchmarks/oneshot.py` measures the time of
+devices and members.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from random import Random, SystemRandom
+from random import SystemRandom
 from typing import Any, Final
 
-import numpy as np
-
-from blindtally.console.tables import format_seconds
-from blindtally.planning.sum_costs import fastest_seconds
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity
 from secagg.oneshot.committee import Committee, OneShotSession, Operators
 from secagg.oneshot.member import volunteer_again
-from secagg.oneshot.message import Layout, make_message
+from secagg.oneshot.message import Layout
 from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.sharing import prime_ring
 from secagg.ring import Lane, Ring
@@ -28,14 +22,6 @@ from secagg.session import Registry
 MAX_WORDS: Final = 100_000  # of a vector whose time is measured
 _CHECKED_MESSAGES: Final = 64
 _PLAN: Final = bytes(32)  # digest of a plan; costs do not depend on it
-
-
-@dataclass(frozen=True, slots=True)
-class CommitteeSeconds:
-    """Seconds of a device for its message, and of one member for one device."""
-
-    device: float
-    member: float
 
 
 @dataclass(frozen=True)
@@ -78,24 +64,7 @@ class CommitteeCost:
         """Return the sizes of messages and columns."""
         return Layout.of(self.session)
 
-    def measure(self, rng: Random) -> CommitteeSeconds:
-        """Return the times on this machine; `rng` makes the secrets of the device."""
-        session, identity = self.session, Identity.generate(rng)
-        (lane,) = session.ring.lanes
-        vector = session.ring.vector([np.arange(lane.length) % lane.q])
-        enrolment = b""
-        if session.registry is not None:
-            enrolment = self._registrar.sign(session.registry.enrolment_statement(identity.public))
-        message = make_message(session, identity, enrolment, vector, rng)
-        columns = [message.column(session, 1)] * _CHECKED_MESSAGES
-        member, key = self._members[0]
-        return CommitteeSeconds(
-            fastest_seconds(lambda: make_message(session, identity, enrolment, vector, rng)),
-            fastest_seconds(lambda: volunteer_again(member, key, _PLAN, 0).check(session, columns))
-            / _CHECKED_MESSAGES,
-        )
-
-    def as_json(self, seconds: CommitteeSeconds) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the JSON document."""
         p, layout = self.parameters, self.layout
         return {
@@ -113,11 +82,9 @@ class CommitteeCost:
             "message_bytes": layout.message_bytes,
             "column_bytes": layout.column_bytes,
             "sum_bytes": self.session.sharing.sum_bytes + SIGNATURE_BYTES,
-            "seconds_of_device": seconds.device,
-            "seconds_of_member_per_device": seconds.member,
         }
 
-    def rows(self, seconds: CommitteeSeconds) -> Iterator[tuple[str, str, str]]:
+    def rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield the rows of the table: name, value and reason."""
         p, layout = self.parameters, self.layout
         a, t = p.corrupt, p.threshold
@@ -138,6 +105,3 @@ class CommitteeCost:
         yield "  received", f"{layout.column_bytes:,} B", "by each member for each device"
         sum_bytes = self.session.sharing.sum_bytes + SIGNATURE_BYTES
         yield "  sum", f"{sum_bytes:,} B", "from each member, once"
-        yield "time", "", "one thread of this machine, measured"
-        yield "  device", format_seconds(seconds.device), "makes its message"
-        yield "  member", format_seconds(seconds.member), "checks one message"

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.datasets.device_histograms import DeviceHistograms
-from blindtally.simulate.options import DriftKind
+from blindtally.simulate.populations import DriftKind
 from blindtally.simulate.token_study import (
+    DEFAULT_MECHANISM,
     ItemMask,
     KeyedPopulation,
     TokenRounds,
@@ -98,16 +99,16 @@ class Method:
         return math.ceil(math.log(_MAX_WORDS / self.min_words, _SIZE_RATIO))
 
 
-def _find_tracked(
+def _find_by_default(
     tokens: TokenRounds, words: int, tau: float, rng: np.random.Generator
 ) -> ItemMask:
     try:
-        return run_tokens("tracked", tokens, words, tau, rng).found_items
+        return run_tokens(DEFAULT_MECHANISM, tokens, words, tau, rng).found_items
     except TooFewWordsError:
         return np.zeros(len(tokens.known.places), np.bool_)
 
 
-TRACKED: Final = Method("tracked", 60, _find_tracked)
+TRACKED: Final = Method(DEFAULT_MECHANISM, 60, _find_by_default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +184,9 @@ def f1_over_sizes(
     seeds: Sequence[Sequence[int]],
     step: Callable[[int], None] = lambda _: None,
     every: int = 1,
+    goals: Sequence[float] = GOALS,
 ) -> F1Curve:
-    """Return F1 over words, from few words to where the mean stays above the last goal.
+    """Return F1 over words, from few words to where the mean stays above the last of `goals`.
 
     `setting.words` is not used. There is one run per seed, with the same rounds for all sizes.
     `step` receives the number of sizes done, `method.max_sizes` in total. Only one in `every` sizes
@@ -205,12 +207,12 @@ def f1_over_sizes(
         return points[number].mean >= goal
 
     number, confirmed = 0, 0
-    while number < method.max_sizes and not reaches(number, GOALS[-1]):
+    while number < method.max_sizes and not reaches(number, goals[-1]):
         number += every
-    for goal in GOALS:
+    for goal in goals:
         number = _bisect_sizes(points, goal, reaches)
     while number < method.max_sizes and confirmed <= _CONFIRMING_SIZES:
-        confirmed = confirmed + 1 if reaches(number, GOALS[-1]) else 0
+        confirmed = confirmed + 1 if reaches(number, goals[-1]) else 0
         number += 1
     step(method.max_sizes - len(points))
     return F1Curve(method.name, tuple(points[number] for number in sorted(points)))

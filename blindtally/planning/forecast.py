@@ -22,10 +22,10 @@ from blindtally.planning.f1_by_words import (
 )
 from blindtally.simulate.token_study import TokenStudy, TooFewWordsError, run_tokens
 from protocol.domains.hashed import Hashed
+from protocol.mechanisms.registry import SUM_MECHANISMS
 
 DEVICE_RANGE: Final = range(10, 10**6 + 1)  # devices of a study that is simulated
 ROUND_RANGE: Final = range(1, 1000 + 1)
-_ADAPTIVE_IBLT: Final = "adaptive-iblt"
 _GRID_STEP: Final = 4  # steps of the grid of sizes before the search bisects
 _Run: TypeAlias = dict[str, tuple[float, TokenStudy]]  # F1 and study by mechanism
 
@@ -154,9 +154,12 @@ def _with_range(
 
 def _simulate(case: StudyCase, setting: StudySetting, seed: tuple[int, int]) -> _Run:
     """Return a study of each mechanism for which `setting.words` suffice, with its F1."""
-    names = [TRACKED.name]
-    if case.contribution == 1 and not isinstance(case.known.domain, Hashed):
-        names.append(_ADAPTIVE_IBLT)
+    is_hashed = isinstance(case.known.domain, Hashed)
+    names = [
+        name
+        for name, mechanism in SUM_MECHANISMS.items()
+        if mechanism.is_planned and (mechanism.fetches_strings or not is_hashed)
+    ]
     study, run = draw_study(case, setting, seed), _Run()
     for name in names:
         rng = np.random.default_rng([*seed, 1])

@@ -7,13 +7,10 @@ its cohort unreadable. Where cohorts can be compared, an item that too many toke
 flagged, and the liars' cohorts do not count (`protocol/mechanisms/cohort_comparison.py`).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from protocol.mechanisms.cohort_comparison import max_unflagged_tokens
-from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import SumQuestion, Terms
 
@@ -50,31 +47,19 @@ def equal_cohorts(devices: int, cohorts: int | None = None) -> Terms:
             f"{cohorts:,} cohorts of {devices:,} devices have {size:,} each: they need "
             f"{MIN_COHORT_SIZE} to {MAX_COHORT_SIZE:,}"
         )
-    no_dropouts: dict[str, Any] = {"corrupt": 0, "dropout": 0, "mode": "semi-honest"}
-    return Terms(cohort_size=size, minimum=size, cohorts=cohorts, **no_dropouts)
+    return Terms(cohort_size=size, minimum=size, cohorts=cohorts, corrupt=0, dropout=0)
 
 
 def effects_of_liars(question: SumQuestion, terms: Terms, rounds: int) -> list[LyingDevices]:
-    """Return the effects on a full round of a study of `rounds`.
+    """Return the effects on a full round of a study of `rounds`, sampled as in the first round.
 
-    Samples are taken at the threshold of the first round. `question` is of `tracked` or
-    `adaptive-iblt`. Raises ValueError if the question has no plan.
+    Raises:
+        ValueError: if the question has no plan.
     """
     mechanism = SUM_MECHANISMS[question.mechanism]
     plan = mechanism.first_plan(question, terms, "plan", rounds, Random(1))
-    samplers = [ThresholdSampler(plan.t, question.contribution)]
-    if question.mechanism == "tracked":  # which counts the items that it knows
-        samplers.append(ThresholdSampler(1.0, question.contribution))
-    return [_effects(samplers, terms, liars) for liars in LIAR_COUNTS]
-
-
-def _effects(samplers: Sequence[ThresholdSampler], terms: Terms, liars: int) -> LyingDevices:
-    size, cohorts = terms.cohort_size, terms.cohorts
-    spoilt = min(liars, cohorts)
-    lifts = []
-    for sampler in samplers:
-        units = min(sampler.max_units(size * sampler.max_count), size * sampler.max_item_units)
-        unflagged = max_unflagged_tokens(cohorts, spoilt, sampler.max_item_units)
-        lifts.append(sampler.unit * min(spoilt * units, unflagged))
-    lift = min(max(lifts), float(terms.max_devices * samplers[0].max_count))
-    return LyingDevices(liars, lift, spoilt / cohorts, spoilt / cohorts)
+    effects = []
+    for liars in LIAR_COUNTS:
+        share = min(liars, terms.cohorts) / terms.cohorts
+        effects.append(LyingDevices(liars, mechanism.lift_by_liars(plan, liars), share, share))
+    return effects

@@ -5,17 +5,18 @@ from dataclasses import asdict, replace
 from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from blindtally.console.tables import format_seconds
-from blindtally.planning.sum_costs import OperationSeconds, SumCost
+from blindtally.console.terminal import Terminal
+from blindtally.planning.sum_costs import SumCost
 from secagg.errors import InfeasibleError
 from secagg.keys import SIGNATURE_BYTES
 from secagg.parameters import Assumptions, choose_parameters
 from secagg.seating import max_colluders
 
 MAX_DEVICES: Final = 100_000  # as in a study's terms
+_WORD_BYTES: Final = 4  # of a vector
 _RATE_STEP: Final = 0.05  # between two rates that are tried instead of an infeasible one
 
 
@@ -25,7 +26,6 @@ def feasible_alternatives(n: int, assumptions: Assumptions) -> list[str]:
     tried: list[tuple[str, Iterable[tuple[str, int, Assumptions]]]] = [
         ("--dropout", ((f"{x:g}", n, replace(a, dropout=x)) for x in _lower_rates(a.dropout))),
         ("--corrupt", ((f"{x:g}", n, replace(a, corrupt=x)) for x in _lower_rates(a.corrupt))),
-        ("--mode", [("semi-honest", n, replace(a, mode="semi-honest"))]),
         ("--devices", ((str(m), m, a) for m in (n << i for i in range(1, 7)) if m <= MAX_DEVICES)),
         ("--devices", ((str(m), m, a) for m in (n >> i for i in range(1, 7)) if m >= 2)),
     ]
@@ -48,19 +48,17 @@ def _is_feasible(n: int, assumptions: Assumptions) -> bool:
     return True
 
 
-def as_json(cost: SumCost, units: OperationSeconds, words: int, cohorts: int = 1) -> dict[str, Any]:
+def as_json(cost: SumCost, words: int, cohorts: int = 1) -> dict[str, Any]:
     """Return the JSON document: assumptions, parameters such as `k` and `t`, and costs."""
     chosen, assumptions = cost.parameters, cost.assumptions
-    dropouts = assumptions.max_dropouts(chosen.n)
     return {
         "devices": chosen.n,
         **asdict(assumptions),
         "registrar": cost.has_registrar,
         "k": chosen.holders,
         "t": chosen.threshold,
-        "t_most": chosen.threshold + chosen.slack,
-        "partners": chosen.neighbours,
-        "witnesses": chosen.spot_checks,
+        "t_max": chosen.threshold + chosen.slack,
+        "spot_checks": chosen.spot_checks,
         "complete": chosen.is_complete,
         "quorum": assumptions.quorum(chosen.n),
         "cohorts": cohorts,
@@ -70,10 +68,7 @@ def as_json(cost: SumCost, units: OperationSeconds, words: int, cohorts: int = 1
         "bytes_of_signatures": cost.message_count * SIGNATURE_BYTES,
         "bytes_down": cost.download_bytes,
         "words": words,
-        "seconds_of_device": cost.device_seconds(units, words),
-        "seconds_of_server": cost.server_seconds(units, words, 0),
-        "seconds_of_server_with_losses": cost.server_seconds(units, words, dropouts),
-        "seconds_of_one": asdict(units),
+        "vector_bytes": words * _WORD_BYTES,
     }
 
 
@@ -87,7 +82,7 @@ _MESSAGES: Final = {
     "reveal": ("unmasking", "a share per dealer, and its own"),
     "roster": ("roster", "identity and keys of all participants"),
     "received": ("received", "the shares that it holds, still encrypted"),
-    "sharers": ("sharers", "participants that shared, with their commitments"),
+    "dealers": ("dealers", "participants that shared, with their commitments"),
     "survivors": ("survivors", "participants in the sum, as JSON"),
     "confirmations": ("confirmations", "signatures of all survivors under that list"),
     "inputs": ("signed inputs", "signatures of the vectors whose shares it holds"),
@@ -103,11 +98,10 @@ def _colluders(cost: SumCost, cohorts: int) -> int:
     return max_colluders(n * cohorts, cohorts, assumptions)
 
 
-def show_parameters(cost: SumCost, units: OperationSeconds, words: int, cohorts: int) -> None:
+def show_parameters(cost: SumCost, words: int, cohorts: int) -> None:
     """Print the parameters of a pairwise sum."""
-    show_rows(
-        chain(_parameter_rows(cost, cohorts), _byte_rows(cost), _time_rows(cost, units, words))
-    )
+    vector = "vector", f"{words * _WORD_BYTES:,} B", f"of {words:,} 32-bit words, from each device"
+    show_rows(chain(_parameter_rows(cost, cohorts), _byte_rows(cost), [vector]))
 
 
 def show_rows(rows: Iterable[TableRow]) -> None:
@@ -117,14 +111,14 @@ def show_rows(rows: Iterable[TableRow]) -> None:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
     for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+        table.add_row(*map(Text, row))
+    Terminal().print(table)
 
 
 def _parameter_rows(cost: SumCost, cohorts: int) -> Iterator[TableRow]:
     chosen, a = cost.parameters, cost.assumptions
     corrupt, dropouts = a.max_corrupt(chosen.n), a.max_dropouts(chosen.n)
-    reason = "the fewest for which a threshold t is secure"
+    reason = "for shares and masks: the fewest for which a threshold t is secure"
     if chosen.is_complete:
         reason = "every device holds shares of all others: fewer are not secure"
     yield "holders k", str(chosen.holders), reason
@@ -134,13 +128,8 @@ def _parameter_rows(cost: SumCost, cohorts: int) -> Iterator[TableRow]:
         f"probability 2^-{a.eta}"
     )
     yield "threshold t", str(chosen.threshold), reason
-    neighbour_reason = f"for masks: {dropouts} random dropouts isolate no device (2^-{a.sigma})"
-    check_reason = "no confirmations: the server is trusted to send the same list to all"
-    if a.is_active:
-        neighbour_reason = "for masks: all holders, because the server may choose who drops out"
-        check_reason = "signatures per device: the server cannot show two lists of survivors"
-    yield "neighbours", str(chosen.neighbours), neighbour_reason
-    yield "spot checks", str(chosen.spot_checks), check_reason
+    reason = "signatures per device: the server cannot show two lists of survivors"
+    yield "spot checks", str(chosen.spot_checks), reason
     yield "quorum", str(a.quorum(chosen.n)), "devices that each phase needs"
     safe, chosen_by_server = _colluders(cost, cohorts), a.max_corrupt(chosen.n)
     reason = "in the whole study: the server chooses which devices share a cohort"
@@ -165,17 +154,3 @@ def _byte_rows(cost: SumCost) -> Iterator[TableRow]:
         for message, size in sizes.items():
             label, meaning = _MESSAGES[message]
             yield f"  {label}", f"{size:,} B", meaning
-
-
-def _time_rows(cost: SumCost, units: OperationSeconds, words: int) -> Iterator[TableRow]:
-    dropouts = cost.assumptions.max_dropouts(cost.parameters.n)
-    yield "time", "", f"one thread of this machine, {words:,} 32-bit words; estimated"
-    for name, spent, note in (
-        ("device", cost.device_seconds(units, words), "each"),
-        ("server", cost.server_seconds(units, words, 0), "no dropouts"),
-        ("server", cost.server_seconds(units, words, dropouts), f"{dropouts} dropouts"),
-    ):
-        total = sum(spent.values())
-        longest = sorted(spent.items(), key=lambda part: -part[1])[:3]
-        parts = ", ".join(f"{part} {share / total:.0%}" for part, share in longest)
-        yield f"  {name}", format_seconds(total), f"{note}: {parts}"

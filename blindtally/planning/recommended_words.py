@@ -14,7 +14,7 @@ from blindtally.planning.forecast import DEVICE_RANGE, ROUND_RANGE
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.mechanisms.registry import AnyQuestion
 from protocol.question_and_plan import WORD_BITS
 
 GOAL_F1: Final = 0.95
@@ -45,7 +45,7 @@ def recommend_words(
     return _recommend(domain, setting, contribution, f1)
 
 
-def choose_words(question: TrackedQuestion, devices: int, rounds: int) -> tuple[int, str]:
+def choose_words(question: AnyQuestion, devices: int, rounds: int) -> tuple[int, str]:
     """Return the words for `question` that reach `GOAL_F1`, and a sentence with the reason.
 
     Raises:

@@ -16,7 +16,6 @@ from typing import Final
 from blindtally.planning.bracketing_populations import AssumedCounts, bracketing_cases, middle_case
 from blindtally.planning.f1_by_words import StudySetting
 from blindtally.planning.forecast import StudyForecast, forecast_in_steps
-from blindtally.planning.sum_costs import SumCost, measure_operations
 from protocol.domains.hashed import Hashed
 
 RUNS: Final = 2
@@ -24,32 +23,16 @@ _SEED: Final = 1
 _NICENESS: Final = 10
 _MAX_MEMORY_BYTES: Final = 2**31  # a forecast takes some 300 MB
 _QUICK_TOKENS: Final = 10**6  # of all rounds: their first study is not at a low priority
-_WORD_BYTES: Final = 4
 _WARM_UP_STUDY: Final = StudySetting(rounds=2, tau=5, tokens=50, words=500)
 
 
 @dataclass(frozen=True, slots=True)
-class SumTimes:
-    """Seconds that a device and the server compute for a cohort in a round."""
-
-    device: float
-    server: float
-    server_with_dropouts: float
-
-
-@dataclass(frozen=True, slots=True)
 class ForecastRequest:
-    """Settings of a forecast; no `setting` if the study is not simulated, no `cost` without sums.
-
-    `nbytes` are those of a vector.
-    """
+    """Settings of a forecast; no `setting` if the study is not simulated."""
 
     setting: StudySetting | None
     contribution: int = 1
     max_bytes: int = 0
-    cost: SumCost | None = None
-    nbytes: int = 0
-    max_dropouts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +42,6 @@ class PartialForecast:
     done: int = 0
     steps: int = 0
     study: StudyForecast | None = None
-    times: SumTimes | None = None
 
 
 def prepare() -> None:
@@ -91,32 +73,21 @@ def advance() -> PartialForecast | None:
 
 def forecast_steps(request: ForecastRequest) -> Iterator[PartialForecast]:
     """Yield the forecast after each step; the steps after the first have a low priority."""
-    setting, forecast = request.setting, PartialForecast(steps=int(request.cost is not None))
-    if setting is None or setting.rounds * setting.tokens > _QUICK_TOKENS:
+    setting = request.setting
+    if setting is None:
+        yield PartialForecast()
+        return
+    if setting.rounds * setting.tokens > _QUICK_TOKENS:
         _lower_priority()
-    if setting is not None:
-        assumed, counts = Hashed(max_bytes=request.max_bytes), AssumedCounts()
-        middle = middle_case(assumed, counts, setting.tokens, request.contribution)
-        brackets = bracketing_cases(assumed, counts, setting, request.contribution)
-        seeds = [(_SEED, run) for run in range(RUNS)]
-        forecast = replace(forecast, steps=forecast.steps + RUNS + len(brackets) + 1)
-        for study in forecast_in_steps(middle, setting, seeds, brackets):
-            forecast = replace(forecast, done=forecast.done + 1, study=study)
-            yield forecast
-            _lower_priority()
-    if request.cost is not None:
-        times = _times(request, request.cost)
-        yield replace(forecast, done=forecast.done + 1, times=times)
-
-
-def _times(request: ForecastRequest, cost: SumCost) -> SumTimes:
-    words = request.nbytes // _WORD_BYTES
-    operations = measure_operations(cost.parameters)
-    server, with_dropouts = (
-        sum(cost.server_seconds(operations, words, count).values())
-        for count in (0, request.max_dropouts)
-    )
-    return SumTimes(sum(cost.device_seconds(operations, words).values()), server, with_dropouts)
+    assumed, counts = Hashed(max_bytes=request.max_bytes), AssumedCounts()
+    middle = middle_case(assumed, counts, setting.tokens, request.contribution)
+    brackets = bracketing_cases(assumed, counts, setting, request.contribution)
+    seeds = [(_SEED, run) for run in range(RUNS)]
+    forecast = PartialForecast(steps=RUNS + len(brackets) + 1)
+    for study in forecast_in_steps(middle, setting, seeds, brackets):
+        forecast = replace(forecast, done=forecast.done + 1, study=study)
+        yield forecast
+        _lower_priority()
 
 
 def limit_memory(max_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Predictions for the page that creates studies: accuracy by simulation, and measured times.
+"""Predictions for the page that creates studies: accuracy by simulation.
 
 Each runs in its own process, with bounded memory, which is killed when it takes too long, is
 cancelled, or outlives the service. The process is started when a form is shown, so that it is ready
@@ -9,23 +9,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
-from blindtally.console.tables import format_seconds
 from blindtally.planning.f1_by_words import StudySetting
 from blindtally.planning.forecast import DEVICE_RANGE, ROUND_RANGE, StudyForecast
 from blindtally.planning.stepwise_forecast import (
     RUNS,
     ForecastRequest,
     PartialForecast,
-    SumTimes,
     advance,
     begin,
     prepare,
 )
-from blindtally.planning.sum_costs import SumCost
 from blindtally.process_pool import RetryingProcessPool
 from protocol.domains.hashed import Hashed
-from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
-from secagg.parameters import choose_parameters
+from protocol.mechanisms.registry import AnyPlan
 from server.pages.formatting import nbytes, significant
 from server.pages.forms.predictor import AdviceLine, PartialPrediction
 from server.pages.forms.preview import plan_command_options
@@ -86,17 +82,7 @@ def request_of(plan: AnyPlan) -> ForecastRequest:
         setting = StudySetting(plan.rounds, question.threshold, tokens, words)
     domain = question.domain
     max_bytes = domain.max_bytes if isinstance(domain, Hashed) else _MAX_STRING_BYTES
-    if plan.mechanism in REPORT_MECHANISMS:
-        return ForecastRequest(setting, question.contribution, max_bytes)
-    parameters = choose_parameters(terms.cohort_size, terms.assumptions)
-    return ForecastRequest(
-        setting,
-        question.contribution,
-        max_bytes,
-        SumCost(parameters, terms.assumptions, terms.registrar is not None),
-        SUM_MECHANISMS[plan.mechanism].vector_bytes(plan),
-        terms.assumptions.max_dropouts(terms.cohort_size),
-    )
+    return ForecastRequest(setting, question.contribution, max_bytes)
 
 
 def _words(plan: AnyPlan) -> int:
@@ -119,8 +105,6 @@ def lines_of(plan: AnyPlan, forecast: PartialForecast) -> list[AdviceLine]:
         lines.append(AdviceLine("F1", "not simulated", note))
     if forecast.study is not None:
         lines += _accuracy_lines(plan, forecast.study, min(forecast.done, RUNS))
-    if forecast.times is not None:
-        lines += _time_lines(plan, forecast.times)
     return lines
 
 
@@ -139,12 +123,3 @@ def _accuracy_lines(plan: AnyPlan, forecast: StudyForecast, runs: int) -> Iterat
     for goal, size in forecast.words_by_goal.items():
         value = "more than 200,000" if size is None else f"about {size:,.0f}"
         yield AdviceLine(f"Words for an F1 of {goal}", value, "by tracked")
-
-
-def _time_lines(plan: AnyPlan, times: SumTimes) -> Iterator[AdviceLine]:
-    device, server, with_dropouts = map(
-        format_seconds, (times.device, times.server, times.server_with_dropouts)
-    )
-    yield AdviceLine("A device computes", device, "per round, on a core of this machine")
-    note = f"per cohort; {with_dropouts} with {plan.terms.dropout:.0%} dropouts"
-    yield AdviceLine("The server computes", server, note)

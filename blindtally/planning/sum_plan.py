@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
 from blindtally.console.progress import progress_steps
 from blindtally.console.tables import print_parts, result_table
+from blindtally.console.terminal import print_line
+from blindtally.datasets.reading_report import ReadingReport
 from blindtally.planning.bracketing_populations import (
     WHY_LOW_OR_HIGH,
     AssumedCounts,
@@ -64,10 +64,6 @@ class SumPlanRequest:
 
     def check(self) -> None:
         """Exit if an option is out of range."""
-        if self.domain not in ("strings", "alphabet"):
-            raise exit_with_error(
-                f"--domain is strings or alphabet without --epsilon, not {self.domain!r}"
-            )
         if self.devices not in DEVICE_RANGE:
             limits = f"{DEVICE_RANGE[0]} to {DEVICE_RANGE[-1]:,}"
             raise exit_with_error(f"--devices must be from {limits}, not {self.devices}")
@@ -89,7 +85,7 @@ def plan_sums(request: SumPlanRequest, json_path: str | None) -> None:
     try:
         terms = equal_cohorts(request.devices, request.cohorts)
         setting = request.setting
-        middle, brackets = _assumed_cases(request)
+        middle, brackets, reading = _assumed_cases(request)
         with progress_steps("simulated, at most", max_steps(request.runs, len(brackets))) as step:
             seeds = [(request.seed, run) for run in range(request.runs)]
             forecast = forecast_study(middle, setting, seeds, brackets, step, _report_predictions)
@@ -113,28 +109,36 @@ def plan_sums(request: SumPlanRequest, json_path: str | None) -> None:
     document["predictions"] = [asdict(row) for row in forecast.predictions]
     document["f1_by_population"] = forecast.f1_by_population
     document["lying_devices"] = [asdict(row) for row in liars]
+    if reading is not None:
+        document["reading"] = reading.as_json()
     write_json(json_path, document)
 
 
-def _assumed_cases(request: SumPlanRequest) -> tuple[NamedCase, list[NamedCase]]:
-    """Return the case to simulate, and those that bracket reality if its items are assumed."""
+def _assumed_cases(
+    request: SumPlanRequest,
+) -> tuple[NamedCase, list[NamedCase], ReadingReport | None]:
+    """Return the case to simulate, and those that bracket reality if its items are assumed.
+
+    The report is on the file of the items if they are not assumed.
+    """
     setting, contribution = request.setting, request.contribution
     if request.data is not None:
-        return case_of_file(request.data, request.column, setting, contribution), []
+        case, report = case_of_file(request.data, request.column, setting, contribution)
+        return case, [], report
     domain: Domain = Hashed(max_bytes=request.max_bytes)
     if request.domain == "alphabet":
         domain = Alphabet(characters=request.alphabet, length=request.length)
     counts = AssumedCounts(request.items, request.zipf)
     middle = middle_case(domain, counts, setting.tokens, contribution)
-    return middle, list(bracketing_cases(domain, counts, setting, contribution))
+    return middle, list(bracketing_cases(domain, counts, setting, contribution)), None
 
 
 def _report_predictions(predictions: Sequence[Prediction]) -> None:
     """Print the results of the first studies, while others are simulated."""
     for row in predictions:
         range_text = f"; {row.described_range} in other data" if row.described_range else ""
-        typer.echo(f"F1 about {row.f1:.2f} with {row.mechanism}{range_text}", err=True)
-    typer.echo("simulating more ...", err=True)
+        print_line(f"F1 about {row.f1:.2f} with {row.mechanism}{range_text}", err=True)
+    print_line("simulating more ...", err=True)
 
 
 def _show_plan(
@@ -167,7 +171,7 @@ def _show_plan(
         "Bytes are those of vector and plan; `blindtally params` adds those of the secure sum.",
         "To run the study, create it with this question:",
     )
-    typer.echo(question.model_dump_json(indent=2))
+    write_json("-", question.model_dump(mode="json"))
 
 
 def _show_range(predictions: Sequence[Prediction], data: Path | None) -> None:

@@ -1,40 +1,189 @@
 """The command `blindtally simulate`: a study over a data file, in memory, against the truth."""
 
-from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
+from typer import Argument, Option
+from typer.core import TyperCommand
 
-from blindtally.console.errors import exit_with_error, refuse_unused_options
+from blindtally.console.errors import exit_with_error
+from blindtally.console.options import (
+    ColumnOption,
+    SeedOption,
+    complete_data,
+    complete_mechanism,
+)
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts
-from blindtally.simulate.options import SimulationRequest, accepted_options
+from blindtally.console.terminal import print_line
 
 if TYPE_CHECKING:
     from blindtally.simulate.result import SimulationResult
+    from blindtally.simulate.scenario import SimulationRequest
+
+
+class FieldOptions(TyperCommand):
+    """Command in which each field of `--set` is an option, too: `--contribution 2`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (typer's)
+        known = {"--help", *(name for option in self.params for name in option.opts)}
+        names = [each.partition("=")[0] for each in args if each.startswith("--")]
+        if set(names) - known:
+            args = [*_with_sets(args, known)]
+        return super().parse_args(ctx, args)
+
+
+def _with_sets(args: list[str], known: set[str]) -> Iterator[str]:
+    """Yield `args`, with fields of questions and scenarios as values of `--set`."""
+    from blindtally.simulate.scenario import Scenario
+    from protocol.mechanisms.registry import MECHANISMS
+
+    fields = set(Scenario.model_fields).union(
+        *(each.question_type.model_fields for each in MECHANISMS.values())
+    )
+    rest = iter(args)
+    for each in rest:
+        option, equals, value = each.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        if option.startswith("--") and option not in known and name in fields:
+            yield from ("--set", f"{name}={value if equals else next(rest, '')}")
+        else:
+            yield each
+
+
+COMMAND_CLASS: Final = FieldOptions
 
 
 def simulate(
-    context: typer.Context,
-    *,
+    mechanism: Annotated[
+        str,
+        Argument(
+            help="Name of a mechanism, such as tracked; `blindtally mechanisms` lists them.",
+            autocompletion=complete_mechanism,
+        ),
+    ],
+    data: Annotated[
+        Path,
+        Option(
+            help="File of items: columns user,item or item,count, or baskets; or a bundled data "
+            "set: link_user_domains, words, short, ages.",
+            autocompletion=complete_data,
+        ),
+    ],
+    column: ColumnOption = None,
+    rounds: Annotated[
+        int | None,
+        Option(
+            min=1,
+            max=10_000,
+            help="Number of rounds (R).",
+            show_default="one for each level of a trie, 1 of reports and of histograms, else 30",
+        ),
+    ] = None,
+    devices: Annotated[
+        int | None,
+        Option(min=3, help="Number of devices in a round (n).", show_default="10,000"),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        Option(
+            min=1,
+            max=1e12,
+            help="Total count over all rounds from which an item is heavy.",
+            show_default="50; with reports, a count that noise alone rarely reaches",
+        ),
+    ] = None,
+    words: Annotated[
+        int | None,
+        Option(
+            min=1,
+            help="Maximum number of 16-bit words that a device sends in a round.",
+            show_default="2000, if that is what limits a mechanism",
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        Option(help="Privacy loss of a report, or of all released counts.", show_default="1"),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        Option(help="Delta of --epsilon.", show_default="1e-6 for released counts, 0 for reports"),
+    ] = None,
+    levels: Annotated[
+        int | None,
+        Option(
+            min=1,
+            max=1024,
+            help="Characters, bytes or digits of an item, each a level of a tree.",
+            show_default="those of the items; in a trie 10, in intervals 8 or 4",
+        ),
+    ] = None,
+    goal: Annotated[
+        Literal["worst-mse", "l2"] | None,
+        Option(help="Error of reports to minimise.", show_default="l2"),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Another field of the mechanism's question, such as t=5 (docs/mechanisms.md), or "
+            "of the scenario, such as drift=gradual (docs/cli.md); repeatable.",
+        ),
+    ] = None,
+    seed: SeedOption = 1,
+    workers: Annotated[
+        str,
+        Option(
+            metavar="COUNT",
+            help="Processes that share the work; or a Dask scheduler, such as tcp://host:8786, or "
+            "local:4 for a cluster of four on this machine.",
+        ),
+    ] = "1",
     json_path: JsonOption = None,
-    **options: Any,  # noqa: ANN401 - the fields of the request, see below
 ) -> None:
     """Simulate a study over a data file and compare its answer with the truth.
 
     Example:
-      blindtally simulate subsampled-iblt --data words --words 4000 --set t=20
+      blindtally simulate tracked --data words --words 600 --set drift=late
       blindtally simulate triehh --data words --devices 1000000 --epsilon 1
     """
     from blindtally.console.mechanism_catalogue import unknown_mechanism
+    from blindtally.simulate.scenario import SimulationRequest, parse_settings
     from protocol.mechanisms.registry import MECHANISMS
 
-    request = SimulationRequest(**options)
-    if request.mechanism not in MECHANISMS:
-        raise exit_with_error(unknown_mechanism(request.mechanism))
-    all_options = {option.name for option in context.command.params if option.name is not None}
-    refuse_unused_options(context, *accepted_options(request, all_options))
+    if mechanism not in MECHANISMS:
+        raise exit_with_error(unknown_mechanism(mechanism))
+    chosen = MECHANISMS[mechanism]
+    options = {
+        "threshold": threshold,
+        "words": words,
+        "epsilon": epsilon,
+        "delta": delta,
+        "goal": goal,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    unknown = [f"--{name}" for name in given if name not in chosen.question_type.model_fields]
+    if unknown:
+        raise exit_with_error(f"a simulation of {mechanism} takes no {', '.join(unknown)}")
     try:
+        fields, scenario = parse_settings(sets or [], chosen)
+        count, dask = _parse_workers(workers)
+        request = SimulationRequest(
+            mechanism=chosen,
+            data=data,
+            column=column,
+            rounds=rounds,
+            devices=devices,
+            levels=levels,
+            fields=given | fields,
+            scenario=scenario,
+            seed=seed,
+            workers=count,
+            dask=dask,
+        )
         result = run(request)
     except ValueError as error:
         raise exit_with_error(error) from None
@@ -43,37 +192,39 @@ def simulate(
     # Last, so that a file that cannot be written costs no result.
     write_json(json_path, result.document)
     if result.stopped_after:
-        typer.echo(f"stopped; the result is partial: {result.stopped_after}", err=True)
+        print_line(f"stopped; the result is partial: {result.stopped_after}", err=True)
         raise typer.Exit(130)
 
 
-# Typer reads the options of the command from its signature.
-_context, _json_path, _ = signature(simulate).parameters.values()
-_fields = [
-    field.replace(kind=Parameter.KEYWORD_ONLY)
-    for field in signature(SimulationRequest).parameters.values()
-]
-simulate.__signature__ = Signature(  # type: ignore[attr-defined]
-    [_context, *_fields, _json_path]
-)
-
-
-def run(request: SimulationRequest) -> "SimulationResult":
-    """Run the simulation of the request's kind of mechanism.
+def run(request: "SimulationRequest") -> "SimulationResult":
+    """Return the result of a simulation over the data file that the request names.
 
     Raises:
         ValueError: if the data or the parameters do not allow it.
     """
-    from blindtally.simulate import local_privacy, numbers, quantiles, secure_sums, triehh
-    from protocol.mechanisms.number_sums import NumberSums
-    from protocol.mechanisms.registry import REPORT_MECHANISMS
+    from blindtally.console.data_files import load_dataset
+    from blindtally.simulate.result import result_of
+    from blindtally.simulate.study import simulate_study
 
-    if request.mechanism in REPORT_MECHANISMS:
-        return local_privacy.simulate(request)
-    if request.mechanism == NumberSums.name:
-        return numbers.simulate(request)
-    if request.is_of_numbers:
-        return quantiles.simulate(request)
-    if request.mechanism == "triehh":
-        return triehh.simulate(request)
-    return secure_sums.simulate(request)
+    dataset, report = load_dataset(request.data, request.column)
+    result = result_of(request, dataset, simulate_study(request, dataset))
+    result.document["reading"] = report.as_json()
+    return result
+
+
+def _parse_workers(text: str) -> tuple[int, str | None]:
+    """Return the number of processes, and the address of a Dask scheduler or None.
+
+    Raises:
+        ValueError: if the text has neither.
+    """
+    address, _, count = text.rpartition(":")
+    if text.isdecimal() and int(text):
+        return int(text), None
+    if address == "local" and count.isdecimal() and int(count):
+        return int(count), address
+    if "://" in text:
+        return 1, text
+    raise ValueError(
+        f"--workers takes a number, local:NUMBER or the address of a scheduler, got {text!r}"
+    )

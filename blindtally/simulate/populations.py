@@ -16,17 +16,19 @@ distribution, which is flatter (shares to the power 0.6) and ranks items at rand
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindtally.console.data_files import load_dataset
+from blindtally.datasets.data_error import DataError
 from blindtally.datasets.device_histograms import DeviceHistograms
-from blindtally.datasets.reader import DataError, Dataset, read_dataset
-from blindtally.simulate.options import DriftKind
+from blindtally.datasets.reader import Dataset
 from protocol.domains import Domain
 from protocol.domains.strings import Alphabet, smallest_domain
 
+DriftKind = Literal["none", "gradual", "sudden", "late", "crowds", "weekly", "bursts"]
 # Those of the figures of [Gascon23] and of `python -m paper words`.
 DRIFT_KINDS: tuple[DriftKind, ...] = ("none", "gradual", "sudden", "late", "crowds")
 RoundCounts: TypeAlias = NDArray[np.int64]  # counts by item
@@ -102,7 +104,7 @@ def load_item_population(path: Path) -> ItemPopulation:
     Raises:
         DataError: if the file cannot be used.
     """
-    data = read_dataset(path)
+    data, _ = load_dataset(path)
     if isinstance(data, DeviceHistograms):
         form = "a CSV file of item,count, or the bundled words"
         raise DataError(path, f"holds devices, and figures draw from items and counts: name {form}")

@@ -8,21 +8,16 @@ measure that would divide by zero is 1. Source: section 7 of [Gascon23].
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from protocol.domains import Domain
-from protocol.estimation.estimates import CONFIDENCE_LEVEL, Estimate, ListQuality
+from protocol.estimation.estimates import CONFIDENCE_LEVEL, Estimate
 from protocol.mechanism import Mechanism
-from protocol.mechanisms.quality_goal import QualityGoal
-from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, AnyQuestion
-from protocol.numerics import special
-from protocol.numerics.arrays import Floats
-from protocol.oracles.oracle import Oracle
-from protocol.simulation.study import RoundOutcome
-from protocol.study_state import EMPTY_STATE
+
+_RANKS = (50, 100, 300, 1000)  # of the most frequent items, for recall and F1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,44 +80,6 @@ class Comparison:
         return {"intervals": text}
 
 
-@dataclass(frozen=True, slots=True)
-class StudyScore:
-    """Accuracy and cost of a study of secure sums.
-
-    `words` are the 16-bit words that a device sends in the largest round, `thresholds` the sampling
-    threshold t of each round, and `devices` those in any sum. A lost round has no sum. A partial
-    score is of the rounds before Ctrl-C. `quality` has the expected errors of the list, if the
-    mechanism estimates them. The list reached the goal of the study in round `goal_round`.
-    """
-
-    comparison: Comparison
-    words: int
-    rounds_decoded: int
-    thresholds: list[float]
-    devices: int
-    rounds_lost: int = 0
-    is_partial: bool = False
-    quality: ListQuality | None = None
-    goal_round: int | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "partial": self.is_partial,
-            **asdict(self.comparison.score),
-            "words": self.words,
-            "expected_precision": self.quality and self.quality.expected_precision,
-            "expected_recall": self.quality and self.quality.expected_recall,
-            "goal_round": self.goal_round,
-            "rounds_decoded": self.rounds_decoded,
-            "rounds_lost": self.rounds_lost,
-            "interval_coverage": self.comparison.interval_coverage,
-            "thresholds": self.thresholds,
-            "devices": self.devices,
-            "heavy_hitters": [asdict(hitter) for hitter in self.comparison.found_items],
-            "missed": self.comparison.missed,
-        }
-
-
 def score(found_items: set[str], heavy: set[str]) -> Score:
     correct, total = len(found_items & heavy), len(found_items) + len(heavy)
     return Score(
@@ -180,95 +137,17 @@ def compare_estimates(
     return compare_with_truth(rows, truth, threshold, domain)
 
 
-def score_study(
-    outcomes: Iterable[RoundOutcome[AnyPlan]],
-    question: AnyQuestion,
-    stop_at: QualityGoal | None = None,
-) -> StudyScore:
-    """Return the score of a study whose rounds are run while they are read.
-
-    Only sums over the outcomes are kept, because there may be many. Ctrl-C in a round ends the
-    study, and the score is of the rounds before it; without such rounds Ctrl-C is raised. The
-    last outcome may have reached the goal `stop_at`.
-    """
-    truth: Counter[str] = Counter()
-    words = decoded = lost = devices = 0
-    thresholds, state, is_partial = list[float](), EMPTY_STATE, False
-    is_decoded = False  # the last round
-    rounds = iter(outcomes)
-    while not is_partial:
-        try:
-            outcome = next(rounds, None)
-        except KeyboardInterrupt:
-            if not thresholds:
-                raise
-            is_partial = True
-            continue
-        if outcome is None:
-            break
-        truth.update(outcome.truth)
-        words = max(words, vector_words(outcome.plan))
-        is_decoded = outcome.is_decoded
-        decoded += is_decoded
-        lost += outcome.answer is None
-        thresholds.append(outcome.plan.t)
-        devices += outcome.devices
-        state = outcome.study_state
-    mechanism = SUM_MECHANISMS[question.mechanism]
-    final = mechanism.final_answer(question, state)
-    comparison = compare_estimates(
-        mechanism, final.heavy_hitters, truth, question.threshold, question.domain
-    )
-    has_reached = stop_at is not None and stop_at.is_reached(is_decoded, final.quality)
-    return StudyScore(
-        comparison,
-        words,
-        decoded,
-        thresholds,
-        devices,
-        lost,
-        is_partial,
-        final.quality,
-        len(thresholds) if has_reached else None,
-    )
-
-
-def vector_words(plan: AnyPlan) -> int:
-    return -(-SUM_MECHANISMS[plan.mechanism].vector_bytes(plan) // 2)
-
-
-def error_measures(
-    oracle: Oracle, devices: int, estimates: Floats, truth: Floats
-) -> dict[str, float]:
-    """Return the errors of the shares of all items, each with its value in theory.
-
-    `worst_mse` is the largest square, `l1` the sum of absolute errors and `l2` the sum of squares.
-    Theory gives the variance of each share. A mean of `worst_mse` over many runs approaches
-    `worst_mse_theory`, the largest variance; that of a single run approaches `worst_mse_expected`.
-    """
-    errors = (estimates - truth) / devices
-    shares = np.append(truth, devices - truth.sum()) / devices
-    variances = oracle.variances(shares, devices)[:-1]
-    return {
-        "worst_mse": float((errors**2).max()),
-        "worst_mse_theory": float(variances.max()),
-        "worst_mse_expected": expected_max_squared_error(variances),
-        "l1": float(np.abs(errors).sum()),
-        "l1_theory": float(np.sqrt(2 / np.pi) * np.sqrt(variances).sum()),
-        "l2": float((errors**2).sum()),
-        "l2_theory": float(variances.sum()),
-    }
-
-
-def expected_max_squared_error(variances: Floats) -> float:
-    """Return the mean of the largest square of independent normal errors with `variances`."""
-    distinct, times = np.unique(variances[variances > 0], return_counts=True)
-    if not len(distinct):
-        return 0.0
-    # The mean is the integral of P(largest > t). P beyond the last t is below 1e-20.
-    ends = np.linspace(0, math.sqrt(distinct[-1] * 2 * (math.log(len(variances)) + 46)), 2001)
-    below = np.array(
-        [np.sum(times * np.log(special.erf(end / np.sqrt(2 * distinct)))) for end in ends[1:]]
-    )
-    above = np.append(1.0, -np.expm1(below))
-    return float(np.trapezoid(above, ends**2))
+def scores_at_ranks(
+    comparison: Comparison, truth: Mapping[str, int]
+) -> dict[int, tuple[float, float]]:
+    """Return recall and F1 by rank: of the most frequent items, against the first found ones."""
+    ordered = sorted(truth, key=lambda item: (-truth[item], item))
+    listed = [hitter.item for hitter in comparison.found_items]
+    scores = {}
+    for rank in (rank for rank in _RANKS if rank <= len(ordered)):
+        heavy = set(ordered[:rank])
+        recall = len(heavy & set(listed)) / rank
+        precision = len(heavy & set(listed[:rank])) / len(listed[:rank]) if listed else 0.0
+        total = recall + precision
+        scores[rank] = recall, 2 * recall * precision / total if total else 0.0
+    return scores

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.simulate.domain_choice import cheapest_domain
 from blindtally.simulate.populations import ItemPopulation, RoundCounts
 from protocol.domains import Domain
 from protocol.histograms import Histograms, ItemIndex, clip_histograms
@@ -24,6 +23,7 @@ from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE, StudyState
 
 _COHORT_SIZE = 1000
+DEFAULT_MECHANISM = "tracked"  # for whose keys a population is kept
 
 ItemMask = NDArray[np.bool_]
 
@@ -55,7 +55,8 @@ class KeyedPopulation:
         many.
         """
         max_tokens = terms_for_tokens(tokens).max_devices
-        domain = cheapest_domain(population.domain, population.items, max_tokens, words)
+        mechanism = SUM_MECHANISMS[DEFAULT_MECHANISM]
+        domain = mechanism.cheaper_domain(population.domain, population.items, max_tokens, words)
         return cls(population, domain)
 
     @cached_property

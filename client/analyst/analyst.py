@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     import httpx
 
     from client.analyst import requests, sender, study_creation, word_planner
-    from client.analyst.requests import ApiRequest
+    from client.analyst.requests import ApiRequest, PagedRequest
     from client.analyst.result_table import ResultTable
     from client.analyst.sender import Sender
     from protocol.api.events import Event
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     from protocol.api.segments import SegmentSummary
     from protocol.committee_terms import AnyCommitteeTerms
     from protocol.estimation.estimates import ListQuality
-    from protocol.mechanisms.number_summary import NumberSummary
+    from protocol.estimation.number_summary import NumberSummary
     from protocol.mechanisms.quality_goal import QualityGoal
     from protocol.mechanisms.registry import AnyQuestion
     from protocol.privacy.ledger import Budget, Statement
@@ -106,7 +106,10 @@ class Study:
 
     def rounds(self, after: int = 0) -> ResultTable[RoundView]:
         """Return the rounds after number `after`, first to last."""
-        return self._sender.table(requests.rounds(self.id, after))
+        return self._sender.table(self._rounds(after))
+
+    def _rounds(self, after: int) -> PagedRequest[RoundView]:
+        return requests.rounds(self.id, after, devices=self.view.terms.max_devices)
 
     def round(self, number: int) -> RoundView:
         """Return the current state of one round; raises NotFoundError before it exists."""
@@ -179,26 +182,27 @@ class Study:
     def quantiles(
         self, q: Sequence[float], *, estimator: Estimator = "ratio", beta: float = 0.05
     ) -> ResultTable[QueryResult]:
-        """Return the value of each rank in `q`, from 0 to 1.
+        """Return the number at each rank in `q`, from 0 to 1.
 
         The `estimator` matters for tries: "plain" counts pruned prefixes as 0, "ratio" keeps their
         mass. An interval misses the truth with probability `beta`.
 
         Raises:
             WrongStateError: if nothing has been counted yet.
-            BadRequestError: if the study counts no prefixes, or an argument is out of range.
+            BadRequestError: if the study has no distribution of numbers, or an argument is out of
+                range. The message names what to ask instead.
         """
         return self._query("quantiles", estimator, beta, q=q)
 
     def ranks(
-        self, x: Sequence[float | str], *, estimator: Estimator = "ratio", beta: float = 0.05
+        self, x: Sequence[float], *, estimator: Estimator = "ratio", beta: float = 0.05
     ) -> ResultTable[QueryResult]:
         """Return the fraction of devices below each value in `x`; see `quantiles`."""
         return self._query("ranks", estimator, beta, x=x)
 
     def masses(
         self,
-        ranges: Sequence[tuple[float | str, float | str]],
+        ranges: Sequence[tuple[float, float]],
         *,
         estimator: Estimator = "ratio",
         beta: float = 0.05,
@@ -210,7 +214,11 @@ class Study:
     def frequencies(
         self, prefixes: Sequence[str], *, estimator: Estimator = "ratio", beta: float = 0.05
     ) -> ResultTable[QueryResult]:
-        """Return the fraction of values that begin with each of `prefixes`; see `quantiles`."""
+        """Return the fraction of strings that begin with each of `prefixes`; see `quantiles`.
+
+        Raises:
+            BadRequestError: if the study counts no prefixes, or no item can begin with one of them.
+        """
         return self._query("frequencies", estimator, beta, prefix=prefixes)
 
     def cdf(
@@ -257,7 +265,7 @@ class Study:
         changes = requests.RoundChanges()
         while True:
             view = self.refresh()  # first: a study that has ended opens no further round
-            listing = requests.rounds(self.id, changes.last_finished_round)
+            listing = self._rounds(changes.last_finished_round)
             for round_view in self._sender.rows(listing):
                 if changes.is_new(round_view):
                     yield round_view

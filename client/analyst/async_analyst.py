@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
 
     from client.analyst import async_sender, requests, study_creation, word_planner
     from client.analyst.async_sender import AsyncSender
-    from client.analyst.requests import ApiRequest
+    from client.analyst.requests import ApiRequest, PagedRequest
     from client.analyst.result_table import ResultTable
     from protocol.api.events import Event
     from protocol.api.messages import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     from protocol.api.segments import SegmentSummary
     from protocol.committee_terms import AnyCommitteeTerms
     from protocol.estimation.estimates import ListQuality
-    from protocol.mechanisms.number_summary import NumberSummary
+    from protocol.estimation.number_summary import NumberSummary
     from protocol.mechanisms.quality_goal import QualityGoal
     from protocol.mechanisms.registry import AnyQuestion
     from protocol.privacy.ledger import Budget, Statement
@@ -105,7 +105,10 @@ class AsyncStudy:
 
     async def rounds(self, after: int = 0) -> ResultTable[RoundView]:
         """Return the rounds after number `after`, first to last."""
-        return await self._sender.table(requests.rounds(self.id, after))
+        return await self._sender.table(self._rounds(after))
+
+    def _rounds(self, after: int) -> PagedRequest[RoundView]:
+        return requests.rounds(self.id, after, devices=self.view.terms.max_devices)
 
     async def round(self, number: int) -> RoundView:
         """Return the current state of one round; raises NotFoundError before it exists."""
@@ -180,26 +183,27 @@ class AsyncStudy:
     async def quantiles(
         self, q: Sequence[float], *, estimator: Estimator = "ratio", beta: float = 0.05
     ) -> ResultTable[QueryResult]:
-        """Return the value of each rank in `q`, from 0 to 1.
+        """Return the number at each rank in `q`, from 0 to 1.
 
         The `estimator` matters for tries: "plain" counts pruned prefixes as 0, "ratio" keeps their
         mass. An interval misses the truth with probability `beta`.
 
         Raises:
             WrongStateError: if nothing has been counted yet.
-            BadRequestError: if the study counts no prefixes, or an argument is out of range.
+            BadRequestError: if the study has no distribution of numbers, or an argument is out of
+                range. The message names what to ask instead.
         """
         return await self._query("quantiles", estimator, beta, q=q)
 
     async def ranks(
-        self, x: Sequence[float | str], *, estimator: Estimator = "ratio", beta: float = 0.05
+        self, x: Sequence[float], *, estimator: Estimator = "ratio", beta: float = 0.05
     ) -> ResultTable[QueryResult]:
         """Return the fraction of devices below each value in `x`; see `quantiles`."""
         return await self._query("ranks", estimator, beta, x=x)
 
     async def masses(
         self,
-        ranges: Sequence[tuple[float | str, float | str]],
+        ranges: Sequence[tuple[float, float]],
         *,
         estimator: Estimator = "ratio",
         beta: float = 0.05,
@@ -211,7 +215,11 @@ class AsyncStudy:
     async def frequencies(
         self, prefixes: Sequence[str], *, estimator: Estimator = "ratio", beta: float = 0.05
     ) -> ResultTable[QueryResult]:
-        """Return the fraction of values that begin with each of `prefixes`; see `quantiles`."""
+        """Return the fraction of strings that begin with each of `prefixes`; see `quantiles`.
+
+        Raises:
+            BadRequestError: if the study counts no prefixes, or no item can begin with one of them.
+        """
         return await self._query("frequencies", estimator, beta, prefix=prefixes)
 
     async def cdf(
@@ -258,7 +266,7 @@ class AsyncStudy:
         changes = requests.RoundChanges()
         while True:
             view = await self.refresh()  # first: a study that has ended opens no further round
-            listing = requests.rounds(self.id, changes.last_finished_round)
+            listing = self._rounds(changes.last_finished_round)
             async for round_view in self._sender.rows(listing):
                 if changes.is_new(round_view):
                     yield round_view

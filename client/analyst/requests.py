@@ -3,15 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar, get_args
-from urllib.parse import quote
 
 import httpx
 from httpx_sse import ServerSentEvent
 from pydantic import BaseModel
 
 from client.analyst.result_table import ResultTable
-from client.connection import service_url
-from client.errors import UnreadableAnswerError, check_response
+from client.credentials import bearer_headers, cause_without_secrets
+from client.errors import UnreadableAnswerError, check_response, has_many_values
+from client.http.address_and_retries import http_options
+from client.http.exchange import CONNECT_SECONDS, RESPONSE_TIMEOUT_SECONDS
+from client.http.url_paths import url_path
 from protocol.api.events import Event
 from protocol.api.messages import (
     HeavyHitter,
@@ -29,9 +31,10 @@ from protocol.api.messages import (
 from protocol.api.rates import ItemChanges, RoundRate, RoundRates
 from protocol.api.segments import SegmentSummaries, SegmentSummary
 from protocol.estimation.estimates import ListQuality
-from protocol.mechanisms.number_summary import NumberSummaries, NumberSummary
+from protocol.estimation.number_summary import NumberSummaries, NumberSummary
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.privacy.ledger import Budget, Statement
+from secagg.errors import UnsafeRequestError
 from secagg.ring import Ring, Vector
 
 RECONNECT_SECONDS: Final = 0.2  # before a broken stream of events is opened again
@@ -40,7 +43,12 @@ TOP_COLUMNS: Final = tuple(name for name in HeavyHitter.model_fields if name != 
 HEAVY_HITTER_COLUMNS: Final = tuple(name for name in TOP_COLUMNS if name != "top_probability")
 MAX_CHANGES: Final = 1000  # items with changes in one answer
 FINAL_STATES: Final = ("finished", "stopped")
-_RESPONSE_TIMEOUT_SECONDS: Final = 30.0
+MAX_ANSWER_BYTES: Final = 2**26  # a page of studies whose questions list their options
+MAX_ANSWER_VALUES: Final = 2**21  # of JSON
+HEAD_SECONDS: Final = CONNECT_SECONDS + RESPONSE_TIMEOUT_SECONDS  # until a body begins
+MAX_LIST_ROWS: Final = 2**18  # of all pages
+MAX_EVENT_BYTES: Final = 2**20
+_MAX_ROUNDS_OF_PAGE: Final = 20
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -56,6 +64,7 @@ class ApiRequest(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
     content: str | None = None
     idempotency_key: str | None = None
+    is_json: bool = True
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -75,17 +84,22 @@ class ApiRequest(Generic[T]):
     def read(self, response: httpx.Response) -> T:
         """Return the parsed answer; raises ServiceError if it is a refusal or cannot be read."""
         check_response(response)
+        place, status = response.url, response.status_code
+        if self.is_json and has_many_values(response.content, MAX_ANSWER_VALUES):
+            reason = f"more than {MAX_ANSWER_VALUES:,} values"
+            raise UnreadableAnswerError.at(place, status, reason)
         try:
             return self.parse(response.content)
         except ValueError as error:  # pydantic's ValidationError is one
-            raise UnreadableAnswerError.at(response.url, response.status_code) from error
+            raise UnreadableAnswerError.at(place, status) from cause_without_secrets(error)
 
 
 @dataclass(frozen=True, slots=True)
 class PagedRequest(Generic[T]):
     """A list in pages after row `after`; `parse` returns a page's rows and the next `after`.
 
-    `row_type` is the model of a row, and `threshold` is that of a list of heavy hitters.
+    `row_type` is the model of a row, and `threshold` is that of a list of heavy hitters. With a
+    `limit`, a page has at most this number of rows.
     """
 
     path: str
@@ -94,9 +108,18 @@ class PagedRequest(Generic[T]):
     row_type: type[BaseModel]
     after: str | int | None = None
     threshold: float | None = None
+    limit: int | None = None
 
     def page(self, after: str | int | None) -> ApiRequest[tuple[Sequence[T], str | int | None]]:
-        return ApiRequest("GET", self.path, self.parse, {} if after is None else {"after": after})
+        return ApiRequest("GET", self.path, self.parse, _given(after=after, limit=self.limit))
+
+    def next_page(
+        self, rows: Sequence[T], before: str | int | None, after: str | int | None
+    ) -> str | int | None:
+        """Return the `after` of the next page; raises UnreadableAnswerError if there is no end."""
+        if after is not None and (not rows or after == before):
+            raise UnreadableAnswerError.at(self.path, reason="pages without an end")
+        return after
 
 
 class RoundChanges:
@@ -115,16 +138,32 @@ class RoundChanges:
         return is_new
 
 
+class EventLimit:
+    """Limit of one event in the bytes of a stream, whose lines might never end."""
+
+    def __init__(self) -> None:
+        self._last, self._nbytes = b"", 0
+
+    def add(self, chunk: bytes) -> None:
+        """Count the bytes since the last empty line; raises UnsafeRequestError beyond the limit."""
+        text = (self._last + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        end = text.rfind(b"\n\n")
+        self._nbytes = len(text) - end - 2 if end >= 0 else self._nbytes + len(chunk)
+        self._last = chunk[-1:]
+        if self._nbytes > MAX_EVENT_BYTES:
+            raise UnsafeRequestError(f"sent an event of more than {MAX_EVENT_BYTES} bytes")
+
+
 class EventCursor:
     """Position in the events of a study: a stream continues after event number `after`."""
 
     def __init__(self, study: str, after: int = 0) -> None:
-        self.path = path("studies", study, "events")
+        self.path = url_path("studies", study, "events")
         self.after = after
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"Last-Event-ID": str(self.after)}
+        return {"accept": "text/event-stream", "last-event-id": str(self.after)}
 
     def parse(self, message: ServerSentEvent) -> Event | None:
         """Return the event in `message`, None if it only has a retry time.
@@ -137,31 +176,24 @@ class EventCursor:
         try:
             event = Event.model_validate_json(message.data)
         except ValueError as error:
-            raise UnreadableAnswerError.at(self.path) from error
+            raise UnreadableAnswerError.at(self.path) from cause_without_secrets(error)
         self.after = event.id
         return event
 
 
-def path(*parts: object) -> str:
-    """Return the path with these parts; raises ValueError if one is empty, as another path."""
-    if "" in parts:
-        raise ValueError("an id or a name is empty: `Analyst.studies()` lists all studies")
-    return "".join(f"/{quote(str(part), safe='')}" for part in parts)
-
-
-def client_options(url: str, key: str | None) -> dict[str, Any]:
+def client_options(url: str, key: str | None, *, has_transport: bool = False) -> dict[str, Any]:
     """Return the options of an HTTP client of the service at `url`.
 
+    A client that has its own transport needs no proxy.
+
     Raises:
-        ValueError: if `url` is not an http or https address, or `key` cannot be a key.
+        ValueError: if `url` is not an http or https address, `key` cannot be a key, or a variable
+            of the environment has no proxy or no certificates.
     """
-    if key and not (key.isascii() and key.isprintable()):
-        raise ValueError("the API key has characters that no key has")
-    return {
-        "base_url": service_url(url) + "/v1",
-        "timeout": _RESPONSE_TIMEOUT_SECONDS,
-        "headers": {"authorization": f"Bearer {key}"} if key else None,
-    }
+    options = http_options(url)
+    options["headers"] |= bearer_headers(key, "API key")
+    changes = {"proxy": None} if has_transport else {}
+    return options | {"timeout": RESPONSE_TIMEOUT_SECONDS} | changes
 
 
 def study(study: str) -> ApiRequest[StudyView]:
@@ -171,12 +203,12 @@ def study(study: str) -> ApiRequest[StudyView]:
 
 def change_study(study: str, action: str) -> ApiRequest[StudyView]:
     """Return the request that starts or stops a study."""
-    return ApiRequest("POST", path("studies", study, action), StudyView.model_validate_json)
+    return ApiRequest("POST", url_path("studies", study, action), StudyView.model_validate_json)
 
 
 def delete_study(study: str) -> ApiRequest[None]:
     """Return the request that deletes a study."""
-    return ApiRequest("DELETE", path("studies", study), lambda _body: None)
+    return ApiRequest("DELETE", url_path("studies", study), lambda _body: None)
 
 
 def round_ranges(**ranges: tuple[int, int] | None) -> dict[str, str]:
@@ -187,17 +219,23 @@ def round_ranges(**ranges: tuple[int, int] | None) -> dict[str, str]:
 def studies() -> PagedRequest[StudyView]:
     """Return the request of all studies, newest first."""
     columns = ("id", "name", "state", "rounds", "round", "created")
-    return _listing(path("studies"), StudyPage, "studies", columns)
+    return _listing(url_path("studies"), StudyPage, "studies", columns)
 
 
-def rounds(study: str, after: int = 0) -> PagedRequest[RoundView]:
-    """Return the request of a study's rounds after number `after`, first to last."""
-    return _listing(path("studies", study, "rounds"), RoundPage, "rounds", ROUND_COLUMNS, after)
+def rounds(study: str, after: int = 0, *, devices: int = 1) -> PagedRequest[RoundView]:
+    """Return the request of a study's rounds after number `after`, first to last.
+
+    A round of at most `devices` devices lists its survivors, so a page has few large rounds.
+    """
+    url = url_path("studies", study, "rounds")
+    listing = _listing(url, RoundPage, "rounds", ROUND_COLUMNS, after)
+    most = max(1, MAX_ANSWER_VALUES // 2 // devices)
+    return listing if most >= _MAX_ROUNDS_OF_PAGE else replace(listing, limit=most)
 
 
 def heavy_hitters(study: StudyView) -> PagedRequest[HeavyHitter]:
     """Return the request of a study's heavy hitters, most frequent first."""
-    url = path("studies", study.id, "heavy-hitters")
+    url = url_path("studies", study.id, "heavy-hitters")
     listing = _listing(url, HeavyHitterPage, "heavy_hitters", HEAVY_HITTER_COLUMNS)
     return replace(listing, threshold=study.question.threshold)
 
@@ -212,7 +250,7 @@ def top_items(
         page = HeavyHitterPage.model_validate_json(body)
         return ResultTable(page.heavy_hitters, TOP_COLUMNS, listed_from, HeavyHitter)
 
-    url = path("studies", study.id, "heavy-hitters")
+    url = url_path("studies", study.id, "heavy-hitters")
     return ApiRequest("GET", url, parse, _given(top=k, threshold=threshold))
 
 
@@ -222,7 +260,7 @@ def list_quality(study: str, threshold: float | None) -> ApiRequest[ListQuality 
     def parse(body: bytes) -> ListQuality | None:
         return HeavyHitterPage.model_validate_json(body).quality
 
-    url = path("studies", study, "heavy-hitters")
+    url = url_path("studies", study, "heavy-hitters")
     return ApiRequest("GET", url, parse, _given(limit=1, threshold=threshold))
 
 
@@ -234,8 +272,8 @@ def round_view(study: str, number: int) -> ApiRequest[RoundView]:
 def cohort_sum(study: str, view: RoundView, cohort: int) -> ApiRequest[Vector]:
     """Return the request of the sum of a cohort's vectors."""
     ring: Ring = SUM_MECHANISMS[view.plan.question.mechanism].ring(view.plan)
-    url = path("studies", study, "rounds", view.number, "cohorts", cohort, "sum")
-    return ApiRequest("GET", url, ring.unpack)
+    url = url_path("studies", study, "rounds", view.number, "cohorts", cohort, "sum")
+    return ApiRequest("GET", url, ring.unpack, is_json=False)
 
 
 def series(study: str, items: Sequence[str]) -> ApiRequest[ResultTable[RoundRate]]:
@@ -244,7 +282,7 @@ def series(study: str, items: Sequence[str]) -> ApiRequest[ResultTable[RoundRate
     def parse(body: bytes) -> ResultTable[RoundRate]:
         return _table(RoundRates.model_validate_json(body).rates, RoundRate)
 
-    return ApiRequest("GET", path("studies", study, "series"), parse, {"item": items})
+    return ApiRequest("GET", url_path("studies", study, "series"), parse, {"item": items})
 
 
 def changes(
@@ -267,7 +305,7 @@ def query(study: str, kind: str, **params: object) -> ApiRequest[ResultTable[Que
     def parse(body: bytes) -> ResultTable[QueryResult]:
         return _table(QueryResults.model_validate_json(body).results, QueryResult)
 
-    return ApiRequest("GET", path("studies", study, kind), parse, _given(**params))
+    return ApiRequest("GET", url_path("studies", study, kind), parse, _given(**params))
 
 
 def numbers(study: str, beta: float) -> ApiRequest[ResultTable[NumberSummary]]:
@@ -276,7 +314,7 @@ def numbers(study: str, beta: float) -> ApiRequest[ResultTable[NumberSummary]]:
     def parse(body: bytes) -> ResultTable[NumberSummary]:
         return _table(NumberSummaries.model_validate_json(body).results, NumberSummary)
 
-    return ApiRequest("GET", path("studies", study, "numbers"), parse, {"beta": beta})
+    return ApiRequest("GET", url_path("studies", study, "numbers"), parse, {"beta": beta})
 
 
 def segments(study: str, limit: int) -> ApiRequest[ResultTable[SegmentSummary]]:
@@ -285,7 +323,7 @@ def segments(study: str, limit: int) -> ApiRequest[ResultTable[SegmentSummary]]:
     def parse(body: bytes) -> ResultTable[SegmentSummary]:
         return _table(SegmentSummaries.model_validate_json(body).segments, SegmentSummary)
 
-    return ApiRequest("GET", path("studies", study, "segments"), parse, {"limit": limit})
+    return ApiRequest("GET", url_path("studies", study, "segments"), parse, {"limit": limit})
 
 
 def privacy(collection: str, name: str, delta: float | None) -> ApiRequest[Statement]:
@@ -297,18 +335,18 @@ def create_population(name: str, budget: Budget | None) -> ApiRequest[Population
     """Return the request that creates a population."""
     content = PopulationRequest(budget=budget).model_dump_json()
     parse = PopulationView.model_validate_json
-    return ApiRequest("PUT", path("populations", name), parse, content=content)
+    return ApiRequest("PUT", url_path("populations", name), parse, content=content)
 
 
 def populations() -> PagedRequest[PopulationView]:
     """Return the request of all populations, by name."""
     columns = ("name", "budget", "created")
-    return _listing(path("populations"), PopulationPage, "populations", columns)
+    return _listing(url_path("populations"), PopulationPage, "populations", columns)
 
 
 def _get(model: type[M], *parts: object, **params: object) -> ApiRequest[M]:
     """Return the request of the `model` at a path, with those `params` that are not None."""
-    return ApiRequest("GET", path(*parts), model.model_validate_json, _given(**params))
+    return ApiRequest("GET", url_path(*parts), model.model_validate_json, _given(**params))
 
 
 def _table(rows: Sequence[M], row_type: type[M]) -> ResultTable[M]:

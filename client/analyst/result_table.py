@@ -20,6 +20,7 @@ from typing import (
 from pydantic import BaseModel
 
 from client.extras_installation import install_command
+from protocol.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -189,16 +190,14 @@ def _text(cell: object) -> str:
 
 
 def one_line(cell: object) -> str:
-    """Return a cell, which may come from a device, as one short line without control characters."""
-    text = "".join(
-        each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in _text(cell)
-    )
+    """Return a cell, which may come from a device, as one short line without hidden characters."""
+    text = printable(_text(cell))
     return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
 
 
 def _html_cell(cell: object) -> str:
     """Return the text of a cell, which may come from a device, as HTML."""
-    return escape(_text(cell))
+    return escape(printable(_text(cell)))
 
 
 def _plain(cell: object) -> object:

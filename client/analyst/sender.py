@@ -3,29 +3,41 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from typing import ParamSpec, TypeVar
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import Any, ParamSpec, TypeVar
 
 import httpx
-from httpx_sse import EventSource, connect_sse
+from httpx_sse import EventSource
 
 from client.analyst.requests import (
+    HEAD_SECONDS,
+    MAX_ANSWER_BYTES,
+    MAX_LIST_ROWS,
     RECONNECT_SECONDS,
     ApiRequest,
     EventCursor,
+    EventLimit,
     PagedRequest,
     client_options,
 )
 from client.analyst.result_table import ResultTable
-from client.connection import check_patience, repeated, shown_url
 from client.errors import (
     AnalystClosedError,
+    NotFoundError,
     UnreadableAnswerError,
     WrongStateError,
     check_response,
     http_errors_as_unreachable,
 )
+from client.http.address_and_retries import check_patience, repeated, shown_url
+from client.http.deadline import within
+from client.http.exchange import (
+    Body,
+    check_encoding,
+    whole_response,
+)
 from protocol.api.events import Event, EventKind
+from secagg.errors import UnsafeRequestError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +49,8 @@ class Sender:
     def __init__(
         self, url: str, key: str | None, patience: float, transport: httpx.BaseTransport | None
     ) -> None:
-        self._http = httpx.Client(transport=transport, **client_options(url, key))
+        options = client_options(url, key, has_transport=transport is not None)
+        self._http = httpx.Client(transport=transport, **options)
         self.shown_url = shown_url(url)
         self._patience = check_patience(patience)
 
@@ -50,21 +63,52 @@ class Sender:
             ServiceUnreachableError: if the service is out of reach for too long.
         """
         self._check_open()
+        tries = 0
+
+        def send_again(request: ApiRequest[T]) -> T:
+            nonlocal tries
+            tries += 1
+            try:
+                return self._send_once(request)
+            except NotFoundError:
+                if request.method == "DELETE" and tries > 1:  # the answer before was lost
+                    return request.parse(b"")
+                raise
+
         with http_errors_as_unreachable():
-            return self._repeated(self._send_once)(request)
+            return self._repeated(send_again)(request)
 
     def _repeated(self, function: Callable[P, T]) -> Callable[P, T]:
         return repeated(function, self._patience, announced=self.shown_url)
 
     def _send_once(self, request: ApiRequest[T]) -> T:
-        return request.read(self._http.request(**request.arguments))
+        response = self._open(**request.arguments)
+        with _refusing_unreadable(response):
+            return request.read(self._read_whole(response))
+
+    def _open(self, **arguments: Any) -> httpx.Response:  # noqa: ANN401 - those of httpx
+        """Return a response, whose body is not read yet."""
+        request = self._http.build_request(**arguments)
+        return within(HEAD_SECONDS, lambda: self._http.send(request, stream=True))
+
+    def _read_whole(self, response: httpx.Response) -> httpx.Response:
+        with closing(response):
+            body = Body(response, MAX_ANSWER_BYTES)
+            for chunk in _chunks(response):
+                body.add(chunk)
+        return whole_response(response, body.content)
 
     def rows(self, listing: PagedRequest[T]) -> Iterator[T]:
-        after = listing.after
+        after, count = listing.after, 0
         while True:
-            rows, after = self.send(listing.page(after))
+            before = after
+            rows, after = self.send(listing.page(before))
+            count += len(rows)
+            if count > MAX_LIST_ROWS:
+                reason = f"more than {MAX_LIST_ROWS:,} rows"
+                raise UnreadableAnswerError.at(listing.path, reason=reason)
             yield from rows
-            if after is None:
+            if listing.next_page(rows, before, after) is None:
                 return
 
     def table(self, listing: PagedRequest[T]) -> ResultTable[T]:
@@ -87,7 +131,8 @@ class Sender:
                         source = self._repeated(self._open_stream)(stack, cursor)
                 except WrongStateError:  # the study has ended, and all its events were received
                     return
-                with suppress(httpx.TransportError):  # a broken stream is opened again below
+                # A broken stream is opened again below.
+                with suppress(httpx.TransportError), _refusing_unreadable(source.response):
                     for message in source.iter_sse():
                         if (event := cursor.parse(message)) is not None:
                             yield event
@@ -97,14 +142,22 @@ class Sender:
 
     def _open_stream(self, stack: ExitStack, cursor: EventCursor) -> EventSource:
         """Return the stream of the events after `cursor`; `stack` closes it."""
-        stream = connect_sse(self._http, "GET", cursor.path, headers=cursor.headers)
-        source = stack.enter_context(stream)
-        if not source.response.is_success:
-            source.response.read()
-        check_response(source.response)
-        if "text/event-stream" not in source.response.headers.get("content-type", ""):
-            raise UnreadableAnswerError.at(source.response.url)
-        return source
+        response = self._open(method="GET", url=cursor.path, headers=cursor.headers)
+        stack.enter_context(closing(response))
+        with _refusing_unreadable(response):
+            if not response.is_success:
+                check_response(self._read_whole(response))
+            check_encoding(response)
+        if "text/event-stream" not in response.headers.get("content-type", ""):
+            raise UnreadableAnswerError.at(response.url)
+        events = _within_limit(response)
+        limited = httpx.Response(
+            response.status_code,
+            headers=response.headers,
+            request=response.request,
+            content=events,
+        )
+        return EventSource(limited)
 
     @property
     def is_closed(self) -> bool:
@@ -116,3 +169,29 @@ class Sender:
 
     def close(self) -> None:
         self._http.close()
+
+
+def _within_limit(response: httpx.Response) -> Iterator[bytes]:
+    """Yield the bytes of a stream of events, none of which is too long."""
+    limit = EventLimit()
+    for chunk in _chunks(response):
+        limit.add(chunk)
+        yield chunk
+
+
+def _chunks(response: httpx.Response) -> Iterator[bytes]:
+    """Yield the bytes of a body as they arrive; of a test's transport, they may all be here."""
+    if response.is_closed:
+        yield response.content
+        return
+    yield from response.iter_raw()
+
+
+@contextmanager
+def _refusing_unreadable(response: httpx.Response) -> Iterator[None]:
+    """Raise UnreadableAnswerError instead of the error of an answer beyond its limits."""
+    try:
+        yield
+    except UnsafeRequestError as error:
+        place, status = response.url, response.status_code
+        raise UnreadableAnswerError.at(place, status, str(error)) from error

@@ -9,13 +9,13 @@ from typing import Final, SupportsIndex
 
 from pydantic import ValidationError
 
-from client.analyst.requests import ApiRequest, path
+from client.analyst.requests import ApiRequest
+from client.http.url_paths import url_path
 from protocol.api.messages import PopulationRequest, StudyRequest, StudyView, Timeouts
 from protocol.api.validation_errors import validation_faults
 from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
-from protocol.mechanisms.central.trie_plan import TrieHhQuestion
-from protocol.mechanisms.registry import AnyPlan, AnyQuestion
-from protocol.question_and_plan import MAX_ROUNDS, MIN_COHORT_SIZE, Terms
+from protocol.mechanisms.registry import AnyPlan, AnyQuestion, mechanism_of
+from protocol.question_and_plan import MAX_ROUNDS, MIN_COHORT_SIZE, Question, Terms
 
 DEFAULT_ROUNDS: Final = 5
 DEFAULT_COHORT_SIZE: Final = 1000  # the largest cohort if only the number of devices is given
@@ -36,7 +36,7 @@ def create_study(
         document = StudyRequest.model_validate({"timeouts": timeouts, **fields})
     return ApiRequest(
         "POST",
-        path("studies"),
+        url_path("studies"),
         StudyView.model_validate_json,
         content=document.model_dump_json(),
         idempotency_key=key or token_urlsafe(24),
@@ -44,10 +44,11 @@ def create_study(
 
 
 def default_rounds(question: object) -> int:
-    """Return the number of rounds without another wish; for `triehh`, one for each level."""
-    if isinstance(question, TrieHhQuestion):
-        return min(question.levels, MAX_ROUNDS)
-    return DEFAULT_ROUNDS
+    """Return the number of rounds without another wish: those that an answer needs, or five."""
+    needed = None
+    if isinstance(question, Question):
+        needed = mechanism_of(question).rounds_needed(question)
+    return min(needed or DEFAULT_ROUNDS, MAX_ROUNDS)
 
 
 def study_terms(

@@ -9,7 +9,6 @@ from typing import Final, Protocol, cast
 
 from client.extras_installation import describe_missing
 from protocol.mechanisms.registry import AnyQuestion
-from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import AUTO_WORDS, Terms
 
 _PLANNER: Final = "blindtally.planning.recommended_words"
@@ -18,7 +17,7 @@ _PLANNER: Final = "blindtally.planning.recommended_words"
 class WordPlanner(Protocol):
     """Module that chooses words."""
 
-    def choose_words(self, question: TrackedQuestion, devices: int, rounds: int) -> tuple[int, str]:
+    def choose_words(self, question: AnyQuestion, devices: int, rounds: int) -> tuple[int, str]:
         """Return the words for a study, and a sentence with the reason."""
 
 
@@ -32,7 +31,7 @@ def choose_words(question: AnyQuestion, terms: Terms, rounds: int) -> tuple[AnyQ
         ModuleNotFoundError: if the simulation's dependencies are missing.
         ValueError: if no number of words suffices.
     """
-    if not isinstance(question, TrackedQuestion) or question.words != AUTO_WORDS:
+    if getattr(question, "words", None) != AUTO_WORDS:
         return question, ""
     try:
         planner = cast("WordPlanner", import_module(_PLANNER))

@@ -19,16 +19,18 @@ if TYPE_CHECKING:  # the models of all mechanisms take half a second to import
     from concurrent.futures import Future
     from typing import Any, Self
 
-    from client import connection
+    from client import credentials
     from client.device import encoding, take_part
     from client.device.device_state import DeviceState
     from client.device.driver import ProgressCallback
     from client.device.encoding import Items
     from client.device.take_part import ParticipationOutcome
+    from client.http import address_and_retries
     from protocol.api.device_policy import Policy
     from secagg.session import Registry
 else:
-    connection = LazyModule("client.connection")
+    address_and_retries = LazyModule("client.http.address_and_retries")
+    credentials = LazyModule("client.credentials")
     encoding = LazyModule("client.device.encoding")
     take_part = LazyModule("client.device.take_part")
 
@@ -52,10 +54,10 @@ class Device:
         patience: float | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
-            "url": connection.service_url(url),
+            "url": address_and_retries.service_url(url),
             "policy": policy,
             "device_state": device_state,
-            "token": token,
+            "token": credentials.checked_secret(token, "enrolment token"),
         }
         if enrolment_signer is not None:
             self._options["enrolment_signer"] = _awaitable(enrolment_signer)
@@ -66,7 +68,7 @@ class Device:
         self._thread: Thread | None = None
 
     def __repr__(self) -> str:
-        return f"<Device at {connection.shown_url(self._options['url'])}>"
+        return f"<Device at {address_and_retries.shown_url(self._options['url'])}>"
 
     def __enter__(self) -> Self:
         return self

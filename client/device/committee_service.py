@@ -2,26 +2,26 @@
 
 The device registers a key while a round convenes, and waits for the registrar's draw. If it is a
 member, it checks the messages of all devices, signs their set and sends the sum of its shares
-(`client.committee_member`). It may send its own message to the same round, or to none.
+(`client.committee.member`). It may send its own message to the same round, or to none.
 """
 
 import asyncio
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
-from urllib.parse import quote
 
-from client.committee_member import CommitteeMember, MemberPolicy
+from client.committee.member import CommitteeMember, MemberPolicy
 from client.device.driver import wait_for_open_round
-from client.documents import parse_document
 from client.errors import (
     NoRoundError,
     ServiceError,
     ServiceUnreachableError,
     WrongStateError,
-    printable,
+    short_text,
 )
-from client.transport import POLL_SECONDS, Transport
+from client.http.documents import parse_document
+from client.http.transport import POLL_SECONDS, Transport
+from client.http.url_paths import url_path
 from protocol.api.device_policy import Policy
 from protocol.api.messages import CommitteeRound, CommitteeView
 from protocol.api.phases import Phase
@@ -69,7 +69,7 @@ class DeviceService:
 
     member: CommitteeMember
     transport: Transport
-    credential: str
+    credential: str = field(repr=False)
     _round: int | None = field(default=None, init=False)
     _is_done: bool = field(default=False, init=False)
     _error: str = field(default="", init=False)  # that ends the service
@@ -115,7 +115,7 @@ class DeviceService:
             return self._end(CommitteeState.REJECTED)
 
     def _end(self, state: CommitteeState) -> CommitteeOutcome:
-        return CommitteeOutcome(state, self._round, printable(self._error or self._failure))
+        return CommitteeOutcome(state, self._round, short_text(self._error or self._failure))
 
     async def _volunteer(self, wait: float) -> bool:
         """Register a key in a round that convenes, or go on in one; False if there was none."""
@@ -141,6 +141,7 @@ class DeviceService:
             if not await self._act(seconds):
                 view = await self._view()
                 if view.phase.is_over:
+                    await self.member.erase_spent_keys(self.transport, self.credential)
                     return CommitteeState.ROUND_OVER
                 if view.committee is not None:
                     if not self._is_member(view.committee):
@@ -169,7 +170,7 @@ class DeviceService:
         return self.member.volunteering.study
 
     async def _view(self) -> CommitteeView:
-        path = f"/studies/{quote(self._study, safe='')}/rounds/{self._round}/committee"
+        path = url_path("studies", self._study, "rounds", self._round, "committee")
         answer = await self.transport.send("GET", path, ticket=self.credential)
         return parse_document(CommitteeView, answer.content)
 

@@ -10,11 +10,11 @@ from typing import ClassVar, Final
 
 from client.device.encoding import Contribution
 from client.device.journal import Journal
-from client.transport import Transport
+from client.http.transport import Transport
 from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.api.phases import DEVICE_PHASES, Phase
-from protocol.question_and_plan import SumVariant
+from protocol.question_and_plan import SumKind
 from protocol.randomness import RandomWords
 from secagg.keys import Identity
 from secagg.ring import Vector
@@ -47,8 +47,8 @@ STEP_OF_PHASE: Final = {  # the step that a phase waits for
 }
 
 
-def steps_in_mode(mode: SumVariant) -> tuple[DeviceStep, ...]:
-    return tuple(STEP_OF_PHASE[phase] for phase in DEVICE_PHASES[mode])
+def steps_in_sum(kind: SumKind) -> tuple[DeviceStep, ...]:
+    return tuple(STEP_OF_PHASE[phase] for phase in DEVICE_PHASES[kind])
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,16 @@ from typing import Final, Self
 import numpy as np
 from platformdirs import user_state_path
 
+from client.committee.member_journal import MemberJournal, MemberJournalError
 from client.device.folder_lock import locked_folder, record_journal
-from client.device.journal import FileJournal, Journal, JournalError, MemoryJournal, sync_folder
-from client.member_journal import KEEP_KEYS_SECONDS, MemberJournal, MemberJournalError
+from client.device.journal import (
+    FileJournal,
+    Journal,
+    JournalError,
+    MemoryJournal,
+    check_file_locks,
+    sync_folder,
+)
 from protocol.api.credentials import encode_secret
 from secagg.keys import KEY_BYTES, Identity
 
@@ -52,15 +59,19 @@ class DeviceState:
         return cls((secrets or SystemRandom()).randbytes(KEY_BYTES), MemoryJournal())
 
     @classmethod
-    def on_disk(cls, folder: Path | None = None, secrets: Random | None = None) -> Self:
+    def on_disk(
+        cls, folder: str | os.PathLike[str] | None = None, secrets: Random | None = None
+    ) -> Self:
         """Return the state of the device in `folder`, which is created if it does not exist.
 
         The default folder is in the state folder of the current user.
 
         Raises:
-            JournalError: if the state cannot be read or created.
+            JournalError: if the state cannot be read or created, or the system has no file locks.
         """
-        folder = folder or user_state_path("blindtally") / "device"
+        check_file_locks()
+        default = user_state_path("blindtally") / "device"
+        folder = default if folder is None else Path(folder)
         path = folder / "secret"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -91,7 +102,7 @@ class DeviceState:
         """
         try:
             journal = MemberJournal(self._folder and self._folder / "committees")
-            journal.erase_keys_before(time.time() - KEEP_KEYS_SECONDS)
+            journal.erase_old_keys(time.time())
         except MemberJournalError as error:
             raise JournalError(str(error)) from None
         return journal

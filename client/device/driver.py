@@ -10,23 +10,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
-from urllib.parse import quote
 
+from client.credentials import cause_without_secrets
 from client.device.device import DeviceStep, RoundParticipation
 from client.device.journal import JournalError
 from client.device.one_shot import OneShotParticipation
 from client.device.participation import ReportParticipation, SumParticipation
-from client.documents import parse_document
 from client.errors import (
+    BadRequestError,
     CohortFailedError,
     DroppedOutError,
+    ForbiddenError,
     NoRoundError,
+    NotAuthorisedError,
+    NotFoundError,
     ServiceError,
     ServiceUnreachableError,
+    UnavailableError,
     WrongPhaseError,
-    printable,
+    WrongStateError,
+    short_text,
 )
-from client.transport import POLL_SECONDS, Transport
+from client.http.documents import parse_document
+from client.http.transport import POLL_SECONDS, Transport
+from client.http.url_paths import url_path
 from protocol.api.credentials import possession_statement, secret_digest
 from protocol.api.device_policy import PolicyError
 from protocol.api.messages import EnrolmentRequest, RoundView
@@ -36,6 +43,14 @@ from secagg.keys import Identity
 
 _LOG: Final = logging.getLogger(__name__)
 _DEFAULT_RETRY_SECONDS: Final = 1.0  # if the service names no time
+_DEVICE_ADVICE: Final[dict[type[ServiceError], str]] = {
+    BadRequestError: "the device and the service may have different versions",
+    ForbiddenError: "ask the operator of the service for another enrolment token",
+    NotAuthorisedError: "pass a token, which `blindtally tokens create` makes",
+    NotFoundError: "check the address and the id of the study",
+    UnavailableError: "try again later",
+    WrongStateError: "it takes no devices now",
+}
 PARTICIPATION_ERRORS: Final = (ServiceError, ServiceUnreachableError, ProtocolError)
 
 
@@ -78,9 +93,10 @@ class RoundEnd:
     def of(cls, error: Exception, last_step: DeviceStep | None = None) -> "RoundEnd":
         """Return the end that is caused by `error`, a fault unless in `PARTICIPATION_ERRORS`."""
         if not isinstance(error, PARTICIPATION_ERRORS):
-            _LOG.error("a device's part in a round ended by a fault", exc_info=error)
+            shown = cause_without_secrets(error)
+            _LOG.error("a device's part in a round ended by a fault", exc_info=shown)
         policy_error = error if isinstance(error, PolicyError) else None
-        text = printable(f"{type(error).__name__}: {error}")
+        text = short_text(f"{type(error).__name__}: {_advising_text(error)}")
         return cls(_end_state_of(error), last_step, text, policy_error)
 
 
@@ -146,7 +162,7 @@ async def wait_for_open_round(
     """
     clock = asyncio.get_running_loop().time
     deadline = None if patience is None else clock() + patience
-    path, params = f"/studies/{quote(study, safe='')}/rounds/open", {"after": after}
+    path, params = url_path("studies", study, "rounds", "open"), {"after": after}
     while True:
         left = POLL_SECONDS if deadline is None else max(0.0, deadline - clock())
         try:
@@ -207,6 +223,18 @@ async def run_participation(
     if end.state is not EndState.FINISHED:
         on_progress(end.state)
     return end
+
+
+def _advising_text(error: Exception) -> str:
+    """Return the text of an error, with advice for a device.
+
+    The advice of `client.errors` is for analysts: a device can neither look at a study nor make
+    keys.
+    """
+    if not isinstance(error, ServiceError):
+        return str(error)
+    advice = _DEVICE_ADVICE.get(type(error), error.advice)
+    return f"{error.message} ({advice})" if advice else error.message
 
 
 def _end_state_of(error: Exception) -> EndState:

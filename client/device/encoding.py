@@ -7,11 +7,12 @@ estimates of the sum of these contributions.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from numbers import Integral, Real
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
@@ -23,8 +24,15 @@ from protocol.randomness import RandomWords
 from secagg.ring import Vector
 
 Items: TypeAlias = (
-    Iterable[str | float | tuple[str, str | float]] | Mapping[str, int | Sequence[str | float]]
+    Iterable[str | float | tuple[str, str | float]]
+    | Mapping[str, int | Iterable[str | float] | Mapping[str, int]]
+    | Mapping[float, int]
 )
+MAX_EXACT_FLOAT: Final = 2**53  # digits of a larger float mean nothing
+_NAMES_OF_COUNTS: Final = (
+    "count",
+    "proportion",
+)  # pandas gives them to the columns of value_counts
 
 
 class LeftOutReason(StrEnum):
@@ -55,49 +63,149 @@ class Contribution:
 def count_items(items: Items) -> Histogram:
     """Return the histogram of `items`: texts, numbers, or pairs of a segment and one of these.
 
-    In a mapping, the value of an item is its count, and the value of a segment a list of its items.
-    A column of a data frame or of an Arrow table is a list.
+    In a mapping, the value of an item is its count, and the value of a segment its only item, a
+    list of its items, or a mapping of their counts. A column of a data frame or of an Arrow table
+    is a list. Equal numbers are one item: 404.0 is 404.
 
     Raises:
-        ValueError: if `items` is one text or a table, an item is neither text nor number, a count
-            is not a whole number, or a segment contains the separator of segments and items.
+        ValueError: if `items` is one text, a file or a table, an item is neither text nor number, a
+            count is not a whole number, a segment contains the separator of segments and items, or
+            numbers may be items as well as counts.
+    """
+    mapping = _counts(items)
+    return dict(_of_list(_records(items)) if mapping is None else _of_mapping(mapping))
+
+
+def _counts(items: object) -> Mapping[Any, Any] | None:
+    """Return `items` if they are a mapping, or the pairs of one; None otherwise."""
+    if isinstance(items, ItemsView):  # of a Counter, perhaps
+        return dict(items)
+    return items if isinstance(items, Mapping) else None
+
+
+def _of_mapping(items: Mapping[Any, Any]) -> Counter[str]:
+    counts = Counter[str]()
+    for key, value in items.items():
+        inner = _counts(value)
+        if inner is not None:
+            for item, count in inner.items():
+                counts[_pair(key, item)] += _count(count, item)
+        elif isinstance(value, str):
+            if value.isdecimal():  # a count that was read from a text, perhaps
+                raise _two_readings(key, value)
+            counts[_pair(key, value)] += 1
+        elif isinstance(value, Iterable) and not isinstance(value, bytes):
+            counts.update(_pair(key, item) for item in _records(value))
+        else:
+            counts[item_text(key)] += _count(value, key)
+    return counts
+
+
+def _count(count: object, item: object) -> int:
+    """Return a count; raises ValueError if it is none."""
+    if isinstance(count, Integral) and int(count) >= 0:
+        return int(count)
+    raise ValueError(f"the count of an item is a whole number, got {count!r} of {item!r}")
+
+
+def _records(items: object) -> list[Any]:
+    """Return the records in a list or a column.
+
+    Raises:
+        ValueError: if it is neither, or its numbers may be the counts of its labels.
     """
     if hasattr(items, "columns"):  # a data frame, whose iteration yields the names of columns
         raise ValueError("items must be a list, not a table: pass one column of it")
-    if isinstance(items, str | bytes):  # an iterable of characters, which are nobody's items
-        raise ValueError(  # noqa: TRY004 - a caller's mistake, as the others here
-            f"items must be a list, not one text: pass [{items!r}]"
+    # Their parts are characters and bytes, which are nobody's items.
+    if isinstance(items, str | bytes | bytearray | memoryview):
+        raise ValueError(f"items must be a list, not one text: pass [{items!r}]")  # noqa: TRY004 - a caller's mistake, as the others here
+    if hasattr(items, "readline"):  # lines have their ends
+        raise ValueError("items must be a list, not a file: pass file.read().splitlines()")
+    try:
+        iterator = iter(cast("Iterable[Any]", items))
+    except TypeError:
+        raise ValueError(f"items must be a list or a mapping of counts, got {items!r}") from None
+    to_list = getattr(items, "to_pylist", None)  # of an Arrow column, which iterates scalars
+    records = list(iterator if to_list is None else to_list())
+    if _has_labels(items, records) and any(isinstance(record, Real) for record in records):
+        raise ValueError(
+            "the numbers of this column may be items, or the counts of its labels, as from "
+            "value_counts(): pass column.to_dict(), or the mapping that it is a part of, for "
+            "counts, and list(column) for items"
         )
-    if not isinstance(items, Iterable):
-        raise ValueError(f"items must be a list or a mapping of counts, got {items!r}")  # noqa: TRY004
+    return records
+
+
+def _has_labels(column: object, values: Sequence[object]) -> bool:
+    """Return whether labels of the numbers in a column may be items.
+
+    Whole numbers are the labels of rows: 0, 1, 2, ..., or some of them after missing values were
+    dropped, which makes all values floats. pandas names a column of counts "count".
+    """
+    labels = getattr(column, "index", None)
+    if not hasattr(column, "to_dict") or labels is None:
+        return isinstance(column, ValuesView)
+    name = getattr(column, "name", None)
+    if labels.name is not None or (isinstance(name, str) and name in _NAMES_OF_COUNTS):
+        return True
+    numbers = [each for each in labels if isinstance(each, Integral) and not isinstance(each, bool)]
+    if len(numbers) < len(values):
+        return True
+    is_sorted = all(first < second for first, second in pairwise(numbers))
+    are_floats = not any(isinstance(value, Integral) for value in values)
+    return numbers != list(range(len(values))) and not (is_sorted and are_floats)
+
+
+def _of_list(records: Sequence[Any]) -> Counter[str]:
     counts = Counter[str]()
-    if not isinstance(items, Mapping):
-        to_list = getattr(items, "to_pylist", None)  # of an Arrow column, which iterates scalars
-        for record in items if to_list is None else to_list():
-            counts[_pair(*record) if isinstance(record, tuple) else _text(record)] += 1
-        return dict(counts)
-    for key, value in items.items():
-        if isinstance(value, Iterable):
-            within = [value] if isinstance(value, str) else value  # a text is one item
-            counts.update(_pair(key, item) for item in within)
-        elif isinstance(value, Integral) and int(value) >= 0:
-            counts[key] += int(value)
-        else:
-            raise ValueError(f"the count of an item is a whole number, got {value!r} of {key!r}")
-    return dict(counts)
+    pairs = [each for each in records if isinstance(each, tuple) and len(each) == 2]
+    # Counts in a column with missing values are floats, too.
+    are_whole = all(_is_whole(second) for _, second in pairs)
+    for record in records:
+        if not isinstance(record, tuple):
+            counts[item_text(record)] += 1
+            continue
+        if len(record) != 2:
+            raise ValueError(f"an item is a text, a number or a pair, got {record!r}")
+        if are_whole or isinstance(record[1], Integral):
+            raise _two_readings(*record)
+        counts[_pair(*record)] += 1
+    return counts
 
 
-def _pair(segment: str, item: str | float) -> str:
+def _is_whole(number: object) -> bool:
+    return isinstance(number, Real) and float(number).is_integer()
+
+
+def _two_readings(first: object, second: object) -> ValueError:
+    return ValueError(
+        f"{(first, second)!r} may be an item and its count, or a segment and an item: pass the "
+        "mapping {item: count}, with counts as numbers, or {segment: [items]}"
+    )
+
+
+def _pair(segment: object, item: object) -> str:
     """Return the item of a `Product` for a pair."""
-    if SEGMENT_SEPARATOR in segment:
-        raise ValueError(f"a segment contains no {SEGMENT_SEPARATOR!r}, got {segment!r}")
-    return f"{segment}{SEGMENT_SEPARATOR}{_text(item)}"
+    name = item_text(segment)
+    if SEGMENT_SEPARATOR in name:
+        raise ValueError(f"a segment contains no {SEGMENT_SEPARATOR!r}, got {name!r}")
+    return f"{name}{SEGMENT_SEPARATOR}{item_text(item)}"
 
 
-def _text(item: object) -> str:
-    """Return a text, or the text of a number; raises ValueError for NaN, None and others."""
-    if isinstance(item, str) or (isinstance(item, Real) and not math.isnan(item)):
-        return str(item)
+def item_text(item: object) -> str:
+    """Return a text, or the text of a number; raises ValueError for NaN, None and others.
+
+    A column of whole numbers has floats if a value was missing: 404.0 is the item 404 of others.
+    """
+    if isinstance(item, str):
+        return str.__str__(item)  # of a member of an enumeration, its value
+    if isinstance(item, bool | np.bool_):
+        return str(bool(item))
+    if isinstance(item, Integral):
+        return str(int(item))
+    if isinstance(item, Real) and not math.isnan(number := float(item)):
+        is_whole = abs(number) <= MAX_EXACT_FLOAT and number.is_integer()
+        return str(int(number)) if is_whole else str(item)
     raise ValueError(f"an item is a text or a number, got {item!r}: leave out missing values")
 
 

@@ -7,74 +7,79 @@ place less. So a device gives the items of one collection to few exact sums in a
     exact     no noise hides the device's part, or too little: the study is an exact one
     hidden    the noise of all hidden sums in the period together keeps `Policy.max_epsilon`
 
-The rho of hidden sums adds up [BunSteinke16], because their noise averages out. A study that asks
-the same devices in every round is one exact study.
+The losses of hidden sums add up (`protocol/privacy/noise_loss.py`): their noise averages out. A
+study that asks the same devices in every round is one exact study.
 
 The program of the device names the collection, because no statement of a service could: strings
 of up to 20 and of up to 21 characters are two domains with the same items, and one service may
 have two URLs.
 
-A vector counts from the time at which it was recorded. If the clock was ahead then, the vector
-counts for longer: no later time frees it that could also be a false one.
+A vector counts from the time at which it was recorded, until two readings of the clock, a day
+apart, agree that the period is over (`client.device.clock`). If the clock was ahead when the vector
+was recorded, it counts for longer: no later time frees it that could also be a false one.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from client.device.journal import JournalEntry
-from protocol.api.device_limits import epsilon_of_rho, rho_of
+from client.device.clock import DeviceClock
+from client.device.journal import JournalEntry, noisy_counts_of
+from protocol.api.device_limits import noisy_counts
 from protocol.api.device_policy import Policy, PolicyError
+from protocol.clock_readings import DAY_SECONDS
 from protocol.mechanisms.registry import AnyPlan
+from protocol.privacy.noise_loss import noise_epsilon
 
-_DAY_SECONDS: Final = 24 * 3600
-MIN_TIME: Final = 19_723 * _DAY_SECONDS  # 2024: before it, this program did not exist
 _StudyKey: TypeAlias = tuple[str, str]  # the URL of a service, and the id of its study
 
 
 def spends_exact_study(
-    policy: Policy, plan: AnyPlan, service: str, vectors: Sequence[JournalEntry], now: float
+    policy: Policy,
+    plan: AnyPlan,
+    service: str,
+    vectors: Sequence[JournalEntry],
+    clock: DeviceClock,
 ) -> bool:
     """Return whether a vector for `plan` of `service` spends an exact study.
 
-    `vectors` were given to sums of the same collection; `now` is in seconds since 1970. A vector
-    whose time is unknown or later than `now` counts, so that no clock frees what was spent.
+    `vectors` were given to sums of the same collection. A vector whose time is later than the
+    confirmed one counts, so that no clock frees what was spent.
 
     Raises:
-        PolicyError: if the exact studies of the policy are spent, or the clock is before 2024: a
-            vector that is recorded in 1970 would be forgotten once the clock is right.
+        PolicyError: if the exact studies of the policy are spent, or `clock.check` raises it.
     """
-    if not now >= MIN_TIME:  # also refuses NaN
-        raise PolicyError("clock", "asks for a sum while the clock of this device is before 2024")
-    period = policy.exact_period_days * _DAY_SECONDS
-    recent = [each for each in vectors if each.time is None or now - each.time < period]
+    clock.check()
+    period, passed = policy.exact_period_days * DAY_SECONDS, clock.confirmed
+    recent = [each for each in vectors if passed - _time_of(each) < period]
     exact = _latest_times(each for each in recent if each.is_exact)
     if (service, plan.study) in exact and len(exact) <= policy.max_exact_studies:
         return True  # more are recent only if the clock went back
-    rho, epsilon = rho_of(plan), math.inf
-    if rho is not None:
-        hidden = math.fsum(
-            each.rho for each in recent if each.rho is not None and not each.is_exact
-        )
-        epsilon = epsilon_of_rho(hidden + rho, policy.max_delta)
-    if rho is not None and epsilon <= policy.max_epsilon:
+    hidden = noisy_counts_of(each for each in recent if not each.is_exact)
+    epsilon = noise_epsilon(noisy_counts(plan) + hidden, policy.max_delta)
+    if math.isfinite(epsilon) and epsilon <= policy.max_epsilon:
         return False
     if len(exact) >= policy.max_exact_studies:
-        raise _refusal(policy, exact, epsilon, now)
+        raise _refusal(policy, exact, epsilon, clock)
     return True
 
 
 def _latest_times(vectors: Iterable[JournalEntry]) -> dict[_StudyKey, float]:
-    """Return the time of the last vector of each study, infinite if it is unknown."""
+    """Return the time of the last vector of each study."""
     times: dict[_StudyKey, float] = {}
     for each in vectors:
-        key, time = (each.service, each.study), math.inf if each.time is None else each.time
+        key, time = (each.service, each.study), _time_of(each)
         times[key] = max(time, times.get(key, time))
     return times
 
 
+def _time_of(vector: JournalEntry) -> int:
+    assert vector.time is not None, "a journal has no vectors without a time"
+    return vector.time
+
+
 def _refusal(
-    policy: Policy, exact: Mapping[_StudyKey, float], epsilon: float, now: float
+    policy: Policy, exact: Mapping[_StudyKey, float], epsilon: float, clock: DeviceClock
 ) -> PolicyError:
     """Return the refusal after the studies `exact`; `epsilon` is infinite without noise."""
     limit, reason = policy.max_exact_studies, "asks for an exact sum"
@@ -82,7 +87,10 @@ def _refusal(
         reason = f"asks for a sum with too little noise (epsilon {epsilon:.3g} in all)"
     if limit > 0:
         service, study = last = sorted(exact, key=lambda key: exact[key])[-limit]
-        place = f"study {study} of {service}" if service else f"study {study}"
-        days = (exact[last] - now) / _DAY_SECONDS + policy.exact_period_days
-        reason += f" of the items that {place} had; the next is possible in {days:.1f} days"
+        end = exact[last] + policy.exact_period_days * DAY_SECONDS
+        # A reading at the end of the period, or the one that was just stored, and another one.
+        days = (max(end, clock.readings.latest) - clock.now) / DAY_SECONDS + 1
+        reason += f" of the items that study {study} of {service} had; the next is possible in "
+        reason += f"{days:.1f} days, if the device runs a day before as well, because two readings "
+        reason += "must agree"
     return PolicyError("max_exact_studies", reason, len(exact) + 1)

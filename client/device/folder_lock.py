@@ -162,6 +162,8 @@ def _read(path: Path, file: int) -> FolderRecord:
 
 def _next_record(folder: Path, secret: bytes, records: list[FolderRecord]) -> FolderRecord:
     own, latest = records[0], max(records, key=lambda record: record.generation)
+    if own == FolderRecord() and latest.folder == str(folder.absolute()):
+        own = latest  # `lock` was emptied, perhaps by a power cut; the journal is compared below
     nbytes = 0
     with suppress(FileNotFoundError):
         nbytes = len(complete_lines((folder / "journal").read_bytes()))

@@ -26,32 +26,43 @@ A coin that decides whether a device joins a round is flipped once: a server tha
 flipped again would ask until it shows heads. So the result is recorded before it takes effect.
 
 For reports the journal also records epsilon, and so the epsilon spent in all studies together. For
-vectors it records rho, the privacy loss that the noise of their sums leaves. Each plan states the
-noise in its round, so the loss in a study is known from the vectors that were sent. A vector's
-time, collection and `exact` limit the exact sums of all studies (`client.device.exact_sum_limit`).
+vectors it records the noise on their counts, from which the privacy loss of any vectors together is
+computed (`protocol/privacy/noise_loss.py`). Each plan states the noise in its round, so the loss in
+a study is known from the vectors that were sent. A vector's time, collection and `exact` limit the
+exact sums of all studies (`client.device.exact_sum_limit`).
+
+Once a day the journal also stores a reading of the clock (`client.device.clock`).
 """
 
 import asyncio
 import json
 import math
 import os
+import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from types import NoneType
-from typing import Final, ParamSpec, Self, TypeVar
+from typing import Final, Literal, ParamSpec, Self, TypeAlias, TypeVar
 
+from client.device.clock import MAX_TIME, DeviceClock, is_credible
 from protocol.api.device_policy import PolicyError
 from protocol.api.phases import MessageKind
+from protocol.clock_readings import ClockReadings
+from protocol.privacy.noise_loss import CountNoise, NoisyCounts
+
+_JOIN_DECISION: Final = "invitation"  # the result of the coin that decides to join a round
+_EntryKind: TypeAlias = MessageKind | Literal["invitation"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MAX_TIME: Final = 2**40  # seconds; finite, so that every entry can be compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +72,25 @@ class JournalEntry:
     Attributes:
         digest: SHA-256 of the message in hexadecimal; of an invitation, the digest of the plan.
         epsilon: the privacy loss of a report.
-        rho: the privacy loss of a vector in a sum with noise, None without noise.
+        variance: the variance of the noise on each count of a vector's sum, None without noise.
+        probability: the probability of the device's secret coin for a vote.
+        votes: the number of counts to which the device may add in the sum.
         joins: the result of an invitation's coin.
         service: the URL of the service, set by the journal.
-        collection: the name of the collection that a vector's items come from; older programs
-            recorded none, so their vectors count for every collection.
-        time: seconds since 1970 at which a vector was recorded, None if that is unknown.
+        collection: the name of the collection that a vector's items come from.
+        time: seconds since 1970 at which a vector was recorded.
         exact: whether a vector spends an exact study, set by the journal.
     """
 
     study: str
     round: int
     cohort: int
-    kind: MessageKind
+    kind: _EntryKind
     digest: str
     epsilon: float = 0.0
-    rho: float | None = None
+    variance: float | None = None
+    probability: float = 1.0
+    votes: int = 1
     joins: bool | None = None
     service: str = ""
     collection: str = ""
@@ -91,11 +105,15 @@ class JournalEntry:
             raise ValueError(f"{self.round!r} or {self.cohort!r} is not an integer")
         if self.time is not None and not (type(self.time) is int and 0 <= self.time < MAX_TIME):
             raise ValueError(f"{self.time!r} is not a time in seconds since 1970")
+        if self.kind is MessageKind.MASKED_INPUT and self.time is None:
+            raise ValueError("a vector needs the time at which it was recorded")
         if type(self.exact) not in (bool, NoneType) or not isinstance(self.collection, str):
             raise ValueError(f"{self.exact!r} or {self.collection!r} is not of a vector")
-        if not all(0 <= cost < math.inf for cost in (self.epsilon, self.rho or 0.0)):
-            raise ValueError(f"epsilon {self.epsilon} or rho {self.rho} is not a privacy loss")
-        if type(self.joins) is not (bool if self.kind is MessageKind.INVITATION else NoneType):
+        if not 0 <= self.epsilon < math.inf:
+            raise ValueError(f"epsilon {self.epsilon} is not a privacy loss")
+        if type(self.votes) is not int or self.votes < 1 or self.noise.variance < 0:
+            raise ValueError(f"{self.votes!r} is not a number of counts")
+        if type(self.joins) is not (bool if self.kind == _JOIN_DECISION else NoneType):
             raise ValueError(f"{self.joins!r} is not the result of a coin for {self.kind}")
 
     @classmethod
@@ -106,19 +124,46 @@ class JournalEntry:
         cohort: int,
         kind: MessageKind,
         body: bytes,
-        epsilon: float = 0.0,
+        time: int | None = None,
     ) -> Self:
-        """Return the entry of the message `body` in round `number`."""
-        return cls(study, number, cohort, kind, sha256(body).hexdigest(), epsilon)
+        """Return the entry of the message `body` in round `number`; a vector has a `time`."""
+        return cls(study, number, cohort, kind, sha256(body).hexdigest(), time=time)
 
     @property
     def is_exact(self) -> bool:
-        """Return whether a vector spends an exact study; of older programs: one without noise."""
-        return self.rho is None if self.exact is None else self.exact
+        """Return whether a vector spends an exact study: always, unless the journal has decided."""
+        return self.exact is not False
+
+    @property
+    def noise(self) -> CountNoise:
+        """Return the noise on each count of a vector's sum."""
+        return CountNoise(self.variance or 0.0, self.probability)
+
+
+JournalLine: TypeAlias = JournalEntry | ClockReadings
+_ENTRY_FIELDS: Final = frozenset(JournalEntry.__dataclass_fields__)
+_OTHER_PROGRAM_REASON: Final = (
+    "not an entry; another program wrote here, so the device sends nothing more"
+)
+_OTHER_VERSION_REASON: Final = (
+    "an entry of another version of blindtally: use that version. A device in another folder is a "
+    "new one, which does not know what this one has spent"
+)
 
 
 class JournalError(RuntimeError):
     """The journal cannot be read or written, so nothing may be sent."""
+
+
+def check_file_locks() -> None:
+    """Raise JournalError on a system without POSIX, where no file of a device can be locked."""
+    try:
+        import_module("fcntl")
+    except ModuleNotFoundError:
+        raise JournalError(
+            f"the state of a device on a disk needs file locks of Linux or macOS: this system "
+            f"({sys.platform}) is not supported yet. A simulation can use DeviceState.in_memory()"
+        ) from None
 
 
 class Journal(ABC):
@@ -147,14 +192,14 @@ class Journal(ABC):
         *,
         max_per_round: int | None = None,
         check_epsilon: Callable[[float], None] | None = None,
-        check_rho: Callable[[float], None] | None = None,
+        check_noise: Callable[[NoisyCounts], None] | None = None,
         check_exact: Callable[[Sequence[JournalEntry]], bool] | None = None,
     ) -> None:
         """Record a message, which may be sent as soon as this function has returned.
 
-        `check_epsilon` receives the epsilon spent so far, and `check_rho` the rho spent in this
-        study. `check_exact` receives the vectors of the entry's collection and returns whether
-        this one spends an exact study. Each may refuse the message.
+        `check_epsilon` receives the epsilon spent so far, and `check_noise` the counts to which the
+        device added in this study. `check_exact` receives the vectors of the entry's collection and
+        returns whether this one spends an exact study. Each may refuse the message.
 
         Raises:
             PolicyError: if the device has sent `max_per_study` other messages of this kind in this
@@ -173,8 +218,8 @@ class Journal(ABC):
                 raise PolicyError("once per round", f"asks for another {entry.kind} in {where}")
             if check_epsilon is not None:
                 check_epsilon(_epsilon_spent(entries))
-            if check_rho is not None:
-                check_rho(_rho_spent(here, entry.study))
+            if check_noise is not None:
+                check_noise(_noise_spent(here, entry.study))
             if check_exact is not None:
                 entry = replace(entry, exact=check_exact(_vectors(entries, entry.collection)))
             self._append(entry)
@@ -204,10 +249,10 @@ class Journal(ABC):
                 if entry.joins is not None:
                     return entry.joins and entry.digest == plan
             joins = not in_round and flip()
-            kind = MessageKind.INVITATION
-            self._append(
-                JournalEntry(study, number, -1, kind, plan, joins=joins, service=self.service)
+            decision = JournalEntry(
+                study, number, -1, _JOIN_DECISION, plan, joins=joins, service=self.service
             )
+            self._append(decision)
             return joins
 
     def has_join_decision(self, study: str, number: int) -> bool:
@@ -232,36 +277,54 @@ class Journal(ABC):
         with self._locked_entries() as entries:
             return _epsilon_spent(entries)
 
-    def rho_spent(self, study: str) -> float:
-        """Return the rho of all vectors sent to `study`, infinite if a sum had no noise."""
+    def noise_spent(self, study: str) -> NoisyCounts:
+        """Return the number of counts to which the device added in `study`, by their noise."""
         with self._locked_entries() as entries:
-            return _rho_spent(self._of_service(entries), study)
+            return _noise_spent(self._of_service(entries), study)
 
     def vectors(self, collection: str) -> list[JournalEntry]:
         """Return the vectors sent to all services with items of `collection`."""
         with self._locked_entries() as entries:
             return _vectors(entries, collection)
 
+    def read_clock(self, now: float) -> DeviceClock:
+        """Return the clock at `now`, in seconds since 1970, and store a reading once a day."""
+        with self._locked_lines() as lines:
+            readings = [line for line in lines if isinstance(line, ClockReadings)]
+            if is_credible(now):
+                after = readings[-1].after(now) if readings else ClockReadings(now, 0.0)
+                if after not in readings[-1:]:
+                    self._append(after)
+                    readings.append(after)
+        if not readings:
+            return DeviceClock(now, ClockReadings(0.0, 0.0))
+        set_back = readings[-2].latest - readings[-1].latest if readings[1:] else 0.0
+        return DeviceClock(now, readings[-1], set_back)
+
     def _of_service(self, entries: Iterable[JournalEntry]) -> list[JournalEntry]:
-        """Return the entries of this service, and those of older journals, which name none."""
-        return [entry for entry in entries if entry.service in ("", self.service)]
+        return [entry for entry in entries if entry.service == self.service]
+
+    @contextmanager
+    def _locked_entries(self) -> Iterator[list[JournalEntry]]:
+        with self._locked_lines() as lines:
+            yield [line for line in lines if isinstance(line, JournalEntry)]
 
     @abstractmethod
     @contextmanager
-    def _locked_entries(self) -> Iterator[list[JournalEntry]]:
-        """Yield all entries while no other thread or process reads or appends."""
+    def _locked_lines(self) -> Iterator[list[JournalLine]]:
+        """Yield all lines while no other thread or process reads or appends."""
 
     @abstractmethod
-    def _append(self, entry: JournalEntry) -> None:
-        """Append an entry, within `_locked_entries`."""
+    def _append(self, line: JournalLine) -> None:
+        """Append a line, within `_locked_lines`."""
 
 
-def _of_kind(entries: list[JournalEntry], study: str, kind: MessageKind) -> list[JournalEntry]:
+def _of_kind(entries: list[JournalEntry], study: str, kind: _EntryKind) -> list[JournalEntry]:
     return [entry for entry in entries if (entry.study, entry.kind) == (study, kind)]
 
 
 def _check_count(
-    same_kind: Sequence[JournalEntry], study: str, kind: MessageKind, max_per_study: int
+    same_kind: Sequence[JournalEntry], study: str, kind: _EntryKind, max_per_study: int
 ) -> None:
     """Raise PolicyError if the device has sent `max_per_study` messages of this kind in a study."""
     if len(same_kind) < max_per_study:
@@ -277,44 +340,47 @@ def _epsilon_spent(entries: list[JournalEntry]) -> float:
 
 
 def _vectors(entries: list[JournalEntry], collection: str) -> list[JournalEntry]:
-    """Return the vectors of `collection`, and those of older journals, which name none."""
-    return [
-        entry
-        for entry in entries
-        if entry.kind is MessageKind.MASKED_INPUT and entry.collection in ("", collection)
-    ]
+    kind = MessageKind.MASKED_INPUT
+    return [entry for entry in entries if (entry.kind, entry.collection) == (kind, collection)]
 
 
-def _rho_spent(entries: list[JournalEntry], study: str) -> float:
-    vectors = _of_kind(entries, study, MessageKind.MASKED_INPUT)
-    return math.fsum(math.inf if entry.rho is None else entry.rho for entry in vectors)
+def _noise_spent(entries: list[JournalEntry], study: str) -> NoisyCounts:
+    return noisy_counts_of(_of_kind(entries, study, MessageKind.MASKED_INPUT))
+
+
+def noisy_counts_of(vectors: Iterable[JournalEntry]) -> Counter[CountNoise]:
+    """Return the number of counts to which the device added by these vectors, by their noise."""
+    counts = Counter[CountNoise]()
+    for each in vectors:
+        counts[each.noise] += each.votes
+    return counts
 
 
 class MemoryJournal(Journal):
     """A journal that ends with its process, for devices that also do."""
 
     def __init__(self, entries: Iterable[JournalEntry] = ()) -> None:
-        self._entries = list(entries)
+        self._lines: list[JournalLine] = list(entries)
         self._lock = Lock()
 
     @property
     def entries(self) -> tuple[JournalEntry, ...]:
-        return tuple(self._entries)
+        return tuple(line for line in self._lines if isinstance(line, JournalEntry))
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 
     @contextmanager
-    def _locked_entries(self) -> Iterator[list[JournalEntry]]:
+    def _locked_lines(self) -> Iterator[list[JournalLine]]:
         with self._lock:
-            yield list(self._entries)
+            yield list(self._lines)
 
-    def _append(self, entry: JournalEntry) -> None:
-        self._entries.append(entry)
+    def _append(self, line: JournalLine) -> None:
+        self._lines.append(line)
 
 
 class FileJournal(Journal):
-    """A journal in the file at `path`, with one line of JSON per entry.
+    """A journal in the file at `path`, with one line of JSON per entry or reading of a clock.
 
     Processes take turns by a lock on the file (POSIX). Only its owner can read the file: it
     contains no secret, but it shows in which studies the device took part. Keep it next to the
@@ -335,7 +401,7 @@ class FileJournal(Journal):
         self._file = -1
 
     @contextmanager
-    def _locked_entries(self) -> Iterator[list[JournalEntry]]:
+    def _locked_lines(self) -> Iterator[list[JournalLine]]:
         import fcntl  # noqa: PLC0415 - exists on POSIX only, and `MemoryJournal` works without
 
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -350,7 +416,7 @@ class FileJournal(Journal):
             except OSError as error:
                 raise JournalError(f"{self._path}: {error.strerror}") from error
 
-    def _read(self) -> list[JournalEntry]:
+    def _read(self) -> list[JournalLine]:
         with open(self._file, "rb", closefd=False) as file:
             content = file.read()
         complete = complete_lines(content)
@@ -359,21 +425,40 @@ class FileJournal(Journal):
         lines = complete.split(b"\n")[:-1]
         return [self._parse_line(number, line) for number, line in enumerate(lines, start=1)]
 
-    def _parse_line(self, number: int, line: bytes) -> JournalEntry:
+    def _parse_line(self, number: int, line: bytes) -> JournalLine:
         try:
             fields = json.loads(line)
-            return JournalEntry(**(fields | {"kind": MessageKind(fields["kind"])}))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            reason = "not an entry; another program wrote here, so the device sends nothing more"
-            raise JournalError(f"{self._path}, line {number}: {reason}") from None
+            if "latest" in fields:
+                return _checked_readings(ClockReadings(**fields))
+            if {"study", "kind"} <= fields.keys() != _ENTRY_FIELDS:
+                raise self._refusal(number, _OTHER_VERSION_REASON)
+            kind = fields["kind"]
+            if kind != _JOIN_DECISION:
+                kind = MessageKind(kind)
+            return JournalEntry(**(fields | {"kind": kind}))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise self._refusal(number, _OTHER_PROGRAM_REASON) from None
 
-    def _append(self, entry: JournalEntry) -> None:
+    def _refusal(self, number: int, reason: str) -> JournalError:
+        return JournalError(f"{self._path}, line {number}: {reason}")
+
+    def _append(self, line: JournalLine) -> None:
         with open(self._file, "ab", closefd=False) as file:
-            file.write(json.dumps(asdict(entry)).encode() + b"\n")
+            file.write(json.dumps(asdict(line)).encode() + b"\n")
         os.fsync(self._file)
         sync_folder(self._path.parent)  # the file may be new: its name must be on the disk as well
         if self._after_append is not None:
             self._after_append()
+
+
+def _checked_readings(readings: ClockReadings) -> ClockReadings:
+    """Return readings of the clock that can be compared; raises ValueError for others."""
+    times = (readings.confirmed, readings.latest)
+    if not all(type(time) in (int, float) for time in times) or not 0 <= times[0] <= times[1]:
+        raise ValueError(f"{readings} are not readings of a clock")
+    if not is_credible(readings.latest):
+        raise ValueError(f"{readings.latest!r} is not a time in seconds since 2024")
+    return readings
 
 
 def complete_lines(content: bytes) -> bytes:

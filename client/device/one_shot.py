@@ -9,12 +9,12 @@ or the device gives up: another message under the same identity is never made.
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from client.device.device import DeviceStep
 from client.device.encoding import encode
 from client.device.vector_participation import VectorParticipation
-from client.documents import refusing_malformed
+from client.http.documents import refusing_malformed
+from client.http.url_paths import url_path
 from protocol.api.one_shot import SUM_NUMBER, OneShotRound
 from protocol.api.phases import MessageKind
 from secagg.errors import UnsafeRequestError
@@ -41,7 +41,7 @@ class OneShotParticipation(VectorParticipation):
         message = await asyncio.to_thread(self._prepare, study)
         if message is None:
             return
-        path = f"/studies/{quote(study, safe='')}/rounds/{self.view.number}/devices"
+        path = url_path("studies", study, "rounds", self.view.number, "devices")
         await self.transport.send(
             "PUT",
             f"{path}/{message.identity.hex()}/message",

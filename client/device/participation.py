@@ -13,17 +13,17 @@ device checks each answer of the service against its policy before the step that
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
-from urllib.parse import quote
 
 from client.device.device import DeviceStep, RoundParticipation
 from client.device.encoding import encode
 from client.device.journal import JournalEntry
 from client.device.vector_participation import VectorParticipation
-from client.documents import parse_document, refusing_malformed
-from client.http_exchange import DocumentStream
+from client.http.documents import parse_document, refusing_malformed
+from client.http.exchange import DocumentStream
+from client.http.url_paths import url_path
 from protocol.api.cohort_check import check_cohort, check_enrolment, check_seating, check_slot
 from protocol.api.credentials import new_secret
 from protocol.api.device_limits import noise_events
@@ -78,7 +78,7 @@ T = TypeVar("T")
 class SumParticipation(VectorParticipation):
     """The participation of a device by a vector in a pairwise sum."""
 
-    _ticket: str = field(default="", init=False)
+    _ticket: str = field(default="", init=False, repr=False)
     _following: DocumentStream | None = field(default=None, init=False)
 
     async def steps(self, study: str) -> AsyncGenerator[DeviceStep]:
@@ -105,8 +105,7 @@ class SumParticipation(VectorParticipation):
             masked = await self._mask(checked)
             yield DeviceStep.MASKED
             confirmed = await self._confirm(masked)
-            if self._is_active:
-                yield DeviceStep.CONFIRMED
+            yield DeviceStep.CONFIRMED
             await self._unmask(confirmed)
             yield DeviceStep.UNMASKED
         finally:
@@ -114,10 +113,6 @@ class SumParticipation(VectorParticipation):
 
     def _check_sharings(self, study: str) -> None:
         self.device.journal.check_sharings(study, sharings(self.policy, self._plan))
-
-    @property
-    def _is_active(self) -> bool:
-        return self._plan.terms.assumptions.is_active
 
     async def _join(self, study: str) -> tuple[Joined, SlotAssignment]:
         device = self.device
@@ -130,7 +125,7 @@ class SumParticipation(VectorParticipation):
             signature=joined.advertise(self._plan.digest()).hex(),
             registrar_signature=device.enrolment.hex() if self._plan.registry else None,
         )
-        path = f"/studies/{quote(study, safe='')}/rounds/{self.view.number}/participants"
+        path = url_path("studies", study, "rounds", self.view.number, "participants")
         content = request.model_dump_json().encode()
         max_bytes = MAX_PROBLEM_BYTES, self._max_bytes(DocumentKind.ROSTER)
         answer, self._following = await self.transport.post(path, content, self._ticket, max_bytes)
@@ -227,15 +222,12 @@ class SumParticipation(VectorParticipation):
         body = await self._fetch(DocumentKind.SURVIVORS)
         survivors = parse_document(Survivors, body).survivors
         confirmed, signature = masked.confirm(survivors)
-        if self._is_active:
-            await self._send_once(MessageKind.CONFIRMATION, signature)
+        await self._send_once(MessageKind.CONFIRMATION, signature)
         return confirmed
 
     async def _unmask(self, confirmed: Confirmed) -> None:
-        confirmations = signed_inputs = b""
-        if self._is_active:
-            confirmations = await self._fetch(DocumentKind.CONFIRMATIONS)
-            signed_inputs = await self._fetch(DocumentKind.SIGNED_INPUTS)
+        confirmations = await self._fetch(DocumentKind.CONFIRMATIONS)
+        signed_inputs = await self._fetch(DocumentKind.SIGNED_INPUTS)
         unmasking_shares = await self._run_step(
             self._reveal_shares, confirmed, confirmations, signed_inputs
         )
@@ -295,7 +287,7 @@ class SumParticipation(VectorParticipation):
 
     def _path(self, resource: str) -> str:
         assert self.assignment is not None  # `steps` joins first
-        return f"/participants/{quote(self.assignment.participant, safe='')}/{resource}"
+        return url_path("participants", self.assignment.participant) + f"/{resource}"
 
 
 class ReportParticipation(RoundParticipation):
@@ -330,11 +322,11 @@ class ReportParticipation(RoundParticipation):
         body = mechanism.encode(plan, [device.contribution.histogram], self.chance).tobytes()
         enrolment = device.enrolment if plan.registry else b""
         report = SignedReport.sign(device.identity, plan.digest(), body, enrolment)
-        entry = JournalEntry.of(
-            plan.study, self.view.number, 0, MessageKind.REPORT, report.content_digest, epsilon
-        )
+        content = report.content_digest
+        entry = JournalEntry.of(plan.study, self.view.number, 0, MessageKind.REPORT, content)
+        entry = replace(entry, epsilon=epsilon)
         await device.journal.run(device.journal.record, entry, check_epsilon=check_epsilon)
-        round_path = f"/studies/{quote(study, safe='')}/rounds/{self.view.number}"
+        round_path = url_path("studies", study, "rounds", self.view.number)
         path = f"{round_path}/reports/{device.identity.public.hex()}"
         ticket = device.credential or None
         await self.transport.send("PUT", path, content=report.pack(), ticket=ticket)

@@ -16,10 +16,10 @@ from random import SystemRandom
 from threading import Lock
 from typing import Final, TypeAlias
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from client.committee_member import CommitteeMember, Volunteering
-from client.connection import service_url
+from client.committee.member import CommitteeMember, Volunteering
+from client.credentials import checked_secret
 from client.device.committee_service import (
     CommitteeOutcome,
     CommitteeState,
@@ -41,7 +41,6 @@ from client.device.driver import (
 from client.device.encoding import Items, LeftOut, count_items, make_contribution
 from client.device.folder_lock import OWN_STATE_ADVICE
 from client.device.journal import Journal, JournalError
-from client.documents import parse_document
 from client.errors import (
     MAX_RETRY_AFTER_SECONDS,
     NoRoundError,
@@ -50,12 +49,16 @@ from client.errors import (
     ServiceUnreachableError,
     WrongStateError,
 )
-from client.transport import MIN_POLL_INTERVAL_SECONDS, Transport, http_client
+from client.http.address_and_retries import service_url
+from client.http.documents import parse_document
+from client.http.transport import MIN_POLL_INTERVAL_SECONDS, Transport, http_client
+from client.http.url_paths import url_path
 from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.api.plan_check import check_plan, max_copies
 from protocol.histograms import Histogram
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
+from protocol.public_model import Id
 from protocol.randomness import system_words
 from secagg.errors import UnsafeRequestError
 from secagg.session import Registry
@@ -144,8 +147,8 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
 
     Raises:
         ValueError: if `items` is one text instead of a list, `collection` is empty, `url` is not
-            an http or https address, a segment contains ":", or the device is to serve on a
-            committee without a `study` and an `enrolment_signer`.
+            an http or https address, `study` or `token` cannot be one, a segment contains ":", or
+            the device is to serve on a committee without a `study` and an `enrolment_signer`.
         JournalError: if a message cannot be recorded, so that it is not sent; or if another
             process runs the device, or its folder is an older copy.
         ServiceError, ServiceUnreachableError, UnsafeRequestError: if the service does not list its
@@ -157,9 +160,12 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
     if serve_on_committee and (study is None or enrolment_signer is None):
         raise ValueError("to serve on a committee, pass `study` and `enrolment_signer`")
     histogram = count_items(items)
+    token = checked_secret(token, "enrolment token")
     if device_state is None:
         device_state = await asyncio.to_thread(DeviceState.on_disk)
     url = service_url(url)
+    if study is not None:
+        url_path(study)
     run = _DeviceRun(
         url,
         histogram,
@@ -184,7 +190,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
 class _ListedStudy(BaseModel):
     """A study in a list, without its question and terms: those are computed from its plan only."""
 
-    id: str = Field(min_length=1, max_length=64)
+    id: Id
     state: str
 
 
@@ -245,6 +251,7 @@ class _DeviceRun:
             return await self._run_alone(study, deadline)
 
     async def _run_alone(self, study: str, deadline: float) -> ParticipationOutcome:
+        await asyncio.to_thread(self.journal.read_clock, time.time())  # also if no round is open
         rounds_by_study = await asyncio.to_thread(self.journal.rounds_by_study)
         after = max(rounds_by_study.get(study, ()), default=0)
         async with http_client(self.url) as http:
@@ -416,8 +423,7 @@ def _first_patience(wait: float) -> float:
 
 
 def _end_before_joining(error: Exception) -> RoundEnd:
-    if isinstance(error, NoRoundError):
-        return RoundEnd(EndState.NO_ROUND, error=str(error))
-    if isinstance(error, WrongStateError):
-        return RoundEnd(EndState.OVER, error=str(error))
+    if isinstance(error, NoRoundError | WrongStateError):
+        state = EndState.NO_ROUND if isinstance(error, NoRoundError) else EndState.OVER
+        return RoundEnd(state, error=error.message)
     return RoundEnd.of(error)

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from client.device.clock import DeviceClock
 from client.device.device import RoundParticipation
 from client.device.exact_sum_limit import spends_exact_study
 from client.device.journal import JournalEntry
 from protocol.api.cohort_check import check_enrolment
-from protocol.api.device_limits import rho_of
+from protocol.api.device_limits import noisy_counts
 from protocol.api.phases import MessageKind
-from protocol.api.plan_check import check_plan, check_spent_rho
+from protocol.api.plan_check import check_plan, check_spent_noise
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
 from secagg.ring import Ring
 
@@ -40,7 +41,7 @@ class VectorParticipation(RoundParticipation):
         journal = self.device.journal
         rounds_by_study = journal.rounds_by_study()
         check_plan(self.policy, self._plan, study, self.view.number, rounds_by_study)
-        check_spent_rho(self.policy, self._plan, journal.rho_spent(study))
+        check_spent_noise(self.policy, self._plan, journal.noise_spent(study))
         self._check_exact_sums()
         self._check_sharings(study)
         check_enrolment(self._plan, self.device.identity, self.device.enrolment)
@@ -48,15 +49,16 @@ class VectorParticipation(RoundParticipation):
 
     def _check_exact_sums(self) -> None:
         """Check before joining that an exact study is left; a late refusal costs the others."""
-        vectors = self.device.journal.vectors(self.device.collection)
-        self._spends_exact_study(vectors, self.clock())
+        journal = self.device.journal
+        clock = journal.read_clock(self.clock())
+        self._spends_exact_study(journal.vectors(self.device.collection), clock)
 
     def _check_sharings(self, study: str) -> None:
         """Check that the device may share keys again, where the sum needs it."""
 
-    def _spends_exact_study(self, vectors: Sequence[JournalEntry], now: float) -> bool:
+    def _spends_exact_study(self, vectors: Sequence[JournalEntry], clock: DeviceClock) -> bool:
         service = self.device.journal.service
-        return spends_exact_study(self.policy, self._plan, service, vectors, now)
+        return spends_exact_study(self.policy, self._plan, service, vectors, clock)
 
     def _is_invited(self, study: str) -> bool:
         """Return whether the device's coin lets it join; the journal records the result."""
@@ -83,18 +85,26 @@ class VectorParticipation(RoundParticipation):
 
         It writes to the journal, so it runs in a thread.
         """
-        entry = JournalEntry.of(self._plan.study, self.view.number, cohort, kind, body)
-        check_rho = check_exact = None
-        if kind is MessageKind.MASKED_INPUT:
+        of_message = self._plan.study, self.view.number, cohort, kind, body
+        if kind is not MessageKind.MASKED_INPUT:
+            entry, check_noise, check_exact = JournalEntry.of(*of_message), None, None
+        else:
             now, collection = self.clock(), self.device.collection
-            rho = rho_of(self._plan)
-            entry = replace(entry, rho=rho, collection=collection, time=int(now))
-            check_rho = partial(check_spent_rho, self.policy, self._plan)
-            check_exact = partial(self._spends_exact_study, now=now)
+            ((noise, votes),) = noisy_counts(self._plan).items()
+            entry = replace(
+                JournalEntry.of(*of_message, time=int(now)),
+                variance=noise.variance or None,
+                probability=noise.probability,
+                votes=votes,
+                collection=collection,
+            )
+            check_noise = partial(check_spent_noise, self.policy, self._plan)
+            clock = self.device.journal.read_clock(now)
+            check_exact = partial(self._spends_exact_study, clock=clock)
         self.device.journal.record(
             entry,
             max_per_study,
             max_per_round=max_per_round,
-            check_rho=check_rho,
+            check_noise=check_noise,
             check_exact=check_exact,
         )

@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client.device.device import STEP_OF_PHASE, DeviceStep, steps_in_mode
+from client.device.device import STEP_OF_PHASE, DeviceStep, steps_in_sum
 from protocol.api.phases import Phase
-from protocol.question_and_plan import SumVariant
+from protocol.question_and_plan import SumKind
 
 _BURST_COUNT: Final = 5
 _BURST_WIDTH: Final = 0.01  # of the span
@@ -69,18 +69,18 @@ class DeviceBehaviour:
     pause_seconds: tuple[float, ...] = ()
 
 
-def dropouts_by_step(dropouts: Mapping[Phase, float], mode: SumVariant) -> dict[DeviceStep, float]:
+def dropouts_by_step(dropouts: Mapping[Phase, float], kind: SumKind) -> dict[DeviceStep, float]:
     """Return the fraction of devices whose last step is each step, for `dropouts` by phase.
 
     Raises:
-        ValueError: if no device can drop out in one of the phases in a round of `mode`.
+        ValueError: if no device can drop out in one of the phases in a sum of this kind.
     """
-    steps = steps_in_mode(mode)
+    steps = steps_in_sum(kind)
     previous_step = dict(zip(steps[1:], steps, strict=False))
     wrong = [phase for phase in dropouts if STEP_OF_PHASE.get(phase) not in previous_step]
     if wrong:
         possible = [phase for phase, step in STEP_OF_PHASE.items() if step in previous_step]
-        phases = f"{', '.join(possible)}, not in {', '.join(wrong)}"
+        phases = f"{', '.join(possible) or 'no phase'} of {kind} sums, not in {', '.join(wrong)}"
         raise ValueError(f"devices drop out in {phases}")
     return {previous_step[STEP_OF_PHASE[phase]]: share for phase, share in dropouts.items()}
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from client.committee_member import CommitteeMember, MemberPolicy, Volunteering
+from client.committee.member import CommitteeMember, MemberPolicy, Volunteering
+from client.committee.member_journal import MemberJournal
 from client.device.committee_service import device_policy
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.devices import FleetDevices
-from client.member_journal import MemberJournal
 from protocol.api.messages import CommitteeRound
 from protocol.api.phases import Phase
 from protocol.committee_terms import VolunteerTerms

@@ -7,15 +7,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from client.device.device import DeviceStep, steps_in_mode
+from client.credentials import checked_secret
+from client.device.device import DeviceStep, steps_in_sum
 from client.device.driver import EndState
 from client.device.encoding import Contribution
 from client.fleet.behaviour import FleetBehaviour, dropouts_by_step
-from client.http_exchange import Traffic
+from client.http.exchange import Traffic
 from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.messages import CohortView, RoundView
 from protocol.api.phases import DEVICE_PHASES, Phase
-from protocol.question_and_plan import SumVariant
+from protocol.question_and_plan import SumKind
 from secagg.keys import Identity
 from secagg.ring import Vector
 
@@ -47,6 +48,11 @@ class FleetConfig:
     token: str | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
     behaviour: FleetBehaviour = field(default_factory=FleetBehaviour)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a token or a key."""
+        checked_secret(self.token, "enrolment token")
+        checked_secret(self.api_key, "API key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ class FleetRound:
         return [result for result in results if result.slot in survivors]
 
     def dropouts_by_phase(self) -> Mapping[Phase, int]:
-        missed = missed_phases(self.view.plan.terms.variant)
+        missed = missed_phases(self.view.plan.terms.sum)
         present = (EndState.FINISHED, EndState.NOT_INVITED)
         last_steps = (result.last_step for result in self.results if result.state not in present)
         return Counter(missed[step] for step in last_steps if step in missed)
@@ -106,27 +112,27 @@ class FleetProgress:
     dropped_out: int
 
 
-def droppable_steps(mode: SumVariant) -> tuple[DeviceStep, ...]:
+def droppable_steps(kind: SumKind) -> tuple[DeviceStep, ...]:
     """Return the steps after which a device may drop out: all except the last."""
-    return steps_in_mode(mode)[:-1]
+    return steps_in_sum(kind)[:-1]
 
 
-def missed_phases(mode: SumVariant) -> dict[DeviceStep | None, Phase]:
+def missed_phases(kind: SumKind) -> dict[DeviceStep | None, Phase]:
     """Return the phase in which a device is missing, by its last step."""
-    return dict(zip((None, *droppable_steps(mode)), DEVICE_PHASES[mode], strict=True))
+    return dict(zip((None, *droppable_steps(kind)), DEVICE_PHASES[kind], strict=True))
 
 
 def select_devices(
-    config: FleetConfig, number: int, mode: SumVariant, eligible: Sequence[int]
+    config: FleetConfig, number: int, kind: SumKind, eligible: Sequence[int]
 ) -> tuple[list[int], dict[int, DeviceStep]]:
     """Return the devices of round `number`, and the last step of each dropout among them."""
     rng = np.random.default_rng([config.seed, number])
-    possible = droppable_steps(mode) or steps_in_mode(mode)  # one that never begins its only step
+    possible = droppable_steps(kind) or steps_in_sum(kind)  # one that never begins its only step
     size = min(config.devices, len(eligible))
     selected = [eligible[place] for place in rng.permutation(len(eligible))[:size]]
     order = rng.permutation(size)
     if config.behaviour.dropout_by_phase:
-        fractions = dropouts_by_step(config.behaviour.dropout_by_phase, mode)
+        fractions = dropouts_by_step(config.behaviour.dropout_by_phase, kind)
         ends = np.rint(np.cumsum([0.0, *fractions.values()]) * size).astype(int).tolist()
         parts = zip(fractions, pairwise(ends), strict=True)
         return selected, {selected[p]: step for step, (a, b) in parts for p in order[a:b]}

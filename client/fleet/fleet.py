@@ -20,7 +20,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from client.committee_member import serving_committee
+from client.committee.registrar import DrawRecord, Registrar, seating_rounds
+from client.committee.round_poller import polling
 from client.device.device import STEP_OF_PHASE, DeviceStep
 from client.device.driver import PARTICIPATION_ERRORS, EndState, wait_for_open_round
 from client.errors import NoRoundError, NotFoundError, WrongStateError
@@ -35,11 +36,11 @@ from client.fleet.config_and_results import (
 )
 from client.fleet.devices import ClientFactory, FleetDevices, Holdings
 from client.fleet.shards import Shard, ShardPool, gather_results, run_shard
-from client.registrar import DrawRecord, Registrar, seating_rounds
 from protocol.api.device_policy import PolicyError
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.plan_check import plan_violations
 from protocol.committee_terms import VolunteerTerms
+from secagg.errors import PortableError
 
 _MAX_ROUND_BYTES: Final = 2**24  # of a view: the survivors of a round of a million devices
 _CLOSING_POLL_SECONDS: Final = 0.1  # between two requests for a round that will end soon
@@ -49,7 +50,7 @@ _PROGRESS_POLL_SECONDS: Final = 1.0  # between two requests for a round that sha
 ProgressReporter: TypeAlias = Callable[[FleetProgress], None]
 
 
-class NobodyEnteredError(RuntimeError):
+class NobodyEnteredError(PortableError, RuntimeError):
     """No device of the fleet took part in a round, so waiting has no use.
 
     Attributes:
@@ -108,7 +109,7 @@ class Fleet:
             members = await committee.volunteers(self._devices, terms)
         else:
             members = []
-        async with serving_committee(self.connect, members):
+        async with polling(self.connect, members):
             yield
 
     async def _rounds(self) -> AsyncIterator[FleetRound]:
@@ -132,6 +133,8 @@ class Fleet:
             except NotFoundError:  # `next_round` finds out why
                 continue
             self._closed_rounds.add(view.number)
+            if self.workers is not None:  # messages that came after the last poll
+                self._report_received(closed, len(results))
             yield FleetRound(closed, results)
 
     def _why_nobody_entered(
@@ -181,7 +184,7 @@ class Fleet:
 
     async def run_round(self, view: RoundView) -> tuple[DeviceResult, ...]:
         selected, last_steps = select_devices(
-            self.config, view.number, view.plan.terms.variant, self._devices.eligible(view.number)
+            self.config, view.number, view.plan.terms.sum, self._devices.eligible(view.number)
         )
         seed = [self.config.seed, view.number, 1]
         behaviours = draw_behaviours(self.config.behaviour, selected, last_steps, seed)
@@ -237,12 +240,16 @@ class Fleet:
         while self.report:
             with suppress(*PARTICIPATION_ERRORS):
                 view = await self._fetch_round(view.number)
-            steps = Counter[DeviceStep]()
-            for record in (record for cohort in view.cohorts for record in cohort.history):
-                if record.phase in STEP_OF_PHASE:
-                    steps[STEP_OF_PHASE[record.phase]] += record.received
-            self.report(FleetProgress(view, devices, dict(steps), 0))
+            self._report_received(view, devices)
             await asyncio.sleep(_PROGRESS_POLL_SECONDS)
+
+    def _report_received(self, view: RoundView, devices: int) -> None:
+        steps = Counter[DeviceStep]()
+        for record in (record for cohort in view.cohorts for record in cohort.history):
+            if record.phase in STEP_OF_PHASE:
+                steps[STEP_OF_PHASE[record.phase]] += record.received
+        if self.report:
+            self.report(FleetProgress(view, devices, dict(steps), 0))
 
     async def _wait_until_closed(self, number: int) -> RoundView:
         while True:

@@ -10,18 +10,13 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
-from urllib.request import getproxies, proxy_bypass
 
 import h11
 import httpx
 
-from client.transport import (
-    CONNECT_SECONDS,
-    KEEPALIVE_SECONDS,
-    http_client,
-    http_options,
-    tls_context,
-)
+from client.http.exchange import CONNECT_SECONDS
+from client.http.transport import KEEPALIVE_SECONDS, device_options, http_client
+from client.http_environment import tls_context
 
 _READ_BYTES: Final = 2**16
 _MAX_HEADER_BYTES: Final = 100 * 2**10  # as of httpx
@@ -35,11 +30,8 @@ def fleet_client(url: str) -> httpx.AsyncClient:
     Raises:
         ValueError: if `url` is not an http or https address.
     """
-    options = http_options(url)
-    address: httpx.URL = options["base_url"]
-    if getproxies().keys() & {address.scheme, "all"} and not proxy_bypass(address.host):
-        return http_client(url)
-    return _FleetClient(options)
+    options = device_options(url)
+    return http_client(url) if options["proxy"] else _FleetClient(options)
 
 
 class _FleetClient(httpx.AsyncClient):

@@ -1,17 +1,18 @@
 """Sizes and losses of a plan, which devices limit by their policy (`plan_check.py`)."""
 
 import math
+from collections import Counter
 from typing import Final
 
 from protocol.api.device_messages import packed_report_bytes
 from protocol.api.one_shot import message_bytes
 from protocol.committee_terms import CommitteeTerms
-from protocol.mechanisms.central.release_mechanism import ReleasePlan
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
     SUM_MECHANISMS,
     AnyPlan,
 )
+from protocol.privacy.noise_loss import CountNoise
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import KeyShares
 from secagg.parameters import choose_parameters
@@ -21,22 +22,21 @@ UPLOAD_BYTES_PER_ELEMENT: Final = 2
 _RATE_TOLERANCE: Final = 1e-9  # 0.2 of 35 counts as 7
 
 
-def epsilon_of_rho(rho: float, delta: float) -> float:
-    """Return the epsilon at `delta` of a privacy loss `rho` [BunSteinke16, proposition 1.3]."""
-    return rho + 2 * math.sqrt(rho * -math.log(delta))
+def noisy_counts(plan: AnyPlan) -> Counter[CountNoise]:
+    """Return the number of counts to which a device adds in a sum, by their noise.
 
-
-def reporting_threshold(plan: AnyPlan) -> float:
-    """Return the smallest count with which the service lists an item."""
-    if isinstance(plan, ReleasePlan):
-        return float(plan.release.threshold)
-    return float(plan.question.min_reported_count)
-
-
-def rho_of(plan: AnyPlan) -> float | None:
-    """Return a device's privacy loss rho in one sum [BunSteinke16], None if it has no noise."""
+    A device that joins by a coin counts its secret coin for a vote, and not the coin that the
+    server sees.
+    """
     shares = SUM_MECHANISMS[plan.mechanism].noise_shares(plan, plan.terms.cohort_size)
-    return None if shares is None else plan.question.max_votes / shares.variance / 2
+    variance = 0.0 if shares is None else shares.variance
+    noise = CountNoise(variance, plan.vote_probability if variance else 1.0)
+    return Counter({noise: plan.question.max_votes})
+
+
+def has_noise(plan: AnyPlan) -> bool:
+    """Return whether devices add noise to the counts of a sum."""
+    return all(noise.variance for noise in noisy_counts(plan))
 
 
 def vector_elements(plan: AnyPlan) -> int:

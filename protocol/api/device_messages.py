@@ -75,7 +75,12 @@ NEXT_DOCUMENTS: Final[Mapping[MessageKind, tuple[DocumentKind, ...]]] = {
 
 def frame_document(document: bytes) -> bytes:
     """Return a document after its length."""
-    return len(document).to_bytes(LENGTH_BYTES, "big") + document
+    return frame_length(document) + document
+
+
+def frame_length(document: bytes) -> bytes:
+    """Return the length of a document, as it is sent before the document."""
+    return len(document).to_bytes(LENGTH_BYTES, "big")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ refusal names its limit, so that the operator of the devices knows which one to 
 
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Self
 
 from protocol.question_and_plan import (
     DEFAULT_MAX_CONTRIBUTION,
@@ -23,7 +22,6 @@ from protocol.question_and_plan import (
 )
 from secagg.errors import UnsafeRequestError
 from secagg.keys import KEY_BYTES
-from secagg.parameters import Mode
 from secagg.seating import MAX_DRAWS
 
 
@@ -38,13 +36,12 @@ class PolicyError(UnsafeRequestError):
 
     def __init__(self, limit: str, reason: str, needed: float | str | None = None) -> None:
         super().__init__(f"{reason} ({limit})")
+        # The study chooses what a policy limits; its server passes that on.
+        if limit in Policy.__dataclass_fields__:
+            self.args = (f"the study {reason} ({limit})",)
         self.limit = limit
         self.reason = reason
         self.needed = needed
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str, float | str | None]]:
-        """Return the class and its arguments: processes of a fleet exchange refusals."""
-        return type(self), (self.limit, self.reason, self.needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +53,6 @@ class Policy:
         min_cohort: devices in a sum.
         min_corrupt, max_dropout, min_sigma: bounds on the assumptions from which the numbers of
             holders and the threshold follow. Terms that assume no corrupt device protect nobody.
-        modes: the modes of rounds in which the device takes part. By default it does not trust
-            the server to follow the protocol.
         max_upload_bytes: bytes that the device sends in one round before the survivors are known:
             its key shares and its vector, or its report. A vector has at most one
             element for every two of them.
@@ -108,7 +103,6 @@ class Policy:
     min_corrupt: float = DEFAULT_MIN_CORRUPT
     max_dropout: float = DEFAULT_MAX_DROPOUT
     min_sigma: int = DEFAULT_MIN_SIGMA
-    modes: frozenset[Mode] = frozenset({"active"})
     max_upload_bytes: int = DEFAULT_MAX_UPLOAD_BYTES
     max_sharings: int = MAX_DRAWS
     registrar: bytes | None = None

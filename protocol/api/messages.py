@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Final, Literal
 from unicodedata import category, normalize
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from protocol.api.device_messages import Hex64
 from protocol.api.events import EndCause, end_sentence
@@ -19,15 +19,16 @@ from protocol.api.phases import Phase
 from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.quality_goal import QualityGoal
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion
+from protocol.printable import check_name
 from protocol.privacy.ledger import Budget
-from protocol.public_model import Hex32, PublicModel
+from protocol.public_model import Hex32, Id, PublicModel, Rows
 from protocol.question_and_plan import MAX_ROUNDS, Terms
 from secagg.session import Registry
 
 _FORMULA_PREFIXES: Final = ("=", "+", "-", "@")  # spreadsheets run cells that start so
 _CONTROL_PREFIXES: Final = ("\t", "\r", "\n")
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
-StudyName = Annotated[str, Field(min_length=1, max_length=200)]
+StudyName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(check_name)]
 RoundCount = Annotated[int, Field(ge=1, le=MAX_ROUNDS)]
 PopulationName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 StudyStatus = Literal["created", "running", "finished", "stopped"]
@@ -47,7 +48,6 @@ class ProblemType(StrEnum):
     WRONG_MEDIA_TYPE = "wrong-media-type"  # 415
     METHOD_NOT_ALLOWED = "method-not-allowed"  # 405
     TOO_LARGE = "too-large"  # 413
-    HEADERS_TOO_LARGE = "headers-too-large"  # 431
     TOO_SLOW = "too-slow"  # 408: the request was not complete in time
     WRONG_PHASE = "wrong-phase"  # 409: too early or too late; `phase` is the current phase
     CONFLICT = "conflict"  # 409: the same message was sent before, with other content
@@ -86,6 +86,7 @@ class Timeouts(PublicModel):
     """Maximum seconds of each phase; after a quorum, `idle` seconds without a message end it."""
 
     convening: Seconds = 300
+    drawing: Seconds = 300
     collecting: Seconds = 600
     enrolling: Seconds = 600
     seating: Seconds = 300
@@ -135,7 +136,7 @@ class StudyRequest(PublicModel):
 class StudyView(PublicModel):
     """A study; `round` is the latest, 0 before the first, and `end_cause` None until it ends."""
 
-    id: str
+    id: Id
     name: str
     state: StudyStatus
     question: AnyQuestion
@@ -191,7 +192,7 @@ class CohortView(PublicModel):
     enrolled: int
     holders: int
     threshold: int
-    history: tuple[PhaseRecord, ...]
+    history: Rows[PhaseRecord]
     survivors: tuple[int, ...]
     failure: str | None
     blamed: Mapping[int, str] = {}
@@ -201,19 +202,29 @@ class CohortView(PublicModel):
 class RoundView(PublicModel):
     """One round: its plan, its cohorts, and the size of its sum.
 
-    `participants` is the number of devices in the round's sum; `distinct` the estimated number of
-    distinct keys in it; both None until the round is over. `participants` stays None if the number
-    of devices is secret (`Question.hides_device_counts`).
+    `participants` is the number of devices in the round's sum; `distinct` the number of its items
+    that five devices or more were counted with, None if it was not read. Both are None until the
+    round is over. `participants` stays None if the number of devices is secret
+    (`Question.hides_device_counts`).
     """
 
     number: int
     state: RoundState
     plan: AnyPlan
-    cohorts: tuple[CohortView, ...]
+    cohorts: Rows[CohortView]
     participants: int | None
     distinct: float | None
     opened: datetime
     closed: datetime | None
+
+    @property
+    def sampling_threshold(self) -> float:
+        return float(self.plan.t)
+
+    @property
+    def counted_cohorts(self) -> int:
+        """Return the number of cohorts in the sum."""
+        return sum(each.phase is Phase.SUMMED and not each.failure for each in self.cohorts)
 
 
 class HeavyHitter(PublicModel):
@@ -234,10 +245,10 @@ class HeavyHitter(PublicModel):
     probability: float = 1.0
     top_probability: float | None = None
 
-    @property
-    def csv_item(self) -> str:
-        """Return the item for a CSV file; one that would run as a formula gets an apostrophe."""
-        return f"'{self.item}" if _is_formula(self.item) else self.item
+
+def csv_text(item: str) -> str:
+    """Return an item for a CSV file; one that would run as a formula gets an apostrophe."""
+    return f"'{item}" if _is_formula(item) else item
 
 
 def _is_formula(item: str) -> bool:
@@ -250,15 +261,12 @@ def _is_formula(item: str) -> bool:
 
 
 class QueryResult(PublicModel):
-    """The answer `at` a rank, value, range or prefix, with its interval from `low` to `high`.
-
-    Values of a numeric domain are numbers; values of strings are prefixes.
-    """
+    """The answer `at` a rank, number, range or prefix, with its interval from `low` to `high`."""
 
     at: float | str
-    value: float | str
-    low: float | str
-    high: float | str
+    value: float
+    low: float
+    high: float
 
 
 class QueryResults(PublicModel):
@@ -266,27 +274,27 @@ class QueryResults(PublicModel):
 
     estimator: str
     beta: float
-    results: tuple[QueryResult, ...]
+    results: Rows[QueryResult]
 
 
 class PopulationPage(PublicModel):
     """A page of populations, by name; `next` is the `after` of the next page."""
 
-    populations: tuple[PopulationView, ...]
+    populations: Rows[PopulationView]
     next: str | None
 
 
 class StudyPage(PublicModel):
     """A page of studies, newest first; `next` is the `after` of the next page."""
 
-    studies: tuple[StudyView, ...]
+    studies: Rows[StudyView]
     next: str | None
 
 
 class RoundPage(PublicModel):
     """A page of rounds, first to last; `next` is the `after` of the next page."""
 
-    rounds: tuple[RoundView, ...]
+    rounds: Rows[RoundView]
     next: int | None
 
 
@@ -298,7 +306,7 @@ class HeavyHitterPage(PublicModel):
     estimate it.
     """
 
-    heavy_hitters: tuple[HeavyHitter, ...]
+    heavy_hitters: Rows[HeavyHitter]
     summed_rounds: int
     decoded_rounds: int
     next: str | None
@@ -341,7 +349,7 @@ class SlotAssignment(PublicModel):
     `cohort` and `slot` are None until the roster is known if a registrar seats the round.
     """
 
-    participant: str = Field(min_length=1, max_length=64)
+    participant: Id
     cohort: int | None = None
     slot: int | None = None
     deadline: datetime
@@ -360,7 +368,7 @@ class PendingSeating(PublicModel):
     If `is_committee`, they are volunteers, from which it draws the committee of a one-shot sum.
     """
 
-    study: str
+    study: Id
     round: int
     joiners: int
     deadline: datetime
@@ -370,7 +378,7 @@ class PendingSeating(PublicModel):
 class SeatingPage(PublicModel):
     """The rounds that wait for one registrar."""
 
-    rounds: tuple[PendingSeating, ...]
+    rounds: Rows[PendingSeating]
 
 
 class SeatingView(PublicModel):
@@ -383,7 +391,7 @@ class SeatingView(PublicModel):
 class CommitteeRound(PublicModel):
     """A round that waits until `deadline` for the message of a member in `phase`."""
 
-    study: str = Field(min_length=1, max_length=64)
+    study: Id
     round: int
     phase: Phase
     deadline: datetime
@@ -392,7 +400,7 @@ class CommitteeRound(PublicModel):
 class CommitteeRoundPage(PublicModel):
     """The rounds that wait for one member of committees."""
 
-    rounds: tuple[CommitteeRound, ...]
+    rounds: Rows[CommitteeRound]
 
 
 class CommitteeView(PublicModel):

@@ -2,18 +2,18 @@
 
     enrolling [-> seating] -> sharing -> checking -> masking -> confirming -> unmasking -> summed
     reporting -> summed
-    convening [-> seating] -> collecting -> checking -> agreeing -> releasing -> summed
+    convening [-> drawing] -> collecting -> checking -> agreeing -> releasing -> summed
 
-Each phase may also end in failed. In a round that a registrar seats, one cohort collects the
-joiners of all cohorts; seating waits for the registrar, which divides them (`secagg.seating`). If a
-device complains about its shares while checking, the dealers of these have an answering phase
-before masking. Only a sum that must be safe from an active server has a confirming phase. A round
-of reports, which are private by themselves, has one phase.
+A cohort has one protocol, which is a value with its phases in order. Each phase may also end in
+failed. In a round that a registrar seats, one cohort collects the joiners of all cohorts; seating
+waits for the registrar, which divides them (`secagg.seating`). If a device complains about its
+shares while checking, the dealers of these have an answering phase before masking. A round of
+reports, which are private by themselves, has one phase.
 
 The last line is a one-shot sum (`secagg.oneshot`). Members of its committee register their keys
 while it convenes, devices send their messages while it collects, and the members alone take part in
 the other phases. If the members are volunteers, the registrar draws them while the round is
-seating. If all expected members but a few have answered, the phase ends after `idle` too.
+drawing. If all expected members but a few have answered, the phase ends after `idle` too.
 
 A phase ends when all expected messages have arrived, or at its deadline. Then the cohort
 continues if a quorum arrived, and fails otherwise. After a quorum the phase also ends when no
@@ -21,20 +21,19 @@ message arrives for `idle`: a device that dropped out never answers, and otherwi
 would cost each round a whole deadline.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
-from protocol.question_and_plan import SumVariant
-from secagg.parameters import Mode
+from protocol.question_and_plan import SumKind, Terms
 
 
 class Phase(StrEnum):
     """A phase of a cohort, defined in the order of time."""
 
     CONVENING = "convening"
+    DRAWING = "drawing"
     COLLECTING = "collecting"
     ENROLLING = "enrolling"
     SEATING = "seating"
@@ -66,7 +65,6 @@ class MessageKind(StrEnum):
     CONFIRMATION = "confirmation"
     UNMASKING_SHARES = "unmasking-shares"
     REPORT = "report"
-    INVITATION = "invitation"  # never sent: the result of the coin that decides to join a round
 
 
 class MemberMessageKind(StrEnum):
@@ -79,7 +77,8 @@ class MemberMessageKind(StrEnum):
 
 
 # Nobody can drop out.
-JOINING_PHASES: Final = (Phase.COLLECTING, Phase.ENROLLING, Phase.SEATING, Phase.REPORTING)
+_REGISTRAR_PHASES = (Phase.SEATING, Phase.DRAWING)
+JOINING_PHASES: Final = (Phase.COLLECTING, Phase.ENROLLING, Phase.REPORTING, *_REGISTRAR_PHASES)
 MESSAGE_KIND: Final = {  # the message of each phase; enrolling has the participants
     Phase.SHARING: MessageKind.KEY_SHARES,
     Phase.CHECKING: MessageKind.COMPLAINTS,
@@ -94,65 +93,59 @@ MEMBER_MESSAGE_KIND: Final = {  # the message of each phase of a one-shot sum in
     Phase.AGREEING: MemberMessageKind.SET_SIGNATURE,
     Phase.RELEASING: MemberMessageKind.SUM,
 }
-ONE_SHOT_PHASES: Final = (  # in order
-    Phase.CONVENING,
-    Phase.COLLECTING,
-    Phase.CHECKING,
-    Phase.AGREEING,
-    Phase.RELEASING,
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """Protocol of a cohort, by its `name` in database rows, with its phases in order.
+
+    The phases are those without complaints. Protocols of one `kind` differ only in what a registrar
+    does.
+    """
+
+    name: str
+    kind: SumKind | Literal["reports"]
+    phases: tuple[Phase, ...]
+
+    def after(self, phase: Phase) -> Phase:
+        """Return the phase that follows `phase`, which is not over; of checking the usual one."""
+        if phase is Phase.ANSWERING:
+            return Phase.MASKING
+        following = (*self.phases, Phase.SUMMED)
+        return following[following.index(phase) + 1]
+
+
+_AFTER_JOINING = tuple(phase for phase in MESSAGE_KIND if phase is not Phase.ANSWERING)
+_AFTER_CONVENING = (Phase.COLLECTING, Phase.CHECKING, Phase.AGREEING, Phase.RELEASING)
+PAIRWISE_SUM: Final = Protocol("pairwise", "pairwise", (Phase.ENROLLING, *_AFTER_JOINING))
+SEATED_SUM: Final = Protocol(
+    "seated", "pairwise", (Phase.ENROLLING, Phase.SEATING, *_AFTER_JOINING)
 )
-
-_ACTIVE_PHASES = (
-    Phase.ENROLLING,
-    Phase.SHARING,
-    Phase.CHECKING,
-    Phase.MASKING,
-    Phase.CONFIRMING,
-    Phase.UNMASKING,
+ONE_SHOT_SUM: Final = Protocol("one-shot", "one-shot", (Phase.CONVENING, *_AFTER_CONVENING))
+DRAWN_SUM: Final = Protocol(
+    "drawn", "one-shot", (Phase.CONVENING, Phase.DRAWING, *_AFTER_CONVENING)
 )
-# In order, by mode of the cohort, of one without complaints that no registrar seats.
-PARTICIPANT_PHASES: Final[Mapping[Mode, tuple[Phase, ...]]] = {
-    "active": _ACTIVE_PHASES,
-    "semi-honest": tuple(phase for phase in _ACTIVE_PHASES if phase is not Phase.CONFIRMING),
-}
-
-
-# Phases in which devices act.
-DEVICE_PHASES: Final[dict[SumVariant, tuple[Phase, ...]]] = {
-    "active": PARTICIPANT_PHASES["active"],
-    "semi-honest": PARTICIPANT_PHASES["semi-honest"],
-    "one-shot": (Phase.COLLECTING,),
+REPORTS: Final = Protocol("reports", "reports", (Phase.REPORTING,))
+PROTOCOLS: Final = {
+    each.name: each for each in (PAIRWISE_SUM, SEATED_SUM, ONE_SHOT_SUM, DRAWN_SUM, REPORTS)
 }
 # All phases with messages.
-SUM_PHASES: Final[dict[SumVariant, tuple[Phase, ...]]] = {
-    **DEVICE_PHASES,
-    "one-shot": ONE_SHOT_PHASES,
+SUM_PHASES: Final[dict[SumKind, tuple[Phase, ...]]] = {
+    "pairwise": PAIRWISE_SUM.phases,
+    "one-shot": ONE_SHOT_SUM.phases,
+}
+# Phases in which devices act.
+DEVICE_PHASES: Final[dict[SumKind, tuple[Phase, ...]]] = {
+    "pairwise": PAIRWISE_SUM.phases,
+    "one-shot": (Phase.COLLECTING,),
 }
 
 
-def one_shot_phases(*, is_drawn: bool) -> tuple[Phase, ...]:
-    """Return the phases of a one-shot sum in order, whose committee a registrar may draw."""
-    seating = (Phase.SEATING,) if is_drawn else ()
-    return (Phase.CONVENING, *seating, *ONE_SHOT_PHASES[1:])
-
-
-def next_phase(
-    phase: Phase, mode: Mode, *, is_seated: bool = False, is_one_shot: bool = False
-) -> Phase:
-    """Return the phase that follows `phase`, which is not over; of checking without complaints."""
-    if is_one_shot:
-        following = (*one_shot_phases(is_drawn=is_seated), Phase.SUMMED)
-        return following[following.index(phase) + 1]
-    if phase is Phase.REPORTING:
-        return Phase.SUMMED
-    if phase is Phase.ENROLLING and is_seated:
-        return Phase.SEATING
-    if phase is Phase.SEATING:
-        return Phase.SHARING
-    if phase is Phase.ANSWERING:
-        return Phase.MASKING
-    following = (*PARTICIPANT_PHASES[mode], Phase.SUMMED)
-    return following[following.index(phase) + 1]
+def sum_protocol(terms: Terms) -> Protocol:
+    """Return the protocol of the sums of a study with `terms`."""
+    if terms.is_one_shot:
+        return DRAWN_SUM if terms.draws_committee else ONE_SHOT_SUM
+    return SEATED_SUM if terms.is_seated else PAIRWISE_SUM
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +153,18 @@ class PhaseStatus:
     """A cohort in `phase` with `received` of `expected` messages, the last at `last_received`."""
 
     phase: Phase
-    mode: Mode
     expected: int
     quorum: int
     received: int
     last_received: datetime
     deadline: datetime
     idle: timedelta
-    is_seated: bool = False  # by a registrar, after enrolling or convening
-    is_one_shot: bool = False
+    protocol: Protocol = PAIRWISE_SUM
 
     @property
     def next_phase(self) -> Phase:
         """Return the phase that follows the present one."""
-        return next_phase(
-            self.phase, self.mode, is_seated=self.is_seated, is_one_shot=self.is_one_shot
-        )
+        return self.protocol.after(self.phase)
 
     @property
     def closes_at(self) -> datetime:

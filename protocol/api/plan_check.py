@@ -14,16 +14,16 @@ from the plan's terms, which it checks here, and from the roster.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from protocol.api.device_limits import (
     UPLOAD_BYTES_PER_ELEMENT,
-    epsilon_of_rho,
+    has_noise,
     least_tolerated,
     noise_events,
-    reporting_threshold,
-    rho_of,
+    noisy_counts,
     upload_bytes,
     vector_elements,
 )
@@ -35,8 +35,9 @@ from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
     SUM_MECHANISMS,
     AnyPlan,
-    may_show_one_device,
+    mechanism_of,
 )
+from protocol.privacy.noise_loss import NoisyCounts, noise_epsilon
 
 _NO_REGISTRAR_REASON: Final = (
     "names no registrar, so its server could invent the other devices: name one, or trust the "
@@ -96,11 +97,10 @@ def plan_violations(
 def max_copies(policy: Policy, plan: AnyPlan) -> int:
     """Return the largest count of one item, so that few devices reach no threshold."""
     is_sum = plan.mechanism in SUM_MECHANISMS
-    rho = rho_of(plan) if is_sum else None
-    is_hidden = rho is not None and not any(_rho_violations(policy, rho))
+    is_hidden = is_sum and not any(_epsilon_violations(policy, noisy_counts(plan)))
     if not is_sum or is_hidden or policy.min_threshold < 1:
         return plan.question.contribution
-    return max(1, math.floor(reporting_threshold(plan) / policy.min_threshold))
+    return max(1, math.floor(plan.min_reported_count / policy.min_threshold))
 
 
 def sharings(policy: Policy, plan: AnyPlan) -> int:
@@ -109,8 +109,8 @@ def sharings(policy: Policy, plan: AnyPlan) -> int:
     return policy.max_sharings + again
 
 
-def check_spent_rho(policy: Policy, plan: AnyPlan, spent: float) -> None:
-    """Check that noise hides the device in this sum and in those before, of rho `spent`.
+def check_spent_noise(policy: Policy, plan: AnyPlan, spent: NoisyCounts) -> None:
+    """Check that noise hides the device in this sum and in those before, the counts `spent`.
 
     A plan states the noise in its round only; later rounds may have less.
 
@@ -120,8 +120,7 @@ def check_spent_rho(policy: Policy, plan: AnyPlan, spent: float) -> None:
     """
     if not plan.question.asks_every_round or policy.repeat_exact:
         return
-    rho = rho_of(plan)
-    for violation in _rho_violations(policy, spent + (math.inf if rho is None else rho)):
+    for violation in _epsilon_violations(policy, noisy_counts(plan) + Counter(spent)):
         raise violation
 
 
@@ -154,23 +153,22 @@ def _repetition_violations(
 def _noise_violations(policy: Policy, plan: AnyPlan, releases: int) -> Iterator[PolicyError]:
     """Yield the limits that the noise of `releases` sums does not keep.
 
-    Epsilon is that of a Gaussian of the same variance [BunSteinke16, proposition 1.3]. This is
-    not an exact account, but it detects noise that is far too small. The device does not count
-    its own coins as protection.
+    The later sums count as if they had the noise of this one.
     """
-    rho = rho_of(plan)
-    if rho is None:
+    if not has_noise(plan):
         if not policy.repeat_exact:
             reason = "asks the same devices in every round, and adds no noise to the sums"
             yield PolicyError("repeat_exact", reason)
         return
-    yield from _rho_violations(policy, rho * releases)
+    counts = {noise: number * releases for noise, number in noisy_counts(plan).items()}
+    yield from _epsilon_violations(policy, counts)
 
 
-def _rho_violations(policy: Policy, rho: float) -> Iterator[PolicyError]:
-    epsilon = epsilon_of_rho(rho, policy.max_delta)
+def _epsilon_violations(policy: Policy, counts: NoisyCounts) -> Iterator[PolicyError]:
+    epsilon = noise_epsilon(counts, policy.max_delta)
     if not epsilon <= policy.max_epsilon:
-        reason = f"adds noise for epsilon {epsilon:.3g}, above {policy.max_epsilon:g}"
+        noise = f"noise for epsilon {epsilon:.3g} at delta {policy.max_delta:g}"
+        reason = f"adds {noise}, above {policy.max_epsilon:g}"
         yield PolicyError("max_epsilon", reason, _round_up(epsilon))
 
 
@@ -189,10 +187,6 @@ def _registrar_violations(policy: Policy, plan: AnyPlan) -> Iterator[PolicyError
 def _terms_violations(policy: Policy, plan: AnyPlan) -> Iterator[PolicyError]:
     terms = plan.terms
     yield from quorum_violations(policy, terms.min_summed)
-    if terms.mode not in policy.modes:
-        modes = " or ".join(sorted(policy.modes))
-        reason = f"asks for the {terms.mode} mode instead of {modes}"
-        yield PolicyError("modes", reason, terms.mode)
     if terms.corrupt < policy.min_corrupt:
         reason = f"assumes a corrupt fraction of {terms.corrupt}, below {policy.min_corrupt}"
         yield PolicyError("min_corrupt", reason, terms.corrupt)
@@ -251,12 +245,11 @@ def _volunteer_violations(policy: Policy, terms: VolunteerTerms) -> Iterator[Pol
 
 def _threshold_violations(policy: Policy, plan: AnyPlan) -> Iterator[PolicyError]:
     """Yield the limits that keep items of few devices from the analyst of an honest server."""
-    threshold, question = reporting_threshold(plan), plan.question
+    threshold, question = plan.min_reported_count, plan.question
     if isinstance(plan, ReleasePlan):
-        rho = rho_of(plan)
-        if rho is not None:  # real noise hides a device behind any threshold
+        if has_noise(plan):  # real noise hides a device behind any threshold
             if not question.asks_every_round:  # otherwise checked with all other rounds
-                yield from _rho_violations(policy, rho)
+                yield from _epsilon_violations(policy, noisy_counts(plan))
             return
         yield from _delta_violations(policy, plan.question.delta)
     if threshold < policy.min_threshold:
@@ -265,9 +258,8 @@ def _threshold_violations(policy: Policy, plan: AnyPlan) -> Iterator[PolicyError
     if question.confidence < MIN_CONFIDENCE:
         reason = f"reports items by a confidence of {question.confidence:g}"
         yield PolicyError("confidence", f"{reason}, below {MIN_CONFIDENCE:g}")
-    if not policy.accept_exact_estimates and may_show_one_device(plan):
-        rho = rho_of(plan)
-        if rho is not None and not any(_rho_violations(policy, rho)):
+    if not policy.accept_exact_estimates and mechanism_of(plan).may_show_one_device(plan):
+        if not any(_epsilon_violations(policy, noisy_counts(plan))):
             return
         reason = f"asks for exact {question.mechanism}, which may show what one device holds"
         yield PolicyError("accept_exact_estimates", reason)

@@ -8,7 +8,7 @@ statistics.
 from typing import Final, Literal
 
 from protocol.estimation.rate_changes import ChangeKind
-from protocol.public_model import PublicModel
+from protocol.public_model import PublicModel, Rows
 
 RATE_DEVICES: Final = 1000  # rates are per this number of devices
 Observation = Literal["counted", "sampled", "not read"]
@@ -35,7 +35,7 @@ class RoundRate(PublicModel):
 class RoundRates(PublicModel):
     """Rates of items by round, in the order of the request and of rounds."""
 
-    rates: tuple[RoundRate, ...]
+    rates: Rows[RoundRate]
 
 
 class ItemChange(PublicModel):
@@ -71,7 +71,7 @@ class ItemChanges(PublicModel):
     reasons alone.
     """
 
-    changes: tuple[ItemChange, ...]
+    changes: Rows[ItemChange]
     before: tuple[int, int]
     after: tuple[int, int]
     tested: int

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from protocol.api.messages import HeavyHitter
-from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain
-from protocol.mechanisms.sampled_counts import segments_of
-from protocol.mechanisms.segment_estimates import SegmentTotal
-from protocol.public_model import PublicModel
+from protocol.api.segment_totals import SegmentTotal
+from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain, segments_of
+from protocol.public_model import PublicModel, Rows
 
 
 class SegmentSummary(PublicModel):
@@ -28,7 +27,7 @@ class SegmentSummary(PublicModel):
     share_low: float | None = None
     share_high: float | None = None
     heavy_hitters: int
-    items: tuple[HeavyHitter, ...]
+    items: Rows[HeavyHitter]
 
 
 class SegmentSummaries(PublicModel):
@@ -37,7 +36,7 @@ class SegmentSummaries(PublicModel):
     The estimates rest on `decoded_rounds` of the `summed_rounds`, whose devices they stand for.
     """
 
-    segments: tuple[SegmentSummary, ...]
+    segments: Rows[SegmentSummary]
     summed_rounds: int
     decoded_rounds: int
 

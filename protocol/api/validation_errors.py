@@ -61,6 +61,7 @@ PATTERN_WORDS = {
     r"^[ -~]*$": "text of printable ASCII characters",
     r"^[!-~]{1,200}$": "1 to 200 printable ASCII characters, without spaces",
     r"^[^:\x00-\x1f]+$": "text without colons and control characters",
+    r"^[0-9A-Za-z_-]{1,64}$": "1 to 64 letters, digits, hyphens and underscores",
     r"^[0-9A-Za-z]{1,64}$": "1 to 64 letters and digits",
     r"^[0-9A-Za-z]{0,64}$": "at most 64 letters and digits",
     r"^\d{1,9}-\d{1,9}$": "two numbers with a hyphen between them, such as 1-5",

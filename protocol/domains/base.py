@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, StringConstraints
 
 from protocol.numerics.arrays import DigitRows, ItemValues, Keys
+from protocol.printable import check_name
 from protocol.public_model import PublicModel
 
 SEGMENT_SEPARATOR = ":"  # no segment contains it, so the first one of an item ends its segment
 MAX_SEGMENTS = 4096
 Segment: TypeAlias = Annotated[
-    str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^:\x00-\x1f]+$")
+    str,
+    StringConstraints(min_length=1, max_length=64, pattern=r"^[^:\x00-\x1f]+$"),
+    AfterValidator(check_name),
 ]
 
 
@@ -184,10 +187,6 @@ class Digits(BaseDomain):
         message = f"items of kind {self.kind} have no prefix {prefix!r}: ask for a range"
         raise ValueError(message)
 
-    def prefix_text(self, row: DigitRows) -> str:
-        """Return a text that describes the items with these first digits."""
-        return f"{row.tobytes().hex()}..."
-
     @property
     def chunks(self) -> int:
         digits = 1
@@ -261,3 +260,9 @@ class Digits(BaseDomain):
         except ValueError:
             return None
         return item if item in self else None
+
+
+def segments_of(domain: BaseDomain) -> tuple[str, ...]:
+    """Return the segments of `domain` in the order of its list; empty if it has none."""
+    segments: tuple[str, ...] = getattr(domain, "segments", ())
+    return segments

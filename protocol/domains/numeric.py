@@ -7,16 +7,18 @@ hierarchy of histograms that answers range queries.
 
     cell = min(floor(position alpha^length), alpha^length - 1)      so `high` is in the last
 
-All numbers of a cell are one item, whose name is the middle of the cell. Subtraction, division,
-multiplication and floor are monotone also when rounded, so that cells are ranges of floats.
-Rounding moves the middle by less than a quarter of a cell, so it stays inside: cells are at least
-4 units in the last place of the interval's ends, and at most 2^48 in number.
+All numbers of a cell are one item, whose name is the middle of the cell with the decimals that a
+cell has: for example "28.5", not "28.499999999999996". Subtraction, division, multiplication and
+floor are monotone also when rounded, so that cells are ranges of floats. Rounding to decimals moves
+the middle by an eighth of a cell, and that of floats by a quarter, so it stays inside: cells are at
+least 4 units in the last place of the interval's ends, and at most 2^48 in number.
 
 Source: the ranges of [Cormode21, section 4]; there the interval is [0, 1).
 """
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocol.domains.base import Digits
-from protocol.numerics.arrays import DigitRows, Floats
+from protocol.numerics.arrays import Floats
 
 _MAX_CELLS = 2**48  # rounding errors stay far below half a cell
 _MIN_CELL_ULPS = 4  # units in the last place; rounding a middle moves it by half a unit
@@ -75,14 +77,6 @@ class NumericInterval(Digits):
     def truncate(self, item: str) -> str | None:
         return self.canonical(item)
 
-    def prefix_text(self, row: DigitRows) -> str:
-        first = 0
-        for digit in row.tolist():
-            first = first * self.alpha + digit
-        cells = self.alpha ** len(row)
-        start, end = self.values_at(np.array([first, first + 1]) / cells).tolist()
-        return f"[{start:.12g}, {end:.12g}{']' if first + 1 == cells else ')'}"
-
     def positions_of(self, values: Floats) -> Floats:
         """Return the positions of numbers of the interval, 0 for `low` to 1 for `high`."""
         return np.asarray((values - self.low) / (self.high - self.low), np.float64)
@@ -99,7 +93,12 @@ class NumericInterval(Digits):
 
     def _middle(self, cell: int) -> str:
         position = np.array([(cell + 0.5) / self.cells])
-        return repr(float(self.values_at(position)[0]))
+        return repr(round(float(self.values_at(position)[0]), self._decimals))
+
+    @cached_property
+    def _decimals(self) -> int:
+        """Return the decimals by which rounding moves a middle by an eighth of a cell at most."""
+        return math.ceil(-math.log10((self.high - self.low) / self.cells / 4))
 
     @property
     def base(self) -> int:

@@ -76,10 +76,6 @@ class Alphabet(Digits):
             raise ValueError(f"no item of {self.length} characters begins with {prefix!r}")
         return np.array(digits, np.uint8)
 
-    def prefix_text(self, row: DigitRows) -> str:
-        text = "".join(self.characters[digit] for digit in row.tolist())
-        return text.rstrip(self.pad) if self.pad else text
-
     @property
     def base(self) -> int:
         return len(self.characters)
@@ -135,9 +131,6 @@ class Utf8(Digits):
         if prefix not in self:
             raise ValueError(f"no item of {self.max_bytes} bytes begins with {prefix!r}")
         return np.frombuffer(prefix.encode(), np.uint8)
-
-    def prefix_text(self, row: DigitRows) -> str:
-        return row.tobytes().rstrip(b"\0").decode(errors="replace")
 
     @property
     def width(self) -> int:

@@ -21,14 +21,18 @@ Estimates with normal noise, those of sketches and of private reports, exist for
 domain. Their grid has one more cell for items that nobody holds, and items with nearly equal
 estimates and variances share a row of likelihoods.
 
-Only items with a sampled token are known. If a share p0 of all tokens is sampled, an item of count
-c is known with probability pi = 1 - (1 - p0)^c. So h is fitted to known items, and each of them
-stands for (1 - pi) / pi unknown ones of its count. There may be many more rare items than known
-ones show, so the number of all items is only a rough bound. Where all items have about the same
-count, more heavy items are expected to be missed than there are.
+Only *shown* items take part. Of a known item with s samples, five devices or more had b or fewer
+of them: an item of count c has b samples with probability P(Bin(c, p) >= b). It has one by which it
+becomes known with probability 1 - (1 - p0)^c, if a share p0 of all tokens is sampled before items
+are counted. The smaller of both is pi, the probability that the item is shown. So likelihoods are
+conditional (divided by pi), the distribution that is fitted is h pi, that of shown items, and each
+shown item stands for (1 - pi) / pi hidden ones of its count. For example, at p = 1/8 an item of 40
+tokens has five samples with probability 0.56. The fit starts from Zipf's law, because shown items
+reveal little about counts that are rarely shown. Where all items have about the same count, more
+heavy items are expected to be missed than there are.
 
 Source: empirical Bayes is from [Robbins56], smoothing in each step from [Silverman90], and the
-number of unknown items from [HorvitzThompson52]; samples that stand for estimates are ours.
+number of hidden items from [HorvitzThompson52]; samples that stand for estimates are ours.
 """
 
 import math
@@ -40,6 +44,7 @@ from protocol.numerics import special
 from protocol.numerics.arrays import Flags, Floats, Integers
 
 CELL_WIDTH = 0.05  # of the grid, in the logarithm of the count
+_LONG_GRID_CELLS = 600  # up to counts of 5 * 10^12, more than devices can hold together
 _MIN_RELATIVE_ERROR = 0.1  # of an estimate that the prior changes
 # Smoothing, in relative errors of items near the threshold, times the root of their number, and at
 # most one error. 2,000 items of log-normal counts, sampled at 0.1: with 8, 106.5 of the listed ones
@@ -58,6 +63,7 @@ MIN_COUNT, _MIN_SHARE, _MIN_SHAPE = 0.5, 1e-4, 1e-6
 # sample in a small, early round only had an rms error of 2.3 standard errors, and 1.2 with it.
 _MIN_SAMPLES = 1.0
 _MAX_SQUARED_Z_SCORE = 600.0  # beyond, likelihoods would be zero in all cells
+_MIN_CHANCE = 1e-9  # of an item being shown
 _OUTSIDE_SHARE = 1e-9  # of the likelihood below the grid, which the first cell keeps
 _BINS_PER_DEVIATION, _LEVELS_PER_E = 16, 10  # of equal normal estimates, and of their deviations
 _LOWEST_BIN = -8 * _BINS_PER_DEVIATION  # nothing is that far below zero
@@ -77,43 +83,57 @@ def decision_threshold(threshold: float) -> float:
 class Posterior:
     """Means and variances of the counts of k items, and probabilities of being heavy (k,).
 
-    `unknown_heavy` and `unknown_items` are the expected numbers of items that are not among them.
+    `hidden_heavy` is the expected number of heavy items that are not among them.
     """
 
     means: Floats
     variances: Floats
     heavy: Floats
-    unknown_heavy: float = 0.0
-    unknown_items: float = 0.0
+    hidden_heavy: float = 0.0
 
 
-def posterior(counts: Floats, variances: Floats, threshold: float, known_share: float) -> Posterior:
+def posterior(
+    counts: Floats,
+    variances: Floats,
+    threshold: float,
+    known_share: float,
+    least_shares: Floats | float = 0.0,
+) -> Posterior:
     """Return the posterior of items with estimated `counts` and their `variances`.
 
-    Each token made its item known with probability `known_share`.
+    Each token made its item known with probability `known_share`. An item would not be shown with
+    less than `least_shares` (k,) of its samples. Where that is above 1, an item takes no part in
+    the fit, and no other result depends on it.
     """
     if not len(counts):
         return Posterior(counts, variances, counts)
     counts, variances = np.maximum(counts, MIN_COUNT), np.maximum(variances, 0)
     shares = np.maximum(counts / (counts + variances), _MIN_SHARE)
     samples = np.maximum(counts * shares, _MIN_SAMPLES)
-    columns = np.stack([samples, shares]).round(4)
+    columns = np.stack([samples, shares, samples * least_shares]).round(4)
     distinct, rows, sizes = np.unique(columns, axis=1, return_inverse=True, return_counts=True)
-    edges = grid_edges(counts, threshold)
+    takes_part = np.broadcast_to(np.asarray(least_shares) <= 1, counts.shape)
+    fitted = np.where(distinct[2] <= distinct[0], sizes, 0)
+    edges = grid_edges(counts[takes_part], threshold)
     grid, likelihoods = grid_middles(edges), _likelihoods(distinct[0], distinct[1], edges)
     known = -np.expm1(grid * np.log1p(-min(max(known_share, _MIN_SHARE), 1 - 1e-12)))
-    width = smoothing_width(counts, np.sqrt(variances / counts / threshold), threshold)
-    weights = fit_weights(likelihoods / known, sizes, width)
-    is_heavy = grid >= threshold
-    means, spread, heavy = _moments(weights, grid, is_heavy)[:, rows.reshape(-1)]
+    shown = np.minimum(known, _chances_of_samples(distinct[2], distinct[1], grid))
+    errors = np.sqrt(variances / counts / threshold)
+    width = smoothing_width(counts[takes_part], errors[takes_part], threshold)
+    prior = fit_prior(likelihoods, fitted, width, shown=shown)
+    weights, is_heavy = weigh(likelihoods, prior), grid >= threshold
+    moments = _moments(weights, grid, is_heavy)
+    if not fitted.all():
+        samples, shares = distinct[:2, fitted == 0]
+        moments[:, fitted == 0] = _faint_moments(samples, shares, prior, threshold)
+    means, spread, heavy = moments[:, rows.reshape(-1)]
     is_precise = variances < (_MIN_RELATIVE_ERROR * counts) ** 2
-    unknown = sizes[:, np.newaxis] * weights * (1 - known) / known
+    hidden = fitted[:, np.newaxis] * weights * (1 - shown) / shown
     return Posterior(
         np.where(is_precise, counts, means),
         np.where(is_precise, variances, spread),
         np.where(is_precise, probabilities_of_reaching(counts, variances, threshold), heavy),
-        float((unknown * is_heavy).sum()),
-        float(unknown.sum()),
+        float((hidden * is_heavy).sum()),
     )
 
 
@@ -134,7 +154,7 @@ def normal_posterior(counts: Floats, variances: Floats, threshold: float) -> Pos
     squares = np.minimum(z_scores**2, _MAX_SQUARED_Z_SCORE)
     likelihoods = np.exp(-squares / 2)
     width = smoothing_width(counts, deviations / threshold, threshold, NORMAL_SMOOTHING)
-    weights = fit_weights(likelihoods, sizes, width, zero_cells=1)
+    weights = weigh(likelihoods, fit_prior(likelihoods, sizes, width, zero_cells=1))
     means, posterior_variances, heavy = _moments(weights, grid, grid >= threshold)[
         :, rows.reshape(-1)
     ]
@@ -148,10 +168,24 @@ def normal_posterior(counts: Floats, variances: Floats, threshold: float) -> Pos
 
 def grid_edges(counts: Floats, threshold: float) -> Floats:
     """Return the edges of the cells of true counts, which are uniform in their logarithm."""
-    largest = 4 * max(float(counts.max()), threshold)
+    largest = 4 * max(float(counts.max(initial=0)), threshold)
     cells = math.ceil(math.log(largest / MIN_COUNT) / CELL_WIDTH)
     edges: Floats = MIN_COUNT * np.exp(CELL_WIDTH * np.arange(cells + 1))
     return edges
+
+
+def _faint_moments(samples: Floats, shares: Floats, prior: Floats, threshold: float) -> Floats:
+    """Return the moments (3, k) of items that take no part in the fit.
+
+    The grid ends above the items that were fitted, and these may have larger estimates. So they
+    have a grid of a fixed length, on which Zipf's law continues `prior`. It is the same for all of
+    them, because no item may change the result of another.
+    """
+    edges = MIN_COUNT * np.exp(CELL_WIDTH * np.arange(_LONG_GRID_CELLS + 1))
+    tail = prior[-1] * np.exp(-CELL_WIDTH * np.arange(1, _LONG_GRID_CELLS + 1 - len(prior)))
+    grid = grid_middles(edges)
+    weights = weigh(_likelihoods(samples, shares, edges), np.append(prior, tail))
+    return _moments(weights, grid, grid >= threshold)
 
 
 def grid_middles(edges: Floats) -> Floats:
@@ -178,6 +212,18 @@ def _likelihoods(samples: Floats, shares: Floats, edges: Floats) -> Floats:
     return likelihoods
 
 
+def _chances_of_samples(least: Floats, shares: Floats, counts: Floats) -> Floats:
+    """Return the probability of `least` samples (k,) or more of items of each of `counts` (k, c).
+
+    Each token is sampled with the probability `shares` (k,) of its item. Lower counts than `least`
+    are treated as `least`: an exact count may be above the middle of its cell.
+    """
+    wanted, p = least[:, np.newaxis], shares[:, np.newaxis]
+    others = np.maximum(counts - wanted, 0) + 1
+    chances = special.betainc(np.maximum(wanted, 1e-9), others, np.minimum(p, 1.0))
+    return np.maximum(np.where(wanted > 0, chances, 1.0), _MIN_CHANCE)
+
+
 def smoothing_width(
     counts: Floats, errors: Floats, threshold: float, share: float | None = None
 ) -> int:
@@ -186,6 +232,8 @@ def smoothing_width(
     `errors` are relative ones, which the estimates would have at the threshold. Without a `share`
     it is smaller the more items are near it.
     """
+    if not len(counts):
+        return 1
     is_near = (counts > threshold / 2) & (counts < threshold * 2)
     usual = float(np.median(errors[is_near] if is_near.any() else errors))
     if share is None:
@@ -193,22 +241,40 @@ def smoothing_width(
     return min(max(1, round(share * usual / CELL_WIDTH)), _MAX_SMOOTHING_CELLS)
 
 
-def fit_weights(likelihoods: Floats, sizes: Integers, width: int, zero_cells: int = 0) -> Floats:
-    """Return the posterior weights of the cells for each item (k, c).
+def fit_prior(
+    likelihoods: Floats,
+    sizes: Integers,
+    width: int,
+    zero_cells: int = 0,
+    shown: Floats | None = None,
+) -> Floats:
+    """Return the distribution of the true counts over the cells (c,), given `likelihoods` (k, c).
 
-    The first `zero_cells`, for counts of 0, are not smoothed.
+    The first `zero_cells`, for counts of 0, are not smoothed. `shown` (k, c) are the probabilities
+    of each item being among those that are fitted. Then the deviation from Zipf's law is smoothed,
+    which would otherwise flatten where shown items reveal little.
     """
     cells = likelihoods.shape[1]
     zipf = np.exp(-CELL_WIDTH * np.arange(cells))
     virtual = _VIRTUAL_ITEMS * zipf / zipf.sum()
-    prior = np.full(cells, 1 / cells)
+    prior, fitted, shape = np.full(cells, 1 / cells), likelihoods, np.ones(cells)
+    if shown is not None:
+        usual = np.einsum("kc,k->c", shown, sizes / max(1, sizes.sum()))
+        virtual /= max((usual * zipf).sum() / zipf.sum(), _MIN_CHANCE)
+        prior, fitted, shape = zipf / zipf.sum(), likelihoods / shown, zipf
     for _ in range(_ITERATIONS):
         # Sums without vector products, for which BLAS would start threads on all cores.
         chances = np.einsum("kc,c->k", likelihoods, prior)
-        histogram = prior * np.einsum("kc,k->c", likelihoods, sizes / chances)
+        histogram = prior * np.einsum("kc,k->c", fitted, sizes / chances)
         histogram += virtual
-        smooth = _smooth(histogram[zero_cells:], width)
-        prior = np.append(histogram[:zero_cells], smooth) / histogram.sum()
+        histogram[zero_cells:] = _smooth((histogram / shape)[zero_cells:], width)
+        histogram[zero_cells:] *= shape[zero_cells:]
+        prior = histogram / histogram.sum()
+    return prior
+
+
+def weigh(likelihoods: Floats, prior: Floats) -> Floats:
+    """Return the posterior weights of the cells for each item (k, c)."""
     weights = likelihoods * prior
     normalised: Floats = weights / weights.sum(axis=1, keepdims=True)
     return normalised

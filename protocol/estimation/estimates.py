@@ -37,7 +37,9 @@ class Estimate:
 
     `cohort_p_value` is the probability that cohorts of honest devices differ as much as in one of
     the rounds; None if that is not notable, or the cohorts were not compared. `probability` is that
-    of a heavy item, if the mechanism estimates it from the distribution of all items.
+    of a heavy item, if the mechanism estimates it from the distribution of all items. The count
+    stands for all devices, and `counted_share` is the share of them whose counts it rests on: less
+    than 1 if cohorts were left out.
     """
 
     item: str
@@ -45,39 +47,36 @@ class Estimate:
     variance: float
     cohort_p_value: float | None = None
     probability: float | None = None
+    counted_share: float = 1.0
 
 
 class ListQuality(PublicModel):
     """Expected errors of a list of heavy hitters, and the items that are not on it.
 
     `expected_precision` is the expected share of listed items that are heavy, `expected_recall` the
-    expected share of heavy items that are listed, 0 if none is, and `expected_missed` the expected
-    number of heavy items that are not listed. In precision and recall, items whose strings are not
-    known count as wrong. All three are expectations of a model of all counts. `tokens` is the
-    estimated number of tokens of all items, of which `unlisted_share` belong to items that are not
-    listed.
-    `distinct_items` is a lower bound: there may be more items that are too rare for an estimate.
-    `tokens` and `distinct_items` leave out what few devices hold (`Question.least_total`).
+    expected share of heavy items that are listed, both None if nothing is listed, and
+    `expected_missed` the expected number of heavy items that are not listed. In precision and
+    recall, items whose strings are not known count as wrong. All three are expectations of a
+    model, which is fitted to the items that may be shown (`Mechanism.shown`).
     """
 
-    expected_precision: float
-    expected_recall: float
+    expected_precision: float | None
+    expected_recall: float | None
     expected_missed: float
-    tokens: float
-    tokens_standard_error: float
-    unlisted_share: float
-    distinct_items: float
 
 
 def quality_sentence(quality: ListQuality, *, has_keys: bool) -> str:
     """Return `quality` in words; `has_keys` means that the strings of some items are not known."""
+    missed = quality.expected_missed
+    number = f"{missed:,.1f}" if 0.05 <= missed < 9.95 else f"{missed:,.0f}"
+    rest = f"The number of items that reach the threshold and are not listed is about {number}."
+    precision, recall = quality.expected_precision, quality.expected_recall
+    if precision is None or recall is None:
+        return rest
     keys = " (keys without their strings count as wrong)" if has_keys else ""
     return (
-        f"The list is expected to have a precision of {quality.expected_precision:.1%} and a "
-        f"recall of {quality.expected_recall:.1%}{keys}. The number of items that reach the "
-        f"threshold and are not listed is about {quality.expected_missed:,.0f}. Items that are not "
-        f"listed have {quality.unlisted_share:.0%} of all tokens. The number of tokens is about "
-        f"{quality.tokens:,.0f}, and that of different items about {quality.distinct_items:,.0f}."
+        f"The list is expected to have a precision of {precision:.1%} and a recall of "
+        f"{recall:.1%}{keys}. {rest}"
     )
 
 
@@ -90,6 +89,7 @@ class FinalAnswer:
 
 
 COUNT_COLUMN, VARIANCE_COLUMN = "count", "variance"  # columns of a study state
+HOLDERS_COLUMN = "fewest holders"  # devices that are needed for the counts of the rounds
 _COHORT_EVIDENCE_COLUMN = "cohort evidence"  # -ln of the smallest p-value of a round, if notable
 MAX_SHOWN_ESTIMATES = 1000  # of the estimates of one round
 
@@ -147,15 +147,20 @@ def flags(state: StudyState) -> NDArray[np.bool_]:
     return flagged
 
 
-def add_estimates(state: StudyState, estimates: Sequence[Estimate]) -> StudyState:
+def add_estimates(
+    state: StudyState, estimates: Sequence[Estimate], max_device_counts: Floats | float = 1.0
+) -> StudyState:
     """Return `state` with the counts and variances of a round's `estimates` added.
 
-    Of the p-values of an item in several rounds, the smallest is kept.
+    One device adds at most `max_device_counts` to each count. Of the p-values of an item in several
+    rounds, the smallest is kept.
     """
     counts = np.array([estimate.count for estimate in estimates], np.float64)
     variances = np.array([estimate.variance for estimate in estimates], np.float64)
+    columns = {COUNT_COLUMN: counts, VARIANCE_COLUMN: variances}
+    columns[HOLDERS_COLUMN] = counts / max_device_counts
     items = [estimate.item for estimate in estimates]
-    state = state.add(items, {COUNT_COLUMN: counts, VARIANCE_COLUMN: variances})
+    state = state.add(items, columns)
     flagged = [each for each in estimates if each.cohort_p_value is not None]
     if not flagged:
         return state

@@ -14,25 +14,15 @@ MIN_TOKENS_PER_ITEM = 0.25
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Observations of k items in B blocks: `observed` and `exposure` (k, B), `devices` (B,).
-
-    `sketch_counts` (k, B) are estimates of the unobserved tokens, with `sketch_variances`, which
-    are infinite where there is none. Both are None without sketches. Where these counts are among
-    the `observed` tokens, `absence` (k, B) are the log-likelihoods of an item without any.
-    """
+    """Observations of k items in B blocks: `observed` and `exposure` (k, B), `devices` (B,)."""
 
     observed: Floats
     exposure: Floats
     devices: Floats
-    sketch_counts: Floats | None = None
-    sketch_variances: Floats | None = None
-    absence: Floats | None = None
 
     def select(self, rows: Indices | slice) -> "History":
         """Return the observations of the items in `rows`."""
-        columns = (self.sketch_counts, self.sketch_variances, self.absence)
-        optional = (None if column is None else column[rows] for column in columns)
-        return History(self.observed[rows], self.exposure[rows], self.devices, *optional)
+        return History(self.observed[rows], self.exposure[rows], self.devices)
 
     def scaled(self, factors: Floats) -> "History":
         """Return the same observations of devices that count for `factors` (B,) of them."""
@@ -41,8 +31,6 @@ class History:
     @property
     def log_absence(self) -> Floats:
         """Return the log-likelihood of each block if the item has no tokens in it (k, B)."""
-        if self.absence is not None:
-            return self.absence
         return np.where(self.observed > 0, -np.inf, 0.0)
 
     @property

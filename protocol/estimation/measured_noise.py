@@ -1,7 +1,7 @@
 """Posterior of counts whose noise was measured: no normal distribution, but a sample of the noise.
 
 A sketch reads keys that nobody holds as it reads all others, so their scores are a sample of the
-noise (`sketches/median_estimates.py`). Where a few items hold most of the tokens, this noise has
+noise (`median_estimates.py`). Where a few items hold most of the tokens, this noise has
 heavy tails: of 16,384 scores of a study, 20 were above five of their standard deviations, and with
 normal errors such keys would be listed. So the likelihood of a score y with deviation d is
 
@@ -26,10 +26,11 @@ from protocol.estimation.empirical_bayes import (
     MIN_COUNT,
     NORMAL_SMOOTHING,
     Posterior,
-    fit_weights,
+    fit_prior,
     grid_edges,
     grid_middles,
     smoothing_width,
+    weigh,
 )
 from protocol.numerics import special
 from protocol.numerics.arrays import Floats, Indices
@@ -81,7 +82,7 @@ def posterior_with_noise(
     z_scores = np.sign(errors) * outside / np.hypot(column, np.minimum(cells, column))
     likelihoods = densities.at(z_scores, distinct[2]) * (column / np.hypot(column, cells))
     width = smoothing_width(counts, deviations / threshold, threshold, NORMAL_SMOOTHING)
-    weights = fit_weights(likelihoods, sizes, width, zero_cells=1)
+    weights = weigh(likelihoods, fit_prior(likelihoods, sizes, width, zero_cells=1))
     is_coarse = spread < _COARSE_SHARE * scores
     is_signal = (grid > _SIGNAL_SHARE * scores[:, np.newaxis]) & is_coarse[:, np.newaxis]
     others = np.where(is_signal, 0.0, weights)

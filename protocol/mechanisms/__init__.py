@@ -2,5 +2,5 @@
 
 `registry` has all mechanisms by name. Each family has a folder: `iblt` (sampled tables), `tracked`
 (exact counters for known items), `central` (central differential privacy) and `reports` (local
-differential privacy). `frequency_sketches` has the baselines.
+differential privacy). `protocol/reference_mechanisms` has those for comparison.
 """

@@ -20,17 +20,35 @@ Source: the pairs (x, x^2) for the variance are the encoding of [CorriganGibbsBo
 where two servers verify proofs; here a liar is bounded by the laws of `fault` only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from operator import mul
-from typing import Any, Literal, Self
+from types import MappingProxyType
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from protocol.description import (
+    HIGHEST_VALUE,
+    LOWEST_VALUE,
+    SEGMENTS,
+    THRESHOLD,
+    AnswerKind,
+    Description,
+    FormField,
+    QuestionForm,
+)
 from protocol.domains import Domain
+from protocol.domains.known_items import KnownItems
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.estimation.estimates import Estimate, ranked
+from protocol.estimation.number_summary import (
+    NoNumbersError,
+    NumberSummaries,
+    summarise_numbers,
+)
 from protocol.hashing import HashFamily
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer, SumMechanism
@@ -81,6 +99,10 @@ class NumberSumsQuestion(SumQuestion):
         return self.domain.segments if isinstance(self.domain, Product) else (TOTAL_NAME,)
 
     @property
+    def counts_by_round(self) -> bool:
+        return True
+
+    @property
     def discards_sums(self) -> bool:
         return True
 
@@ -110,11 +132,45 @@ class NumberSumsPlan(Plan):
         return check
 
 
+_FORM: Final = QuestionForm(
+    "Mean and variance of numbers",
+    "Exact sums of one number per device, and intervals for the population's mean. A round counts "
+    "if it has enough devices.",
+    {"contribution": 1, "domain.kind": "interval", "words": 65536},
+    (
+        replace(
+            THRESHOLD,
+            label="Devices per answer",
+            default="5",
+            hint="A round with fewer numbers than this does not count.",
+        ),
+        LOWEST_VALUE,
+        HIGHEST_VALUE,
+        FormField("question.domain.alpha", "Base of a digit", "10"),
+        FormField(
+            "question.domain.length",
+            "Digits",
+            "4",
+            hint="Numbers are rounded to base^digits steps of the interval.",
+        ),
+        SEGMENTS,
+    ),
+)
+
+
 class NumberSums(SumMechanism[NumberSumsQuestion, NumberSumsPlan]):
     """Mechanism of exact sums of numbers and their squares."""
 
     name = "number-sums"
+    question_type = NumberSumsQuestion
+    presets = MappingProxyType({"words": 2**16})
     plan_type = NumberSumsPlan
+    description = Description(
+        purpose="mean, sum and variance of numbers, exact, also by segment",
+        cost="24 bytes or fewer per round and segment",
+        form=_FORM,
+        counted="segment",
+    )
 
     def _first_fields(
         self, question: NumberSumsQuestion, terms: Terms, rounds: int
@@ -175,6 +231,47 @@ class NumberSums(SumMechanism[NumberSumsQuestion, NumberSumsPlan]):
     def final_estimates(self, question: NumberSumsQuestion, state: StudyState) -> list[Estimate]:
         """Return the number of devices in each segment that has an answer."""
         return _device_counts(question, state.arrays.get(SUMS_ARRAY, np.zeros((3, 0), np.int64)))
+
+    def domain_about(self, known: KnownItems, fields: Mapping[str, Any]) -> Domain:
+        del fields
+        return known.intervals_by_segment(alpha=10, levels=4)
+
+    def number_summaries(
+        self, plan: NumberSumsPlan, state: StudyState, beta: float = 0.05
+    ) -> NumberSummaries:
+        sums, question = state.arrays.get(SUMS_ARRAY), plan.question
+        if sums is None or not sums.any():
+            enough = f"{question.threshold:g} devices with a number"
+            raise NoNumbersError(f"no round has been counted in which a segment has {enough}")
+        return summarise_numbers(question.interval, sums, self.options(question), beta)
+
+    def answer_kind(self, question: NumberSumsQuestion) -> AnswerKind:
+        del question
+        return AnswerKind.MEANS
+
+    def aim(self, question: NumberSumsQuestion, items: str) -> str:
+        del question
+        return f"Finds the mean and the variance of {items}"
+
+    def options(self, question: NumberSumsQuestion) -> tuple[str, ...]:
+        return question.domain.segments if isinstance(question.domain, Product) else ()
+
+    def may_show_one_device(self, plan: NumberSumsPlan) -> bool:
+        del plan
+        return True
+
+    def server_sees(self, question: NumberSumsQuestion, group: str) -> tuple[str, ...]:
+        del question
+        return (
+            (
+                "in each segment, the number of devices, and the sums of their numbers and of the "
+                "squares"
+            ),
+            (
+                f"The number of a device that is alone in a segment of its {group}, but not which "
+                "device it is. This is not differential privacy."
+            ),
+        )
 
 
 def _inner(domain: Domain) -> Domain:

@@ -14,7 +14,8 @@ from typing import Annotated
 from pydantic import Field
 
 from protocol.estimation.estimates import ListQuality
-from protocol.mechanisms.registry import MECHANISMS, QUALITY_MECHANISMS, AnyQuestion
+from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, mechanism_of
+from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.public_model import PublicModel
 
 _Share = Annotated[float, Field(gt=0, lt=1)]
@@ -31,16 +32,16 @@ class QualityGoal(PublicModel):
         return (
             is_decoded
             and quality is not None
-            and quality.expected_precision >= self.precision
-            and quality.expected_recall >= self.recall
+            and (quality.expected_precision or 0.0) >= self.precision
+            and (quality.expected_recall or 0.0) >= self.recall
         )
 
 
 def goal_fault(question: AnyQuestion) -> str | None:
     """Return the reason against a goal of a study of `question`; None if it can have one."""
-    if MECHANISMS[question.mechanism].estimates_quality(question):
+    if mechanism_of(question).estimates_quality(question):
         return None
-    names = ", ".join(QUALITY_MECHANISMS)
+    names = ", ".join(name for name, each in MECHANISMS.items() if isinstance(each, SampledCounts))
     return (
         f"{question.mechanism} does not estimate the precision and recall of this study's list, so "
         f"the study cannot stop at a goal: use one of {names} (the last with rule practical)"

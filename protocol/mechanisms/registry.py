@@ -1,121 +1,102 @@
-"""Registry of all mechanisms by name, and the unions of their questions and plans."""
+"""Registry of all mechanisms by name, and the unions of their questions and plans.
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+A mechanism of another distribution registers itself by an entry point of the group
+`blindtally.mechanisms`, whose value is a mechanism or a tuple of mechanisms. For example, the
+`pyproject.toml` of a plug-in with the module `yes_no` has
+
+    [project.entry-points."blindtally.mechanisms"]
+    yes-no = "yes_no:MECHANISM"
+
+From then on its name is one of a question's `mechanism` everywhere. Server, devices and analyst
+must all have the plug-in, as they must have the same version of this package.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from importlib.metadata import EntryPoint, entry_points
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from protocol.mechanism import Mechanism, SumMechanism
-from protocol.mechanisms.central.hierarchical_histogram import (
-    HierarchicalHistogram,
-    HierarchicalHistogramPlan,
-    HierarchicalHistogramQuestion,
-)
-from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
+from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogram
 from protocol.mechanisms.central.triehh import TrieHh
-from protocol.mechanisms.frequency_sketches import (
-    COUNT_MEDIAN,
-    COUNT_SKETCH,
-    FrequencySketchPlan,
-    FrequencySketchQuestion,
-)
-from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
-from protocol.mechanisms.iblt.approximate_histogram import (
-    ApproximateHistogram,
-    ApproximateHistogramPlan,
-    ApproximateHistogramQuestion,
-)
-from protocol.mechanisms.iblt.subsampled import (
-    SubsampledIblt,
-    SubsampledIbltPlan,
-    SubsampledIbltQuestion,
-)
-from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
-from protocol.mechanisms.reports.dictionary import (
-    DICTIONARY_MECHANISMS,
-    DictionaryPlan,
-    DictionaryQuestion,
-)
-from protocol.mechanisms.reports.hsu2012 import (
-    LINEAR_MECHANISMS,
-    BucketQuestion,
-    GlpsQuestion,
-    JlQuestion,
-    LinearPlan,
-)
-from protocol.mechanisms.reports.prefix_extension import (
-    PrefixExtensionMechanism,
-    PrefixPlan,
-    PrefixQuestion,
-)
-from protocol.mechanisms.sampled_counts import SampledCounts
+from protocol.mechanisms.iblt.adaptive import AdaptiveIblt
+from protocol.mechanisms.number_sums import NumberSums
+from protocol.mechanisms.reports.dictionary import DICTIONARY_MECHANISMS
+from protocol.mechanisms.reports.prefix_extension import PrefixExtensionMechanism
 from protocol.mechanisms.tracked.mechanism import Tracked
-from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
+from protocol.question_and_plan import Plan, Question
 from protocol.report_mechanism import ReportMechanism
 
-AnyQuestion: TypeAlias = Annotated[
-    AdaptiveIbltQuestion
-    | ApproximateHistogramQuestion
-    | BucketQuestion
-    | FrequencySketchQuestion
-    | GlpsQuestion
-    | HierarchicalHistogramQuestion
-    | JlQuestion
-    | NumberSumsQuestion
-    | DictionaryQuestion
-    | PrefixQuestion
-    | SubsampledIbltQuestion
-    | TrackedQuestion
-    | TrieHhQuestion,
-    Field(discriminator="mechanism"),
-]
-AnyPlan: TypeAlias = Annotated[
-    AdaptiveIbltPlan
-    | ApproximateHistogramPlan
-    | FrequencySketchPlan
-    | HierarchicalHistogramPlan
-    | LinearPlan
-    | NumberSumsPlan
-    | DictionaryPlan
-    | PrefixPlan
-    | SubsampledIbltPlan
-    | TrackedPlan
-    | TrieHhPlan,
-    Field(discriminator="mechanism"),
-]
-
-SUM_MECHANISMS: dict[str, SumMechanism[Any, Any]] = {
-    mechanism.name: mechanism
-    for mechanism in (
-        AdaptiveIblt(),
-        SubsampledIblt(),
-        ApproximateHistogram(),
-        COUNT_MEDIAN,
-        COUNT_SKETCH,
-        HierarchicalHistogram(),
-        NumberSums(),
-        Tracked(),
-        TrieHh(),
-    )
-}
-_ALL_REPORT_MECHANISMS: tuple[ReportMechanism[Any, Any, Any], ...] = (
+PLUG_IN_GROUP: Final = "blindtally.mechanisms"
+# Loaded as a plug-in is, but without metadata, so that a clone without an installation has them.
+_REFERENCE: Final = EntryPoint(
+    "reference", "protocol.reference_mechanisms.registry:MECHANISMS", PLUG_IN_GROUP
+)
+# In the order in which lists show them.
+_OWN_MECHANISMS: Final[tuple[Mechanism[Any, Any], ...]] = (
+    Tracked(),
+    AdaptiveIblt(),
+    HierarchicalHistogram(),
+    NumberSums(),
+    TrieHh(),
     *DICTIONARY_MECHANISMS,
-    *LINEAR_MECHANISMS,
     PrefixExtensionMechanism(),
 )
-_EXACT_ESTIMATES = frozenset({NumberSums.name, COUNT_MEDIAN.name, COUNT_SKETCH.name})
-# Mechanisms that estimate the expected precision and recall of their lists.
-QUALITY_MECHANISMS = tuple(
-    name for name, mechanism in SUM_MECHANISMS.items() if isinstance(mechanism, SampledCounts)
-)
-REPORT_MECHANISMS: dict[str, ReportMechanism[Any, Any, Any]] = {
-    mechanism.name: mechanism for mechanism in _ALL_REPORT_MECHANISMS
-}
-MECHANISMS: dict[str, Mechanism[Any, Any]] = {**SUM_MECHANISMS, **REPORT_MECHANISMS}
 
-_DEFERRED = ConfigDict(
-    defer_build=True
-)  # a device has one plan at a time, and a command often none
+
+def _plugged_in() -> Iterator[Mechanism[Any, Any]]:
+    """Yield the reference mechanisms, and those that other distributions register.
+
+    Raises:
+        ImportError: if a plug-in cannot be imported, or has anything else than mechanisms.
+    """
+    for entry in (_REFERENCE, *entry_points(group=PLUG_IN_GROUP)):
+        distribution = entry.dist.name if entry.dist else "blindtally"
+        plug_in = f"the plug-in {entry.name} ({entry.value}) of {distribution}"
+        try:
+            loaded = entry.load()
+        except Exception as error:
+            raise ImportError(f"{plug_in} cannot be imported: {error}; uninstall it") from error
+        for each in loaded if isinstance(loaded, tuple) else (loaded,):
+            if not isinstance(each, SumMechanism | ReportMechanism):
+                raise ImportError(  # noqa: TRY004 - as for other faults of a plug-in
+                    f"{plug_in} is not a mechanism, but {each!r}; uninstall it"
+                )
+            yield each
+
+
+def _by_name() -> dict[str, Mechanism[Any, Any]]:
+    """Return all mechanisms by name; ImportError if two have the same."""
+    mechanisms: dict[str, Mechanism[Any, Any]] = {}
+    for each in (*_OWN_MECHANISMS, *_plugged_in()):
+        if each.name in mechanisms:
+            raise ImportError(f"two mechanisms have the name {each.name!r}: uninstall a plug-in")
+        mechanisms[each.name] = each
+    return mechanisms
+
+
+MECHANISMS: Final = _by_name()
+SUM_MECHANISMS: Final[dict[str, SumMechanism[Any, Any]]] = {
+    name: each for name, each in MECHANISMS.items() if isinstance(each, SumMechanism)
+}
+REPORT_MECHANISMS: Final[dict[str, ReportMechanism[Any, Any, Any]]] = {
+    name: each for name, each in MECHANISMS.items() if isinstance(each, ReportMechanism)
+}
+
+if TYPE_CHECKING:
+    AnyQuestion: TypeAlias = Question
+    AnyPlan: TypeAlias = Plan
+else:
+    _question_types = tuple(dict.fromkeys(each.question_type for each in MECHANISMS.values()))
+    _plan_types = tuple(dict.fromkeys(each.plan_type for each in MECHANISMS.values()))
+    AnyQuestion = Annotated[reduce(or_, _question_types), Field(discriminator="mechanism")]
+    AnyPlan = Annotated[reduce(or_, _plan_types), Field(discriminator="mechanism")]
+
+# A device has one plan at a time, and a command often none.
+_DEFERRED = ConfigDict(defer_build=True)
 _QUESTION_ADAPTER: TypeAdapter[AnyQuestion] = TypeAdapter(AnyQuestion, config=_DEFERRED)
 _PLAN_ADAPTER: TypeAdapter[AnyPlan] = TypeAdapter(AnyPlan, config=_DEFERRED)
 
@@ -130,11 +111,6 @@ def parse_plan(document: Mapping[str, Any]) -> AnyPlan:
     return _PLAN_ADAPTER.validate_python(document)
 
 
-def may_show_one_device(plan: AnyPlan) -> bool:
-    """Return whether estimates of sums without noise may show what a single device holds.
-
-    The cells of a sketch have common items together with rare ones, exactly.
-    """
-    if isinstance(plan, ApproximateHistogramPlan):
-        return plan.sketch is not None
-    return plan.mechanism in _EXACT_ESTIMATES
+def mechanism_of(asked: Question | Plan) -> Mechanism[Any, Any]:
+    """Return the mechanism of a question or a plan."""
+    return MECHANISMS[asked.mechanism]

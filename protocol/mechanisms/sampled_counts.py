@@ -10,27 +10,29 @@ round.
 0). So a round with a small exposure takes a part of its tokens from the rates of other rounds, as
 far as the item's rate stays: the item may have change points (`estimation/change_points.py`).
 
-**Heavy hitters** are chosen by their posterior probability (`SampledCounts`).
+**What is shown.** A *firm* item was counted with five devices or more, in the rounds that were
+read. Only firm items take part in change points, in the prior, in totals of segments and in the
+expected errors of the list. For example, with t = 4 an item needs five samples to be firm; each
+stands for four tokens, and is of one device. A *faint* item was counted with two to four devices,
+each of which stands for others. It may be listed by its own samples, if they make it heavy, and no
+other number depends on it. All other items are hidden: `SampledCounts.shown` leaves them out before
+anything is estimated.
 
-**Totals** of items that are not listed are shown only if four devices with all of their items do
-not reach them (`Question.least_total`), in the rounds that were read. This holds for a segment, and
-for all items that are neither listed nor in a shown segment: otherwise the difference between the
-total of all items and those that are shown would be the count of a few devices. The same is true of
-the numbers of different items.
+**Heavy hitters** are chosen by their posterior probability, given that they are shown
+(`SampledCounts`).
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.domains.base import BaseDomain
 from protocol.estimation.change_points import measure_change_rates, relevant_rows, segmented_totals
-from protocol.estimation.empirical_bayes import decision_threshold, posterior
+from protocol.estimation.empirical_bayes import Posterior, decision_threshold, posterior
 from protocol.estimation.estimates import (
     COUNT_COLUMN,
+    HOLDERS_COLUMN,
     Estimate,
     FinalAnswer,
     ListQuality,
@@ -40,12 +42,15 @@ from protocol.estimation.estimates import (
 from protocol.estimation.history import History
 from protocol.estimation.rate_changes import RateHistory
 from protocol.mechanism import Answer, SumMechanism
+from protocol.mechanisms.cohort_comparison import max_unflagged_tokens
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.numerics.arrays import Flags, Floats, Indices
 from protocol.question_and_plan import P, Plan, Question, SumQuestion
 from protocol.study_state import StudyState, all_devices, block_ends, block_of
 
 SumQ = TypeVar("SumQ", bound=SumQuestion)
 
+_ROUNDING_TOLERANCE = 1e-6  # of a number of devices
 _TOKEN_DECIMALS = 3  # to which equal observations of items are found; one reading of 32 bits has 7
 _MAX_STORED_COUNTS = 2**22  # 42 MB; a round beyond them is treated as not read
 # Of the study state. The first two are by block.
@@ -155,88 +160,127 @@ def round_count_history(plan: Plan, state: StudyState, items: Sequence[str]) -> 
     return RateHistory(tokens, shared, devices[:last], block_ends(plan.rounds)[:last])
 
 
-def segments_of(domain: BaseDomain) -> tuple[str, ...]:
-    """Return the segments of `domain` in the order of its list; empty if it has none."""
-    segments: tuple[str, ...] = getattr(domain, "segments", ())
-    return segments
+def max_device_counts(
+    plan: Plan, estimates: Sequence[Estimate], counted: Container[str] = ()
+) -> Floats:
+    """Return for each of a round's `estimates` the most that one device adds to it.
 
-
-def shown_segments(question: Question, state: StudyState) -> tuple[Indices, Flags]:
-    """Return the segment of each item of `state`, and for each segment whether its total is shown.
-
-    The rounds that were read must have counted it among five devices or more: in those that were
-    not read, it is only assumed to be as frequent.
+    Items that are not `counted` exactly are sampled at the plan's t. A count without some of the
+    cohorts is scaled to all devices, and so is the part of each device.
     """
-    rows = {segment: row for row, segment in enumerate(segments_of(question.domain))}
-    names = [question.domain.segment_of(item) or "" for item in state.items]
-    places: Indices = np.array([rows[name] for name in names], np.int64)
-    counts = np.bincount(places, state.column(COUNT_COLUMN), len(rows))
-    is_shown: Flags = counts >= max(question.threshold, question.least_total)
-    return places, is_shown
+    copies = plan.question.max_copies
+    sampled = ThresholdSampler(plan.t, plan.question.contribution).max_device_count(copies)
+    counts = [
+        (copies if each.item in counted else sampled) / each.counted_share for each in estimates
+    ]
+    return np.array(counts, np.float64)
 
 
-def shown_distinct(question: Question, answer: Answer) -> float:
-    """Return the number of different items of a round that was read, as far as it is shown.
+def shown_distinct(plan: Plan, answer: Answer) -> float | None:
+    """Return the number of items that a round counted among five devices; None if unread."""
+    if not answer.decoded:
+        return None
+    counts = np.array([each.count for each in answer.estimates], np.float64)
+    holders = counts / max_device_counts(plan, answer.estimates)
+    return float((holders >= plan.question.least_holders - _ROUNDING_TOLERANCE).sum())
 
-    Items that are rare in the round count only if together they are of five devices or more.
-    """
-    rare = [each.count for each in answer.estimates if 0 < each.count < question.least_counted]
-    if not answer.decoded or sum(rare) >= question.least_total:
-        return answer.distinct
-    return max(0.0, answer.distinct - len(rare))
+
+def is_firm(question: Question, state: StudyState) -> Flags:
+    """Return for each item of `state` whether five devices or more were counted with it."""
+    holders = state.column(HOLDERS_COLUMN)
+    firm: Flags = holders >= question.least_holders - _ROUNDING_TOLERANCE
+    return firm
+
+
+def select_items(state: StudyState, is_kept: Flags) -> StudyState:
+    """Return `state` with the items of `is_kept`, and their counts in each round."""
+    kept = state.select_rows(is_kept)
+    if _ROWS_ARRAY not in state.arrays:
+        return kept
+    rows, places = state.arrays[_ROWS_ARRAY], np.cumsum(is_kept, dtype=np.int32) - 1
+    inside = is_kept[rows]
+    for name in (_BLOCKS_ARRAY, _TOKENS_ARRAY):
+        kept = kept.with_array(name, state.arrays[name][inside])
+    return kept.with_array(_ROWS_ARRAY, places[rows[inside]].astype(np.int32))
 
 
 class SampledCounts(SumMechanism[SumQ, P]):
     """Base of mechanisms whose totals are sampled counts.
 
-    An item is listed if it is heavy with a probability of at least the question's `confidence`,
-    given the estimates of all items (`empirical_bayes.py`). Its estimate is its posterior
-    mean, so that items that are listed since they were sampled often by chance are not too high.
-    In the rounds that were read it must have been counted among five devices with default settings:
-    without that, an item of a single device could be listed for the rounds that were not.
+    An item is listed if it is shown, and heavy with a probability of at least the question's
+    `confidence`, given the estimates of all shown items (`empirical_bayes.py`). Its estimate is its
+    posterior mean, so that items that are listed since they were sampled often by chance are not
+    too high. Rounds that were not read make no item shown, although they add to its estimate.
     """
+
+    def shown(self, question: SumQ, state: StudyState) -> StudyState:
+        """Return `state` with its firm items, and the faint ones that may be listed."""
+        counts, holders = state.column(COUNT_COLUMN), state.column(HOLDERS_COLUMN)
+        is_faint = (counts >= question.least_holders * question.max_copies) & (holders > 1.5)
+        return select_items(state, is_firm(question, state) | is_faint)
+
+    def shown_distinct(self, plan: P, answer: Answer) -> float | None:
+        """Return the number of items that a round counted among five devices; None if unread."""
+        return shown_distinct(plan, answer)
 
     def final_estimates(self, question: SumQ, state: StudyState) -> list[Estimate]:
         return list(self.final_answer(question, state).heavy_hitters)
 
     def final_answer(self, question: SumQ, state: StudyState) -> FinalAnswer:
-        if not state.items:
+        shown = self.shown(question, state)
+        if not shown.items:
             return FinalAnswer(())
-        counts, variances = self.final_totals(question, state)
-        threshold = decision_threshold(question.threshold)
-        result = posterior(counts, variances, threshold, self.known_share(state))
-        # What was counted, not what rounds that were not read may have had in addition.
-        is_counted = state.column(COUNT_COLUMN) >= question.least_counted
-        is_listed = (result.heavy >= question.confidence) & is_counted
+        result, firm = self._posterior(question, shown), is_firm(question, shown)
+        is_listed = result.heavy >= question.confidence
+        if not (firm | is_listed).any():  # nor may the quality show that there are faint items
+            return FinalAnswer(())
         rows = np.flatnonzero(is_listed)
-        means = np.minimum(result.means, question.largest_count(all_devices(state)))
-        listed = estimates_of_rows(state, rows, means, result.variances, result.heavy)
-        is_summed = self._is_summed(question, state, is_listed)
-        if not is_summed.any():  # as without any item
-            return FinalAnswer(())
-        tokens, token_variances = (column[is_summed] for column in self.totals(state))
-        total = max(1.0, float(tokens.sum()))
         correct = float(result.heavy[rows].sum())
-        missed = float(result.heavy[~is_listed].sum()) + result.unknown_heavy
+        hidden = max(0.0, result.hidden_heavy - float(result.heavy[is_listed & ~firm].sum()))
+        missed = float(result.heavy[firm & ~is_listed].sum()) + hidden
         quality = ListQuality(
-            expected_precision=correct / len(rows) if len(rows) else 1.0,
-            expected_recall=correct / (correct + missed) if len(rows) else 0.0,
-            expected_missed=missed,
-            tokens=total,
-            tokens_standard_error=math.sqrt(float(token_variances.sum())),
-            unlisted_share=min(1.0, max(0.0, 1 - float(means[rows].sum()) / total)),
-            distinct_items=int(is_summed.sum()) + result.unknown_items,
+            expected_precision=round(correct / len(rows), 4) if len(rows) else None,
+            expected_recall=round(correct / (correct + missed), 4) if len(rows) else None,
+            expected_missed=round(missed, 2),
         )
-        return FinalAnswer(tuple(listed), quality)
+        return FinalAnswer(tuple(_estimates(question, shown, rows, result)), quality)
 
-    def _is_summed(self, question: SumQ, state: StudyState, is_listed: Flags) -> Flags:
-        """Return the items that count for the totals of all items, without those of few devices."""
-        is_shown = is_listed.copy()
-        if segments_of(question.domain) and self.remembers_all(state):
-            places, segments = shown_segments(question, state)
-            is_shown |= segments[places]
-        rest = float(state.column(COUNT_COLUMN)[~is_shown].sum())
-        return is_shown if rest < question.least_total else np.ones_like(is_shown)
+    def samplers(self, plan: P) -> Sequence[ThresholdSampler]:
+        """Return the samplers by which the devices of a round may count an item."""
+        return (ThresholdSampler(plan.t, plan.question.contribution),)
+
+    def lift_by_liars(self, plan: P, liars: int) -> float:
+        """Return the largest lift that keeps the laws of cohorts and is not flagged."""
+        terms, samplers = plan.terms, self.samplers(plan)
+        spoilt, lifts = min(liars, terms.cohorts), list[float]()
+        for sampler in samplers:
+            size = terms.cohort_size
+            units = min(sampler.max_units(size * sampler.max_count), size * sampler.max_item_units)
+            unflagged = max_unflagged_tokens(terms.cohorts, spoilt, sampler.max_item_units)
+            lifts.append(sampler.unit * min(spoilt * units, unflagged))
+        return min(max(lifts), float(terms.max_devices * plan.question.contribution))
+
+    def shown_totals(self, question: SumQ, state: StudyState) -> list[Estimate]:
+        firm = self.firm_items(question, state)
+        if not firm.items:
+            return []
+        result = self._posterior(question, firm)
+        return _estimates(question, firm, np.arange(len(firm.items)), result)
+
+    def firm_items(self, question: SumQ, state: StudyState) -> StudyState:
+        """Return `state` with the items that may be in any number shown."""
+        return select_items(state, is_firm(question, state))
+
+    def _posterior(self, question: SumQ, shown: StudyState) -> Posterior:
+        """Return the posterior of the `shown` items; no other result depends on a faint item."""
+        firm = is_firm(question, shown)
+        counts, variances = (column.copy() for column in self.totals(shown))
+        fitted = self.firm_items(question, shown)
+        counts[firm], variances[firm] = self.final_totals(question, fitted)
+        least = question.least_holders / np.maximum(shown.column(HOLDERS_COLUMN), 1e-9)
+        least[firm] = np.minimum(least[firm], 1.0)  # which rounding may exceed
+        threshold = decision_threshold(question.threshold)
+        return posterior(counts, variances, threshold, self.known_share(fitted), least)
 
     def estimates_quality(self, question: SumQ) -> bool:
         del question
@@ -267,3 +311,15 @@ class SampledCounts(SumMechanism[SumQ, P]):
         counts = np.maximum(counts, 0)
         shares = counts / np.maximum(counts + np.maximum(variances, 0), 1e-9)
         return float((shares * counts).sum() / max(counts.sum(), 1e-9))
+
+
+def _estimates(
+    question: SumQuestion, state: StudyState, rows: Indices, result: Posterior
+) -> list[Estimate]:
+    """Return the posterior means of the items in `rows`, the highest first.
+
+    They are rounded, because the last digits of a fit depend on the order of its sums.
+    """
+    means = np.minimum(result.means, question.largest_count(all_devices(state)))
+    columns = means.round(3), result.variances.round(5), result.heavy.round(5)
+    return estimates_of_rows(state, rows, *columns)

@@ -1,4 +1,4 @@
-"""Hadamard encoding, and recursive Hadamard response: a device reports one sign of a row.
+"""Hadamard encoding: a device reports one sign of a row.
 
 A value is split into a residue x mod K and a quotient x // K. The device draws a column r of a
 Hadamard matrix over quotients, and reports one of 2K symbols by randomized response: its residue
@@ -9,24 +9,20 @@ with the sign (-1)^<r, x // K>.
     n Var    =  f (C - 1) + g C + (1 - f - g) 2q/(p - q)^2         C = (p + q)/(p - q)^2
 
 with g the frequency of all *other* values of x's residue. K = 1 is Hadamard encoding, where these
-are all others; for unknown values the bound has g = 1 - f. The number of reports with each residue
-estimates g: a report has the true residue with probability p + q, any other with 2q.
+are all others; for unknown values the bound has g = 1 - f.
 
-Source: [Bassily17] for K = 1; [Chen20], with 2K the smallest power of 2 that is at least e^epsilon.
-The variance of the latter is derived for given data, unlike the remark in section 4.3 of [Pan24].
+Source: [Bassily17] for K = 1; [Chen20] for others (`reference_mechanisms/oracles`).
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import exp
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.numerics.arrays import Codes, Frequencies, ItemValues, Support, Votes
+from protocol.numerics.arrays import Codes, ItemValues, Support, Votes
 from protocol.numerics.finite_fields import walsh_hadamard
 from protocol.numerics.tail_bounds import (
     bernstein_upper_bound,
@@ -34,13 +30,11 @@ from protocol.numerics.tail_bounds import (
     check_tail_probability,
 )
 from protocol.oracles.base_oracles import HashedResponseOracle
-from protocol.oracles.limits import check_epsilon
-from protocol.oracles.oracle import ReportCounts
 from protocol.randomness import PROBABILITY_ONE
 
 
 @dataclass(frozen=True)
-class _SignOracle(HashedResponseOracle):
+class SignOracle(HashedResponseOracle):
     """An oracle whose symbols are a residue and a sign of the quotient's Hadamard row."""
 
     mean_vote_if_other = Fraction(0)  # the signs of other values cancel
@@ -111,7 +105,7 @@ class _SignOracle(HashedResponseOracle):
 
 
 @dataclass(frozen=True)
-class Hadamard(_SignOracle):
+class Hadamard(SignOracle):
     """Hadamard encoding (HE): one sign, flipped with probability 1 / (1 + e)."""
 
     name = "hadamard"
@@ -119,69 +113,3 @@ class Hadamard(_SignOracle):
 
     def detection_threshold(self, n: int, tail: float) -> float:
         return (2 * binomial_upper_quantile(n, 0.5, tail) / n - 1) / float(self.mean_vote_if_held)
-
-
-@dataclass(frozen=True)
-class RecursiveHadamard(_SignOracle):
-    """Recursive Hadamard response (RHR) with `residues` residues, a power of 2."""
-
-    name = "recursive-hadamard"
-    residues: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.residues <= 2**31 or self.residues & (self.residues - 1):
-            raise ValueError(f"residues must be a power of 2 from 1 to 2^31, not {self.residues}")
-        if self.domain <= 2 * self.residues:
-            raise ValueError(
-                f"domain must be more than the {2 * self.residues} symbols, not {self.domain}: "
-                "use k-ary randomized response (krr) for a dictionary that small"
-            )
-        _SignOracle.__post_init__(self)
-
-    @classmethod
-    def for_epsilon(cls, epsilon: float, domain: int) -> Self:
-        """Return the oracle of the source, whose number of symbols grows with e^epsilon."""
-        check_epsilon(epsilon)
-        residues = 1
-        while 2 * residues < min(exp(epsilon), domain):
-            residues *= 2
-        return cls(epsilon, domain, residues)
-
-    @property
-    def _residues(self) -> int:
-        return self.residues
-
-    def variances(self, frequencies: Frequencies, n: int) -> Frequencies:
-        super().variances(frequencies, n)
-        mass = np.bincount(self._residue_of_all, frequencies, self.residues)
-        return self.variance_given_residue(frequencies, mass[self._residue_of_all] - frequencies, n)
-
-    def estimated_variances(self, counts: ReportCounts) -> Frequencies:
-        """Return the variances at the estimated frequencies of values and of residues.
-
-        Variances of candidates are the bound, since their counts do not include residues.
-        """
-        if counts.candidates is not None:
-            return super().estimated_variances(counts)
-        shares = np.clip(self.frequencies(counts), 0, 1)
-        reported = counts.cells[self.possible_reports // 2 :] / counts.reports
-        mass = (reported - 2 * float(self._other_probability)) / float(self.mean_vote_if_held)
-        same_residue = np.clip(mass[self._residue_of_all] - shares, 0, 1 - shares)
-        return self.variance_given_residue(shares, same_residue, counts.reports)
-
-    @property
-    def _residue_of_all(self) -> NDArray[np.int64]:
-        return np.arange(self.domain) % self.residues
-
-    def variance_given_residue(
-        self, frequencies: Frequencies, same_residue: Frequencies, n: int
-    ) -> Frequencies:
-        """Return the variance where other values of the residue have frequency `same_residue`.
-
-        `variance` is the bound where all others have the residue; `variances` uses all frequencies.
-        """
-        lift, other = float(self.mean_vote_if_held), float(self._other_probability)
-        same, different = (lift + 2 * other) / lift**2, 2 * other / lift**2
-        rest = 1 - frequencies - same_residue
-        scaled: Frequencies = (frequencies + same_residue) * same - frequencies + rest * different
-        return scaled / n

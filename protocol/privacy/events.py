@@ -11,6 +11,7 @@ joined nor how many.
 """
 
 import math
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
 
@@ -18,6 +19,7 @@ from pydantic import Field, model_validator
 
 from protocol.privacy import sample_threshold, skellam
 from protocol.privacy.loss_distributions import NeighbourRelation, bounded_loss, compose, local_loss
+from protocol.privacy.noise_loss import CountNoise
 from protocol.public_model import PublicModel
 
 if TYPE_CHECKING:
@@ -164,9 +166,15 @@ class SkellamNoiseEvent(PublicModel):
     def loss_to(
         self, party: Party, relation: NeighbourRelation
     ) -> "PrivacyLossDistribution | None":
+        ((noise, number),) = self.counts_for(party).items()
+        once = skellam.privacy_loss(noise.variance, noise.probability, relation)
+        return compose([(once, number)])
+
+    def counts_for(self, party: Party) -> Counter[CountNoise]:
+        """Return the number of a device's counts, by the noise and the coins that hide it."""
         seen = 1.0 if party == "public" else self.join_probability
-        once = skellam.privacy_loss(self.variance, min(1.0, self.probability / seen), relation)
-        return compose([(once, self.releases * self.items)])
+        noise = CountNoise(self.variance, min(1.0, self.probability / seen))
+        return Counter({noise: self.releases * self.items})
 
 
 class LocalReportsEvent(PublicModel):

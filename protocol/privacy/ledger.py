@@ -27,14 +27,16 @@ from protocol.privacy.events import (
     loss_to,
 )
 from protocol.privacy.loss_distributions import MIN_DELTA, NeighbourRelation, compose, epsilon_of
-from protocol.public_model import PublicModel
+from protocol.privacy.noise_loss import CountNoise, noise_epsilon
+from protocol.public_model import PublicModel, Rows
+from secagg.errors import PortableError
 
 _BISECTION_STEPS = 14  # of a suggested real parameter, to a part in 10^4
 _MIN_PROBABILITY = 1e-6
 _MIN_EPSILON = 1e-3
 
 
-class BudgetError(ValueError):
+class BudgetError(PortableError, ValueError):
     """An entry would exceed the budget; `suggestions` are entries that would not."""
 
     def __init__(self, message: str, alternatives: tuple[DpEvent, ...]) -> None:
@@ -71,8 +73,8 @@ class Statement(PublicModel):
     """The numbers of a ledger at one delta, with the rest of its budget if it has one."""
 
     delta: float
-    parties: tuple[PartyEpsilon, ...]
-    lines: tuple[StatementLine, ...]
+    parties: Rows[PartyEpsilon]
+    lines: Rows[StatementLine]
     budget: Budget | None
     remaining_epsilon: float | None
 
@@ -176,6 +178,12 @@ def _epsilon(
     events: tuple[DpEvent, ...], delta: float, party: Party, relation: NeighbourRelation
 ) -> float | None:
     """Return the epsilon of `party` for all of `events`; None if it has no bound."""
+    if relation == "add-remove" and all(isinstance(each, SkellamNoiseEvent) for each in events):
+        counts = Counter[CountNoise]()
+        for event in events:
+            assert isinstance(event, SkellamNoiseEvent)
+            counts += event.counts_for(party)
+        return noise_epsilon(counts, delta)  # the number of devices
     losses = []
     for event, times in Counter(events).items():
         loss = loss_to(event, party, relation)

@@ -1,4 +1,7 @@
-"""Ranks, quantiles, and masses of ranges and prefixes, estimated from a tree of counts.
+"""Ranks, quantiles and masses of numbers, and frequencies of prefixes, from a tree of counts.
+
+Only numbers have ranks, quantiles and ranges. Strings have an order too, but it means little for a
+population: between "lunch" and "meeting" a quantile would be a string that no device holds.
 
 All numbers are shares of the values of devices. Each has an interval that contains the true share
 with probability 1 - beta, for a query that is chosen beforehand. Values of one leaf are not
@@ -33,7 +36,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,9 +47,7 @@ from protocol.estimation.estimates import gamma_interval
 from protocol.numerics.arrays import Floats
 from protocol.quantiles.cdf import CumulativeDistribution
 from protocol.quantiles.complete_tree import rank_variance
-from protocol.quantiles.prefix_tree import PrefixTree, integers_to_digits
-
-QueryPoints: TypeAlias = ArrayLike | str | Sequence[str]  # numbers of an interval, otherwise items
+from protocol.quantiles.prefix_tree import PrefixTree
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,15 +163,15 @@ class Distribution:
         if not 0 < self.beta < 1:
             raise ValueError(f"beta must be above 0 and below 1, not {self.beta}")
 
-    def rank(self, x: QueryPoints) -> BoundedEstimate:
-        """Return the share of values below each of `x`, numbers or items of the domain."""
+    def rank(self, x: ArrayLike) -> BoundedEstimate:
+        """Return the share of values below each of `x`."""
         positions = self._positions(x, "x")
         ends = self._leaf_bounds(positions)
         low, high = (self._rank_bound(end, sign) for end, sign in zip(ends, (-1, 1), strict=True))
         return BoundedEstimate(self.cumulative.rank(positions), low, high)
 
     def quantile(self, q: ArrayLike) -> BoundedEstimate:
-        """Return the first value of each rank `q` from 0 to 1; of strings, the text of a prefix."""
+        """Return the first value of each rank `q` from 0 to 1."""
         ranks = _checked_floats(q, 0.0, 1.0, "q")
         positions = self.cumulative.quantile(ranks)
         margin = self.errors.rank_margin(positions, ranks, self._margin_sds)
@@ -186,7 +187,7 @@ class Distribution:
         low, high = self._rank_bound(positions, -1), self._rank_bound(positions, 1)
         return self._values(positions), BoundedEstimate(self.cumulative.rank(positions), low, high)
 
-    def mass(self, low: QueryPoints, high: QueryPoints) -> BoundedEstimate:
+    def mass(self, low: ArrayLike, high: ArrayLike) -> BoundedEstimate:
         """Return the shares of values from each of `low` to below each of `high`.
 
         The last number of an interval counts as below itself. Raises ValueError if an end is
@@ -239,26 +240,18 @@ class Distribution:
         scaled = positions * self.cumulative.leaves
         return np.floor(scaled) / self.cumulative.leaves, np.ceil(scaled) / self.cumulative.leaves
 
-    def _positions(self, x: QueryPoints, name: str) -> Floats:
+    @property
+    def _interval(self) -> NumericInterval:
         if isinstance(self.domain, NumericInterval):
-            values = _checked_floats(x, self.domain.low, self.domain.high, name)
-            return self.domain.positions_of(values)
-        items = np.asarray(x, np.str_)
-        rows = self.domain.digits_of(items.ravel().tolist())
-        positions = np.zeros(len(rows))
-        for column in rows.T[::-1]:
-            positions = (positions + column) / self.domain.base
-        return positions.reshape(items.shape)
+            return self.domain
+        raise ValueError(f"values of kind {self.domain.kind} have no ranks: ask for prefixes")
 
-    def _values(self, positions: Floats) -> NDArray[Any]:
-        if isinstance(self.domain, NumericInterval):
-            return self.domain.values_at(positions)
-        codes = np.floor(positions * self.cumulative.leaves).astype(np.int64)
-        codes = np.minimum(codes, self.cumulative.leaves - 1).ravel()
-        depth = round(math.log(self.cumulative.leaves, self.domain.base))
-        rows = integers_to_digits(codes, self.domain.base, depth)
-        texts = [self.domain.prefix_text(row) for row in rows]
-        return np.array(texts, np.str_).reshape(np.shape(positions))
+    def _positions(self, x: ArrayLike, name: str) -> Floats:
+        interval = self._interval
+        return interval.positions_of(_checked_floats(x, interval.low, interval.high, name))
+
+    def _values(self, positions: Floats) -> Floats:
+        return self._interval.values_at(positions)
 
 
 def _position_of_digits(row: NDArray[np.uint8], base: int) -> float:

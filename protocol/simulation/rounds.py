@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.api.phases import PARTICIPANT_PHASES, Phase
+from protocol.api.phases import PAIRWISE_SUM, Phase
 from protocol.histograms import Histogram, Histograms, ItemTotals, clip_histograms
 from protocol.mechanism import SumMechanism
 from protocol.numerics.arrays import Flags
@@ -29,14 +29,13 @@ from secagg.errors import RecoveryError
 from secagg.oneshot.joined_lanes import JoinedLanes
 from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.run import run_one_shot_sum
-from secagg.parameters import Mode
 from secagg.ring import Ring, Vector
 from secagg.run import Attendance, run_secure_sum
 
 CHUNK_DEVICES: Final = 2**18
 # The phases in which simulated devices drop out. One that drops out while checking its shares costs
 # a sum no more than one that drops out while sharing.
-PHASES = tuple(phase for phase in PARTICIPANT_PHASES["active"] if phase is not Phase.CHECKING)
+PHASES = tuple(phase for phase in PAIRWISE_SUM.phases if phase is not Phase.CHECKING)
 NO_DROPOUT = len(PHASES)  # the index of a device that stays to the end
 PHASES_BEFORE_INPUT = (Phase.ENROLLING, Phase.SHARING, Phase.MASKING)  # later dropouts count
 _ENROLLING = PHASES.index(Phase.ENROLLING)
@@ -78,28 +77,25 @@ def chunk_generator(seed: int | Sequence[int], chunk: int) -> np.random.Generato
 
 @dataclass(frozen=True, slots=True)
 class RandomDropout:
-    """Dropouts with probability `dropout` per device, equally likely in `PHASES` of `mode`."""
+    """Dropouts with probability `dropout` per device, equally likely in each of `PHASES`."""
 
     dropout: float
-    mode: Mode
     seed: int
 
     def __call__(self, chunk: int) -> DropoutDraws:
         """Return the draws for a chunk."""
         if not self.dropout:
             return lambda count: np.full(count, NO_DROPOUT, np.int8)
-        possible = [PHASES.index(p) for p in PARTICIPANT_PHASES[self.mode] if p in PHASES]
-        phases = np.array([*possible, NO_DROPOUT], np.int8)
-        rng, last = chunk_generator(self.seed, chunk), len(phases) - 1
+        rng = chunk_generator(self.seed, chunk)
 
         def draw(count: int) -> NDArray[np.int8]:
-            indices = rng.random(count) * (last / self.dropout)
-            return phases[np.minimum(indices, last).astype(np.intp)]
+            indices = rng.random(count) * (NO_DROPOUT / self.dropout)
+            return np.minimum(indices, NO_DROPOUT).astype(np.int8)
 
         return draw
 
 
-NO_DROPOUTS: Final = RandomDropout(0.0, "active", 0)
+NO_DROPOUTS: Final = RandomDropout(0.0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,6 @@ class RoundSpec(Generic[P]):
     at random, those that do not join drop out in enrolling.
     """
 
-    mechanism: SumMechanism[Any, P]
     plan: P
     dropouts: DropoutModel
     sampling_seed: int = field(repr=False)
@@ -118,7 +113,7 @@ class RoundSpec(Generic[P]):
     clipping_seed: int | None = field(default=None, repr=False)
 
     def chunk_randomness(self, chunk: int) -> RandomWords:
-        """Return the random words by which the devices of a chunk sample."""
+        """Return the random words by which the devices of a chunk sample, or make reports."""
         return seeded_words(chunk_generator(self.sampling_seed, chunk))
 
     def batches(
@@ -126,7 +121,8 @@ class RoundSpec(Generic[P]):
     ) -> Iterator[tuple[Histograms, NDArray[np.int8], Flags]]:
         """Yield for each batch: clipped histograms, dropout phases, and the devices estimated.
 
-        Devices that do not join at random are estimated too.
+        Items outside the domain are left out first. Devices that do not join at random are
+        estimated too.
         """
         plan, draw_dropouts = self.plan, self.dropouts(chunk)
         clipping = None
@@ -136,7 +132,7 @@ class RoundSpec(Generic[P]):
         if plan.join_probability < 1:
             join_words = seeded_words(chunk_generator(self.join_seed, chunk))
         for batch in batches:
-            histograms = Histograms.from_mappings(batch)
+            histograms = Histograms.from_mappings(batch).renamed(plan.question.canonical)
             if clipping is not None:
                 histograms = clip_histograms(histograms, plan.question.contribution, clipping)
             dropouts = draw_dropouts(len(histograms))
@@ -194,15 +190,20 @@ class SumAccumulator(Generic[P]):
     the sum.
     """
 
-    def __init__(self, spec: RoundSpec[P], assign_to_cohorts: Callable[[Flags], None]) -> None:
-        self.spec = spec
-        self.total = spec.mechanism.ring(spec.plan).zero()
+    def __init__(
+        self,
+        mechanism: SumMechanism[Any, P],
+        spec: RoundSpec[P],
+        assign_to_cohorts: Callable[[Flags], None],
+    ) -> None:
+        self.mechanism, self.spec = mechanism, spec
+        self.total = mechanism.ring(spec.plan).zero()
         self.truth = ItemTotals()
         self._assign_to_cohorts = assign_to_cohorts
 
-    def add_chunk(self, chunk: int, batches: Batches) -> RandomWords:
-        """Run a chunk here and add it; return the random words that its devices used."""
-        mechanism, plan = self.spec.mechanism, self.spec.plan
+    def add_chunk(self, chunk: int, batches: Batches) -> None:
+        """Run a chunk here and add it."""
+        mechanism, plan = self.mechanism, self.spec.plan
         ring, words = mechanism.ring(plan), self.spec.chunk_randomness(chunk)
         for histograms, dropouts, is_estimated in self.spec.batches(chunk, batches):
             is_in = delivers_input(dropouts)
@@ -214,22 +215,23 @@ class SumAccumulator(Generic[P]):
                 if plan.join_probability == 1
                 else histograms.take(np.flatnonzero(is_estimated))
             )
-        return words
 
     @property
     def remote_task(self) -> Callable[[Sequence[Chunk]], ChunkSum]:
-        return partial(sum_chunks, self.spec)
+        return partial(sum_chunks, self.mechanism, self.spec)
 
     def merge(self, part: ChunkSum) -> None:
-        self.spec.mechanism.ring(self.spec.plan).add(self.total, part.total)
+        self.mechanism.ring(self.spec.plan).add(self.total, part.total)
         self._assign_to_cohorts(np.unpackbits(part.included, count=part.enrolled).astype(np.bool_))
         self.truth.merge(part.truth)
 
 
-def sum_chunks(spec: RoundSpec[P], chunks: Sequence[Chunk]) -> ChunkSum:
+def sum_chunks(
+    mechanism: SumMechanism[Any, P], spec: RoundSpec[P], chunks: Sequence[Chunk]
+) -> ChunkSum:
     """Return the sum of these chunks of a round: the task of a worker."""
     assigned: list[Flags] = []
-    accumulator = SumAccumulator(spec, assigned.append)
+    accumulator = SumAccumulator(mechanism, spec, assigned.append)
     for chunk in chunks:
         accumulator.add_chunk(chunk.number, chunk.batches())
     is_in = np.concatenate(assigned)
@@ -283,7 +285,7 @@ def sum_cohort(cohort: SecureCohort) -> CohortSum | None:
     terms, n = cohort.plan.terms, len(cohort.vectors)
     if terms.committee is not None:
         return _sum_in_one_shot(cohort, terms.committee.parameters)
-    attendance = _attendance_of(n, terms.mode, cohort.dropouts)
+    attendance = _attendance_of(n, cohort.dropouts)
     if len(attendance.unmasking) < terms.assumptions.quorum(n):
         return None
     try:
@@ -323,12 +325,11 @@ def _sum_in_one_shot(cohort: SecureCohort, committee: CommitteeParameters) -> Co
     return lanes.split(result.total), [cohort.members[slot] for slot in sorted(result.devices)]
 
 
-def _attendance_of(n: int, mode: Mode, dropouts: DropoutPhases) -> Attendance:
-    """Return the slots present in each step; no device drops out in a phase that `mode` skips."""
+def _attendance_of(n: int, dropouts: DropoutPhases) -> Attendance:
+    """Return the slots present in each step."""
     slots, present = list(range(n)), []
-    for phase in PARTICIPANT_PHASES["active"]:
-        if phase in PARTICIPANT_PHASES[mode]:
-            slots = [slot for slot in slots if dropouts.get(slot) is not phase]
+    for phase in PAIRWISE_SUM.phases:
+        slots = [slot for slot in slots if dropouts.get(slot) is not phase]
         present.append(slots)
     return Attendance(*present[1:])  # after enrolling
 

@@ -4,8 +4,9 @@
 
 `run_study` repeats this line for each round, and `run_round` is one repetition. The sum is
 addition in the ring, or, with `secure`, the real protocol of `secagg` with all parties in one
-process: the same sum, unless too many devices drop out. Every other part of the project makes a
-step of this page fast, durable or reachable over HTTP.
+process: the same sum, unless too many devices drop out. Reports have no sum: they are aggregated
+(`reports.py`). Every other part of the project makes a step of this page fast, durable or reachable
+over HTTP.
 """
 
 from bisect import bisect
@@ -13,21 +14,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 
 from protocol.api.phases import Phase
 from protocol.histograms import Histogram, Histograms, ItemTotals
-from protocol.mechanism import Answer, SumMechanism, add_noise
+from protocol.mechanism import Answer, Mechanism, SumMechanism, add_noise
 from protocol.mechanisms.quality_goal import QualityGoal
+from protocol.privacy.noise_shares import simulate_skellam_sum
 from protocol.question_and_plan import P, Q, Terms
 from protocol.randomness import RandomWords
+from protocol.report_mechanism import ReportMechanism
+from protocol.simulation.reports import ReportAccumulator
 from protocol.simulation.rounds import (
     LOCAL_EXECUTOR,
     NO_DROPOUT,
     NO_DROPOUTS,
     PHASES,
+    Accumulator,
     Batch,
     Batches,
     Chunk,
@@ -63,7 +68,7 @@ class RoundOutcome(Generic[P]):
 
 
 def run_study(  # noqa: PLR0913 - the parameters of a study
-    mechanism: SumMechanism[Q, P],
+    mechanism: Mechanism[Q, P],
     question: Q,
     terms: Terms,
     rounds: Iterable[RoundDevices[Batch] | Batches],
@@ -92,7 +97,7 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
             devices,
             rng,
             state,
-            dropouts=RandomDropout(dropout, terms.mode, rng.getrandbits(128)),
+            dropouts=RandomDropout(dropout, rng.getrandbits(128)),
             clipping_seed=clipping_seed,
             secure=secure,
             executor=executor,
@@ -109,7 +114,7 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
 
 
 def run_round(  # noqa: PLR0913 - the parameters of a round
-    mechanism: SumMechanism[Q, P],
+    mechanism: Mechanism[Q, P],
     plan: P,
     devices: RoundDevices[Batch] | Batches,
     rng: Random,
@@ -128,42 +133,79 @@ def run_round(  # noqa: PLR0913 - the parameters of a round
         devices = RoundDevices(devices)
     sampling_seed, secrets = rng.getrandbits(128), Random(rng.getrandbits(128))
     join_seed = rng.getrandbits(128) if plan.join_probability < 1 else 0
-    spec = RoundSpec(mechanism, plan, dropouts, sampling_seed, join_seed, clipping_seed)
+    spec = RoundSpec(plan, dropouts, sampling_seed, join_seed, clipping_seed)
+    if isinstance(mechanism, ReportMechanism):
+        return _run_report_round(mechanism, spec, devices, state, executor)
+    assert isinstance(mechanism, SumMechanism)  # there are no other bases
     total, survivors, truth = (
-        _sum_securely(spec, devices, secrets, executor)
+        _sum_securely(mechanism, spec, devices, secrets, executor)
         if secure
-        else _plain_sum(spec, devices, executor)
+        else _plain_sum(mechanism, spec, devices, secrets, executor)
     )
     answer = mechanism.decode(plan, total, survivors, state) if survivors else None
     return RoundOutcome(plan, survivors, answer, answer.state if answer else state, truth)
 
 
-def _plain_sum(
-    spec: RoundSpec[P], devices: RoundDevices[Batch], executor: RoundExecutor
-) -> tuple[Vector, int, dict[str, int]]:
-    """Return the sum of all vectors with noise, the number of survivors, and the true totals."""
-    mechanism, plan = spec.mechanism, spec.plan
-    cohorts = CohortCounts(plan.terms.cohort_size)
-    accumulator = SumAccumulator(spec, cohorts.assign)
-    words = accumulator.add_chunk(0, devices.first_batches)
+def _run_report_round(
+    mechanism: ReportMechanism[Any, Any, Any],
+    spec: RoundSpec[P],
+    devices: RoundDevices[Batch],
+    state: StudyState,
+    executor: RoundExecutor,
+) -> RoundOutcome[P]:
+    accumulator = ReportAccumulator(mechanism, spec)
+    _add_chunks(accumulator, devices, executor)
+    aggregate, truth = accumulator.aggregate, accumulator.truth.counts()
+    if aggregate is None:
+        return RoundOutcome(spec.plan, 0, None, state, truth)
+    answer = mechanism.decode(spec.plan, aggregate, state)
+    return RoundOutcome(spec.plan, aggregate.reports, answer, answer.state, truth)
+
+
+def _add_chunks(
+    accumulator: Accumulator[Any], devices: RoundDevices[Batch], executor: RoundExecutor
+) -> None:
+    """Run the first chunk here, and the others by `executor`."""
+    accumulator.add_chunk(0, devices.first_batches)
     later = [Chunk(number, batches) for number, batches in enumerate(devices.later_chunks, 1)]
     executor.add(accumulator, later)
-    for members, survivors in cohorts:
-        shares = mechanism.noise_shares(plan, members)
-        if shares is not None and survivors:
-            add_noise(mechanism.ring(plan), accumulator.total, shares.merged(survivors), words)
+
+
+def _plain_sum(
+    mechanism: SumMechanism[Q, P],
+    spec: RoundSpec[P],
+    devices: RoundDevices[Batch],
+    secrets: Random,
+    executor: RoundExecutor,
+) -> tuple[Vector, int, dict[str, int]]:
+    """Return the sum of all vectors with noise, the number of survivors, and the true totals.
+
+    The noise of all devices is drawn at once, in floats: a sum with `secure` has exact shares.
+    """
+    plan, ring = spec.plan, mechanism.ring(spec.plan)
+    cohorts = CohortCounts(plan.terms.cohort_size)
+    accumulator = SumAccumulator(mechanism, spec, cohorts.assign)
+    _add_chunks(accumulator, devices, executor)
+    shares = ((mechanism.noise_shares(plan, members), count) for members, count in cohorts)
+    variance = float(sum(each.share * count for each, count in shares if each is not None))
+    if variance:
+        rng = np.random.default_rng(secrets.getrandbits(128))
+        for lane, array in zip(ring.lanes, accumulator.total, strict=True):
+            noise = simulate_skellam_sum(rng, variance, lane.length) % lane.q
+            lane.add(array, noise.astype(lane.dtype))
     return accumulator.total, int(cohorts.survivors.sum()), accumulator.truth.counts()
 
 
 def _sum_securely(
+    mechanism: SumMechanism[Q, P],
     spec: RoundSpec[P],
     devices: RoundDevices[Batch],
     secrets: Random,
     executor: RoundExecutor,
 ) -> tuple[Vector, int, dict[str, int]]:
     """Return the sum of the cohorts' sums, the number of survivors, and the true totals."""
-    plan, in_memory = spec.plan, _RoundInMemory(spec, devices)
-    ring, truth = spec.mechanism.ring(plan), ItemTotals()
+    plan, in_memory = spec.plan, _RoundInMemory(mechanism, spec, devices)
+    ring, truth = mechanism.ring(plan), ItemTotals()
     total, survivors = ring.zero(), list[int]()
     for cohort_sum in executor.sum_cohorts(_form_cohorts(in_memory, secrets)):
         if cohort_sum is not None:
@@ -177,8 +219,10 @@ def _sum_securely(
 class _RoundInMemory(Generic[P]):
     """All devices of a round in memory: their histograms, and the phases of the dropouts."""
 
-    def __init__(self, spec: RoundSpec[P], devices: RoundDevices[Batch]) -> None:
-        self.spec = spec
+    def __init__(
+        self, mechanism: SumMechanism[Any, P], spec: RoundSpec[P], devices: RoundDevices[Batch]
+    ) -> None:
+        self.mechanism, self.plan = mechanism, spec.plan
         self.histograms: list[Histogram] = []
         self.dropouts: dict[int, Phase] = {}
         self.estimated: list[int] = []
@@ -196,7 +240,7 @@ class _RoundInMemory(Generic[P]):
 
     def vectors(self, members: Sequence[int]) -> list[Vector]:
         """Return the vectors of a cohort, including their noise."""
-        mechanism, plan = self.spec.mechanism, self.spec.plan
+        mechanism, plan = self.mechanism, self.plan
         ring, shares = mechanism.ring(plan), mechanism.noise_shares(plan, len(members))
         words = [self._words[bisect(self._starts, device) - 1] for device in members]
         vectors = [
@@ -210,8 +254,8 @@ class _RoundInMemory(Generic[P]):
 
 def _form_cohorts(in_memory: _RoundInMemory[P], secrets: Random) -> Iterator[SecureCohort]:
     """Yield the cohorts of `minimum` or more; vectors are made when their cohort is next."""
-    plan, dropouts = in_memory.spec.plan, in_memory.dropouts
-    ring = in_memory.spec.mechanism.ring(plan)
+    plan, dropouts = in_memory.plan, in_memory.dropouts
+    ring = in_memory.mechanism.ring(plan)
     devices = range(len(in_memory.histograms))
     enrolled = (device for device in devices if dropouts.get(device) is not Phase.ENROLLING)
     for number in range(plan.terms.cohorts):

@@ -14,12 +14,12 @@ from fastapi import Depends, Header, Request, params
 from protocol.api.credentials import bearer_secret, secret_digest
 from protocol.api.messages import ProblemType
 from protocol.api.phases import MessageKind, Phase
-from secagg.errors import FaultyParticipantError
+from secagg.errors import FaultyParticipantError, PortableError
 from server.api.common import is_id, problem_responses
 from server.db.channels import cohort_channel
 from server.db.repositories.devices.participants import CohortStatus, ParticipantSlot
 from server.errors import ProblemError, cohort_failed, dropped_out, malformed, not_found
-from server.http.auth import client_address
+from server.http.auth import client_address, received_path
 from server.http.etag import etag_responses
 from server.http.request_bodies import header
 from server.principals import Permission, Principal
@@ -77,7 +77,10 @@ async def check_study(
 
 async def _refuse(caller: Principal, request: Request, service: Service, detail: str) -> None:
     await service.authenticator.record_failure(
-        client_address(request.scope), "forbidden", f"{caller}: {request.url.path}", str(caller)
+        client_address(request.scope),
+        "forbidden",
+        f"{caller}: {received_path(request.scope)}",
+        str(caller),
     )
     raise ProblemError(ProblemType.FORBIDDEN, detail)
 
@@ -171,7 +174,7 @@ def as_malformed() -> Iterator[None]:
         raise malformed(str(error)) from None
 
 
-class PendingError(Exception):
+class PendingError(PortableError):
     """A document does not exist yet, because the cohort has the status `status`."""
 
     def __init__(self, status: CohortStatus) -> None:

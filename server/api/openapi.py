@@ -8,7 +8,7 @@ from fastapi.openapi.utils import get_openapi
 from protocol.api.device_messages import JoinRequest
 from protocol.api.messages import EnrolmentRequest, PopulationRequest, Problem, StudyRequest
 from protocol.domains.strings import Utf8
-from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
+from protocol.mechanisms.registry import parse_question
 from protocol.privacy.ledger import Budget
 from protocol.public_model import PublicModel
 from protocol.question_and_plan import Terms
@@ -24,8 +24,14 @@ _CREDENTIALS = {
 _EXAMPLES: Final[dict[str, PublicModel]] = {
     "StudyRequest": StudyRequest(
         name="new words",
-        question=AdaptiveIbltQuestion(
-            threshold=20, contribution=3, domain=Utf8(max_bytes=12), words=5000
+        question=parse_question(
+            {
+                "mechanism": "adaptive-iblt",
+                "threshold": 20.0,
+                "contribution": 3,
+                "domain": Utf8(max_bytes=12),
+                "words": 5000,
+            }
         ),
         terms=Terms(cohort_size=200, minimum=100, corrupt=0.1, dropout=0.2),
         rounds=5,

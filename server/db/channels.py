@@ -70,7 +70,7 @@ def _payloads(channels: Collection[str]) -> Iterator[str]:
         yield payload
 
 
-def announced_channels(session: Session) -> Collection[str]:
+def announced_channels(session: Session) -> tuple[str, ...]:
     """Return the channels that the committed transaction of `session` notifies."""
     channels: dict[str, None] = session.info.get(_CHANNELS_KEY, {})
-    return channels.keys()
+    return tuple(channels)

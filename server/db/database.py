@@ -8,19 +8,20 @@ timeout is only spent on other processes. `synchronous` is FULL: every commit is
 it is acknowledged (`docs/data-model.md` has the cost).
 
 PostgreSQL has the clock, the same for all servers, so a server whose own clock jumps closes
-nothing early. The time is that at which a statement arrived, before it waits for a lock. The one
+nothing early. A jump of the database's clock counts as lost time (`server/db/clock_jumps.py`). The
+time is that at which a statement arrived, before it waits for a lock. The one
 process on SQLite has a clock that does not jump while a round is open.
 """
 
 import asyncio
+import math
 import sqlite3
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
-from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -28,34 +29,31 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import stamina
 import structlog
 from sqlalchemy import ColumnElement, create_engine, event, func, literal, select, type_coerce
-from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from protocol.api.events import Event
 from server.db.channels import announced_channels, send_notifications
+from server.db.clock_jumps import ClockJumps
 from server.db.columns import UtcDateTime
 from server.db.database_errors import (
-    UNAVAILABLE_ERRORS,
     BusyError,
-    OutageLog,
+    ClockJumpError,
     classified_errors,
+    is_outage,
     is_retryable,
-    is_write_refusal,
+    needs_new_connections,
 )
+from server.db.database_url import hide_url_in_errors, parse_url
+from server.db.file_identities import FileIdentities
+from server.db.outage import Outage
 from server.telemetry.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_DRIVERS = {
-    "sqlite": "sqlite+pysqlite",
-    "sqlite+pysqlite": "sqlite+pysqlite",
-    "postgres": "postgresql+psycopg",
-    "postgresql": "postgresql+psycopg",
-    "postgresql+psycopg": "postgresql+psycopg",
-}
 _CREATE_TIMEOUT_SECONDS = 5.0  # to wait for another process that creates the same file
 _BEGIN_IMMEDIATE = {"begin": "BEGIN IMMEDIATE"}
 _EVENTS_KEY = "events"  # in the `info` of a session
@@ -72,19 +70,6 @@ _KEEPALIVE_OPTIONS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,  # milliseconds, as libpq has it
 }
-
-
-def parse_url(text: str) -> URL:
-    """Return the database URL in `text` with our driver; raises ValueError if it is not usable."""
-    try:
-        url = make_url(text)
-    except ArgumentError:
-        raise ValueError("not a database URL, such as sqlite:///blindtally.db") from None
-    if url.drivername not in _DRIVERS:
-        raise ValueError(f"sqlite:/// or postgresql:// expected, got {url.drivername}://")
-    if url.drivername.startswith("sqlite") and url.database in (None, "", ":memory:"):
-        raise ValueError("a SQLite database needs a file: sqlite:///blindtally.db")
-    return url.set(drivername=_DRIVERS[url.drivername])
 
 
 class SteadyClock:
@@ -123,10 +108,10 @@ class Database:
     """A database with its transactions, `read` and `write`, and its clock.
 
     `before_announcement` is called in the thread of a transaction, before its commit, with the
-    channels that it announces, and `on_announcement` in the event loop afterwards.
-    `refuses_writes`: the database has refused a write, and no probe has succeeded since
-    (`server/db/write_probe.py`). `has_lost_time`: devices may have been refused since deadlines
-    were last extended (`server/rounds/heartbeat.py`). Tests replace the clock by `clock`.
+    channels that it will announce. Then either `on_announcement` is called in the event loop, after
+    the commit, or `on_rollback` in the thread. `has_lost_time`: devices may have been refused since
+    deadlines were last extended (`server/rounds/heartbeat.py`). `last_commit` is the time of
+    the last write, in monotonic seconds. Tests replace the clock by `clock`.
     """
 
     def __init__(
@@ -139,34 +124,40 @@ class Database:
         self.url = parse_url(url)
         self.metrics = metrics or Metrics()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.refuses_writes = False
+        self.outage = Outage()
         self.has_lost_time = True
-        self.metrics.refuses_writes.set_function(lambda: self.refuses_writes)
-        self._outages = OutageLog()
+        self.last_commit = -math.inf
+        self.metrics.database_unusable.set_function(lambda: self.outage.is_open)
         self.before_announcement: Callable[[Collection[str]], None] = lambda _channels: None
         self.on_announcement: Callable[[Collection[str]], None] = lambda _channels: None
+        self.on_rollback: Callable[[Collection[str]], None] = lambda _channels: None
         self._clock = clock
         if clock is None and self.is_sqlite:
             self._clock = SteadyClock()
         self._monotonic = clock
-        self._max_wait_seconds = 2 * timeout_seconds
+        self.clock_jumps = ClockJumps()
+        self.max_wait_seconds = 2 * timeout_seconds
         self._readers = ThreadPoolExecutor(_READER_THREADS, "reader")
         self._writers = ThreadPoolExecutor(1 if self.is_sqlite else _WRITER_THREADS, "writer")
         self.connect_args: dict[str, Any] = {"timeout": timeout_seconds}
         if not self.is_sqlite:
             self.connect_args = {
-                "connect_timeout": max(2, ceil(timeout_seconds))
+                "connect_timeout": max(2, math.ceil(timeout_seconds))
             } | _KEEPALIVE_OPTIONS
         self.engine = create_engine(
             self.url,
             pool_size=_READER_THREADS + _WRITER_THREADS,
-            pool_timeout=self._max_wait_seconds,
+            pool_timeout=self.max_wait_seconds,
             hide_parameters=True,  # errors and logs must not contain bodies and credentials
             pool_pre_ping=not self.is_sqlite,
             connect_args=self.connect_args,
         )
+        hide_url_in_errors(self.engine)
         self._writer = self.engine
-        if self.is_sqlite:
+        self._files: FileIdentities | None = None
+        if not self.is_sqlite:
+            event.listen(self.engine, "connect", partial(_prepare_postgres, self.max_wait_seconds))
+        else:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
             self._writer = self.engine.execution_options(**_BEGIN_IMMEDIATE)
@@ -178,14 +169,41 @@ class Database:
         return type_coerce(func.statement_timestamp(), UtcDateTime())
 
     def now(self, session: Session) -> datetime:
-        if self._clock is not None:
+        """Return the time at which this statement reached the database.
+
+        Raises:
+            ClockJumpError: if the database's clock has jumped, after which time was lost.
+        """
+        if self.is_sqlite and self._clock is not None:
             return self._clock()
-        return session.execute(select(self.now_column())).scalar_one()
+        sent = self.monotonic_seconds()
+        now = session.execute(select(self.now_column())).scalar_one()
+        if self.clock_jumps.has_jumped(now, sent, self.monotonic_seconds()):
+            self.has_lost_time = True
+            raise ClockJumpError("the database's clock has jumped")
+        return now
 
     def resync_clock(self) -> None:
         """Follow the system's clock again, because no round is open."""
         if isinstance(self._clock, SteadyClock):
             self._clock.resync()
+
+    async def hold_files(self) -> None:
+        """Refuse to commit from now on if a file of SQLite was deleted or replaced.
+
+        One connection stays open, or SQLite would itself delete and create the files next to the
+        database.
+        """
+        if self.is_sqlite:
+            await asyncio.get_running_loop().run_in_executor(self._writers, self._hold_files)
+
+    def _hold_files(self) -> None:
+        self._open_files = self._writer.connect()
+        with self._open_files.begin():
+            files = FileIdentities(Path(self.url.database or "").absolute())
+            self._open_files.exec_driver_sql(f"PRAGMA user_version = {files.checksum}")
+        self._checkpoint()  # so that the number is found without `-wal`, too
+        self._files = files
 
     async def read_now(self) -> datetime:
         return await self.read(self.now)
@@ -200,33 +218,27 @@ class Database:
         def run() -> T:
             with (
                 self._measured("read"),
-                classified_errors(),
                 Session(self.engine, expire_on_commit=False) as session,
             ):
                 return query(session)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, run)
 
-    async def write(self, change: Callable[[Session], T], *, checks_foreign_keys: bool = True) -> T:
+    async def write(self, change: Callable[[Session], T]) -> T:
         """Return the result of `change` after its commit; an error rolls it back.
-
-        SQLite can replace a table that others refer to only if it checks no foreign keys.
 
         Raises:
             BusyError: if other writers of this process took too long; nothing was changed.
             DataError: if the database cannot store such a value.
         """
-        deadline = monotonic() + self._max_wait_seconds
-        loop, writer = asyncio.get_running_loop(), self._writer
-        is_unchecked = self.is_sqlite and not checks_foreign_keys
-        if is_unchecked:
-            writer = writer.execution_options(foreign_keys="OFF")
+        deadline = monotonic() + self.max_wait_seconds
+        loop = asyncio.get_running_loop()
 
         def commit() -> T:
-            with self._measured("write"), classified_errors():
+            with self._measured("write"):
                 if monotonic() > deadline:
-                    raise BusyError(f"other writers took {self._max_wait_seconds:g} s")
-                with Session(writer, expire_on_commit=False) as session:
+                    raise BusyError(f"other writers took {self.max_wait_seconds:g} s")
+                with Session(self._writer, expire_on_commit=False) as session:
                     result = self._commit(session, change, loop)
             for committed in session.info.get(_EVENTS_KEY, ()):  # of the successful attempt
                 self.metrics.count_event(committed)
@@ -234,50 +246,70 @@ class Database:
 
         # Only PostgreSQL rolls transactions back because of others.
         run = commit if self.is_sqlite else partial(_RETRYING, commit)
-        try:
-            return await loop.run_in_executor(self._writers, run)
-        finally:
-            if is_unchecked:
-                self.engine.dispose()  # the next connections check them
+        return await loop.run_in_executor(self._writers, run)
 
     def _commit(
         self, session: Session, change: Callable[[Session], T], loop: asyncio.AbstractEventLoop
     ) -> T:
-        """Return the result of `change` after its commit, with the announcements around it.
+        """Return the result of `change` after its commit, and announce the commit.
 
-        They are made in this thread, because the caller may be cancelled meanwhile. An announcement
-        after a failed commit does no harm.
+        This is done in this thread, because the caller may be cancelled meanwhile.
         """
+        channels: Collection[str] = ()
         try:
             with session.begin():
                 result = change(session)
                 send_notifications(session)
-                self.before_announcement(announced_channels(session))
-        finally:
-            if channels := announced_channels(session):
-                loop.call_soon_threadsafe(self.on_announcement, channels)
+                channels = announced_channels(session)
+                self.before_announcement(channels)
+                if self._files is not None:
+                    self._files.check()
+        except BaseException:
+            self.on_rollback(channels)
+            raise
+        if channels:
+            loop.call_soon_threadsafe(self.on_announcement, channels)
         return result
 
     @contextmanager
     def _measured(self, mode: Literal["read", "write"]) -> Iterator[None]:
         with self.metrics.transactions.labels(mode).time():
             try:
-                yield
+                with classified_errors():
+                    yield
             except (SQLAlchemyError, BusyError) as error:
-                if isinstance(error, UNAVAILABLE_ERRORS) and not is_retryable(error):
-                    self._outages.on_failure(error)
-                if mode == "write" and is_write_refusal(error):
-                    self.refuses_writes = self.has_lost_time = True
+                if is_outage(error):
+                    self.has_lost_time = True
+                    self.outage.on_failure(error)
+                if needs_new_connections(error):
+                    self.engine.dispose()
                 self.metrics.database_errors.labels(type(error).__name__).inc()
                 raise
-            self._outages.on_success()
+            self.outage.on_success()
+            if mode == "write":
+                self.last_commit = monotonic()
 
     async def measure_size(self) -> None:
-        """Record the size of the database, once a minute until cancelled."""
+        """Record the size of the database, once a minute until cancelled.
+
+        Before, SQLite moves the changes from the file ending in `-wal` to the database. It waits
+        for no other transaction, and none waits for it.
+        """
         while True:
             with suppress(SQLAlchemyError, OSError):  # an outage: the last size stays
+                if self.is_sqlite:
+                    loop = asyncio.get_running_loop()
+                    await loop.run_in_executor(self._readers, self._checkpoint)
                 self.metrics.database_bytes.set(await self._size_bytes())
             await asyncio.sleep(_SIZE_SECONDS)
+
+    def _checkpoint(self) -> None:
+        """Move changes from `-wal` to the database, or try again later."""
+        with (
+            suppress(sqlite3.Error, SQLAlchemyError),
+            closing(self.engine.raw_connection()) as connection,
+        ):
+            connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     async def _size_bytes(self) -> int:
         if self.is_sqlite:
@@ -290,6 +322,8 @@ class Database:
         """Finish running transactions, and close all connections."""
         for threads in (self._readers, self._writers):
             await asyncio.to_thread(threads.shutdown, wait=True, cancel_futures=True)
+        if self._files is not None:
+            self._open_files.close()
         self.engine.dispose()
 
 
@@ -349,8 +383,24 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     cursor.close()
 
 
+def _prepare_postgres(seconds: float, connection: Any, _record: object) -> None:  # noqa: ANN401
+    """Make settings of a connection, regardless of those of its database or role.
+
+    A statement that waits for a lock for too long ends, as on SQLite. A policy on rows that another
+    program made is an error: hidden rows would look like a round that is gone. The driver cannot
+    read other formats of times and bytes.
+    """
+    settings = {
+        "lock_timeout": round(1000 * seconds),
+        "row_security": "off",
+        "datestyle": "ISO",
+        "timezone": "'UTC'",
+        "bytea_output": "hex",
+        "client_encoding": "'UTF8'",
+    }
+    connection.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
+    connection.commit()
+
+
 def _begin_sqlite(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    if "foreign_keys" in options:
-        connection.exec_driver_sql(f"PRAGMA foreign_keys = {options['foreign_keys']}")
-    connection.exec_driver_sql(options.get("begin", "BEGIN"))
+    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))

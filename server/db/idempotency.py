@@ -1,7 +1,8 @@
 """Idempotency keys of creations: the client's key, a digest of the request, the response.
 
 The transaction that stores a study also stores its key, so either both exist or neither, and the
-primary key lets one of several concurrent uses win. Storing a key deletes some expired ones.
+primary key lets one of several concurrent uses win. Storing a key deletes some expired ones: a key
+has expired once two readings of the clock agree that it is a day old (`server/db/clock.py`).
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from sqlalchemy import delete, select, tuple_
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import ProblemType
+from server.db.clock import confirmed_time
 from server.db.schema import IdempotencyKeyRow
 from server.errors import ProblemError
 
@@ -36,7 +38,7 @@ def find_response(
 ) -> dict[str, Any] | None:
     """Return the earlier response to `intent`, if any; raises ProblemError for a reused key."""
     row = session.get(IdempotencyKeyRow, (intent.scope, intent.key))
-    if row is None or row.created < now - RETENTION:
+    if row is None or row.created < confirmed_time(session, now) - RETENTION:
         return None
     if row.request_digest != intent.digest:
         detail = "this Idempotency-Key was used with another request: use a new one"
@@ -53,7 +55,7 @@ def save_response(
         IntegrityError: when flushed, if a concurrent request has stored the same key.
     """
     names = tuple_(IdempotencyKeyRow.scope, IdempotencyKeyRow.key)
-    is_expired = IdempotencyKeyRow.created < now - RETENTION
+    is_expired = IdempotencyKeyRow.created < confirmed_time(session, now) - RETENTION
     is_same = names == (intent.scope, intent.key)
     # Before the others, which another transaction may have locked.
     session.execute(delete(IdempotencyKeyRow).where(is_same, is_expired))

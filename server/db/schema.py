@@ -1,13 +1,16 @@
 """Tables of the service, which are its whole state: a restarted server continues from them alone.
 
-    studies 1---* rounds 1---* cohorts 1---* participants 1---* messages
+    studies 1---* rounds 1---* cohorts 1---* participants 1---* messages 1---1 bodies
     studies 1---1 study_states, 1---* heavy_hitters (the answer so far)
     populations 1---* studies (which share a privacy budget)
     studies 1---1 event_counters, 1---* events
-    cohorts 1---* one_shot_messages, member_messages; 1---1 message_sets (of one-shot sums)
+    cohorts 1---* one_shot_messages 1---1 one_shot_bodies (of one-shot sums)
+    cohorts 1---* committee_members, 1---* member_messages, 1---1 message_sets (of one-shot sums)
     enrolment_tokens 1---* devices; api_keys; audit_entries (access, and its history)
 
-Message bodies are deleted when their cohort is closed; the row and its SHA-256 stay.
+Message bodies are deleted when their cohort is closed; the message and its SHA-256 stay. Bodies
+have their own tables, because SQLite uses the pages of deleted rows again, but not the space of
+values that are set to null.
 `docs/data-model.md` has a drawing and the reasons.
 """
 
@@ -106,13 +109,15 @@ class RoundRow(Base):
 
 
 class CohortRow(Base):
-    """One secure sum of a round. `phase` only moves forward, so it is its own version.
+    """One sum of a round, by the `protocol` with this name (`protocol.api.phases`).
 
+    `phase` only moves forward, so it is its own version.
     `received` counts the messages of the present phase; `last_received` is the time of the last, or
     of the start of the phase. `history` is a list of phase records, the last of them open.
-    `seating` is the registrar's word on a cohort that it seated, as it precedes the roster; while
-    seating it is followed in the first cohort by the number of the joiner in each seat (u32). Of a
-    one-shot sum it is the packed committee.
+    `enrolled` counts its devices: those that joined, reported, or sent their one-shot message.
+    `seating` is the registrar's word on a cohort that it seated, as it precedes the roster. While
+    the round is seating, `seats` of the first cohort has the number of the joiner in each seat of
+    the round (u32). `committee` is the packed committee of a one-shot sum.
     `accused` are the slots of the participants with complaints about their shares. A cohort is
     `poisoned` if no honest vectors have its sum, or if its sum was excluded from the answer. All
     other facts of the sum (parameters, roster, graph) follow from the plan and the messages.
@@ -131,6 +136,7 @@ class CohortRow(Base):
     study: Mapped[str] = mapped_column(String(64))
     round: Mapped[int]
     number: Mapped[int]
+    protocol: Mapped[str] = mapped_column(String(16))
     phase: Mapped[Phase]
     deadline: Mapped[datetime]
     enrolled: Mapped[int]
@@ -142,6 +148,8 @@ class CohortRow(Base):
     accused: Mapped[list[int]]
     sum: Mapped[bytes | None] = mapped_column(deferred=True)
     seating: Mapped[bytes | None]
+    seats: Mapped[bytes | None]
+    committee: Mapped[bytes | None]
 
 
 class ParticipantRow(Base):
@@ -175,7 +183,7 @@ class ParticipantRow(Base):
 
 
 class MessageRow(Base):
-    """Message of a participant in a phase, which never changes."""
+    """Message of a participant in a phase, which never changes, without its body."""
 
     __tablename__ = "messages"
     __table_args__ = (
@@ -187,16 +195,33 @@ class MessageRow(Base):
     slot: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     received_at: Mapped[datetime]
     digest: Mapped[bytes]
-    body: Mapped[bytes | None] = mapped_column(deferred=True)
+
+
+class BodyRow(Base):
+    """Body of a message, until its cohort is closed.
+
+    A foreign key would make PostgreSQL lock the message for each body, in the same transaction.
+    """
+
+    __tablename__ = "bodies"
+
+    cohort: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    slot: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    body: Mapped[bytes]
 
 
 class ReportRow(Base):
-    """Locally private report of a device, one per study, and its privacy cost."""
+    """Locally private report of a device, one per study, and its privacy cost.
+
+    `study` has no foreign key: PostgreSQL would lock the study for each report, after the cohort,
+    but stopping a study locks them in the other order.
+    """
 
     __tablename__ = "reports"
     __table_args__ = (Index("reports_by_cohort", "cohort", "identity"),)
 
-    study: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
+    study: Mapped[str] = mapped_column(String(64), primary_key=True)
     identity: Mapped[str] = mapped_column(String(64), primary_key=True)
     cohort: Mapped[int] = mapped_column(ForeignKey("cohorts.id"))
     epsilon: Mapped[float]
@@ -209,8 +234,7 @@ class ReportRow(Base):
 class OneShotMessageRow(Base):
     """Message of a device to a one-shot sum, which never changes; `digest` names it in sets.
 
-    Its body is deleted when the sum is over. A device sends one per study, or one per round if the
-    study asks it in every round.
+    A device sends one per study, or one per round if the study asks it in every round.
     """
 
     __tablename__ = "one_shot_messages"
@@ -222,7 +246,16 @@ class OneShotMessageRow(Base):
     round: Mapped[int]
     received_at: Mapped[datetime]
     digest: Mapped[bytes]
-    body: Mapped[bytes | None] = mapped_column(deferred=True)
+
+
+class OneShotBodyRow(Base):
+    """Body of a message of a device to a one-shot sum, until the sum is over."""
+
+    __tablename__ = "one_shot_bodies"
+
+    cohort: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    identity: Mapped[str] = mapped_column(String(64), primary_key=True)
+    body: Mapped[bytes]
 
 
 class MemberMessageRow(Base):
@@ -236,6 +269,15 @@ class MemberMessageRow(Base):
     received_at: Mapped[datetime]
     digest: Mapped[bytes]
     body: Mapped[bytes | None]
+
+
+class CommitteeMemberRow(Base):
+    """Member of a one-shot sum's committee; while the round convenes, operator that may be one."""
+
+    __tablename__ = "committee_members"
+
+    identity: Mapped[str] = mapped_column(String(64), primary_key=True)
+    cohort: Mapped[int] = mapped_column(ForeignKey("cohorts.id"), primary_key=True)
 
 
 class MessageSetRow(Base):
@@ -426,3 +468,13 @@ class ProcessRow(Base):
     receiving_since: Mapped[datetime]
     last_seen: Mapped[datetime]
     heartbeats: Mapped[int] = mapped_column(BigInteger)
+
+
+class ClockReadingRow(Base):
+    """The only row: the latest reading of the clock, and the time that two readings confirm."""
+
+    __tablename__ = "clock_readings"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    latest: Mapped[datetime]
+    confirmed: Mapped[datetime]

@@ -12,7 +12,7 @@ from sqlalchemy import Row
 from protocol.api.events import Event
 from protocol.api.messages import CohortView, RoundView, StudyView
 from protocol.api.phases import Phase
-from protocol.mechanisms.registry import parse_plan, parse_question
+from protocol.mechanisms.registry import AnyPlan, parse_question
 from protocol.public_model import PublicModel
 from protocol.question_and_plan import Terms
 from secagg.parameters import choose_parameters
@@ -31,8 +31,8 @@ def study_view(row: StudyRow) -> StudyView:
     return StudyView.model_validate(_columns(StudyView, row))
 
 
-def round_view(row: RoundRow, cohorts: Sequence[CohortView]) -> RoundView:
-    facts = {"plan": parse_plan(row.plan), "cohorts": tuple(cohorts)}
+def round_view(row: RoundRow, plan: AnyPlan, cohorts: Sequence[CohortView]) -> RoundView:
+    facts = {"plan": plan, "cohorts": tuple(cohorts)}
     view = RoundView.model_validate(_columns(RoundView, row) | facts)
     if not view.plan.question.hides_device_counts:
         return view
@@ -75,5 +75,6 @@ def cohort_view(
         "history": history,
         "survivors": survivors,
         "blamed": blamed,
+        "committee": row.committee and row.committee.hex(),
     }
     return CohortView.model_validate(_columns(CohortView, row) | facts)

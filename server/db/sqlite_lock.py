@@ -1,45 +1,104 @@
 """Lock that lets one server process at a time use a SQLite file.
 
-Two servers on one file could not notify each other. The operating system releases the lock when its
-process ends, in any way; the file `NAME.db.lock` that a crash leaves has no effect.
+Two servers on one file could not notify each other. On Linux the lock is `flock` on the database
+itself. So it is found through every name of the file (a link, another path, the volume of another
+container), no file next to the database can be deleted to get around it, and the kernel releases it
+with its process, however that ends. SQLite's own locks are of another kind, and do not conflict.
+They are lost when the process closes the file, so the file is opened before SQLite opens it, and is
+closed after SQLite. On other systems they may conflict: there the lock is on `NAME.lock`.
+
+SQLite keeps the latest changes in `NAME-wal`, by the name. A file with a second name (hard link) is
+refused, because a server that opens the other one after a crash would lose them.
 """
 
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from server.db.database import Database
+from server.db.file_identities import file_identity
+
+if TYPE_CHECKING:
+    from server.db.database import Database
+
+# Of this process, which must not open such a file again.
+_held = set[tuple[int, int] | None]()
 
 
 class DatabaseInUseError(Exception):
-    """Another process serves this SQLite file."""
+    """Another process serves this SQLite file, or could do so through another name."""
 
 
 @contextmanager
-def sqlite_process_lock(database: Database) -> Iterator[None]:
-    """Hold the lock of a SQLite file; PostgreSQL needs none.
+def sqlite_process_lock(database: "Database") -> Iterator[None]:
+    """Hold the lock of a SQLite file while `database` is open; PostgreSQL needs none.
+
+    The file is made if it is missing, and only its owner may read it.
 
     Raises:
-        DatabaseInUseError: if another process holds it.
-        OSError: if the lock file cannot be created next to the database.
+        DatabaseInUseError: if another process holds the lock, or the file has several names.
+        OSError: if the file cannot be opened or created.
     """
     if not database.is_sqlite:
         yield
         return
-    file = Path(database.url.database or "").resolve()  # the same file for all links to it
+    with hold_lock(Path(database.url.database or "")):
+        yield
+
+
+def hold_lock(file: Path) -> ExitStack:
+    """Return the lock of a SQLite file, which ends when it is closed.
+
+    Raises:
+        DatabaseInUseError, OSError: as `sqlite_process_lock` does.
+    """
+    file = file.resolve()
     if not file.parent.is_dir():  # which the lock would create
         raise FileNotFoundError(f"there is no folder {file.parent}")
-    lock = FileLock(f"{file}.lock", timeout=0, thread_local=False)
+    if file.exists() and not file.is_file():
+        raise OSError(f"{file} is a folder, a pipe or a device: name a file for the database")
+    in_use = DatabaseInUseError(
+        f"another blindtally serves {file}, and SQLite serves one process: stop that one, or "
+        "use PostgreSQL for several (--database postgresql://USER:PASSWORD@HOST/NAME)"
+    )
+    if file.exists() and file_identity(file) in _held:
+        raise in_use
+    with ExitStack() as stack:
+        opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        stack.callback(os.close, opened)
+        try:
+            _lock(file, opened, stack)
+        except (BlockingIOError, Timeout):
+            raise in_use from None
+        if os.fstat(opened).st_nlink != 1:
+            raise DatabaseInUseError(
+                f"{file} has several names (hard links), and SQLite keeps the latest changes by "
+                "one of them: delete the others, and serve the name that was served before"
+            )
+        identity = file_identity(file)
+        _held.add(identity)
+        stack.callback(_held.discard, identity)
+        return stack.pop_all()
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether a server has a SQLite file, which this process has not opened."""
     try:
-        lock.acquire()
-    except Timeout:
-        raise DatabaseInUseError(
-            f"another blindtally serves {file}, and SQLite serves one process: stop that one, or "
-            "use PostgreSQL for several (--database postgresql://USER:PASSWORD@HOST/NAME)"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
+        hold_lock(file).close()
+    except DatabaseInUseError:
+        return True
+    return False
+
+
+def _lock(file: Path, opened: int, stack: ExitStack) -> None:
+    if sys.platform == "linux":
+        import fcntl  # noqa: PLC0415 - other systems may lack it
+
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    else:
+        lock = FileLock(f"{file}.lock", timeout=0, thread_local=False)
+        stack.enter_context(lock)

@@ -7,23 +7,33 @@ of a device, and the event counter last.
 """
 
 import asyncio
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
 from server.db.database import Database
 from server.db.database_errors import BusyError
-from server.db.group_commit import GroupCommit
+from server.db.readiness import Readiness
 from server.db.repositories.answers import AnswerRepository
+from server.db.repositories.arrivals import Arrival, Arrivals
 from server.db.repositories.cohorts import CohortRepository
-from server.db.repositories.committees import CommitteeRepository
+from server.db.repositories.committees import (
+    CommitteeRepository,
+    MemberMessage,
+    MemberMessageGroup,
+)
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.db.repositories.devices.enrolments import EnrolmentRepository
 from server.db.repositories.devices.joins import JoinRepository
-from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
+from server.db.repositories.devices.one_shot_messages import (
+    OneShotMessage,
+    OneShotMessageGroup,
+    OneShotMessageRepository,
+)
 from server.db.repositories.devices.participants import ParticipantRepository
-from server.db.repositories.devices.reports import ReportRepository
+from server.db.repositories.devices.reports import Report, ReportGroup, ReportRepository
 from server.db.repositories.devices.seatings import SeatingRepository
-from server.db.repositories.devices.uploads import UploadRepository
+from server.db.repositories.devices.uploads import Upload, UploadGroup
 from server.db.repositories.devices.volunteers import VolunteerRepository
 from server.db.repositories.events import EventRepository
 from server.db.repositories.leases import LeaseRepository, ProcessRepository
@@ -33,7 +43,6 @@ from server.db.repositories.progress import ProgressRepository
 from server.db.repositories.retention import RetentionRepository
 from server.db.repositories.rounds import RoundRepository
 from server.db.repositories.studies import StudyRepository
-from server.db.write_probe import WriteProbe
 
 
 class Store:
@@ -47,7 +56,12 @@ class Store:
         self.joins = JoinRepository(database, rng)
         self.participants = ParticipantRepository(database)
         self.messages = MessageRepository(database)
-        self.uploads = UploadRepository(database)
+        self.arrivals: Mapping[type[Arrival], Arrivals[Any]] = {
+            Upload: Arrivals(database, UploadGroup),
+            OneShotMessage: Arrivals(database, OneShotMessageGroup),
+            Report: Arrivals(database, ReportGroup),
+            MemberMessage: Arrivals(database, MemberMessageGroup),
+        }
         self.reports = ReportRepository(database)
         self.one_shot_messages = OneShotMessageRepository(database)
         self.committees = CommitteeRepository(database)
@@ -62,13 +76,15 @@ class Store:
         self.seatings = SeatingRepository(database)
         self.progress = ProgressRepository(database)
         self.retention = RetentionRepository(database)
-        self.write_probe = WriteProbe(database)
+        self.readiness = Readiness(database)
 
-    @property
-    def _arrivals(self) -> tuple[GroupCommit[Any, Any], ...]:
-        """Writes of devices that wait for a commit."""
-        repositories = self.joins, self.uploads, self.one_shot_messages, self.reports
-        return tuple(repository.groups for repository in repositories)
+    async def receive(self, message: Arrival) -> int:
+        """Store a message; return the number of messages in the phase of its cohort.
+
+        Raises:
+            ProblemError: if it is refused.
+        """
+        return await self.arrivals[type(message)].accept(message)
 
     async def settle_arrivals(self, seconds: float) -> None:
         """Wait until what devices have sent is stored or refused.
@@ -78,7 +94,8 @@ class Store:
         """
         try:
             async with asyncio.timeout(seconds):
-                for groups in self._arrivals:
-                    await groups.settled()
+                await self.joins.groups.settled()
+                for kind in self.arrivals.values():
+                    await kind.groups.settled()
         except TimeoutError:
             raise BusyError("the database stores no messages") from None

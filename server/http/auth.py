@@ -12,6 +12,7 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from time import monotonic
 from typing import Final
+from urllib.parse import quote
 
 from cachetools import TTLCache
 from starlette.datastructures import Headers
@@ -20,13 +21,17 @@ from starlette.types import Scope
 
 from protocol.api.credentials import SESSION_PREFIX, bearer_secret, secret_digest
 from protocol.api.messages import ProblemType
+from protocol.printable import escape_hidden
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.errors import ProblemError
+from server.http.accept import prefers
 from server.http.rate_limits import RateLimit
 from server.http.request_bodies import header
 from server.principals import ANONYMOUS, Principal
 from server.settings import Settings
 
+# Of a path as it is received [RFC 3986, section 3.3]; "%" begins an escape.
+_PATH_CHARACTERS: Final = "%/:@!$&'()*+,;="
 COOKIE_NAME: Final = "blindtally_session"
 AUTH_RETRY_AFTER: Final = "10"  # seconds
 OIDC_PATH: Final = "/login/oidc"
@@ -59,6 +64,8 @@ _NO_KEY: Final = (
     "and _, and a device's credential is Bearer and 43 of these without a prefix"
 )
 _OTHER_NAME: Final = "an open service is for this machine: use http://localhost or its address"
+_OTHER_SITE: Final = "a page of another site sent this request: an open service refuses its changes"
+_READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _TOO_MANY_LOGINS: Final = "too many logins from this address: wait, or use an API key"
 _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
 
@@ -141,11 +148,15 @@ class Authenticator:
 
         Raises:
             ProblemError: if it has no valid credential, or too many requests came from it; if the
-                service is open, a request to a name that another site may have.
+                service is open, a request to a name that another site may have, or a change by
+                the API that a page of another site causes (pages check their forms).
         """
         if self.is_open:
             if _may_name_a_site(header(scope, b"host") or ""):
                 raise ProblemError(ProblemType.FORBIDDEN, _OTHER_NAME)
+            is_change = scope["method"] not in _READING_METHODS
+            if is_change and not is_page(scope["path"]) and _is_of_another_site(scope):
+                raise ProblemError(ProblemType.FORBIDDEN, _OTHER_SITE)
             return ANONYMOUS
         secret = _bearer_secret(scope)
         self.check_address(client_address(scope), secret)
@@ -156,7 +167,7 @@ class Authenticator:
             has_header = header(scope, b"authorization") is not None
             is_missing = secret is None and not has_header
             action = f"{scope['method']} without credential" if is_missing else "bad credential"
-            await self.record_failure(client_address(scope), action[:32], scope["path"])
+            await self.record_failure(client_address(scope), action[:32], received_path(scope))
             detail = _MISSING if is_missing else _NO_KEY if secret is None else _INVALID
             raise ProblemError(ProblemType.NOT_AUTHORISED, detail)
         return principal
@@ -259,7 +270,7 @@ def shows_page(scope: Scope) -> bool:
     if is_page(path):
         return True
     is_reading = scope["method"] in ("GET", "HEAD") and not _PROGRAM_PATHS.fullmatch(path)
-    return is_reading and "text/html" in (header(scope, b"accept") or "")
+    return is_reading and prefers(scope, "text/html", to="application/json")
 
 
 @lru_cache(64)
@@ -276,6 +287,18 @@ def _may_name_a_site(host: str) -> bool:
     except ValueError:
         return "." in name and not name.endswith(".localhost")
     return False
+
+
+def _is_of_another_site(scope: Scope) -> bool:
+    """Return whether a browser states that a page of another site, or of none, sent a request.
+
+    Programs send neither header. A browser asks the service before it sends JSON or another method
+    than POST for another site, but not before a POST without a body.
+    """
+    site, origin = header(scope, b"sec-fetch-site"), header(scope, b"origin")
+    host = (origin or "").partition("://")[2]
+    is_other_origin = origin is not None and host != header(scope, b"host")
+    return is_other_origin or site not in (None, "same-origin", "none")
 
 
 def _bearer_secret(scope: Scope) -> str | None:
@@ -301,7 +324,16 @@ def client_address(scope: Scope) -> str:
     A proxy may pass on what the client sends, which is then no address, and of any length.
     """
     client = scope.get("client")
-    return str(client[0])[:_MAX_ADDRESS_CHARACTERS] if client else "unknown"
+    return escape_hidden(str(client[0]))[:_MAX_ADDRESS_CHARACTERS] if client else "unknown"
+
+
+def received_path(scope: Scope) -> str:
+    """Return the path of a request as it was received, percent-encoded, without its query.
+
+    A decoded path may have control characters, which would reach readers of the audit trail.
+    """
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return quote(raw, safe=_PATH_CHARACTERS)
 
 
 @lru_cache(10_000)

@@ -42,6 +42,8 @@ ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "EdDSA", "Ed25519")  # 
 CLOCK_LEEWAY_SECONDS: Final = 60
 MAX_ANSWER_BYTES: Final = 256 * 1024
 MIN_RSA_BITS: Final = 2048  # RFC 7518, sections 3.3 and 3.5
+# InvalidURL and ImportError: of a proxy variable in the environment.
+_REQUEST_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, ImportError)
 _ANSWER_SECONDS = 10.0
 _MAX_REQUESTS = 10  # to the provider at a time
 _ADDRESSES_SECONDS = 3600.0
@@ -226,7 +228,7 @@ class OpenIdProvider:
                     if len(body) > MAX_ANSWER_BYTES:
                         raise _unavailable(f"too large an answer from {url}")
             document = json.loads(body)
-        except (TimeoutError, httpx.HTTPError, ValueError, RecursionError) as error:
+        except (TimeoutError, *_REQUEST_ERRORS, ValueError, RecursionError) as error:
             raise _unavailable(f"{type(error).__name__} from {url}") from None
         if response.status_code not in statuses or not isinstance(document, dict):
             raise _unavailable(f"status {response.status_code} of {url}")

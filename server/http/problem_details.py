@@ -42,7 +42,6 @@ STATUS_AND_TITLE = {
     ProblemType.WRONG_MEDIA_TYPE: (415, "Wrong media type"),
     ProblemType.METHOD_NOT_ALLOWED: (405, "Method not allowed"),
     ProblemType.TOO_LARGE: (413, "Too large"),
-    ProblemType.HEADERS_TOO_LARGE: (431, "Headers too large"),
     ProblemType.TOO_SLOW: (408, "Too slow"),
     ProblemType.WRONG_PHASE: (409, "Wrong phase"),
     ProblemType.CONFLICT: (409, "Conflict"),

@@ -3,7 +3,7 @@
 A body that is too large is refused by its Content-Length or, without one, at the first chunk beyond
 the limit; this module buffers nothing. The bodies of one sender that wait in memory, because they
 are not complete or not stored yet, are together no larger than the largest body may be.
-`connection_limits.py` limits the headers of requests.
+A proxy limits the headers of requests and the number of connections (`deploy/haproxy.cfg`).
 """
 
 import asyncio
@@ -20,6 +20,12 @@ from server.errors import ProblemError, malformed
 from server.settings import Settings
 
 OCTET_STREAM = "application/octet-stream"
+# A study's document has some kilobytes. JSON is parsed in memory at several times its size.
+MAX_JSON_BYTES = 256 * 2**10
+# A device that repeats lost packets pauses for seconds. One that is silent for longer has gone.
+BODY_IDLE_SECONDS = 20.0
+# The largest upload by default, 64 MiB, arrives in this time at 1.8 Mbit/s.
+BODY_SECONDS = 300.0
 _TIMEOUT_DETAIL = "the body of the request took too long"
 
 
@@ -61,8 +67,8 @@ class BodyMemory:
 class LimitedBody:
     """Body of a request, with limits of its size and its time; `received` counts its bytes.
 
-    The limit in bytes is `max_upload_bytes` for binary bodies of a PUT, `max_json_bytes` for all
-    others. A body may pause for `body_idle_seconds` and take `body_seconds`. Its bytes count in
+    The limit in bytes is `max_upload_bytes` for binary bodies of a PUT, `MAX_JSON_BYTES` for all
+    others. A body may pause for `BODY_IDLE_SECONDS` and take `BODY_SECONDS`. Its bytes count in
     `memory` until `release`.
     """
 
@@ -71,10 +77,10 @@ class LimitedBody:
     ) -> None:
         # Routes with other methods read a whole document before they check its media type.
         is_binary = scope["method"] == "PUT" and media_type(scope) == OCTET_STREAM
-        self._max_bytes = settings.max_upload_bytes if is_binary else settings.max_json_bytes
+        self._max_bytes = settings.max_upload_bytes if is_binary else MAX_JSON_BYTES
         self._scope, self._receive = scope, receive
-        self._idle_seconds, self._loop = settings.body_idle_seconds, asyncio.get_running_loop()
-        self._deadline = self._loop.time() + settings.body_seconds
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + BODY_SECONDS
         self._is_complete = False
         self._memory, self._reserved = memory, 0
         self.received = 0
@@ -103,7 +109,7 @@ class LimitedBody:
         if self._is_complete:  # the next message is the client's disconnect: nothing waits for it
             return await self._receive()
         try:
-            pause_end = self._loop.time() + self._idle_seconds
+            pause_end = self._loop.time() + BODY_IDLE_SECONDS
             async with asyncio.timeout_at(min(self._deadline, pause_end)):
                 message = await self._receive()
         except TimeoutError:  # readers of a body let an HTTPException pass
@@ -124,6 +130,11 @@ class LimitedBody:
     @property
     def _too_large(self) -> str:
         return f"a body of at most {self._max_bytes} bytes is accepted here"
+
+
+def largest_body(settings: Settings) -> int:
+    """Return the bytes of the largest body of any request."""
+    return max(settings.max_upload_bytes, MAX_JSON_BYTES)
 
 
 def header(scope: Scope, name: bytes) -> str | None:

@@ -32,8 +32,9 @@ from server.errors import ProblemError
 from server.http.auth import client_address, is_public, rate_limit_key
 from server.http.problem_details import problem_of, problem_response
 from server.http.rate_limits import RateLimit
-from server.http.request_bodies import BodyMemory, LimitedBody, header
+from server.http.request_bodies import BodyMemory, LimitedBody, header, largest_body
 from server.http.security_headers import SecurityHeaders
+from server.notify.turns import Turns
 from server.settings import Settings
 from server.telemetry.logs import LogFields, bind_log_fields, logs_debug_lines, start_log_fields
 from server.telemetry.metrics import Metrics
@@ -45,6 +46,7 @@ TOO_MANY_DELAY_SECONDS, _MAX_TOO_MANY_DELAY_SECONDS = 0.5, 5.0  # of each 429
 _MAX_TOO_MANY_RATE = 50.0  # sent in a second by a process, unless hundreds wait
 _TOO_MANY_BATCH_SECONDS = 0.4  # between batches: each wakes the process, and holds up the others
 _MAX_REFUSAL_LINES = 600  # of the log in a minute: about 180 MB a day, which strangers can cause
+_MAX_PIECE_BYTES = 2**16
 _UNKNOWN = "none"  # the route of an unknown path, the status of an aborted request
 _REDACTED_ATTRIBUTES = {"url.path": "REDACTED", "url.query": "REDACTED"}  # `http.route` remains
 _log = structlog.get_logger(__name__)
@@ -77,9 +79,9 @@ class RequestLayer:
         self._security_headers = SecurityHeaders(settings.hsts_seconds)
         # Unique and no secret: random digits for each request would take longer than the log line.
         self._id_prefix, self._id_counter = token_hex(12), count()
-        largest = max(settings.max_upload_bytes, settings.max_json_bytes)
-        self._body_memory = BodyMemory(largest, _sender_of)
+        self._body_memory = BodyMemory(largest_body(settings), _sender_of)
         self._refusals = _RefusalQueue()
+        self._turns = Turns()  # of requests that begin, and of large bodies that are sent
         self._refusal_lines, self._not_logged = RateLimit(_MAX_REFUSAL_LINES), 0
 
     def _new_id(self) -> bytes:
@@ -92,9 +94,13 @@ class RequestLayer:
         request_id = _sent_id(scope) or self._new_id()
         body = LimitedBody(scope, receive, self._settings, self._body_memory)
         wait = partial(self._refusals.wait, body)
-        reply = _Reply(scope, send, self._security_headers, request_id, wait)
+        reply = _Reply(scope, send, self._security_headers, request_id, wait, self._turns)
         fields = start_log_fields(request_id=request_id.decode())
+        if reply.is_head:  # all routes of GET answer it; the HTTP server keeps its own scope
+            scope = {**scope, "method": "GET"}
         try:
+            if not is_public(scope["path"]):  # probes of the health wait for no crowd of devices
+                await self._turns.wait()
             await self._respond(scope, body, reply)
         except Exception as error:
             body.release()  # the refusal may wait
@@ -133,7 +139,8 @@ class RequestLayer:
             await response(scope, body.receive, reply.send)
 
     def _record(self, scope: Scope, received: int, reply: "_Reply", fields: LogFields) -> None:
-        method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+        method = "HEAD" if reply.is_head else scope["method"]
+        method = method if method in _METHODS else "OTHER"
         route = getattr(scope.get("route"), "path", _UNKNOWN)
         status, ended = reply.status, perf_counter()
         self._metrics.count_request(
@@ -184,7 +191,11 @@ class _RefusalQueue:
 
 
 class _Reply:
-    """Response to a request, its time and its size in bytes, while it is sent."""
+    """Response to a request, its time and its size in bytes, while it is sent.
+
+    A response to HEAD ends after its headers, and what its route sends later is discarded. Large
+    bodies are sent in pieces: a connection has few pieces in its buffer, and all take turns.
+    """
 
     __slots__ = (
         "_id",
@@ -192,8 +203,10 @@ class _Reply:
         "_scope",
         "_security",
         "_send",
+        "_turns",
         "_wait_to_refuse",
         "acknowledged",
+        "is_head",
         "sent",
         "started",
         "status",
@@ -206,10 +219,13 @@ class _Reply:
         security: SecurityHeaders,
         request_id: bytes,
         wait_to_refuse: Callable[[], Awaitable[None]],
+        turns: Turns,
     ) -> None:
+        self._turns = turns
         self._scope, self._send, self._security, self._id = scope, send, security, request_id
         self._wait_to_refuse = wait_to_refuse
         self._is_delayed = False
+        self.is_head = scope["method"] == "HEAD"
         self.started = perf_counter()
         self.acknowledged: float | None = None  # time of the headers
         self.status: int | None = None
@@ -233,8 +249,26 @@ class _Reply:
             headers = message["headers"]
             added = self._security.added_to(headers, self._scope["scheme"])
             message["headers"] = [*headers, (b"x-request-id", self._id), *added]
-        else:
-            self.sent += len(message.get("body", b""))
+            await self._pass_on(message)
+            if self.is_head:
+                await self._pass_on({"type": "http.response.body", "body": b""})
+        elif not self.is_head:
+            await self._send_pieces(message)
+
+    async def _send_pieces(self, message: Message) -> None:
+        """Send a body; each piece waits until the connection has sent most of those before."""
+        body = message.get("body", b"")
+        self.sent += len(body)
+        if len(body) > _MAX_PIECE_BYTES:
+            rest = memoryview(body)
+            while len(rest) > _MAX_PIECE_BYTES:
+                piece, rest = rest[:_MAX_PIECE_BYTES], rest[_MAX_PIECE_BYTES:]
+                await self._pass_on({**message, "body": piece, "more_body": True})
+                await self._turns.wait()
+            message = {**message, "body": rest}
+        await self._pass_on(message)
+
+    async def _pass_on(self, message: Message) -> None:
         try:
             await self._send(message)
         except RuntimeError as error:

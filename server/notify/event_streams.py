@@ -23,6 +23,8 @@ from server.errors import ProblemError
 from server.notify.notifier import Notifier
 from server.telemetry.metrics import Metrics
 
+# Each stream is an open connection: a process has 1,024 files by default on Linux.
+MAX_STREAMS = 500  # of one process
 _MAX_WAIT_SECONDS = 60.0  # until a stream reads events without a notification
 _MAX_READS = 2  # at a time, of the database: requests must not wait for hundreds of streams
 _log = structlog.get_logger(__name__)
@@ -30,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass
 class EventStreams:
-    """The open event streams of one process, at most `max_streams` at a time.
+    """The open event streams of one process, at most `MAX_STREAMS` at a time.
 
     A stream checks the authorization of its follower every `recheck_seconds`.
     """
@@ -38,7 +40,6 @@ class EventStreams:
     events: EventRepository
     notifier: Notifier
     metrics: Metrics
-    max_streams: int
     recheck_seconds: float = 5.0
     _reads: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(_MAX_READS), init=False
@@ -53,8 +54,8 @@ class EventStreams:
     @contextmanager
     def open(self, study: str) -> Iterator[None]:
         """Reserve one stream for a follower of `study`; raises ProblemError if all are in use."""
-        if self.count >= self.max_streams:
-            detail = f"{self.max_streams} event streams are open, which is the maximum: try again"
+        if self.count >= MAX_STREAMS:
+            detail = f"{MAX_STREAMS} event streams are open, which is the maximum: try again"
             raise ProblemError(ProblemType.UNAVAILABLE, detail)
         self._followers[study] += 1
         try:
@@ -94,7 +95,7 @@ class EventStreams:
                         return
                     checked = monotonic()
             except UNAVAILABLE_ERRORS as error:
-                _log.warning("event stream ended", error=type(error).__name__)
+                _log.debug("event stream ended", error=type(error).__name__)
                 return
             except ProblemError:
                 return

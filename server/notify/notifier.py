@@ -3,6 +3,7 @@
 A waiter subscribes to a channel *before* it queries the database, so it does not miss a change
 between the query and the wait. A change notifies its channel once, and every waiter queries again.
 Observers see the names of all notified channels first, for example to forget what has changed.
+Many waiters of one channel take turns (`server/notify/turns.py`).
 """
 
 import asyncio
@@ -10,6 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import TypeVar
+
+from server.notify.turns import Turns
 
 T = TypeVar("T")
 _SHUTDOWN_CHANNEL = "shutdown"
@@ -26,6 +29,7 @@ class Notifier:
     def __init__(self) -> None:
         self.is_complete = True
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}  # by channel
+        self._turns = Turns()
         self._observers: list[Callable[[Collection[str] | None], None]] = []
         self._is_shutting_down = False
 
@@ -49,8 +53,7 @@ class Notifier:
 
     def _wake(self, names: Collection[str]) -> None:
         for name in names:
-            for waiter in self._waiters.get(name, ()):
-                _wake(waiter)
+            self._turns.complete(self._waiters.get(name, ()))
 
     def notify_all(self) -> None:
         """Wake all waiters, for when it is unknown what has changed."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-import stamina
 import structlog
 
 from server.db.channels import PG_CHANNEL, notify_on_commit
@@ -25,7 +24,7 @@ from server.notify.notifier import Notifier
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
 
-_MAX_RECONNECT_SECONDS = 10.0  # between two attempts to connect
+_RECONNECT_SECONDS = 1.0  # between two attempts to connect
 _CHECK_SECONDS = 5.0  # between two notifications to itself, and for the way of each
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +45,11 @@ class PgListener:
         import psycopg  # noqa: PLC0415  (an extra that SQLite does not need)
 
         while True:
-            connection = await self._connect()
+            try:
+                connection = await self._connect()
+            except psycopg.Error:  # an outage, which is logged once
+                await asyncio.sleep(_RECONNECT_SECONDS)
+                continue
             checks = asyncio.create_task(self._check())
             try:
                 async for notification in connection.notifies():
@@ -61,6 +64,7 @@ class PgListener:
                 await asyncio.gather(checks, return_exceptions=True)
                 self.notifier.is_complete = False
                 await connection.close()
+            await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _check(self) -> None:
         """Keep noting whether a notification of this process arrives, until cancelled."""
@@ -87,22 +91,17 @@ class PgListener:
             _log.warning("no notifications arrive: what other processes change is polled")
 
     async def _connect(self) -> "AsyncConnection":
-        """Return a listening connection; retry until there is one."""
+        """Return a new listening connection; raises psycopg.Error if there is none."""
         import psycopg  # noqa: PLC0415
 
         url, dialect = self.database.url, self.database.engine.dialect
         _, arguments = dialect.create_connect_args(url)
-        attempts = stamina.retry_context(
-            on=psycopg.Error, attempts=None, timeout=None, wait_max=_MAX_RECONNECT_SECONDS
+        connection = await psycopg.AsyncConnection.connect(
+            **arguments, **self.database.connect_args, autocommit=True
         )
-        async for attempt in attempts:
-            with attempt:
-                connection = await psycopg.AsyncConnection.connect(
-                    **arguments, **self.database.connect_args, autocommit=True
-                )
-                try:
-                    await connection.execute(f"LISTEN {PG_CHANNEL}")
-                except BaseException:
-                    await connection.close()
-                    raise
+        try:
+            await connection.execute(f"LISTEN {PG_CHANNEL}")
+        except BaseException:
+            await connection.close()
+            raise
         return connection

@@ -8,21 +8,22 @@ from typing import Annotated, Final, Literal, TypeAlias
 from fastapi import Query
 
 from protocol.api.messages import HeavyHitter, QueryResult, StudyView
-from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
-from protocol.domains.numeric import NumericInterval
-from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramPlan
-from protocol.mechanisms.central.value_distribution import distribution
-from protocol.mechanisms.number_summary import (
-    NoNumbersError,
-    NumberSummary,
-    summarise_numbers,
+from protocol.api.unlisted import (
+    count_of_unlisted,
+    limits_of_list,
+    option_counts,
+    why_nothing_is_listed,
 )
-from protocol.mechanisms.number_sums import NumberSums
-from protocol.mechanisms.registry import AnyPlan, AnyQuestion
+from protocol.description import AnswerKind
+from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
+from protocol.estimation.number_summary import NoNumbersError, NumberSummary
+from protocol.mechanisms.registry import AnyPlan, AnyQuestion, mechanism_of
 from protocol.quantiles.cdf import EmptyTreeError
 from protocol.quantiles.distribution import Distribution
 from protocol.study_state import StudyState
 from server.api.answers.distributions import query_results
+from server.api.answers.unlisted_options import counted_rounds
+from server.db.repositories.progress import RoundSummary
 from server.db.store import Store
 from server.pages.drawing import (
     Bar,
@@ -34,10 +35,11 @@ from server.pages.drawing import (
     sparkline,
 )
 from server.pages.estimate_histories import EstimateHistory, RoundSize
+from server.pages.rendering import chart_html, drawn
 
 PAGE_ITEMS: Final = 50
 ItemOrder: TypeAlias = Literal["estimate", "item"]
-_CDF_POINTS = 101
+_CDF_POINTS, _CDF_TITLE = 101, "Cumulative distribution"
 _SHOWN_RANKS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -91,11 +93,11 @@ class ItemQuery:
 def item_table(
     items: Sequence[HeavyHitter],
     history: EstimateHistory | None,
-    question: AnyQuestion,
+    study: StudyView,
     query: ItemQuery,
 ) -> ItemTable:
     """Return those `items` that `query` asks for, each with its history."""
-    text = query.search.casefold()
+    question, text = study.question, query.search.casefold()
     ranked = [(rank, item) for rank, item in enumerate(items, 1) if text in item.item.casefold()]
     if query.order == "item":
         ranked.sort(key=lambda row: (row[1].item.casefold(), row[1].item))
@@ -104,7 +106,7 @@ def item_table(
     ranked_rows = ranked[(page - 1) * PAGE_ITEMS : page * PAGE_ITEMS]
     bars = estimate_bars([item for _, item in ranked_rows], question.threshold)
     rows = tuple(
-        RankedItem(rank, item, bar, sparkline(history.estimates_of(item.item)) if history else None)
+        RankedItem(rank, item, bar, _history_line(study.id, item.item, history))
         for (rank, item), bar in zip(ranked_rows, bars.bars, strict=True)
     )
     has_keys = isinstance(question.domain, Hashed) and any(
@@ -114,6 +116,13 @@ def item_table(
     return ItemTable(
         rows, bars, len(ranked), len(items), has_keys, has_flags, query.order, page, pages
     )
+
+
+def _history_line(study: str, item: str, history: EstimateHistory | None) -> Sparkline | None:
+    if history is None:
+        return None
+    estimates = history.estimates_of(item)
+    return drawn(study, "Estimates so far", lambda: sparkline(estimates), otherwise=None)
 
 
 def unresolved_keys(study: StudyView, sizes: Iterable[RoundSize]) -> str:
@@ -136,42 +145,83 @@ def unresolved_keys(study: StudyView, sizes: Iterable[RoundSize]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class UnlistedItems:
+    """Words on what a study does not list.
+
+    `reason` is why it lists nothing, and `limits` what its list leaves out. The first of the other
+    `options` have the `count` in words; `more` is the number of further ones.
+    """
+
+    reason: str
+    limits: tuple[str, ...]
+    options: tuple[str, ...]
+    more: int
+    count: str
+
+
+async def unlisted_items(
+    store: Store, study: StudyView, rounds: Sequence[RoundSummary], items: Sequence[HeavyHitter]
+) -> UnlistedItems | None:
+    """Return the words on what is not among `items`; None before a round is over.
+
+    `rounds` are the last ones.
+    """
+    counted = await counted_rounds(store, study, rounds)
+    if not counted.over:
+        return None
+    plan = await store.rounds.plan(study.id, study.round)
+    options = option_counts(plan, counted, (item.item for item in items))
+    is_over = study.state in ("finished", "stopped")
+    return UnlistedItems(
+        why_nothing_is_listed(plan, counted, is_over=is_over),
+        tuple(limits_of_list(plan, counted)) if items else (),
+        tuple(options)[:PAGE_ITEMS],
+        max(0, len(options) - PAGE_ITEMS),
+        count_of_unlisted(plan, counted),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class DistributionSummary:
-    """Some quantiles of the values, and a chart if values are numbers."""
+    """Some quantiles of numbers, and the HTML of their chart."""
 
     quantiles: tuple[QueryResult, ...]
-    chart: Chart | None
+    chart: str
 
 
 async def distribution_summary(store: Store, study: StudyView) -> DistributionSummary | None:
-    """Return the distribution of values; None if the mechanism has none, or no counts yet."""
-    if not study.round or study.question.mechanism not in ("hierarchical-histogram", "triehh"):
+    """Return the distribution of numbers; None if the study has none, or no counts yet."""
+    if not study.round or _kind(study.question) is not AnswerKind.DISTRIBUTION:
         return None
     plan = await store.rounds.plan(study.id, study.round)
-    state = await store.answers.study_state(study.id)
-    return await asyncio.to_thread(_summarise, plan, state)
+    state = await store.answers.shown_state(study.id)
+    return await asyncio.to_thread(_summarise, study.id, plan, state)
 
 
 async def number_summaries(store: Store, study: StudyView) -> tuple[NumberSummary, ...]:
     """Return the means of all and of each segment; empty if nothing was summed yet."""
-    if not study.round or study.question.mechanism != NumberSums.name:
+    if not study.round or _kind(study.question) is not AnswerKind.MEANS:
         return ()
     plan = await store.rounds.plan(study.id, study.round)
     try:
-        return summarise_numbers(plan, await store.answers.study_state(study.id)).results
+        state = await store.answers.shown_state(study.id)
+        return mechanism_of(plan).number_summaries(plan, state).results
     except NoNumbersError:
         return ()
 
 
-def _summarise(plan: AnyPlan, state: StudyState) -> DistributionSummary | None:
+def _kind(question: AnyQuestion) -> AnswerKind:
+    return mechanism_of(question).answer_kind(question)
+
+
+def _summarise(study: str, plan: AnyPlan, state: StudyState) -> DistributionSummary | None:
     try:
-        values = distribution(plan, state)
+        values = mechanism_of(plan).distribution(plan, state)
         quantiles = query_results(_SHOWN_RANKS, values.quantile(_SHOWN_RANKS))
     except (EmptyTreeError, ValueError):
         return None
-    is_number = isinstance(plan, HierarchicalHistogramPlan)
-    is_number = is_number and isinstance(plan.question.domain, NumericInterval)
-    return DistributionSummary(quantiles, _cdf_chart(values) if is_number else None)
+    chart = chart_html(study, _CDF_TITLE, lambda: _cdf_chart(values))
+    return DistributionSummary(quantiles, chart)
 
 
 def _cdf_chart(values: Distribution) -> Chart:
@@ -183,7 +233,7 @@ def _cdf_chart(values: Distribution) -> Chart:
     ]
     return Chart(
         "cdf",
-        "Cumulative distribution",
+        _CDF_TITLE,
         [float(position) for position in positions.tolist()],
         series,
         x_label="value",

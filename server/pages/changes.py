@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import Query, Request, Response
@@ -17,7 +18,7 @@ from server.api.dependencies import Caller, check_study
 from server.errors import ProblemError
 from server.pages.drawing import Sparkline, rate_sparkline
 from server.pages.page_requests import page_router
-from server.pages.rendering import render
+from server.pages.rendering import drawn, render
 from server.principals import Permission
 from server.service import Service, ServiceDep
 
@@ -38,9 +39,10 @@ class ItemRates:
     last: RoundRate | None
 
     @classmethod
-    def of(cls, item: str, rates: Sequence[RoundRate]) -> "ItemRates":
+    def of(cls, study: str, item: str, rates: Sequence[RoundRate]) -> "ItemRates":
         known = [rate for rate in rates if rate.rate is not None]
-        return cls(item, rate_sparkline(rates), known[-1] if known else None)
+        line = drawn(study, "Rates by round", lambda: rate_sparkline(rates), otherwise=None)
+        return cls(item, line, known[-1] if known else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ async def show(
     except ProblemError as problem:
         changed = ChangeTable(reason=_reason(problem))
     else:
-        changed, rates = await asyncio.to_thread(_over_time, items, history, search)
+        changed, rates = await asyncio.to_thread(_over_time, study, items, history, search)
     return render(
         request,
         "changes.html",
@@ -101,25 +103,25 @@ async def _other_studies(service: Service, study: str, compared: str) -> list[St
 
 
 def _over_time(
-    items: Sequence[str], history: RateHistory, search: str
+    study: str, items: Sequence[str], history: RateHistory, search: str
 ) -> tuple[ChangeTable, tuple[ItemRates, ...]]:
     """Return the changes, and the rates of the most frequent items that contain `search`."""
     text = search.casefold()
     rows = [row for row, item in enumerate(items) if text in item.casefold()][:_MAX_ROWS]
-    rates = _rates_of([items[row] for row in rows], history.select(rows))
+    rates = _rates_of(study, [items[row] for row in rows], history.select(rows))
     try:
         answer = item_changes(items, history, None, _FALSE_DISCOVERY_RATE, _MAX_ROWS)
     except ProblemError as problem:
         return ChangeTable(reason=_reason(problem)), rates
     places = {item: row for row, item in enumerate(items)}
     changed = [row.item for row in answer.changes]
-    lines = _rates_of(changed, history.select([places[item] for item in changed]))
+    lines = _rates_of(study, changed, history.select([places[item] for item in changed]))
     pairs = zip(answer.changes, (each.sparkline for each in lines), strict=True)
     return ChangeTable(answer, tuple(pairs)), rates
 
 
-def _rates_of(items: Sequence[str], history: RateHistory) -> tuple[ItemRates, ...]:
-    return tuple(map(ItemRates.of, items, round_rates(items, history)))
+def _rates_of(study: str, items: Sequence[str], history: RateHistory) -> tuple[ItemRates, ...]:
+    return tuple(map(partial(ItemRates.of, study), items, round_rates(items, history)))
 
 
 async def _compared(service: Service, study: StudyView, other: str) -> ChangeTable:

@@ -8,7 +8,7 @@ never made (reports), if they are too large, or if the page has only the last ro
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, cast
 
 import structlog
@@ -18,10 +18,7 @@ from fastapi import Depends, Request
 from protocol.api.messages import StudyView
 from protocol.api.one_shot import message_bytes
 from protocol.domains import Domain
-from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan
-from protocol.mechanisms.tracked.plan import TrackedPlan
-from protocol.sketches.iblt.layout import capacity
 from protocol.study_state import EMPTY_STATE, StudyState
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.db.repositories.progress import RoundSummary
@@ -31,7 +28,6 @@ from server.rounds.decoding import decode_round
 MAX_BYTES_READ_AGAIN: Final = 64 * 2**20  # of the sums of one study
 _MAX_ITEMS_PER_ROUND = 200  # items of a round whose estimates are remembered
 _MAX_CACHED_STUDIES, _MAX_CACHED_ROUNDS = 50, 20_000
-_ONE_TABLE_PLANS: Final = (AdaptiveIbltPlan, TrackedPlan)
 _PAGE_WAIT_SECONDS = 0.2  # seconds that a page waits for a history that is almost complete
 _log = structlog.get_logger(__name__)
 
@@ -60,29 +56,30 @@ class RoundSize:
         if plan.mechanism in REPORT_MECHANISMS:
             nbytes = REPORT_MECHANISMS[plan.mechanism].nbytes(plan)
             return cls(nbytes, None, nbytes, "report")
-        keys = capacity(plan.cells) if isinstance(plan, _ONE_TABLE_PLANS) else None
-        nbytes = SUM_MECHANISMS[plan.mechanism].vector_bytes(plan)
+        mechanism = SUM_MECHANISMS[plan.mechanism]
+        nbytes = mechanism.vector_bytes(plan)
         if plan.terms.is_one_shot:
             sent_bytes, message = message_bytes(plan), "message"
         else:
             sent_bytes, message = nbytes, "table"
-        strings = len(plan.string_pieces) if isinstance(plan, TrackedPlan) else 0
-        return cls(nbytes, keys, sent_bytes, message, strings)
+        strings = mechanism.fetched_strings(plan)
+        return cls(nbytes, mechanism.table_capacity(plan), sent_bytes, message, strings)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class EstimateHistory:
     """Estimates of heavy items after each decoded round, up to round `last_round`.
 
-    Items of a hashed `domain` are known by their keys, because their strings are fetched later.
+    Each round makes another history, so that a page keeps the one that it was given. Items of a
+    hashed `domain` are known by their keys, because their strings are fetched later.
     """
 
     domain: Domain
     last_round: int = 0
     study_state: StudyState = EMPTY_STATE
     is_broken: bool = False  # a round could not be read; another attempt would fail too
-    rounds: list[int] = field(default_factory=list)
-    estimates: list[Mapping[str, float]] = field(default_factory=list)
+    rounds: tuple[int, ...] = ()
+    estimates: tuple[Mapping[str, float], ...] = ()
 
     def estimates_of(self, item: str) -> list[float | None]:
         """Return the estimate of `item` after each round; None where it was not heavy."""
@@ -138,30 +135,39 @@ class EstimateHistories:
                 task = asyncio.create_task(self._read(study.id, history, missing))
                 self._reading[study.id] = task
             await asyncio.wait((task,), timeout=_PAGE_WAIT_SECONDS)
-        return history, study.id in self._reading
+        return self._histories.get(study.id, history), study.id in self._reading
 
     async def _read(self, study: str, history: EstimateHistory, numbers: list[int]) -> None:
         try:
             async with self._one_at_a_time:
                 for number in numbers:
-                    await self._add_round(study, history, number)
+                    history = await self._with_round(study, history, number)
+                    self._histories[study] = history
         except UNAVAILABLE_ERRORS as error:
             _log.debug("database unavailable", error=loggable_reason(error))
         except Exception:  # the page is shown without the history
-            history.is_broken = True
+            self._histories[study] = replace(history, is_broken=True)
             _log.exception("history not decoded", study=study)
         finally:
             del self._reading[study]
 
-    async def _add_round(self, study: str, history: EstimateHistory, number: int) -> None:
+    async def _with_round(
+        self, study: str, history: EstimateHistory, number: int
+    ) -> EstimateHistory:
+        """Return `history` with the estimates after round `number`, if it has any."""
         plan = await self._store.rounds.plan(study, number)
         outcome = await decode_round(self._store, study, plan, history.study_state)
-        history.last_round = number
-        if outcome.answer is not None:
-            history.study_state = outcome.answer.state
-            history.rounds.append(number)
-            items = outcome.heavy_hitters[:_MAX_ITEMS_PER_ROUND]
-            history.estimates.append({history.key_of(item.item): item.count for item in items})
+        if outcome.answer is None:
+            return replace(history, last_round=number)
+        items = outcome.heavy_hitters[:_MAX_ITEMS_PER_ROUND]
+        estimates = {history.key_of(item.item): item.count for item in items}
+        return replace(
+            history,
+            last_round=number,
+            study_state=outcome.answer.state,
+            rounds=(*history.rounds, number),
+            estimates=(*history.estimates, estimates),
+        )
 
     async def aclose(self) -> None:
         """Cancel all reading."""

@@ -1,9 +1,11 @@
 """Numbers, times and items as text for people; templates use all of these functions as filters."""
 
 import math
-import unicodedata
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
+
+from protocol.mechanisms.registry import MECHANISMS
+from protocol.printable import escaped_characters
 
 if TYPE_CHECKING:
     from protocol.question_and_plan import Terms
@@ -11,7 +13,6 @@ if TYPE_CHECKING:
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _DASH = "–"
-_INVISIBLE_CATEGORIES = frozenset(("Cc", "Cf", "Co", "Cs", "Zl", "Zp"))  # of Unicode
 
 
 def number(value: float | None) -> str:
@@ -88,9 +89,8 @@ def epsilon_text(value: float | None) -> str:
 
 
 def invisible_characters(text: str) -> list[str]:
-    """Return the characters of `text` that show nothing, or that reverse the characters around."""
-    invisible = (char for char in text if unicodedata.category(char) in _INVISIBLE_CATEGORIES)
-    return [f"U+{ord(char):04X}" for char in dict.fromkeys(invisible)]
+    """Return the characters of `text` that a page does not show as they are, each once."""
+    return [f"U+{ord(character):04X}" for character in escaped_characters(text)]
 
 
 def summed_group(terms: "Terms") -> str:
@@ -99,5 +99,5 @@ def summed_group(terms: "Terms") -> str:
 
 
 def items_label(mechanism: str) -> str:
-    """Return a label of the items in a round's table: `tracked` counts known items elsewhere."""
-    return "New items" if mechanism == "tracked" else "Distinct items"
+    """Return a label of the items in a round's table."""
+    return MECHANISMS[mechanism].description.items_label

@@ -19,6 +19,7 @@ from server.http.auth import (
     OIDC_PATH,
     client_address,
     is_page,
+    received_path,
     session_secret,
 )
 from server.http.login_attempt import ATTEMPT_LIFETIME, LoginAttempt
@@ -61,11 +62,12 @@ async def log_in(request: Request, service: ServiceDep) -> Response:
     principal = await service.authenticator.authenticate(secret)
     if principal is None or secret is None:
         await service.authenticator.record_failure(
-            client_address(request.scope), "bad credential", request.url.path
+            client_address(request.scope), "bad credential", received_path(request.scope)
         )
         message = _NO_KEY_MESSAGE if secret is None else _BAD_KEY_MESSAGE
         return _login_page(request, service, next_page, message)
     response = RedirectResponse(next_page or "/", 303, PAGE_HEADERS)
+    await _end_session(request, service)
     await _start_session(request, service, principal, response)
     return response
 
@@ -73,9 +75,7 @@ async def log_in(request: Request, service: ServiceDep) -> Response:
 @router.post("/logout")
 async def log_out(request: Request, service: ServiceDep, caller: Caller) -> Response:
     """End the session, and delete its cookie."""
-    session = session_secret(request.headers)
-    if session is not None:
-        await service.authenticator.end_session(session)
+    await _end_session(request, service)
     await service.store.access.record_audit(
         str(caller), "log out", f"address {client_address(request.scope)}"
     )
@@ -86,13 +86,18 @@ async def log_out(request: Request, service: ServiceDep, caller: Caller) -> Resp
 
 @router.get(OIDC_PATH)
 async def start_login(request: Request, service: ServiceDep, next_page: Next = "") -> Response:
-    """Send the browser to the OpenID provider, with a cookie by which it is recognised later."""
+    """Send the browser to the OpenID provider, with a cookie by which it is recognised later.
+
+    Its session ends here: the browser does not send the session's cookie with the provider's
+    redirect to `finish_login`, where the new session replaces it.
+    """
     provider, now = _provider_of(service), await service.store.database.read_now()
     attempt = LoginAttempt.start(service.store.access.rng, now, _safe_redirect(next_page))
     try:
         url = await provider.login_url(attempt)
     except ProblemError as problem:
         return _login_page(request, service, attempt.next_page, problem=problem)
+    await _end_session(request, service)
     response = RedirectResponse(url, 303, PAGE_HEADERS)
     lifetime = int(ATTEMPT_LIFETIME.total_seconds())
     response.set_cookie(
@@ -135,6 +140,13 @@ def _provider_of(service: Service) -> OpenIdProvider:
     if service.openid_provider is None:
         raise not_found("page")
     return service.openid_provider
+
+
+async def _end_session(request: Request, service: Service) -> None:
+    """End the session of a browser, if it has one."""
+    session = session_secret(request.headers)
+    if session is not None:
+        await service.authenticator.end_session(session)
 
 
 async def _start_session(

@@ -47,6 +47,7 @@ async def show(request: Request, service: ServiceDep, before: Before = None) -> 
         before=before,
         older=last and last.id,
         ledgers=await _ledgers(service),
+        clock=await store.retention.clock(),
     )
 
 

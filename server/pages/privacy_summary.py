@@ -11,8 +11,7 @@ from typing import Any
 from protocol.api.messages import StudyView
 from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
 from protocol.domains.hashed import Hashed
-from protocol.mechanisms.number_sums import NumberSums
-from protocol.mechanisms.registry import REPORT_MECHANISMS
+from protocol.mechanisms.registry import REPORT_MECHANISMS, mechanism_of
 from protocol.privacy.events import DpEvent, LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
 from protocol.question_and_plan import Terms
 from server.pages.formatting import small_number, summed_group
@@ -67,7 +66,7 @@ def _headline(study: StudyView, event: DpEvent) -> str:
 
 
 def _visible(study: StudyView, event: DpEvent) -> Iterator[str]:
-    group = summed_group(study.terms)
+    group, mechanism = summed_group(study.terms), mechanism_of(study.question)
     each = f"each {group}" + ", a group of devices" * (study.terms.cohorts > 1)
     if isinstance(event, SkellamNoiseEvent):
         yield f"The noisy counts of {each}. Devices added the noise before the sum was opened."
@@ -76,33 +75,18 @@ def _visible(study: StudyView, event: DpEvent) -> Iterator[str]:
             "The sampled count of every cell, even of a cell with a single device. The threshold "
             f"of {event.threshold} protects against readers of the answer, not against the server."
         )
-    elif study.question.mechanism == NumberSums.name:
-        yield (
-            f"The exact sums of {each}: in each segment, the number of devices, and the sums of "
-            "their numbers and of the squares."
-        )
-        yield (
-            f"The number of a device that is alone in a segment of its {group}, but not which "
-            "device it is. This is not differential privacy."
-        )
     else:
-        yield f"The exact sum of {each}: the counts of common items, which are the answer."
-        yield (
-            "A rare item too, if its device sampled it: that a device holds the item, but not "
-            "which device. This is not differential privacy."
-        )
+        sums, *others = mechanism.server_sees(study.question, group)
+        yield f"The exact sum of {each}: {sums}."
+        yield from others
     if isinstance(event, SkellamNoiseEvent | SampleThresholdEvent) and event.join_probability < 1:
         yield (
             f"Which devices joined a round: about {event.join_probability:.1%} of the devices that "
             "learned of it, by a random choice of each device. The server did not see which of "
             "them voted."
         )
-    if study.question.mechanism == "tracked":
-        known = "keys of items" if isinstance(study.question.domain, Hashed) else "items"
-        yield (
-            f"Not only the server: each plan lists the {known} found so far, and every device that "
-            "may join a round can read it."
-        )
+    if (for_all := mechanism.plan_readers_see(study.question)) is not None:
+        yield for_all
 
 
 def _hidden(study: StudyView, event: DpEvent) -> Iterator[str]:
@@ -127,10 +111,8 @@ def _masked(terms: Terms) -> Iterator[str]:
     dropouts = terms.minimum - terms.min_summed
     yield (
         f"The sum of a smaller group. A {group} has at least {terms.minimum:,} devices. If more "
-        f"than {dropouts:,} of {terms.minimum:,} drop out, it fails and nothing of it is revealed."
-    ) + (
-        " A server that departs from the protocol may exclude a few more."
-        * (terms.mode == "active")
+        f"than {dropouts:,} of {terms.minimum:,} drop out, it fails and nothing of it is revealed. "
+        "A server that departs from the protocol may exclude a few more."
     )
 
 
@@ -192,19 +174,12 @@ def _assumptions(study: StudyView, entry: LedgerEntry) -> Iterator[str]:
         yield from _committee_assumptions(terms.committee)
     else:
         yield f"At most {terms.dropout:.0%} of a {summed_group(terms)}'s devices drop out."
-    if terms.mode == "active":
-        yield (
-            "The server need not be honest: it may send different keys, lists and dropouts to "
-            "different devices."
-        )
-    else:
-        yield "The server follows the protocol. A server that does not could read more."
-    if isinstance(study.question.domain, Hashed) and study.question.mechanism == "tracked":
-        yield (
-            "The server asks for the string of a key only if its count is close to the threshold. "
-            "Devices do not see the counts. A dishonest server could ask for the string of a rare "
-            "key, also of one that a single device holds, but not which device holds it."
-        )
+    yield (
+        "The server need not be honest: it may send different keys, lists and dropouts to "
+        "different devices."
+    )
+    if (trust := mechanism_of(study.question).trust_in_server(study.question)) is not None:
+        yield trust
     if terms.registrar is None:
         yield (
             "The server invents no devices. No registrar vouches for them, and a device among "

@@ -7,15 +7,16 @@ Scripts, styles and images are read once, addressed by a hash of their content, 
 browsers forever. No path, however it is written, reaches a file that was not read at the start.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from inspect import getmembers, isfunction
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import structlog
 from fastapi import APIRouter, Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -23,6 +24,7 @@ from protocol.api.events import EventKind
 from server.db.store import Store
 from server.errors import not_found
 from server.pages import formatting
+from server.pages.drawing import Chart
 from server.principals import ANONYMOUS, Permission, Principal
 
 CONTENT_SECURITY_POLICY: Final = (
@@ -44,6 +46,9 @@ MEDIA_TYPES: Final = {
 _IMMUTABLE = "public, max-age=31536000, immutable"
 router = APIRouter(prefix="/static", include_in_schema=False)
 _LOGGED_OUT = Principal("", frozenset())
+_MAX_LOGGED_FAULTS: Final = 1000  # charts whose faults are not logged again
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,36 @@ def render(
     )
     body = text.encode("utf-8", "replace")  # an item may have characters that UTF-8 cannot encode
     return Response(body, status, {**PAGE_HEADERS, **(headers or {})}, "text/html; charset=utf-8")
+
+
+def drawn(study: str, title: str, draw: Callable[[], T], *, otherwise: T) -> T:
+    """Return the result of `draw`, or `otherwise` if it fails: a chart never costs its page.
+
+    A page that follows its study draws every chart again and again, so a fault is logged once.
+    """
+    try:
+        return draw()
+    except Exception as error:
+        log_chart_fault(study, title, type(error).__name__)
+        return otherwise
+
+
+@lru_cache(_MAX_LOGGED_FAULTS)
+def log_chart_fault(study: str, title: str, error: str) -> None:
+    _log.exception("chart not drawn", study=study, chart=title, error=error)
+
+
+def chart_html(study: str, title: str, make: Callable[[], Chart | None]) -> str:
+    """Return the HTML of a chart, empty if there is none, or the words that it is faulty."""
+    macros: Any = _TEMPLATES.get_template("macros.html").module
+    html_of: Callable[[Chart], str] = macros.chart
+
+    def draw() -> str:
+        chart = make()
+        return "" if chart is None else html_of(chart)
+
+    undrawn: str = macros.undrawn_chart(title)
+    return drawn(study, title, draw, otherwise=undrawn)
 
 
 async def event_context(store: Store, study: str) -> dict[str, Any]:

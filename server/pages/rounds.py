@@ -9,7 +9,7 @@ from fastapi import Request, Response
 
 from protocol.api.messages import CohortView, RoundView
 from protocol.api.one_shot import message_bytes
-from protocol.api.phases import PARTICIPANT_PHASES, Phase, one_shot_phases
+from protocol.api.phases import REPORTS, Phase, sum_protocol
 from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.question_and_plan import Terms
@@ -36,7 +36,7 @@ _ACTION_OF_PHASE: Final = {
 }
 _ACTION_OF_ONE_SHOT_PHASE: Final = {  # by operators or volunteers
     Phase.CONVENING: "{} registered a key",
-    Phase.SEATING: "committee was drawn by the registrar",
+    Phase.DRAWING: "committee was drawn by the registrar",
     Phase.COLLECTING: "sent their message of shares",
     Phase.CHECKING: "{} checked their shares",
     Phase.AGREEING: "{} signed the set of messages",
@@ -111,11 +111,11 @@ def _one_shot_progress(
         group, named, needed = "volunteers", committee.volunteers, committee.volunteers
     else:
         group, named, needed = "operators", len(committee.members), parameters.needed_sums
-    for index, phase in enumerate(one_shot_phases(is_drawn=terms.draws_committee)):
+    for index, phase in enumerate(sum_protocol(terms).phases):
         action = _ACTION_OF_ONE_SHOT_PHASE[phase].format(group)
         expected, quorum = {
             Phase.CONVENING: (named, needed),
-            Phase.SEATING: (1, 1),
+            Phase.DRAWING: (1, 1),
             Phase.COLLECTING: (terms.cohort_size, terms.minimum),
         }.get(phase, (members, parameters.needed_sums))
         if index >= len(cohort.history) or cohort.history[index].phase is not phase:
@@ -125,7 +125,7 @@ def _one_shot_progress(
         received = cohort.history[index].received
         state, seconds = _state_of(cohort, index, now)
         yield PhaseProgress(phase, action, state, received, expected, quorum, seconds)
-        if phase not in (Phase.SEATING, Phase.COLLECTING):
+        if phase not in (Phase.DRAWING, Phase.COLLECTING):
             members = min(received, committee.largest)
 
 
@@ -136,9 +136,7 @@ def round_progress(view: RoundView, now: datetime) -> tuple[PhaseProgress, ...]:
     for cohort in view.cohorts:
         for each in cohort_progress(cohort, view.plan.terms, now, is_reporting=is_reporting):
             of_phase.setdefault(each.phase, []).append(each)
-    terms = view.plan.terms
-    order = one_shot_phases(is_drawn=terms.draws_committee) if terms.is_one_shot else tuple(Phase)
-    return tuple(_sum(of_phase[phase]) for phase in order if phase in of_phase)
+    return tuple(_sum(of_phase[phase]) for phase in Phase if phase in of_phase)
 
 
 def _sum(cohorts: Sequence[PhaseProgress]) -> PhaseProgress:
@@ -162,11 +160,11 @@ def _sum(cohorts: Sequence[PhaseProgress]) -> PhaseProgress:
 
 def _phases(terms: Terms, *, is_reporting: bool, is_answered: bool) -> tuple[Phase, ...]:
     """Return the phases of a cohort, in order; `is_answered`: whether there were complaints."""
-    if is_reporting:
-        return (Phase.REPORTING,)
-    optional = {Phase.SEATING: terms.is_seated, Phase.ANSWERING: is_answered}
-    usual = PARTICIPANT_PHASES[terms.mode]
-    return tuple(phase for phase in Phase if phase in usual or optional.get(phase))
+    phases = (REPORTS if is_reporting else sum_protocol(terms)).phases
+    if is_answered:
+        after = phases.index(Phase.CHECKING) + 1
+        phases = (*phases[:after], Phase.ANSWERING, *phases[after:])
+    return phases
 
 
 router = page_router(Permission.READ)

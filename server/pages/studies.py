@@ -1,6 +1,7 @@
 """Pages of the list of studies, and of one study with its answer and its privacy summary."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,15 +13,17 @@ from starlette.responses import RedirectResponse
 
 from protocol.api.messages import ProblemType, StudyView
 from protocol.committee_terms import CommitteeTerms
+from protocol.description import AnswerKind
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.numeric import NumericInterval
-from protocol.domains.strings import Listed, Utf8
+from protocol.domains.strings import Utf8
 from protocol.estimation.estimates import quality_sentence
-from protocol.mechanisms.registry import REPORT_MECHANISMS
+from protocol.mechanisms.registry import REPORT_MECHANISMS, mechanism_of
 from server.api import studies as api
 from server.api.answers.heavy_hitters import csv_table, heavy_hitter_page
 from server.api.answers.question_differences import domain_in_words
 from server.api.answers.segments import segment_summaries
+from server.api.answers.unlisted_options import unlisted_option_counts
 from server.api.common import StudyId, paginate
 from server.api.dependencies import Caller, require
 from server.api.populations import study_statement
@@ -31,6 +34,7 @@ from server.pages.answers import (
     distribution_summary,
     item_table,
     number_summaries,
+    unlisted_items,
     unresolved_keys,
 )
 from server.pages.estimate_histories import EstimateHistories, HistoriesDep
@@ -45,6 +49,12 @@ from server.service import Service, ServiceDep
 router = page_router()
 _PAGE_SIZE = 50
 _ITEMS_PER_SEGMENT = 5
+_ANSWER_TITLES: Final = {
+    AnswerKind.ITEMS: "Heavy hitters",
+    AnswerKind.DISTRIBUTION: "Distribution",
+    AnswerKind.MEANS: "Means",
+    AnswerKind.NUMBER: "Answer",
+}
 MAX_ROUNDS_SHOWN: Final = 100  # of a study on its page, the last ones
 
 
@@ -98,6 +108,8 @@ async def _context(
     service: Service, histories: EstimateHistories, study: StudyView, query: ItemQuery
 ) -> dict[str, Any]:
     store = service.store
+    mechanism = mechanism_of(study.question)
+    kind = mechanism.answer_kind(study.question)
     rounds = await store.progress.round_summaries(study.id, MAX_ROUNDS_SHOWN)
     sizes = await histories.round_sizes(study.id, [each.number for each in rounds])
     largest = max((size.nbytes for size in sizes.values()), default=0)
@@ -106,16 +118,23 @@ async def _context(
     quality = await store.answers.list_quality(study.id)
     entry = await store.populations.ledger_entry(study.id)
     now = await store.database.read_now()
-    table = item_table(items, history, study.question, query)
+    table = item_table(items, history, study, query)
+    progress = (await store.progress.of_studies([study.id]))[study.id]
     return {
         "now": now,
         "asked": question_in_words(study),
         "can_clone": can_clone(study),
-        "running": await _running_round(service, study, now),
-        "progress": (await store.progress.of_studies([study.id]))[study.id],
+        "running": (running := await _running_round(service, study, now)),
+        "is_joinable": running is None or running.phases[0].state == "now",
+        "progress": progress,
+        "unlisted": await unlisted_items(store, study, rounds, items),
         "rounds": [(each, sizes[each.number]) for each in reversed(rounds)],
         "is_cut": study.round > len(rounds),
         "table": table,
+        "has_ranks": kind is AnswerKind.DISTRIBUTION,
+        "answer_title": _ANSWER_TITLES[kind],
+        "items_note": mechanism.description.items_note,
+        "number": items[0] if kind is AnswerKind.NUMBER and items else None,
         "distribution": await distribution_summary(store, study),
         "quality": quality_sentence(quality, has_keys=table.has_keys) if quality else None,
         "numbers": await number_summaries(store, study),
@@ -173,21 +192,21 @@ async def delete(study: StudyId, service: ServiceDep, caller: Caller) -> Respons
 
 @router.get("/studies/{study}/heavy-hitters.{file_format}", dependencies=[require(Permission.READ)])
 async def download(study: StudyId, file_format: str, service: ServiceDep) -> Response:
-    """Return all heavy hitters as a file."""
+    """Return all heavy hitters as a file, with the options that are not listed."""
     items = await service.store.answers.heavy_hitters(study)
+    listed = (item.item for item in items)
+    unlisted = await unlisted_option_counts(service.store, study, listed)
     if file_format == "csv":
-        body, media_type = csv_table(items), "text/csv; charset=utf-8"
+        body, media_type = csv_table(items, unlisted), "text/csv; charset=utf-8"
     elif file_format == "json":
-        body = (await heavy_hitter_page(service, study, items)).model_dump_json()
+        page = (await heavy_hitter_page(service, study, items)).model_dump(mode="json")
+        body = json.dumps(page | {"unlisted": unlisted}, ensure_ascii=False)
         media_type = "application/json"
     else:
         raise ProblemError(ProblemType.NOT_FOUND, "heavy hitters are available as csv and as json")
     name = f"heavy-hitters-{study}.{file_format}"
     headers = {**PAGE_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
     return Response(body, 200, headers, media_type)
-
-
-_COUNTING_MECHANISMS: Final = ("count-median", "count-sketch")  # of each item of a domain
 
 
 def question_in_words(study: StudyView) -> str:
@@ -197,27 +216,13 @@ def question_in_words(study: StudyView) -> str:
 
 def _sentences(study: StudyView) -> Iterator[str]:
     question: Any = study.question
-    yield _aim(question)
+    yield mechanism_of(question).aim(question, domain_in_words(question.domain))
     privacy = getattr(question, "epsilon", None)
     if question.mechanism in REPORT_MECHANISMS:
         yield f"Each device adds noise to its one report, with a privacy loss of {privacy:g}"
     elif privacy is not None:
         yield f"The answer is differentially private, with an epsilon of {privacy:g}"
     yield _participation(study)
-
-
-def _aim(question: Any) -> str:  # noqa: ANN401 - of any mechanism
-    items = domain_in_words(question.domain)
-    if question.mechanism == "number-sums":
-        return f"Finds the mean and the variance of {items}"
-    if question.mechanism == "hierarchical-histogram":
-        return f"Finds the distribution of {items}"
-    if question.mechanism == "triehh":
-        return f"Finds the common ones among {items}"
-    total = f"a total of {question.threshold:,.6g} or more"
-    if question.mechanism in _COUNTING_MECHANISMS or isinstance(question.domain, Listed):
-        return f"Counts {items}, and lists those with {total}"
-    return f"Finds {items} with {total}"
 
 
 def _participation(study: StudyView) -> str:

@@ -1,4 +1,7 @@
-"""Cache of values that are read once for all concurrent and later calls."""
+"""Cache of values that are read once for all concurrent and later calls.
+
+Many callers that waited for one read take turns afterwards (`server/notify/turns.py`).
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,6 +9,8 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from cachetools import Cache, LRUCache, TTLCache
+
+from server.notify.turns import Turns
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,6 +39,7 @@ class AsyncCache(Generic[K, V]):
             else TTLCache(size, seconds, getsizeof=getsizeof)
         )
         self._reads: dict[K, asyncio.Future[V]] = {}
+        self._turns = Turns()
 
     def __contains__(self, key: K) -> bool:
         """Return whether the value of `key` is cached or being read."""
@@ -48,7 +54,9 @@ class AsyncCache(Generic[K, V]):
         if key not in self._reads:
             self._reads[key] = asyncio.ensure_future(self._read(key))
             self._reads[key].add_done_callback(partial(self._on_read, key))
-        return await asyncio.shield(self._reads[key])  # cancelling a caller cancels no other
+        value = await asyncio.shield(self._reads[key])  # cancelling a caller cancels no other
+        await self._turns.wait()
+        return value
 
     def remember(self, key: K, value: V) -> None:
         """Cache the value of `key` without a read."""

@@ -73,6 +73,17 @@ class CohortCache:
         self.survivors_document = _documents(self._survivors_document, 10)
         self.confirmations_document = _documents(self._confirmations_document, 100)
 
+    def forget(self, cohorts: Iterable[int]) -> None:
+        """Forget the facts of cohorts that are over, of which no device needs any more.
+
+        Otherwise they would stay until the caches are full, which takes many small rounds.
+        """
+        caches = [cache for cache in vars(self).values() if isinstance(cache, AsyncCache)]
+        for cohort in cohorts:
+            self._share_misses.pop(cohort, None)
+            for cache in caches:
+                cache.forget(cohort)
+
     async def received_shares(self, cohort: int, slot: int) -> ReceivedShares:
         """Return the share pairs for the participant in `slot`.
 
@@ -138,7 +149,7 @@ class CohortCache:
     async def _read_all_received_shares(self, cohort: int) -> dict[int, ReceivedShares]:
         session, kind = (await self.enrolled_cohort(cohort)).session, MessageKind.KEY_SHARES
         key_shares = await read_messages(self._messages, cohort, kind, KeyShares.unpack)
-        commitments = {slot: sent.share_commitment for slot, sent in key_shares.items()}
+        commitments = await asyncio.to_thread(_share_commitments, key_shares)
         self._share_commitments_by_dealer.remember(cohort, commitments)
         return await asyncio.to_thread(route_shares, session, key_shares)
 
@@ -179,6 +190,10 @@ def _by_participants(
 def _documents(read: Callable[[int], Awaitable[bytes]], nbytes_each: int) -> AsyncCache[int, bytes]:
     """Return a cache by cohort, of documents with some `nbytes_each` per participant."""
     return AsyncCache(read, _MAX_CACHED_PARTICIPANTS * nbytes_each, len)
+
+
+def _share_commitments(key_shares: Mapping[int, KeyShares]) -> dict[int, ShareCommitment]:
+    return {slot: sent.share_commitment for slot, sent in key_shares.items()}
 
 
 def _share_bytes(received: ReceivedShares) -> int:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan
+from secagg.errors import PortableError
 from secagg.messages import Answers, Complaints, KeyShares, UnmaskingShares
 from secagg.ring import Ring, Vector
 from secagg.unmasking import SumMessages, unmask
@@ -31,7 +32,7 @@ T = TypeVar("T")
 _MAX_LARGE_SUMS = 2  # at the same time; each holds some vectors
 
 
-class PoisonedSumError(Exception):
+class PoisonedSumError(PortableError):
     """The sum of a cohort breaks a law that every sum of honest vectors obeys.
 
     Attributes:
@@ -44,11 +45,16 @@ class PoisonedSumError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class UnmaskedCohort:
-    """Packed sum of a cohort, and the offence of each participant with false shares, by slot."""
+class SummedCohort:
+    """Packed sum of a cohort.
+
+    `blamed` has the offence of each participant with false shares, by slot, and `liars` the
+    identities of members of a committee whose sums were false.
+    """
 
     total: bytes
-    blamed: Mapping[int, str]
+    blamed: Mapping[int, str] = field(default_factory=dict)
+    liars: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class MaskedSum:
         survivors = frozenset(slot for slot, _ in inputs)
         return cls(closing.enrolled, total, survivors, messages, complaints)
 
-    def unmask(self) -> UnmaskedCohort:
+    def unmask(self) -> SummedCohort:
         """Return the sum; raises as `CohortSums.unmask` does."""
         session = self.enrolled.session
         commitments = {
@@ -93,7 +99,7 @@ class MaskedSum:
         unmasked = unmask(request, self.enrolled.ring, self.messages, self.total)
         n = len(self.survivors)
         packed = check_sum(self.enrolled.plan, unmasked.total, n, unmasked.blamed)
-        return UnmaskedCohort(packed, unmasked.blamed)
+        return SummedCohort(packed, unmasked.blamed)
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ class CohortSums:
         default_factory=lambda: asyncio.Semaphore(_MAX_LARGE_SUMS), init=False
     )
 
-    async def unmask(self, cohort: int) -> UnmaskedCohort:
+    async def unmask(self, cohort: int) -> SummedCohort:
         """Return the sum of the survivors' vectors.
 
         Raises:
@@ -126,18 +132,18 @@ class CohortSums:
             return await asyncio.to_thread(masked.unmask)
 
     @cached_property
-    def _small(self) -> GroupCommit[ClosingCohort, UnmaskedCohort]:
+    def _small(self) -> GroupCommit[ClosingCohort, SummedCohort]:
         async def unmask(
             cohorts: Sequence[ClosingCohort],
-        ) -> Sequence[UnmaskedCohort | Exception]:
+        ) -> Sequence[SummedCohort | Exception]:
             return await asyncio.to_thread(_unmask_each, cohorts)
 
         return GroupCommit(unmask)
 
 
-def _unmask_each(cohorts: Sequence[ClosingCohort]) -> list[UnmaskedCohort | Exception]:
+def _unmask_each(cohorts: Sequence[ClosingCohort]) -> list[SummedCohort | Exception]:
     """Return the sum of each of these small cohorts, or why it has none."""
-    results = list[UnmaskedCohort | Exception]()
+    results = list[SummedCohort | Exception]()
     for closing in cohorts:
         try:
             results.append(MaskedSum.of(closing).unmask())

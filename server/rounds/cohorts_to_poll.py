@@ -60,15 +60,24 @@ class PendingCohorts:
         else:
             self._news.update(channels)
 
-    def select(self, now: datetime) -> CohortSelection | None:
-        """Return the cohorts to read at `now`, None for all; `update` must follow."""
-        channels, self._news = self._news, set()
-        is_stale, self._is_stale = self._is_stale, False
+    def take_news(self) -> frozenset[str] | None:
+        """Return the channels with news since the last call, or None if any may have changed."""
+        news = None if self._is_stale else frozenset(self._news)
+        self._news.clear()
+        self._is_stale = False
+        return news
+
+    def select(self, news: frozenset[str] | None, now: datetime) -> CohortSelection | None:
+        """Return the cohorts to read at `now`, None for all; `update` must follow.
+
+        A transaction's thread calls this while the event loop goes on to `report`, so `news` was
+        taken before.
+        """
         due = set(self._pop_due(now))
-        if is_stale:
+        if news is None:
             return None
-        cohorts = {cohort for cohort in map(cohort_of, channels) if cohort is not None}
-        studies = {study for study in map(study_of, channels) if study is not None}
+        cohorts = {cohort for cohort in map(cohort_of, news) if cohort is not None}
+        studies = {study for study in map(study_of, news) if study is not None}
         return CohortSelection(frozenset(due | cohorts), frozenset(studies))
 
     def update(

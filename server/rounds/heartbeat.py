@@ -4,6 +4,9 @@ A process that starts, or whose database accepts writes again, first checks whet
 is alive. If so, phases continue as they are. Otherwise pending cohorts get the time back in which
 no server could receive. A process that was killed a moment ago leaves the same row as a living one,
 so the check waits until the row is written again or is too old. SQLite has one process.
+
+After a jump of the database's clock, each process that notices it extends deadlines, whether
+another one is alive or not: the jump is the same for all.
 """
 
 import asyncio
@@ -34,20 +37,25 @@ class Heartbeat:
     store: Store
     name: str
     receiving_since: datetime | None = field(default=None, init=False)
+    handled_jumps: int = field(default=0, init=False)
 
     @property
     def is_disconnected(self) -> bool:
-        """True if the database was unavailable or refused a write: `start` must run again."""
+        """True if there was an outage of the database: `start` must run again."""
         return self.store.database.has_lost_time
 
     async def start(self) -> None:
         """Extend deadlines if no server could receive for a time; then write a heartbeat."""
-        if await self._is_another_alive():
+        jumps = self.store.database.clock_jumps.count
+        if jumps > self.handled_jumps:
+            resumed = await self.store.cohorts.extend_deadlines()
+            _log.info("the database's clock jumped: deadlines extended", cohorts=resumed)
+        elif await self._is_another_alive():
             _log.info("another process is alive: phases continue")
         else:
             await self.store.leases.release_others(self.name)
             resumed = await self.store.cohorts.extend_deadlines()
-            if resumed:
+            if resumed and not self.store.database.outage.is_open:  # whose end is logged
                 _log.info("no other process is alive: deadlines extended", cohorts=resumed)
         # At the end: the steps above may last as long as an outage, which is not silence.
         now = await self.store.database.read_now()
@@ -56,7 +64,8 @@ class Heartbeat:
             now += timedelta(seconds=MAX_RETRY_SECONDS)
         self.receiving_since = now
         await self._beat()
-        self.store.database.has_lost_time = False
+        self.handled_jumps = jumps
+        self.store.database.has_lost_time = self.store.database.clock_jumps.count > jumps
 
     async def run(self) -> None:
         """Write heartbeats until cancelled; become disconnected if that fails."""

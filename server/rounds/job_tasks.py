@@ -1,7 +1,8 @@
 """Tasks of the jobs of one process: a few run at a time, and the others wait for a free slot.
 
 Jobs that are started together share a slot and run concurrently, so that their transactions are
-shared as well (`server/db/group_commit.py`). The error of one job is logged and ends no other.
+shared as well (`server/db/group_commit.py`). The error of one job is logged once and ends no other.
+A job that failed counts as running for another second, so that it is not repeated at once.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from server.telemetry.metrics import Metrics
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 _MAX_RUNNING = 2  # tasks
+_PAUSE_AFTER_FAILURE_SECONDS = 1.0
 _MAX_BATCH_DEVICES = 64  # in small cohorts that are summed together, perhaps with a vector each
 _log = structlog.get_logger(__name__)
 
@@ -28,6 +30,7 @@ class JobTasks:
         self._metrics, self._on_end = metrics, on_end
         self._slots = asyncio.Semaphore(_MAX_RUNNING)
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by the name of each job
+        self._failed = set[str]()  # the names of jobs whose last error is logged
 
     def __contains__(self, job: Job) -> bool:
         """Return whether `job` is running or waiting for a free slot."""
@@ -57,22 +60,31 @@ class JobTasks:
             finally:
                 waiting.dec(len(works))
             try:
-                await asyncio.gather(*(_run_job(job, work) for job, work in works.items()))
+                runs = (self._run_job(job, work) for job, work in works.items())
+                have_succeeded = await asyncio.gather(*runs)
             finally:
                 self._slots.release()
+            if not all(have_succeeded):
+                await asyncio.sleep(_PAUSE_AFTER_FAILURE_SECONDS)
         finally:
             for job in works:
                 del self._tasks[job.name]
         self._on_end(channels)
 
-
-async def _run_job(job: Job, work: Work) -> None:
-    try:
-        await work()
-    except UNAVAILABLE_ERRORS as error:
-        _log.debug("database unavailable", error=loggable_reason(error))
-    except Exception:
-        _log.exception("job failed", job=job.name)
+    async def _run_job(self, job: Job, work: Work) -> bool:
+        """Return whether a job has succeeded."""
+        try:
+            await work()
+        except UNAVAILABLE_ERRORS as error:
+            _log.debug("database unavailable", error=loggable_reason(error))
+        except Exception:
+            if job.name not in self._failed:
+                _log.exception("job failed", job=job.name)
+            self._failed.add(job.name)
+        else:
+            self._failed.discard(job.name)
+            return True
+        return False
 
 
 def sum_batches(cohorts: Sequence[PendingCohort]) -> Iterator[list[PendingCohort]]:

@@ -8,10 +8,10 @@ that checks the lease. The transaction that publishes an answer also opens the n
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from random import Random
 from secrets import token_hex
 
@@ -40,14 +40,16 @@ from server.db.repositories.pending_cohorts import PendingCohort
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
-from server.rounds.cohort_sums import CohortSums, PoisonedSumError
+from server.rounds.cohort_sums import CohortSums, PoisonedSumError, SummedCohort
 from server.rounds.decoding import decode_round, plan_next
 from server.rounds.one_shot_sums import open_one_shot_sum
 from server.telemetry.logs import start_log_fields
 from server.telemetry.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
-_TRANSIENT_ERRORS = (*UNAVAILABLE_ERRORS, StaleLeaseError)  # not the job's fault: it is repeated
+# Not the job's fault, so that it is repeated. A sum that is stored can be read once the process has
+# memory again, or files that were replaced are whole.
+_TRANSIENT_ERRORS = (*UNAVAILABLE_ERRORS, StaleLeaseError, MemoryError, ImportError, OSError)
 _SEATS_PER_TRANSACTION = 2_000  # up to 0.3 s, in which SQLite has no other writer
 _RENEWALS_PER_LEASE = 3  # so that two may fail
 
@@ -120,8 +122,13 @@ class JobRunner:
     tracer: Tracer
 
     @cached_property
-    def sums(self) -> CohortSums:
-        return CohortSums(self.store.messages)
+    def _sums(self) -> Mapping[str, Callable[[PendingCohort], Awaitable[SummedCohort]]]:
+        """Functions that make the sum of a cohort, by the kind of its protocol."""
+        pairwise = CohortSums(self.store.messages)
+        return {
+            "pairwise": lambda cohort: pairwise.unmask(cohort.id),
+            "one-shot": partial(open_one_shot_sum, self.store),
+        }
 
     async def seat_round(self, study: str, number: int) -> None:
         """Move joiners to their seats and start sharing, unless another process does."""
@@ -145,10 +152,12 @@ class JobRunner:
             round=number,
         )
 
-    async def delete_bodies(self, cohorts: set[int]) -> None:
+    async def delete_bodies(
+        self, cohorts: Collection[int], on_deleted: Callable[[Sequence[int]], None]
+    ) -> None:
         """Delete the message bodies of closed cohorts, unless another process deletes bodies.
 
-        Each cohort is removed from `cohorts` when its bodies are deleted, by any process.
+        `on_deleted` gets those of `cohorts` whose bodies are deleted, by any process.
         """
 
         async def delete(_lease: Lease) -> None:  # idempotent, so the lease is not checked
@@ -159,7 +168,7 @@ class JobRunner:
                     pass
             while remaining:
                 done = await self.store.cohorts.delete_bodies(remaining)
-                cohorts.difference_update(done)
+                on_deleted(done)
                 remaining = remaining[len(done) :]
 
         await self._run(DELETE_BODIES_JOB, delete)
@@ -196,13 +205,13 @@ class JobRunner:
                 _log.info("round seated", study=study, round=number, cohorts=len(cohorts))
 
     async def _sum(self, cohort: PendingCohort, lease: Lease) -> None:
-        if cohort.phase_status.is_one_shot:
-            await self._open_one_shot(cohort, lease)
-            return
+        """Make and store the sum of a cohort, or the reason why it has none."""
         try:
-            unmasked = await self.sums.unmask(cohort.id)
+            summed = await self._sums[cohort.phase_status.protocol.kind](cohort)
         except _TRANSIENT_ERRORS:
             raise
+        except OpeningError as error:
+            await self._fail_sum(cohort, FailureCause.UNRECOVERABLE, str(error), lease)
         except RecoveryError as error:
             await self._blame(cohort, error.blamed, lease)
             await self._fail_sum(cohort, FailureCause.UNRECOVERABLE, str(error), lease)
@@ -216,30 +225,10 @@ class JobRunner:
             _log.exception("cohort not summed", **log_fields(cohort))
             await self._fail_sum(cohort, FailureCause.INTERNAL, INTERNAL_FAULT, lease)
         else:
-            await self._blame(cohort, unmasked.blamed, lease)
-            if await self.store.cohorts.save_sum(cohort, unmasked.total, lease):
-                _log.info("cohort phase changed", phase="summed", **log_fields(cohort))
-
-    async def _open_one_shot(self, cohort: PendingCohort, lease: Lease) -> None:
-        """Open the sum of a one-shot cohort from the sums of its members, and store it."""
-        try:
-            opened = await open_one_shot_sum(self.store, cohort)
-        except _TRANSIENT_ERRORS:
-            raise
-        except OpeningError as error:
-            await self._fail_sum(cohort, FailureCause.UNRECOVERABLE, str(error), lease)
-        except PoisonedSumError as error:
-            reason = f"the sum is not a sum of honest vectors: {error}"
-            await self._fail_sum(cohort, FailureCause.POISONED, reason, lease)
-        except ProblemError:  # meanwhile stopped
-            _log.info("cohort closed before its sum was complete", **log_fields(cohort))
-        except Exception:
-            _log.exception("cohort not summed", **log_fields(cohort))
-            await self._fail_sum(cohort, FailureCause.INTERNAL, INTERNAL_FAULT, lease)
-        else:
-            if opened.liars:
-                _log.warning("false sums of members", members=opened.liars, **log_fields(cohort))
-            if await self.store.cohorts.save_sum(cohort, opened.total, lease):
+            await self._blame(cohort, summed.blamed, lease)
+            if summed.liars:
+                _log.warning("false sums of members", members=summed.liars, **log_fields(cohort))
+            if await self.store.cohorts.save_sum(cohort, summed.total, lease):
                 _log.info("cohort phase changed", phase="summed", **log_fields(cohort))
 
     async def _blame(

@@ -1,4 +1,4 @@
-"""One-shot sums on the server: the set of messages that the members sum, and the total.
+"""One-shot sums on the server: the messages of devices, and the total.
 
 Both follow from rows that no longer change once their phase is over, so that a server that was
 killed makes them again. Long computations run in threads.
@@ -13,14 +13,14 @@ from protocol.api.one_shot import OneShotRound
 from protocol.api.phases import MemberMessageKind
 from protocol.mechanisms.registry import AnyPlan
 from secagg.oneshot.committee import OneShotSession
-from secagg.oneshot.member_messages import ComplaintList, MemberSum, unpack_digests
+from secagg.oneshot.member_messages import MemberSum, unpack_digests
 from secagg.oneshot.message import DeviceMessage, Layout, MerkleLevels, merkle_levels, tree_depth
-from secagg.oneshot.opening import choose_messages, open_sum
+from secagg.oneshot.opening import open_sum
 from secagg.roster import DIGEST_BYTES
 from server.db.repositories.pending_cohorts import PendingCohort
 from server.db.store import Store
 from server.errors import ProblemError
-from server.rounds.cohort_sums import check_sum
+from server.rounds.cohort_sums import SummedCohort, check_sum
 
 _MAX_MESSAGES_PER_PAGE = 1_000
 _PAGE_MEMORY = 8 * 2**20  # bytes
@@ -57,22 +57,6 @@ async def read_one_shot_sum(store: Store, study: str, number: int) -> ServedSum:
     cohort, committee = await store.committees.committee(study, number)
     facts = await asyncio.to_thread(OneShotRound.of, plan, committee.plan_digest, committee)
     return ServedSum(cohort, plan, facts)
-
-
-async def choose_set(store: Store, cohort: PendingCohort) -> bytes:
-    """Return the digests of the messages that the members are to sum, in rising order.
-
-    Raises:
-        OpeningError: if too few members checked their columns, or too few messages remain.
-        ProblemError: if the study was deleted meanwhile.
-    """
-    served = await read_one_shot_sum(store, cohort.study, cohort.round)
-    complaints = await store.committees.bodies(cohort.id, MemberMessageKind.COMPLAINTS)
-    digests = await store.one_shot_messages.digests(cohort.id)
-    by_number = served.by_number(complaints)
-    lists = ((number, ComplaintList.unpack(body)) for number, body in by_number.items())
-    chosen = await asyncio.to_thread(choose_messages, served.session, digests, lists)
-    return b"".join(chosen.included)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +123,7 @@ def messages_deleted() -> ProblemError:
     return ProblemError(ProblemType.WRONG_PHASE, "the messages of this round have been deleted")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedCohort:
-    """Packed sum of a cohort, and the identities of members whose sums were false."""
-
-    total: bytes
-    liars: Sequence[str]
-
-
-async def open_one_shot_sum(store: Store, cohort: PendingCohort) -> OpenedCohort:
+async def open_one_shot_sum(store: Store, cohort: PendingCohort) -> SummedCohort:
     """Return the sum of the messages in the cohort's set.
 
     Raises:
@@ -161,10 +137,10 @@ async def open_one_shot_sum(store: Store, cohort: PendingCohort) -> OpenedCohort
     return await asyncio.to_thread(_open, served, served.by_number(bodies), len(included))
 
 
-def _open(served: ServedSum, bodies: Mapping[int, bytes], messages: int) -> OpenedCohort:
+def _open(served: ServedSum, bodies: Mapping[int, bytes], messages: int) -> SummedCohort:
     session = served.session
     sums = {member: MemberSum.unpack(body, session) for member, body in bodies.items()}
     opened = open_sum(session, sums)
     total = check_sum(served.plan, served.facts.lanes.split(opened.total), messages, {})
     liars = [session.member_identity(member).hex() for member in sorted(opened.liars)]
-    return OpenedCohort(total, liars)
+    return SummedCohort(total, liars=liars)

@@ -9,28 +9,28 @@ may end a phase, or any process reports a change, at each deadline, and at least
 `poll_seconds`. A poll reads the cohorts with news or a deadline
 (`server/rounds/cohorts_to_poll.py`). Sums and decoding run as tasks under leases
 (`server/rounds/jobs.py`). An error in one cohort fails that cohort; an unavailable database fails
-none.
+none. After a poll that failed the next one waits regardless of the news, up to `poll_seconds`.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from random import Random
+from time import monotonic
 
 import structlog
 from opentelemetry.trace import NoOpTracer, Tracer
 
 from protocol.api.events import FailureCause
 from protocol.api.phases import JOINING_PHASES, Phase, PhaseStatus, settle
-from secagg.aggregator import complaints_by_dealer
 from secagg.errors import InfeasibleError
 from secagg.oneshot.opening import OpeningError
 from secagg.parameters import choose_parameters
 from server.db.channels import cohort_channel, study_channel
-from server.db.database_errors import UNAVAILABLE_ERRORS, BusyError, loggable_reason
+from server.db.database_errors import UNAVAILABLE_ERRORS, ClockJumpError, loggable_reason
 from server.db.group_commit import MAX_GROUP_WRITES
 from server.db.repositories.leases import (
     DELETE_BODIES_JOB,
@@ -43,12 +43,11 @@ from server.db.repositories.pending_cohorts import PendingCohort, PendingSnapsho
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError
 from server.notify.notifier import Notifier
-from server.rounds.cohort_messages import read_complaints
+from server.rounds.checked_cohorts import CHECKS
 from server.rounds.cohorts_to_poll import CohortChange, PendingCohorts, Round
 from server.rounds.heartbeat import Heartbeat
 from server.rounds.job_tasks import JobTasks, sum_batches
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
-from server.rounds.one_shot_sums import choose_set
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
 
@@ -67,18 +66,22 @@ _ACTION_OF_PHASE = {
     Phase.AGREEING: "members signed the set of messages",
     Phase.RELEASING: "members sent the sums of their shares",
 }
-_NOT_SEATED_REASON = (
-    "the study's registrar did not divide the joiners into cohorts in time: it must run "
-    "`blindtally seat` with its key and the URL of this service"
-)
-_NOT_DRAWN_REASON = _NOT_SEATED_REASON.replace(
-    "divide the joiners into cohorts", "draw the committee from the volunteers"
-)
+_NOT_SEATED_REASONS = {
+    phase: (
+        f"the study's registrar did not {action} in time: it must run "
+        "`blindtally seat` with its key and the URL of this service"
+    )
+    for phase, action in (
+        (Phase.SEATING, "divide the joiners into cohorts"),
+        (Phase.DRAWING, "draw the committee from the volunteers"),
+    )
+}
 _FULL_READ_SECONDS = 300.0  # between two reads of all pending cohorts
 # If other processes use the database, one may accept the last message of a phase, and die. Devices
 # wait for a phase that has begun, so such cohorts are read more often than those that enrol.
 _SHARED_FULL_READ_SECONDS = 30.0
 _SHARED_READ = timedelta(seconds=5)
+_FIRST_PAUSE_SECONDS = 0.05  # after a poll that failed; it doubles with each further one
 _MAX_LOGGED_PAIRS = 20  # complaints in one log line
 
 
@@ -92,6 +95,7 @@ class Orchestrator:
     settings: Settings = field(default_factory=Settings)
     metrics: Metrics = field(default_factory=Metrics)
     tracer: Tracer = field(default_factory=NoOpTracer)
+    on_bodies_deleted: Callable[[Collection[int]], None] = lambda _: None
     heartbeat: Heartbeat = field(init=False)
     lease_runner: LeaseRunner = field(init=False)
     _jobs: JobRunner = field(init=False)
@@ -103,6 +107,7 @@ class Orchestrator:
     _next_full_read: float = field(default=0.0, init=False)  # monotonic seconds
     _finished_cohorts: set[int] = field(default_factory=set, init=False)  # may have bodies left
     _due_sums: list[PendingCohort] = field(default_factory=list, init=False)  # not started yet
+    _failures: int = field(default=0, init=False)  # polls since the last one that succeeded
 
     def __post_init__(self) -> None:
         name = process_name()
@@ -149,29 +154,40 @@ class Orchestrator:
             await self._job_tasks.cancel()
 
     async def _try_poll(self) -> float | None:
+        database, tried = self.store.database, monotonic()
         try:
+            if database.outage.is_open:
+                await self.store.readiness.try_again()
             if self.heartbeat.is_disconnected:
-                await self._require_writes()
                 await self.resume()
             with self.tracer.start_as_current_span("poll", record_exception=False):
-                return await self.poll()
+                seconds = await self.poll()
         except UNAVAILABLE_ERRORS as error:
-            self.store.database.has_lost_time = True
+            database.has_lost_time = True
             _log.debug("database unavailable", error=loggable_reason(error))
         except Exception:
-            _log.exception("poll failed")
+            if not self._failures:
+                _log.exception("poll failed")
+        else:
+            self._failures = 0
+            self._end_outage(tried)
+            return seconds
+        self._failures += 1
         self._pending.report(None)  # the news of this poll may not have been acted on
         return None
 
-    async def _require_writes(self) -> None:
-        """Raise BusyError while the database refuses writes: no phase ends while devices wait."""
-        if not await self.store.write_probe.accepts_writes():
-            raise BusyError("the database refuses writes")
+    def _end_outage(self, tried: float) -> None:
+        """End an outage of the database, because everything since `tried` has succeeded."""
+        outage = self.store.database.outage
+        if outage.is_open and outage.end(tried):
+            # A transaction whose commit was not confirmed may have changed what waiters read.
+            self.notifier.notify_all()
 
     async def _sleep(self, seconds: float | None) -> None:
         """Sleep until woken, at most `seconds`, within the limits of the settings."""
-        await asyncio.sleep(self.settings.min_poll_seconds)
         longest = self.settings.poll_seconds
+        pause = _FIRST_PAUSE_SECONDS * 2 ** min(self._failures, 10) if self._failures else 0.0
+        await asyncio.sleep(max(min(pause, longest), self.settings.min_poll_seconds))
         seconds = longest if seconds is None else min(seconds, longest)
         with suppress(TimeoutError):  # Python 3.11's wait_for may lose a cancellation
             async with asyncio.timeout(seconds):
@@ -184,8 +200,12 @@ class Orchestrator:
             return await self._poll()
 
     async def _poll(self) -> float | None:
+        jumps = self.heartbeat.handled_jumps
         self._request_full_read()
-        snapshot = await self.store.cohorts.snapshot(self._pending.select)
+        select = partial(self._pending.select, self._pending.take_news())
+        snapshot = await self.store.cohorts.snapshot(select)
+        if self.store.database.clock_jumps.count > jumps:
+            raise ClockJumpError("another reading showed a jump of the database's clock")
         changes = self._pending.update(snapshot.selection, snapshot.cohorts)
         self._record_changes(changes)
         if snapshot.selection is None and not snapshot.cohorts:
@@ -198,7 +218,8 @@ class Orchestrator:
             await self._check_all(snapshot)
         finally:  # after the sums that wait
             if self._finished_cohorts and not self._is_claimed(snapshot, DELETE_BODIES_JOB):
-                delete = partial(self._jobs.delete_bodies, self._finished_cohorts)
+                finished = frozenset(self._finished_cohorts)
+                delete = partial(self._jobs.delete_bodies, finished, self._forget)
                 self._job_tasks.start({DELETE_BODIES_JOB: delete})
         await self._close_rounds(snapshot)
         self.metrics.last_poll.set(snapshot.now.timestamp())
@@ -206,6 +227,10 @@ class Orchestrator:
         if (due := self._pending.next_due()) is not None:
             ends.append(due)
         return max((min(ends) - snapshot.now).total_seconds(), 0.0) if ends else None
+
+    def _forget(self, cohorts: Collection[int]) -> None:
+        self._finished_cohorts.difference_update(cohorts)
+        self.on_bodies_deleted(cohorts)
 
     def _request_full_read(self) -> None:
         """Read all pending cohorts if changes may have been missed, and once in a while."""
@@ -310,37 +335,61 @@ class Orchestrator:
 
     async def _settle(self, cohort: PendingCohort, now: datetime) -> None:
         status = cohort.phase_status
-        phase, next_phase = status.phase, settle(status, now)
-        if next_phase is phase:
+        next_phase = settle(status, now)
+        if next_phase is status.phase:
             return
-        if next_phase is Phase.FAILED and phase is Phase.SEATING:
-            reason = _NOT_DRAWN_REASON if status.is_one_shot else _NOT_SEATED_REASON
-            await self._fail(cohort, FailureCause.NOT_SEATED, reason, status.received)
-        elif next_phase is Phase.FAILED:
-            reason = (
-                f"{status.received} of {status.expected} {_ACTION_OF_PHASE[phase]} in time, "
-                f"where {status.quorum} are needed"
-            )
-            await self._fail(cohort, FailureCause.TOO_FEW, reason, status.received)
-        elif phase is Phase.SEATING:
-            seat = partial(self._jobs.seat_round, cohort.study, cohort.round)
-            self._job_tasks.start({_job_of(cohort): seat}, cohort_channel(cohort.id))
-        elif phase is Phase.ENROLLING:
-            await self._close_enrolling(cohort)
-        elif phase is Phase.CONVENING and next_phase is Phase.COLLECTING:
-            moved = await self.store.cohorts.convene(cohort)
-            self._after_move(cohort, next_phase, moved)
-        elif phase is Phase.COLLECTING:
-            moved = await self.store.cohorts.close_collecting(cohort)
-            self._after_move(cohort, next_phase, moved)
-        elif phase is Phase.CHECKING:
-            close = self._choose_set if status.is_one_shot else self._close_checking
-            await close(cohort)
-        elif phase in (Phase.UNMASKING, Phase.RELEASING):
-            self._due_sums.append(cohort)
+        if next_phase is Phase.FAILED:
+            await self._fail_late(cohort)
         else:
-            moved = await self.store.cohorts.move(cohort, next_phase)
-            self._after_move(cohort, next_phase, moved)
+            await self._ends.get(status.phase, self._move)(cohort)
+
+    @cached_property
+    def _ends(self) -> Mapping[Phase, Callable[[PendingCohort], Awaitable[None]]]:
+        """Functions that end the phases after which more happens than a move to the next one."""
+        return {
+            Phase.ENROLLING: self._close_enrolling,
+            Phase.SEATING: self._start_seating,
+            Phase.CONVENING: self._close_convening,
+            Phase.COLLECTING: self._fix_devices,
+            Phase.CHECKING: self._close_checking,
+            Phase.UNMASKING: self._add_sum,
+            Phase.RELEASING: self._add_sum,
+        }
+
+    async def _move(self, cohort: PendingCohort) -> None:
+        next_phase = cohort.phase_status.next_phase
+        self._after_move(cohort, next_phase, await self.store.cohorts.move(cohort, next_phase))
+
+    async def _fail_late(self, cohort: PendingCohort) -> None:
+        """Fail a cohort whose phase had too few messages at its end."""
+        status = cohort.phase_status
+        reason = _NOT_SEATED_REASONS.get(status.phase)
+        if reason is not None:
+            await self._fail(cohort, FailureCause.NOT_SEATED, reason, status.received)
+            return
+        reason = (
+            f"{status.received} of {status.expected} {_ACTION_OF_PHASE[status.phase]} in time, "
+            f"where {status.quorum} are needed"
+        )
+        await self._fail(cohort, FailureCause.TOO_FEW, reason, status.received)
+
+    async def _start_seating(self, cohort: PendingCohort) -> None:
+        seat = partial(self._jobs.seat_round, cohort.study, cohort.round)
+        self._job_tasks.start({_job_of(cohort): seat}, cohort_channel(cohort.id))
+
+    async def _add_sum(self, cohort: PendingCohort) -> None:
+        self._due_sums.append(cohort)
+
+    async def _close_convening(self, cohort: PendingCohort) -> None:
+        """Fix the committee of operators; volunteers wait for the draw of their registrar."""
+        if cohort.phase_status.next_phase is not Phase.COLLECTING:
+            await self._move(cohort)
+            return
+        self._after_move(cohort, Phase.COLLECTING, await self.store.cohorts.convene(cohort))
+
+    async def _fix_devices(self, cohort: PendingCohort) -> None:
+        next_phase = cohort.phase_status.next_phase
+        self._after_move(cohort, next_phase, await self.store.cohorts.fix_devices(cohort))
 
     def _after_move(self, cohort: PendingCohort, phase: Phase, moved: bool) -> None:
         if moved:
@@ -356,40 +405,27 @@ class Orchestrator:
             received = cohort.phase_status.received
             await self._fail(cohort, FailureCause.INFEASIBLE, str(error), received)
             return
-        moved = await self.store.cohorts.close_enrolling(cohort)
-        self._after_move(cohort, cohort.phase_status.next_phase, moved)
+        await self._fix_devices(cohort)
 
-    async def _choose_set(self, cohort: PendingCohort) -> None:
-        """Fix the messages that the members of a committee sum, from their complaints."""
+    async def _close_checking(self, cohort: PendingCohort) -> None:
+        """Continue as the complaints want; if one arrives meanwhile, the next poll repeats."""
         try:
-            digests = await choose_set(self.store, cohort)
+            checked = await CHECKS[cohort.phase_status.protocol.kind](self.store, cohort)
         except OpeningError as error:
             received = cohort.phase_status.received
             await self._fail(cohort, FailureCause.TOO_FEW, str(error), received)
-        except ProblemError:  # meanwhile deleted
             return
-        else:
-            moved = await self.store.cohorts.agree(cohort, digests)
-            self._after_move(cohort, Phase.AGREEING, moved)
-
-    async def _close_checking(self, cohort: PendingCohort) -> None:
-        """Let the accused dealers answer; if a message arrives meanwhile, the next poll repeats."""
-        try:
-            complaints = complaints_by_dealer(await read_complaints(self.store.messages, cohort.id))
         except ProblemError:  # meanwhile stopped, and its bodies deleted
             return
-        moved = await self.store.cohorts.close_checking(cohort, sorted(complaints))
-        if complaints and moved:
-            pairs = sorted(
-                (dealer, holder) for dealer in complaints for holder in complaints[dealer]
-            )
+        moved = await self.store.cohorts.close_checking(cohort, checked)
+        if checked.accusations and moved:
             _log.warning(
                 "complaints about shares",
-                pairs=len(pairs),
-                dealers_holders=pairs[:_MAX_LOGGED_PAIRS],
+                pairs=len(checked.accusations),
+                dealers_holders=checked.accusations[:_MAX_LOGGED_PAIRS],
                 **log_fields(cohort),
             )
-        self._after_move(cohort, Phase.ANSWERING if complaints else Phase.MASKING, moved)
+        self._after_move(cohort, checked.to, moved)
 
     async def _fail(
         self, cohort: PendingCohort, cause: FailureCause, reason: str, received: int | None = None

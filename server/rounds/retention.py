@@ -1,4 +1,9 @@
-"""Worker that deletes what the operator does not keep any longer, once an hour in one process."""
+"""Worker that deletes what the operator does not keep any longer, once an hour in one process.
+
+Each run stores a reading of the clock, and deletes by the time that two readings, a day apart,
+confirm. So rows are kept one or two days longer than in the settings, and a clock that is wrong
+once deletes nothing. While the clock is not trusted, all rows are kept.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -8,6 +13,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import true
 
+from server.db.clock import ClockState
 from server.db.database_errors import UNAVAILABLE_ERRORS, loggable_reason
 from server.db.repositories.leases import Job, Lease
 from server.db.store import Store
@@ -45,10 +51,25 @@ class RetentionWorker:
         """Delete what is too old now, unless another process does."""
         await self.leases.run(_JOB, self._apply)
 
+    async def _read_clock(self) -> ClockState:
+        """Store a reading of the clock; warn if it is not trusted."""
+        clock = await self.store.retention.read_clock()
+        if not clock.is_trusted:
+            _log.warning(
+                "old rows are kept: the clock is more than a week after its latest reading",
+                clock=clock.now.isoformat(),
+                latest_reading=clock.latest.isoformat(),
+                if_the_clock_is_right="blindtally clock --confirm",
+            )
+        return clock
+
     async def _apply(self, _lease: Lease) -> None:  # idempotent, so the lease is not checked
         """Delete old studies, then the device rows of those that ended, then old audit entries."""
-        now, keep = await self.store.database.read_now(), self.settings
-        retention = self.store.retention
+        keep, retention = self.settings, self.store.retention
+        clock = await self._read_clock()
+        if not clock.is_trusted:
+            return
+        now = clock.confirmed
         studies = 0
         if keep.keep_studies_days is not None:
             ended = now - timedelta(days=keep.keep_studies_days)

@@ -51,6 +51,7 @@ class RoundCache:
         self._store = store
         self.plan = AsyncCache(self._plan, _MAX_CACHED_ROUNDS)
         self.signed_facts = AsyncCache(self._signed_facts, _MAX_CACHED_FACTS)
+        self.report_cohort = AsyncCache(self._report_cohort, _MAX_CACHED_FACTS)
         self.one_shot_sum = AsyncCache(self._one_shot_sum, _MAX_CACHED_ROUNDS)
         self.set_digest = AsyncCache(self._set_digest, _MAX_CACHED_ROUNDS)
         self._message_pages = AsyncCache(
@@ -83,6 +84,9 @@ class RoundCache:
     async def _signed_facts(self, study_round: tuple[str, int]) -> SignedFacts:
         plan = await self.plan(study_round)
         return await asyncio.to_thread(SignedFacts.of, plan)  # a plan may list a long dictionary
+
+    async def _report_cohort(self, study_round: tuple[str, int]) -> int:
+        return await self._store.reports.cohort(*study_round)
 
     async def _one_shot_sum(self, study_round: tuple[str, int]) -> ServedSum:
         return await read_one_shot_sum(self._store, *study_round)

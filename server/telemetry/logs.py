@@ -1,5 +1,8 @@
 """Logs to standard error, one line per event, with names and without secrets.
 
+Texts of strangers are on the line of their event, with escapes instead of control characters, and
+the lines of a traceback are indented.
+
 Tracebacks are plain, because those with local variables would reveal what is being unmasked. Logs
 of libraries start at level warning: the statements and rows that a database driver logs contain
 messages of devices.
@@ -20,6 +23,8 @@ from typing import Any, TextIO, TypeAlias, cast
 import structlog
 from opentelemetry import trace
 
+from protocol.printable import CrashInfo, escape_hidden, escaped_traceback
+
 LogFields: TypeAlias = dict[str, str | int]
 _fields: ContextVar[LogFields] = ContextVar("log fields")  # of the request or job of a task
 _logger = logging.getLogger("blindtally")  # has the level, and no handler
@@ -29,13 +34,14 @@ def configure(*, as_json: bool, level: str = "info") -> None:
     """Send logs of `level` and above to standard error, as JSON or for people."""
     render: list[Any] = [
         structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            colors=sys.stderr.isatty(), exception_formatter=_write_traceback
         )
     ]
     if as_json:
         render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     first: list[Any] = [
         _merge_fields,
+        _escape_texts,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -55,6 +61,8 @@ def configure(*, as_json: bool, level: str = "info") -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+    for name in ("psycopg", "sqlalchemy.pool"):  # a line for each failed transaction of an outage
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if as_json:
         logging.captureWarnings(True)
         sys.excepthook = _log_crash
@@ -127,3 +135,16 @@ def _merge_fields(
     _logger: object, _method: str, line: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     return {**_fields.get({}), **line}
+
+
+def _escape_texts(
+    _logger: object, _method: str, line: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    return {
+        name: escape_hidden(value) if isinstance(value, str) else value
+        for name, value in line.items()
+    }
+
+
+def _write_traceback(stream: TextIO, crash: CrashInfo) -> None:
+    stream.write(f"\n{escaped_traceback(crash)}")

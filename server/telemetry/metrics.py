@@ -67,18 +67,6 @@ class Metrics:
             "Responses with problem details, by type.",
             ("type",),
         )
-        self.connections = Gauge(
-            "blindtally_connections", "Open connections of clients.", registry=self.registry
-        )
-        self.connections_limit = Gauge(
-            "blindtally_connections_limit",
-            "Connections that may be open at a time.",
-            registry=self.registry,
-        )
-        self.refused_connections = counter(
-            "blindtally_connections_refused_total",
-            "Connections closed at once because too many were open.",
-        )
         self.event_streams = Gauge(
             "blindtally_event_streams", "Open event streams.", registry=self.registry
         )
@@ -165,9 +153,9 @@ class Metrics:
             ("error",),
             registry=self.registry,
         )
-        self.refuses_writes = gauge(
-            "blindtally_database_refuses_writes",
-            "1 since the database refused a write until it accepts one, otherwise 0.",
+        self.database_unusable = gauge(
+            "blindtally_database_unusable",
+            "1 while the database cannot be used, otherwise 0.",
         )
         self.database_bytes = gauge(
             "blindtally_database_size_bytes", "Size of the database on its disk."

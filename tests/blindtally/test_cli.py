@@ -18,10 +18,10 @@ from client.extras_installation import install_command
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        (["simulate", "ocms", "--data", "x", "--confidence", "0"], "from 0.01 to 0.999"),
+        (["simulate", "ocms", "--data", "x", "--threshold", "0"], "from 1 to 1,000,000,000,000"),
         (["simulate", "ocms", "--data", "x", "--devices", "x"], "3 or more"),
-        (["plan", "--users", "0"], "must be 1 or more"),
-        (["params", "--clients", "0"], "from 2 to"),
+        (["plan", "--devices", "0"], "must be 1 or more"),
+        (["params", "--devices", "0"], "from 2 to"),
     ],
 )
 def test_a_number_out_of_its_range_is_reported_with_the_range(command: list[str], why: str) -> None:

@@ -21,15 +21,19 @@ from typer.testing import CliRunner
 from blindtally.cli import app
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.item_counts import ItemCounts
-from blindtally.simulate import local_privacy, secure_sums
-from blindtally.workers import LOCAL_CLUSTER, ParallelExecutor, map_bounded, open_workers
+from blindtally.simulate import round_schedule, study
+from blindtally.workers import (
+    LOCAL_CLUSTER,
+    ParallelExecutor,
+    map_bounded,
+    open_round_executor,
+    open_workers,
+)
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, parse_question
 from protocol.question_and_plan import Terms
-from protocol.simulation.reports import ReportRoundSpec, run_report_round
 from protocol.simulation.rounds import LOCAL_EXECUTOR, RoundDevices, RoundExecutor
-from protocol.simulation.study import run_study
-from protocol.study_state import EMPTY_STATE
+from protocol.simulation.study import run_round, run_study
 
 TERMS = Terms(cohort_size=12, minimum=6, cohorts=4, corrupt=0.1, dropout=0.25)
 COINS = {"epsilon": 40, "delta": 0.95, "theta": 1, "probability": 0.2}
@@ -107,11 +111,11 @@ def reported(
     domain = {"kind": "utf8", "max_bytes": 2} if name == "prefix-extension" else domain
     asked = {"mechanism": name, "threshold": 5, "domain": domain, "epsilon": 4.0}
     plan = REPORT_MECHANISMS[name].first_plan(parse_question(asked), TERMS, "simulation", 1, rng())
-    chance = np.random.default_rng(1)
-    people = changed(next(fleet.rounds([90], 1, chance, 9, 9)))
-    spec = ReportRoundSpec(REPORT_MECHANISMS[name], plan, 1)
-    reports = run_report_round(spec, people, chance, executor)
-    return REPORT_MECHANISMS[name].decode(plan, reports.aggregate, EMPTY_STATE), reports.truth
+    people = changed(next(fleet.rounds([90], 1, np.random.default_rng(1), 9, 9)))
+    how: Any = {"clipping_seed": 2, "executor": executor}
+    outcome = run_round(REPORT_MECHANISMS[name], plan, people, rng(), **how)
+    assert outcome.devices == 90
+    return outcome.answer, outcome.truth
 
 
 @pytest.mark.parametrize("name", ["krr", "hadamard", "glps-hh", "prefix-extension"])
@@ -134,8 +138,9 @@ def test_simulate_has_workers_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
             pieces.append(1)
             yield result
 
-    monkeypatch.setattr(local_privacy, "CHUNK_DEVICES", 100)
-    monkeypatch.setattr(local_privacy, "_MIN_TASK_SECONDS", MIN_TASK_SECONDS)
+    monkeypatch.setattr(round_schedule, "CHUNK_DEVICES", 100)
+    executor = partial(open_round_executor, min_task_seconds=MIN_TASK_SECONDS)
+    monkeypatch.setattr(study, "open_round_executor", executor)
     monkeypatch.setattr("blindtally.workers.map_bounded", spied)
     data = tmp_path / "words.csv"
     data.write_text("word,count\n" + "".join(f"w{n:02},{900 // n}\n" for n in range(10, 99)))
@@ -228,11 +233,11 @@ def test_ctrl_c_keeps_a_partial_result(tmp_path: Path, monkeypatch: pytest.Monke
 
     def run(rounds: int) -> Any:
         def stopped(*args: Any, **options: Any) -> Iterator[Any]:
-            study = run_study(*args, **options)
-            yield from (next(study) for _ in range(rounds))
+            outcomes = run_study(*args, **options)
+            yield from (next(outcomes) for _ in range(rounds))
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(secure_sums, "run_study", stopped)
+        monkeypatch.setattr(study, "run_study", stopped)
         return CliRunner().invoke(app, [*asked, "--json", str(tmp_path / "out.json")])
 
     result = run(2)

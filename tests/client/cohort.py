@@ -18,7 +18,7 @@ from client.device.device import DeviceStep, StudyDevice
 from client.device.encoding import Contribution
 from client.device.journal import Journal, MemoryJournal
 from client.device.participation import SumParticipation
-from client.transport import Transport
+from client.http.transport import Transport
 from protocol.api.device_messages import (
     NEXT_DOCUMENTS,
     DocumentKind,
@@ -82,7 +82,6 @@ EVERY_ROUND_QUESTION = TrieHhQuestion(
     mode="noise",
 )
 POLICY = trusting_policy(min_cohort=5)
-SEMI_HONEST_POLICY = trusting_policy(min_cohort=5, modes=frozenset({"semi-honest"}))
 REGISTRAR = Identity.of(bytes(range(32)))
 SECOND_REGISTRAR = Identity.of(bytes(range(1, 33)))
 
@@ -245,8 +244,6 @@ class Service:
 
     def total(self) -> Vector:
         """Let the others reveal; return the sum."""
-        if self.plan.terms.mode == "semi-honest":
-            self._confirm()
         signatures = self.signatures | {0: self.received.get("confirmation", b"")}
         request, messages = (
             self.request,

@@ -19,7 +19,7 @@ from client.device.journal import Journal, MemoryJournal
 from client.device.participation import SumParticipation
 from client.device.take_part import ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
-from client.transport import Transport
+from client.http.transport import Transport
 from protocol.api.device_policy import Policy
 from protocol.api.phases import MessageKind
 from protocol.randomness import system_words
@@ -69,7 +69,11 @@ NOW = 20_000 * 24 * 3600
 
 
 async def end_at(
-    service: Service, journal: Journal, policy: Policy = POLICY, collection: str = "default"
+    service: Service,
+    journal: Journal,
+    policy: Policy = POLICY,
+    collection: str = "default",
+    now: float = NOW,
 ) -> RoundEnd:
     """Let the device of `journal` take part in the round of `service`."""
     given = Contribution({"word": 1})
@@ -82,7 +86,7 @@ async def end_at(
             policy=policy,
             secrets=service.rng,
             chance=system_words,
-            clock=lambda: NOW,
+            clock=lambda: now,
         )
         return await run_participation(taking, service.plan.study)
 
@@ -113,3 +117,11 @@ async def test_a_refused_study_gets_no_message_and_another_collection_counts_by_
     assert (await end_at(service, journal, two)).state is EndState.FINISHED
     service = Service(view_of(study="study-3"))
     assert (await end_at(service, journal, collection="others")).state is EndState.FINISHED
+
+
+async def test_one_reading_of_a_clock_that_is_ahead_frees_no_vector() -> None:
+    journal, year = MemoryJournal(), 365 * 24 * 3600
+    await end_at(Service(view_of(study="study-1")), journal)
+    service = Service(view_of(study="study-2"))
+    assert (await end_at(service, journal, now=NOW + year)).state is EndState.DECLINED
+    assert service.received == {}

@@ -55,14 +55,6 @@ def fetches(count: int) -> dict[str, object]:
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "cells": ({"cells": 2**40}, "malformed"),
     "cells within the limit": ({"cells": 3 * 2**22, "question": ROOMY}, "max_upload_bytes"),
-    "a huge sketch": (
-        {"past_sketch": {"cells": 2**24, "bits": 3}, "question": ROOMY},
-        "max_upload_bytes",
-    ),
-    "a sketch of small cells": (
-        {"past_sketch": {"cells": 2**23, "bits": 3}, "question": ROOMY},
-        "max_upload_bytes",
-    ),
     "fetches": (fetches(2_000), "items can be heavy"),
     "more fetches": (fetches(20_000), "items can be heavy"),
     "tracked items": (

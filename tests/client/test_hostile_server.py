@@ -12,9 +12,9 @@ import pytest
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.take_part import ParticipationOutcome, take_part
-from client.documents import parse_document
 from client.errors import MAX_JSON_VALUES, ServiceError, ServiceUnreachableError, check_response
-from client.transport import MAX_DOCUMENT_BYTES, Transport, http_client
+from client.http.documents import parse_document
+from client.http.transport import MAX_DOCUMENT_BYTES, Transport, http_client
 from protocol.api.device_messages import Survivors, frame_document
 from secagg.errors import UnsafeRequestError
 
@@ -106,8 +106,8 @@ async def endless_informational_responses(writer: asyncio.StreamWriter) -> None:
 async def test_an_exchange_that_never_ends_is_a_lost_connection(
     answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.transport.RESPONSE_TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr("client.transport.MIN_BYTES_PER_SECOND", 2.0**30)
+    monkeypatch.setattr("client.http.transport.RESPONSE_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("client.http.transport.MIN_BYTES_PER_SECOND", 2.0**30)
     outcome = await outcome_at(answer)
     assert outcome.state is EndState.DISCONNECTED
     assert "no response within" in outcome.error
@@ -169,9 +169,9 @@ async def cut_document(writer: asyncio.StreamWriter) -> None:
 async def test_a_document_that_does_not_arrive_is_asked_for(
     answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.transport.POLL_SECONDS", 0.1)
-    monkeypatch.setattr("client.transport.RESPONSE_TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr("client.transport.MIN_BYTES_PER_SECOND", 2.0**30)
+    monkeypatch.setattr("client.http.transport.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("client.http.transport.RESPONSE_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("client.http.transport.MIN_BYTES_PER_SECOND", 2.0**30)
     assert await next_document(answer, 2**20) is None
 
 

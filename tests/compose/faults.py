@@ -4,7 +4,9 @@
     the database frozen   requests wait
     a read-only database  no replica is ready; devices wait
     a full disk           the same
-    a flood of strangers with wrong keys, and 5,000 idle connections
+    connections held      6,000 of one address that send nothing, one with a slow head, and one that
+                          reads no responses: the proxy closes them
+    a flood               of strangers with wrong keys
 
 The proof waits until a cohort has received some masked inputs but not all, starts the fault, ends
 it, and goes on with a later round. At the end of the study it checks every sum.
@@ -29,7 +31,9 @@ _REFUSED_SECONDS = 5  # after no replica is ready
 _READY_SECONDS = 60
 _ROUND_SECONDS = 240
 _STRANGERS = 20
-_IDLE_CONNECTIONS = 5_000
+_IDLE_CONNECTIONS, _MAX_OF_ONE_ADDRESS = 6_000, 5_000  # the limit is the proxy's
+_HEAD_SECONDS, _UNREAD_SECONDS = 10, 120  # limits of the proxy
+_UNREAD_REQUESTS = 300
 _VOLUME = "/volume"
 # From the database and not through the API, which needs a key.
 _MID_ROUND = (
@@ -42,7 +46,7 @@ _MID_ROUND = (
 def play_faults(compose: Compose, replica: str) -> int:
     """Play each fault in its own round, after the first; return the number of the last round."""
     number = 1
-    for play in (freeze_replica, freeze_database, refuse_writes, fill_disk, flood):
+    for play in (freeze_replica, freeze_database, refuse_writes, fill_disk, hold, flood):
         await_mid_round(compose, number + 1)
         number, phase = compose.latest_phase()
         result = play(compose, replica) if play is freeze_replica else play(compose)
@@ -117,16 +121,92 @@ def _open_volume(compose: Compose) -> Iterator[str]:
         compose.docker("kill", name)
 
 
-def flood(compose: Compose) -> str:
-    """Send requests with wrong keys and hold idle connections until the round has ended."""
+def hold(compose: Compose) -> str:
+    """Hold connections in each way that the proxy limits, while good requests are answered."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    address = (_proxy_address(compose), 8000)
+    with ThreadPoolExecutor(3) as clients:
+        held = [clients.submit(each, address) for each in (_stay_idle, _send_slowly, _read_nothing)]
+        seconds = list[float]()
+        while not all(each.done() for each in held):
+            seconds.append(_time_good_request(compose))
+            time.sleep(0.2)
+    refused, slow, unread = (each.result() for each in held)
+    return (
+        f"{refused} of {_IDLE_CONNECTIONS} idle connections of one address refused, the others "
+        f"closed; a slow head ended after {slow:.0f} s, unread responses after {unread:.0f} s; "
+        f"good requests took {median(seconds):.2f} s, at most {max(seconds):.2f} s"
+    )
+
+
+def _stay_idle(address: tuple[str, int]) -> int:
+    """Open connections that send nothing; return how many are refused at once."""
+    with ExitStack() as idle:
+        opened = list[socket.socket]()
+        for _ in range(_IDLE_CONNECTIONS):
+            with suppress(ConnectionResetError):  # refused before this side had noticed
+                opened.append(idle.enter_context(socket.create_connection(address, timeout=30)))
+        time.sleep(1)
+        refused = _IDLE_CONNECTIONS - sum(not _is_closed(each) for each in opened)
+        if refused < _IDLE_CONNECTIONS - _MAX_OF_ONE_ADDRESS:
+            raise Unproved(f"the proxy refused only {refused} of {_IDLE_CONNECTIONS} connections")
+        time.sleep(_HEAD_SECONDS + 5)
+        if open_now := sum(not _is_closed(each) for each in opened):
+            raise Unproved(f"{open_now} idle connections are open after {_HEAD_SECONDS + 5} s")
+    return refused
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Return whether the other side has closed a connection, perhaps after a response."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(2**16):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _send_slowly(address: tuple[str, int]) -> float:
+    """Send a head that does not end; return the seconds until the proxy refuses it."""
+    start = time.monotonic()
+    with socket.create_connection(address, timeout=1) as connection:
+        connection.sendall(b"GET /readyz HTTP/1.1\r\nX-Slow: ")
+        while time.monotonic() < start + _HEAD_SECONDS + 20:
+            with suppress(TimeoutError):
+                if not (answer := connection.recv(2**16)).startswith(b"HTTP/1.1 408"):
+                    raise Unproved(f"a slow head got {answer[:100]!r}")
+                return time.monotonic() - start
+            connection.sendall(b"a")
+    raise Unproved("a slow head was not refused")
+
+
+def _read_nothing(address: tuple[str, int]) -> float:
+    """Request more than the buffers hold and read nothing; return the seconds to the end."""
+    start = time.monotonic()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(20)
+        connection.connect(address)
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * _UNREAD_REQUESTS)
+        while time.monotonic() < start + _UNREAD_SECONDS + 60:
+            time.sleep(1)
+            # A client that reads nothing learns of the end only when it sends something.
+            try:
+                connection.sendall(b"\r\n")
+            except OSError:
+                return time.monotonic() - start
+    raise Unproved("a client that reads nothing is still connected")
+
+
+def flood(compose: Compose) -> str:
+    """Send requests with wrong keys until the round has ended."""
     number, _ = compose.latest_phase()
     stop, seconds = Event(), list[float]()
-    with ExitStack() as idle, ThreadPoolExecutor(_STRANGERS) as strangers:
-        address = (_proxy_address(compose), 8000)
-        for _ in range(_IDLE_CONNECTIONS):
-            idle.enter_context(socket.create_connection(address, timeout=10))
+    with ThreadPoolExecutor(_STRANGERS) as strangers:
         floods = [strangers.submit(_send_wrong_keys, compose.port, stop) for _ in range(_STRANGERS)]
         try:
             last = time.monotonic() + _ROUND_SECONDS
@@ -139,9 +219,8 @@ def flood(compose: Compose) -> str:
     if set(refused) - {401, 429}:
         raise Unproved(f"a flood of wrong keys got other answers: {refused}")
     return (
-        f"{_IDLE_CONNECTIONS} idle connections, and {refused.total()} wrong keys were refused "
-        f"({dict(refused)}); {len(seconds)} good requests took {median(seconds):.2f} s, at most "
-        f"{max(seconds):.2f} s"
+        f"{refused.total()} wrong keys were refused ({dict(refused)}); {len(seconds)} good "
+        f"requests took {median(seconds):.2f} s, at most {max(seconds):.2f} s"
     )
 
 

@@ -3,7 +3,7 @@
     python -m tests.compose.prove             # all parts
     python -m tests.compose.prove one-shot    # one part: service, one-shot or dask
 
-Builds the images, starts all services, and plays a fault in the middle of each of five rounds
+Builds the images, starts all services, and plays a fault in the middle of each of six rounds
 (`tests/compose/faults.py`). It waits until a cohort of a later round has received some masked
 inputs but not all, kills one replica with SIGKILL and leaves it dead. The fleet must then reach the
 end of its study with the other replica alone. Each round's sum must equal the sum of its vectors,

@@ -12,8 +12,8 @@ import yaml
 
 from blindtally.cli import load_command
 from blindtally.console.environment import KNOWN_VARIABLES
+from server.app import create_app
 from server.settings import Settings
-from tests.server.application import create
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 LOGIN_SETTINGS = [
@@ -69,7 +69,7 @@ def test_the_command_line_accepts_the_arguments() -> None:
 
 
 def test_probes_ask_routes_of_the_service() -> None:
-    app = create(Settings(database_url="sqlite:///unused.db"), None, Random(0))
+    app = create_app(Settings(database_url="sqlite:///unused.db"), None, Random(0))
     probes = {name: CONTAINER[f"{name}Probe"] for name in ("startup", "liveness", "readiness")}
     assert {probe["httpGet"]["path"] for probe in probes.values()} <= {*app.openapi()["paths"]}
     assert probes["readiness"]["httpGet"]["path"] == "/readyz"

@@ -15,9 +15,9 @@ import yaml
 from protocol.api.events import FailureCause
 from protocol.api.messages import RoundState
 from protocol.api.phases import Phase
+from server.app import create_app
 from server.settings import Settings
 from server.telemetry.metrics import Metrics
-from tests.server.application import create
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -72,7 +72,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def paths() -> set[str]:
-    app = create(Settings(database_url="sqlite:///unused.db"), None, Random(0))
+    app = create_app(Settings(database_url="sqlite:///unused.db"), None, Random(0))
     return {*app.openapi()["paths"]}
 
 

@@ -15,7 +15,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
     values = np.round(np.random.default_rng(2).gamma(4, 10, 20_000), 1)
     rows = [f"{value},1" for value in values]
     path = tmp_path_factory.mktemp("data") / "numbers.csv"
-    path.write_text("\n".join(["age,count", *rows, "n/a,3"]))
+    path.write_text("\n".join(["age,count", *rows, "unknown,3"]))
     return str(path)
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from blindtally.datasets.reader import DataError
+from blindtally.datasets.data_error import DataError
 from blindtally.planning.f1_by_words import F1Curve, F1Point, StudySetting
-from blindtally.simulate.options import DriftKind
 from blindtally.simulate.populations import (
     DRIFT_KINDS,
     PAPER_ALPHABET,
+    DriftKind,
     ItemPopulation,
     load_item_population,
 )
@@ -245,14 +245,23 @@ def test_a_figure_is_printed_written_and_drawn(
     assert again.read_text() == document.read_text()
 
 
-def test_growth_and_rules_are_printed_and_written(words: Path, tmp_path: Path) -> None:
+def test_growth_and_rules_are_printed_and_written(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost_growth, "FIXED_TOTAL_ROUNDS", (2, 4, 8))
     out = tmp_path / "growth.png"
     small = ("--data", words, "--tokens", 200, "--threshold", 10, "--words", 200)
     rounds = ("--rounds", 1, "--rounds", 2, "--runs", 2)
     result = figures("growth", *small, *rounds, "--out", out, "--json", "-")
     assert result.exit_code == 0, result.output
-    rows = json.loads(result.stdout)["rows"]
+    document = json.loads(result.stdout)
+    rows = document["rows"]
     assert [row["rounds"] for row in rows] == [1, 2]
+    few, more, many = document["fixed_total"]
+    assert [row["rounds"] * row["tokens"] for row in (few, more, many)] == [6400] * 3
+    assert [row["bound"] for row in (few, more, many)] == [320, 160, 80]
+    assert few["paper"] > more["paper"] > many["paper"]
+    assert few["tracked"] < few["paper"]
     assert rows[1]["deviations"]["table_words"] > 0
     assert out.stat().st_size < 150_000
     result = figures("rules", *small, "--rounds", 4, "--runs", 1, "--out", out, "--json", "-")

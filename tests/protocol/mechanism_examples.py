@@ -13,20 +13,19 @@ from protocol.estimation.estimates import Estimate
 from protocol.mechanism import Mechanism
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
-from protocol.mechanisms.frequency_sketches import (
-    FrequencySketchName,
-    FrequencySketchQuestion,
-)
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.mechanisms.iblt.approximate_histogram import ApproximateHistogramQuestion
-from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion
 from protocol.mechanisms.number_sums import NumberSumsQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.counters import CounterGroup
 from protocol.mechanisms.tracked.observations import record_round
-from protocol.mechanisms.tracked.past_sketch import PastSketch
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import Question, Terms
+from protocol.reference_mechanisms.approximate_histogram import ApproximateHistogramQuestion
+from protocol.reference_mechanisms.count_sketches import (
+    FrequencySketchName,
+    FrequencySketchQuestion,
+)
+from protocol.reference_mechanisms.subsampled_iblt import SubsampledIbltQuestion
 from protocol.sketches.vote_table import VoteTableShape
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.keys import Identity
@@ -95,9 +94,7 @@ def subsampled(contribution: int, threshold: float, **rule: Any) -> Example:
     return Example(question)
 
 
-def tracked(
-    contribution: int, t: float, *items: str, past: PastSketch | None = None, **mode: Any
-) -> Example:
+def tracked(contribution: int, t: float, *items: str, **mode: Any) -> Example:
     question = TrackedQuestion(
         threshold=5, contribution=contribution, domain=LETTERS, words=3000, **mode
     )
@@ -105,13 +102,7 @@ def tracked(
     seen = [Estimate(item, 60.0, 0.0) for item in items]
     state = record_round(first, EMPTY_STATE, 40, [], seen)
     groups = (CounterGroup(bits=9, items=items),) if items else ()
-    update = {
-        "t": t,
-        "cells": 204,
-        "counter_groups": groups,
-        "max_value": 1000,
-        "past_sketch": past,
-    }
+    update = {"t": t, "cells": 204, "counter_groups": groups, "max_value": 1000}
     return Example(question, update, state=state)
 
 
@@ -186,7 +177,6 @@ EXAMPLES = {
     "adaptive-iblt, sampled in units": iblt(6, 7.5, LETTERS),
     "adaptive-iblt, one item each": iblt(1, 1.7, LETTERS),
     "adaptive-iblt, text": iblt(6, 1.5, Utf8(max_bytes=9)),
-    "adaptive-iblt, tight, sampled": iblt(6, 2.5, LETTERS, table="tight"),
     "subsampled-iblt, sampled": subsampled(6, 5, t=4.5),
     "subsampled-iblt, two tables": subsampled(6, 7, rule="theorem", repetitions=2),
     "approximate-histogram, theorem": histogram(6, 7, rule="theorem", repetitions=2),
@@ -208,10 +198,6 @@ EXAMPLES = {
     "tracked, some items": tracked(6, 2.5, "ab", "cd", "aa"),
     "tracked, some items, in units": tracked(6, 7.5, "ab", "cd", "ef"),
     "tracked, one item each": tracked(1, 1.7, "bb", "cc"),
-    "tracked, some items, and a past": tracked(
-        6, 2.5, "ab", "cd", past=PastSketch(cells=300, bits=4)
-    ),
-    "tracked, tight, some items": tracked(6, 2.5, "ab", "cd", "aa", table="tight"),
 }
 ONE_SHOT_EXAMPLES = {
     f"{name}, in a one-shot sum": replace(example, terms=ONE_SHOT_TERMS)

@@ -64,7 +64,17 @@ def test_blocks_of_one_table_are_joined() -> None:
 
 def test_items_are_left_out() -> None:
     held = Histograms.from_mappings([{"a": 2, "bb": 1}, {"bb": 3}, {"c": 1}])
-    assert list(held.only_items(lambda item: len(item) == 1)) == [{"a": 2}, {}, {"c": 1}]
+    kept = held.renamed(lambda item: item if len(item) == 1 else None)
+    assert list(kept) == [{"a": 2}, {}, {"c": 1}]
+    assert kept.items is held.items
+    assert list(held.renamed(lambda _: None)) == [{}, {}, {}]
+    assert held.renamed(lambda item: item) is held
+
+
+def test_items_of_a_device_with_the_same_name_are_added_up() -> None:
+    held = Histograms.from_mappings([{"a": 2, "ab": 1, "b": 4}, {}, {"ab": 3}, {"c": 1}])
+    renamed = held.renamed(lambda item: item[0] if item != "c" else None)
+    assert list(renamed) == [{"a": 3, "b": 4}, {}, {"a": 3}, {}]
 
 
 def test_what_is_drawn_is_grouped_by_devices() -> None:
@@ -90,6 +100,12 @@ def test_more_than_a_device_contributes_is_refused(held: Held, fault: str) -> No
 def test_counts_beyond_63_bits_are_refused() -> None:
     with pytest.raises(ValueError, match="below 2\\^63"):
         Histograms.from_mappings([{"a": 2**63}])
+
+
+def test_counts_whose_sum_would_be_negative_are_not_clipped() -> None:
+    for held in ([{"a": 2**62, "b": 2**62}], [{"a": 2**62}, {"a": 2**62}]):
+        with pytest.raises(ValueError, match=r"less than 2\^63"):
+            clip_histograms(Histograms.from_mappings(held), 3, np.random.default_rng(1))
 
 
 def test_a_function_of_items_is_computed_again_for_another_argument() -> None:

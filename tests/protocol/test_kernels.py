@@ -15,9 +15,8 @@ import pytest
 
 from protocol.oracles.report_counting_kernel import count_hashed, count_preimages, count_solutions
 from protocol.sketches.iblt.peeling import Peeling
-from protocol.sketches.iblt.peeling_kernel import peel, peel_in_stages
+from protocol.sketches.iblt.peeling_kernel import peel
 from protocol.sketches.iblt.table import CellFormat, Iblt
-from protocol.sketches.iblt.tight import tight_cell
 
 RNG = np.random.default_rng(1)
 CELL = CellFormat(1, 2**24, 10**6, 10**6)
@@ -42,22 +41,12 @@ def count_by_fields() -> Callable[[], object]:
     )
 
 
-def peel_table(cell: CellFormat) -> Peeling:
-    table = Iblt(cell, 300_000, bytes(32))
-    keys = RNG.permutation(2**24)[:240_000].astype(np.uint64)[:, np.newaxis]
-    return Peeling(table, table.insert(keys, RNG.integers(1, 8, len(keys))))
-
-
 def peel_cells() -> Callable[[], object]:
-    peeling = peel_table(CELL)
+    table = Iblt(CELL, 300_000, bytes(32))
+    keys = RNG.permutation(2**24)[:240_000].astype(np.uint64)[:, np.newaxis]
+    peeling = Peeling(table, table.insert(keys, RNG.integers(1, 8, len(keys))))
     given = peeling.rows, peeling.parameters, peeling.state, np.empty(2, np.uint64)
     return partial(peel, *given, strict=True)
-
-
-def peel_stages() -> Callable[[], object]:
-    peeling = peel_table(tight_cell(CELL, 300_000))
-    given = peeling.rows, peeling.parameters, peeling.state, np.empty(2, np.uint64)
-    return partial(peel_in_stages, *given, peeling.stage_arrays(stages=None))
 
 
 @pytest.mark.parametrize(
@@ -67,9 +56,8 @@ def peel_stages() -> Callable[[], object]:
         count_by_lines,
         count_by_fields,
         peel_cells,
-        peel_stages,
     ],
-    ids=["hashes", "lines", "fields", "cells", "stages"],
+    ids=["hashes", "lines", "fields", "cells"],
 )
 def test_other_threads_go_on_meanwhile(kernel: Callable[[], Callable[[], object]]) -> None:
     """Nobody else runs while a thread holds the lock, because nobody takes it away here."""
@@ -99,14 +87,13 @@ import numpy as np
 
 from protocol.sketches.iblt.decoding import decode_table
 from protocol.sketches.iblt.table import CellFormat, Iblt
-from protocol.sketches.iblt.tight import tight_cell
 
 rng = np.random.default_rng(1)
 for number in range(200):
     chunks, cells = int(rng.integers(1, 4)), int(rng.choice([4, 60, 300, 1206]))
     bounds = int(rng.choice([200, 2**18])), int(rng.choice([7, 10_000])), 500_000
     cell = CellFormat(chunks, *bounds, evidence=int(rng.choice([1, 120])))
-    table = Iblt(tight_cell(cell, cells) if number % 2 else cell, cells, rng.bytes(32))
+    table = Iblt(cell, cells, rng.bytes(32))
     keys = np.unique(rng.integers(0, bounds[0], (cells, chunks), np.uint64), axis=0)
     vector = table.insert(keys, np.minimum(rng.zipf(1.7, len(keys)), bounds[1]))
     random = (rng.integers(0, lane.q, lane.length).astype(lane.dtype) for lane in table.ring.lanes)

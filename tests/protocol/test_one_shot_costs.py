@@ -9,14 +9,14 @@ from protocol.api.one_shot import joined_lanes, message_bytes
 from protocol.mechanisms.registry import SUM_MECHANISMS
 
 # Of vectors with narrow lanes; those of operators have the primes that suffice for few members.
-NARROW_BOUNDS = dict(zip(COMMITTEES, (1.10, 1.10, 1.25, 1.45), strict=True))
+NARROW_BOUNDS = dict(zip(COMMITTEES, (1.02, 1.05, 1.08, 1.15), strict=True))
 WIDE_BOUND = 1.01
 SMALL_CASES = [case for case, (devices, _) in CASES.items() if devices <= 1000]
 
 
 @pytest.mark.parametrize("case", SMALL_CASES)
 def test_prime_lanes_take_few_more_bytes_than_lanes_modulo_powers_of_two(case: str) -> None:
-    plans, is_narrow = plans_of(case, None), "tracked" in case or "tight" in case
+    plans, is_narrow = plans_of(case, None), "tracked" in case
     for committee, bound in NARROW_BOUNDS.items():
         prime, usual = largest_ratio(plans, committee)
         assert prime <= usual * (bound if is_narrow else WIDE_BOUND) + 1

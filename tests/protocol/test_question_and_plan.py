@@ -32,9 +32,9 @@ def plan() -> AdaptiveIbltPlan:
         {"dropout": float("nan")},
         {"corrupt": 0.5, "dropout": 0.5},  # nothing would be left to recover from
         {"sigma": 0},
-        {"mode": "honest"},
-        {"corrupt": 0.3, "dropout": 0.35},  # an active server counts losses twice
-        {"corrupt": 0.6, "dropout": 0.35, "mode": "semi-honest"},
+        {"mode": "semi-honest"},  # there is one
+        {"corrupt": 0.3, "dropout": 0.35},  # the server may lose devices twice
+        {"corrupt": 0.6, "dropout": 0.35},
         {"registrar": "00" * 31},
         {"registrar": "AB" * 32},
         {"registrar": "01" + "00" * 31},  # a point of low order
@@ -44,13 +44,6 @@ def plan() -> AdaptiveIbltPlan:
 def test_terms_that_cannot_be_kept_are_refused(fault: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Terms.model_validate({"cohort_size": 100, "minimum": 50, **fault})
-
-
-def test_a_server_is_not_trusted_by_default() -> None:
-    assert TERMS.mode == "active"
-    assert TERMS.assumptions.is_active
-    lax = Terms(cohort_size=100, minimum=50, corrupt=0.3, dropout=0.35, mode="semi-honest")
-    assert not lax.assumptions.is_active
 
 
 def test_a_round_counts_the_devices_of_all_cohorts() -> None:
@@ -67,7 +60,6 @@ def test_each_part_of_a_plan_changes_its_digest(plan: AdaptiveIbltPlan) -> None:
             {"t": plan.t + 1},
             {"cells": plan.cells - 1},
             {"terms": TERMS.model_copy(update={"dropout": 0.1})},
-            {"terms": TERMS.model_copy(update={"mode": "semi-honest"})},
             {"terms": TERMS.model_copy(update={"registrar": "ab" * 32})},
             {"question": QUESTION.model_copy(update={"contribution": 2})},
         )

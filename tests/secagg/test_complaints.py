@@ -9,18 +9,17 @@ from secagg import aggregator
 from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.keys import Identity
 from secagg.messages import Answers, Complaints, MaskedInput
-from secagg.parameters import Assumptions, Mode
+from secagg.parameters import Assumptions
 from secagg.shamir import SHARE_BYTES, P
 from secagg.shares import SharePair
 from tests.secagg import lying
-from tests.secagg.conftest import ASSUMPTIONS, Group, assemble, same
+from tests.secagg.conftest import Group, assemble, same
 from tests.secagg.faulty import with_entry
 from tests.secagg.lying import assert_exact, finish
 
 N = 15
 LIAR = 0
-FEW_DROPOUTS = Assumptions(0.2, 0.1)  # of 30: 12 holders, threshold 9; 10 and 7 if semi-honest
-modes = pytest.mark.parametrize("mode", ["active", "semi-honest"])
+FEW_DROPOUTS = Assumptions(0.2, 0.1)  # of 30: 12 holders, threshold 9
 secrets = pytest.mark.parametrize("which", ["key", "seed", "both"])
 
 
@@ -43,13 +42,10 @@ def spoil(group: Group, count: int, which: str) -> Collection[int]:
 # A dealer that spoils shares
 
 
-@modes
 @pytest.mark.parametrize("which", ["key", "seed"])
-def test_a_dealer_with_one_spoiled_share_too_many_is_left_out_of_an_exact_sum(
-    which: str, mode: Mode
-) -> None:
+def test_a_dealer_with_one_spoiled_share_too_many_is_left_out_of_an_exact_sum(which: str) -> None:
     """The fewest that would leave less than a threshold, and fewer than a threshold complain."""
-    group = assemble(30, replace(FEW_DROPOUTS, mode=mode))
+    group = assemble(30, FEW_DROPOUTS)
     parameters = group.session.parameters
     count = parameters.holders - parameters.threshold + 1
     assert count < parameters.threshold
@@ -137,13 +133,10 @@ def test_a_masked_input_of_a_dealer_that_was_left_out_is_a_fault(group: Group) -
 # Complaints against an honest dealer
 
 
-@modes
 @pytest.mark.parametrize("survives", [True, False])
-def test_false_complaints_of_all_corrupt_holders_leave_no_honest_dealer_out(
-    mode: Mode, survives: bool
-) -> None:
+def test_false_complaints_of_all_corrupt_holders_leave_no_honest_dealer_out(survives: bool) -> None:
     """The most corrupt participants that are assumed complain about all others, then drop out."""
-    group = assemble(30, replace(ASSUMPTIONS, mode=mode))
+    group = assemble(30)
     group.share()
     group.check()
     corrupt = range(group.session.assumptions.max_corrupt(30))

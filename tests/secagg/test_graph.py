@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from secagg.parameters import Parameters, relative_entropy
 from secagg.roster import GRAPH_NONCE_BYTES
-from secagg.session import NeighbourSelection, _draws_needed
+from secagg.session import NeighbourSelection
 from tests.vectors.reference import holders as by_definition
 
 LABEL = b"L" * 32
 
 
-def shape(n: int, k: int, m: int | None = None) -> Parameters:
-    """Return parameters in which only n, k and m matter."""
-    return Parameters(n, k, 2, k if m is None else m, 0, 0)
+def shape(n: int, k: int) -> Parameters:
+    """Return parameters in which only n and k matter."""
+    return Parameters(n, k, 2, 0, 0)
 
 
 def graph_nonces(n: int, seed: int = 0) -> dict[int, bytes]:
@@ -31,21 +31,17 @@ def graph_nonces(n: int, seed: int = 0) -> dict[int, bytes]:
     return {slot: rng.randbytes(GRAPH_NONCE_BYTES) for slot in range(n)}
 
 
-shapes = st.integers(4, 90).flatmap(
-    lambda n: st.tuples(st.just(n), st.integers(1, n - 2)).flatmap(
-        lambda pair: st.tuples(st.just(pair[0]), st.just(pair[1]), st.integers(1, pair[1]))
-    )
-)
+shapes = st.integers(4, 90).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 2)))
 nonces = st.binary(min_size=GRAPH_NONCE_BYTES, max_size=GRAPH_NONCE_BYTES)
 
 
 @given(shapes, st.data(), nonces)
 def test_holders_are_the_first_k_distinct_draws_never_oneself(
-    drawn: tuple[int, int, int], data: st.DataObject, graph_nonce: bytes
+    drawn: tuple[int, int], data: st.DataObject, graph_nonce: bytes
 ) -> None:
-    n, k, m = drawn
+    n, k = drawn
     slot = data.draw(st.integers(0, n - 1))
-    holders = NeighbourSelection(LABEL, shape(n, k, m)).holders(slot, graph_nonce)
+    holders = NeighbourSelection(LABEL, shape(n, k)).holders(slot, graph_nonce)
     assert list(holders) == by_definition(LABEL, n, k, slot, graph_nonce)
     assert len(set(holders)) == k
     assert set(holders) <= set(range(n)) - {slot}
@@ -53,13 +49,13 @@ def test_holders_are_the_first_k_distinct_draws_never_oneself(
 
 @given(shapes, st.integers(0, 2**32))
 def test_neighbours_are_mutual_and_those_that_brute_force_finds(
-    drawn: tuple[int, int, int], seed: int
+    drawn: tuple[int, int], seed: int
 ) -> None:
-    n, k, m = drawn
-    selection, chance = NeighbourSelection(LABEL, shape(n, k, m)), Random(seed)
+    n, k = drawn
+    selection, chance = NeighbourSelection(LABEL, shape(n, k)), Random(seed)
     nonces = {slot: c for slot, c in graph_nonces(n, seed).items() if chance.random() < 0.8}
     selected = {
-        slot: set(by_definition(LABEL, n, m, slot, graph_nonce))
+        slot: set(by_definition(LABEL, n, k, slot, graph_nonce))
         for slot, graph_nonce in nonces.items()
     }
     for slot in nonces:
@@ -67,12 +63,10 @@ def test_neighbours_are_mutual_and_those_that_brute_force_finds(
         assert selection.neighbours(slot, nonces) == others
 
 
-@pytest.mark.parametrize(("n", "k", "m"), [(5_000, 60, 60), (5_000, 60, 12), (2**13 + 1, 30, 30)])
-def test_neighbours_among_thousands_are_those_that_brute_force_finds(
-    n: int, k: int, m: int
-) -> None:
-    selection, nonces = NeighbourSelection(LABEL, shape(n, k, m)), graph_nonces(n)
-    selected = [set(holders[:m]) for holders in selection.all_holders(nonces).tolist()]
+@pytest.mark.parametrize(("n", "k"), [(5_000, 60), (5_000, 12), (2**13 + 1, 30)])
+def test_neighbours_among_thousands_are_those_that_brute_force_finds(n: int, k: int) -> None:
+    selection, nonces = NeighbourSelection(LABEL, shape(n, k)), graph_nonces(n)
+    selected = [set(holders) for holders in selection.all_holders(nonces).tolist()]
     for slot in (0, 1, n // 2, n - 2, n - 1):
         others = {o for o in nonces if o in selected[slot] or slot in selected[o]}
         assert selection.neighbours(slot, nonces) == others
@@ -90,9 +84,7 @@ def test_a_stream_is_the_shortest_with_enough_distinct_draws(others: int, count:
     def exponent(draws: int) -> float:
         return float(draws * relative_entropy(1 - count / draws, count / others) / log(2))
 
-    selection = vars(NeighbourSelection(LABEL, shape(others + 1, count, count - 1)))
-    assert selection["_neighbour_draws"] == _draws_needed(others, count - 1)
-    draws = selection["_holder_draws"]
+    draws = vars(NeighbourSelection(LABEL, shape(others + 1, count)))["_draws"]
     assert 1 - count / draws > count / others
     assert exponent(draws - 1) <= 80 < exponent(draws)
 
@@ -105,8 +97,8 @@ def test_a_word_at_the_edge_of_two_slots_selects_one(
     for value in range(n - 1):
         word = (-(-(value << 32) // (n - 1)) + step) % 2**32
 
-        def streams(_: object, nonces: Mapping[int, bytes], draws: int, word: int = word) -> Any:
-            yield np.array([*nonces]), np.full((len(nonces), draws), word, np.uint32)
+        def streams(_: object, nonces: Mapping[int, bytes], word: int = word) -> Any:
+            yield np.array([*nonces]), np.full((len(nonces), 1), word, np.uint32)
 
         monkeypatch.setattr(NeighbourSelection, "_streams", streams)
         selection, nonces = NeighbourSelection(LABEL, shape(n, 1)), graph_nonces(n)

@@ -1,6 +1,8 @@
 """Keys agree, signatures bind, and each label and purpose has its own key."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from hashlib import sha512
 from itertools import accumulate, product
 from random import Random
@@ -352,4 +354,33 @@ def test_shared_work_keeps_a_limited_number_of_agreements(monkeypatch: pytest.Mo
             pair.agree(peer.public)
         work = keys._shared_work.get()
         assert work is not None
-        assert work.agreed == {}  # that of the first two made room, and the other was used
+        assert work._agreed == {}  # that of the first two made room, and the other was used
+
+
+def test_threads_share_a_limited_number_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let eight threads add 8,000 results each, of which one may stay; switch every microsecond."""
+    monkeypatch.setattr(keys, "_MAX_KEPT_AGREEMENTS", 1)
+    monkeypatch.setattr(keys, "_MAX_KEPT_SIGNATURES", 1)
+    monkeypatch.setattr(keys, "_is_valid", lambda *_signed: True)
+    same = SimpleNamespace(from_public_bytes=lambda public: public)
+    monkeypatch.setattr(keys, "X25519PublicKey", same)
+
+    def agree(thread: int) -> None:
+        own = KeyPair(b"%d" % thread, b"", SimpleNamespace(exchange=lambda public: public))
+        for number in range(8000):
+            own.agree(b"%d" % number)
+            is_signed(b"%d" % number, b"", b"")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with sharing_work(), ThreadPoolExecutor(8) as pool:
+            context = [copy_context() for _ in range(8)]
+            runs = [pool.submit(each.run, agree, thread) for thread, each in enumerate(context)]
+            for run in runs:
+                run.result()
+            work = keys._shared_work.get()
+            assert work is not None
+            assert len(work._agreed) == len(work._verified) == 1
+    finally:
+        sys.setswitchinterval(interval)

@@ -17,7 +17,7 @@ from secagg.shamir import SHARE_BYTES
 from secagg.shares import commit_share
 from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER
 from tests.secagg import lying
-from tests.secagg.conftest import ASSUMPTIONS, RING, Group, assemble, same
+from tests.secagg.conftest import RING, Group, assemble, same
 from tests.secagg.lying import assert_exact, finish
 
 N = 15
@@ -149,15 +149,16 @@ def test_a_lying_holder_does_not_hide_a_lying_dealer(group: Group) -> None:
 
 
 def test_a_survivor_that_others_believe_to_be_a_dropout_is_not_blamed() -> None:
-    # In the semi-honest mode no participant confirms the survivors. If that list is altered in
-    # transit, holders reveal shares of the other secret, under a signature that names the list.
-    group = assemble(N, replace(ASSUMPTIONS, mode="semi-honest"))
+    # If the list of survivors is altered in transit for all, they confirm it, and reveal shares of
+    # the other secret, under a signature that names the list.
+    group = assemble(N)
     group.share()
     request = group.mask()
     survivors = ALL_SLOTS - {LIAR}
-    for slot in survivors:
-        state, _ = group.masked[slot].confirm(survivors)
-        message = state.unmask({}, {}, group.rng)
+    confirmed = {slot: group.masked[slot].confirm(survivors) for slot in survivors}
+    confirmations = {slot: signature for slot, (_, signature) in confirmed.items()}
+    for slot, (state, _) in confirmed.items():
+        message = state.unmask(confirmations, group.signed_inputs, group.rng)
         with pytest.raises(
             FaultyParticipantError, match=r"did not sign this|wrong secret"
         ) as caught:

@@ -1,4 +1,4 @@
-"""Numbers of holders, neighbours and spot checks: an independent table, promises, refusals."""
+"""Numbers of holders and spot checks: an independent table, promises, refusals."""
 
 import math
 import tracemalloc
@@ -16,29 +16,29 @@ from secagg.errors import InfeasibleError
 from secagg.parameters import (
     MAX_FAULT_FRACTION,
     Assumptions,
-    Mode,
     Parameters,
     _threshold_range,
     choose_parameters,
 )
 from tests.vectors import exact
 
-# k / t (greatest valid t) for n = 100, 1,000, 10,000 and 100,000 against a semi-honest server,
-# at sigma = 40, computed independently from log-pmfs; corrupt = dropout = rate.
+# k / t (greatest valid t) for n = 100, 1,000, 10,000 and 100,000 at sigma = 40, computed
+# independently from the log-pmfs of scipy, with the bound on cuts by its definition;
+# corrupt = dropout = rate.
 TABLE = {
-    (20, 0.05): "12/6(7) 30/17(18) 34/20(20) 36/21(21)",
-    (20, 0.2): "40/21(21) 98/54(54) 122/67(67) 134/73(73)",
-    (20, 1 / 3): "68/34(35) 292/154(154) 442/231(231) 498/260(260)",
-    (30, 0.05): "12/6(7) 34/18(19) 38/21(21) 40/22(22)",
-    (30, 0.2): "42/21(22) 112/59(59) 136/71(71) 150/78(78)",
-    (30, 1 / 3): "68/34(35) 318/163(163) 498/255(255) 558/285(285)",
+    (20, 0.05): "14/8(9) 32/19(20) 36/21(22) 40/23(24)",
+    (20, 0.2): "42/22(23) 102/57(57) 126/69(69) 138/75(76)",
+    (20, 0.25): "52/27(28) 150/82(82) 192/104(104) 210/113(113)",
+    (30, 0.05): "14/8(9) 34/19(19) 40/22(22) 44/24(25)",
+    (30, 0.2): "42/22(22) 116/61(62) 140/74(74) 152/80(80)",
+    (30, 0.25): "52/27(27) 166/87(87) 218/113(114) 238/124(124)",
 }
 CASES = [
     (eta, rate, n, entry)
     for (eta, rate), row in TABLE.items()
     for n, entry in zip((100, 1_000, 10_000, 100_000), row.split(), strict=True)
 ]
-ACTIVE = [
+COHORTS = [
     (n, Assumptions(corrupt, dropout, sigma, eta))
     for n in (12, 25, 40, 100, 1_000, 10_000, 100_000)
     for corrupt, dropout, sigma, eta in (
@@ -51,31 +51,28 @@ ACTIVE = [
 
 
 @pytest.mark.parametrize(("eta", "rate", "n", "entry"), CASES)
-def test_semi_honest_holders_and_thresholds_are_those_computed_independently(
+def test_holders_and_thresholds_are_those_computed_independently(
     eta: int, rate: float, n: int, entry: str
 ) -> None:
-    parameters = choose_parameters(n, Assumptions(rate, rate, 40, eta, "semi-honest"))
+    parameters = choose_parameters(n, Assumptions(rate, rate, 40, eta))
     greatest = parameters.threshold + parameters.slack
     assert f"{parameters.holders}/{parameters.threshold}({greatest})" == entry
-    assert 1 <= parameters.neighbours <= parameters.holders
-    assert parameters.spot_checks == 0
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
 @pytest.mark.parametrize("exponents", [(1, 1), (4, 2), (9, 5)])
 @pytest.mark.parametrize("rates", [(0, 0), (50, 50), (100, 200), (200, 100), (30, 400)])
 def test_small_cohorts_have_the_parameters_of_exact_sums(
-    rates: tuple[int, int], exponents: tuple[int, int], mode: Mode
+    rates: tuple[int, int], exponents: tuple[int, int]
 ) -> None:
     corrupt, dropout = (rate / 1000 for rate in rates)
     for n in range(2, 33):
         try:
-            result = choose_parameters(n, Assumptions(corrupt, dropout, *exponents, mode))
+            result = choose_parameters(n, Assumptions(corrupt, dropout, *exponents))
         except InfeasibleError:
             chosen = None
         else:
-            chosen = result.holders, result.threshold, result.neighbours, result.spot_checks
-        assert chosen == exact.parameters(n, exact.Terms(*rates, *exponents, mode == "active"))
+            chosen = result.holders, result.threshold, result.spot_checks
+        assert chosen == exact.parameters(n, exact.Terms(*rates, *exponents))
 
 
 @pytest.mark.parametrize(("n", "holders"), [(111, 11), (142, 15), (155, 18)])
@@ -98,8 +95,8 @@ def test_the_smallest_threshold_is_that_of_holders_drawn_from_the_others(
     assert too_many(smallest) <= allowed < too_many(smallest - 1)
 
 
-@pytest.mark.parametrize(("n", "assumptions"), ACTIVE)
-def test_active_thresholds_lie_between_the_tails(n: int, assumptions: Assumptions) -> None:
+@pytest.mark.parametrize(("n", "assumptions"), COHORTS)
+def test_thresholds_lie_between_the_tails(n: int, assumptions: Assumptions) -> None:
     parameters = choose_parameters(n, assumptions)
     if parameters.is_complete:
         return
@@ -129,7 +126,7 @@ def test_a_participant_lacks_shares_no_more_often_than_the_tail(n: int) -> None:
     assert dropout <= hypergeom.cdf(greatest - 1, n, kept, parameters.holders)
 
 
-@pytest.mark.parametrize(("n", "assumptions"), ACTIVE)
+@pytest.mark.parametrize(("n", "assumptions"), COHORTS)
 def test_spot_checks_are_the_fewest_that_detect_forged_signatures(
     n: int, assumptions: Assumptions
 ) -> None:
@@ -148,7 +145,7 @@ def test_random_holders_keep_both_promises() -> None:
     # At sigma = 9 and eta = 7 the probabilities are large enough to measure: over 400 draws of
     # 200, the fraction with a breach must stay below 2^-9 and 2^-7. Probability of a false alarm
     # with tight bounds: Pr[Binomial(400, 2^-9) > 5] < 1e-3, Pr[Binomial(400, 2^-7) > 11] < 1e-3.
-    n, assumptions = 200, Assumptions(0.15, 0.15, 9, 7, "semi-honest")
+    n, assumptions = 200, Assumptions(0.15, 0.15, 9, 7)
     parameters = choose_parameters(n, assumptions)
     assert not parameters.is_complete
     bad, gone = (
@@ -165,30 +162,22 @@ def test_random_holders_keep_both_promises() -> None:
 
 
 @settings(deadline=None)
-@given(
-    st.integers(2, 60),
-    st.floats(0, 0.45),
-    st.floats(0, 0.5),
-    st.sampled_from(["active", "semi-honest"]),
-)
+@given(st.integers(2, 60), st.floats(0, 0.45), st.floats(0, 0.5))
 def test_parameters_leave_the_corrupt_short_and_the_survivors_enough(
-    n: int, corrupt: float, dropout: float, mode: Mode
+    n: int, corrupt: float, dropout: float
 ) -> None:
-    assumptions = Assumptions(corrupt, dropout, mode=mode)
-    smallest = assumptions.max_corrupt(n) + 1 + assumptions.is_active
+    assumptions = Assumptions(corrupt, dropout)
+    smallest = assumptions.max_corrupt(n) + 2
     try:
         parameters = choose_parameters(n, assumptions)
     except InfeasibleError:
-        load = corrupt + dropout * (1 + assumptions.is_active)
-        assert assumptions.quorum(n) < max(smallest, 2) or load > MAX_FAULT_FRACTION
+        load = corrupt + 2 * dropout
+        assert assumptions.quorum(n) < smallest or load > MAX_FAULT_FRACTION
         return
     assert 2 <= parameters.threshold <= parameters.holders + 1 <= n
-    assert 1 <= parameters.neighbours <= parameters.holders
     if parameters.is_complete:
-        assert parameters.threshold == max(smallest, 2) <= assumptions.quorum(n)
-        assert parameters.neighbours == n - 1
-    if mode == "active":
-        assert 1 <= parameters.spot_checks <= max(assumptions.quorum(n) - 1, 1)
+        assert parameters.threshold == smallest <= assumptions.quorum(n)
+    assert 1 <= parameters.spot_checks <= max(assumptions.quorum(n) - 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -197,17 +186,16 @@ def test_parameters_leave_the_corrupt_short_and_the_survivors_enough(
         (0, Assumptions(0, 0), "hides nothing"),
         (1, Assumptions(0, 0), "hides nothing"),
         (1_000, Assumptions(1 / 3, 1 / 3), r"corrupt \+ 2 dropout is 1.00, above 0.9"),
-        (1_000, Assumptions(0.5, 0.45, mode="semi-honest"), r"corrupt \+ dropout is 0.95"),
         (5, Assumptions(0.8, 0.05), "but with 4 corrupt participants the threshold is 6"),
         (4, Assumptions(0.5, 0.2), None),  # feasible with two corrupt of four
-        (100_000, Assumptions(0.45, 0.44, 128, 128, "semi-honest"), "2,000 holders each"),
+        (100_000, Assumptions(0.7, 0.1, 128, 128), "2,000 holders each"),
     ],
 )
 def test_promises_that_cannot_be_kept_are_infeasible(
     n: int, assumptions: Assumptions, match: str | None
 ) -> None:
     if match is None:
-        assert choose_parameters(n, assumptions) == Parameters(4, 3, 4, 3, 3, 0)
+        assert choose_parameters(n, assumptions) == Parameters(4, 3, 4, 3, 0)
         return
     with pytest.raises(InfeasibleError, match=match):
         choose_parameters(n, assumptions)
@@ -216,13 +204,9 @@ def test_promises_that_cannot_be_kept_are_infeasible(
 @pytest.mark.parametrize(
     ("n", "assumptions", "parameters"),
     [
-        (2, Assumptions(0, 0, 1, 1), Parameters(2, 1, 2, 1, 1, 0)),
-        (2, Assumptions(0, 0, 128, 128, "semi-honest"), Parameters(2, 1, 2, 1, 0, 0)),
-        (
-            10,
-            Assumptions(MAX_FAULT_FRACTION, 0, mode="semi-honest"),
-            Parameters(10, 9, 10, 9, 0, 0),
-        ),
+        (2, Assumptions(0, 0, 1, 1), Parameters(2, 1, 2, 1, 0)),
+        (2, Assumptions(0, 0, 128, 128), Parameters(2, 1, 2, 1, 0)),
+        (20, Assumptions(MAX_FAULT_FRACTION, 0), Parameters(20, 19, 20, 19, 0)),
     ],
 )
 def test_the_last_assumptions_before_a_limit_are_feasible(
@@ -236,7 +220,7 @@ def test_the_last_assumptions_before_a_limit_are_feasible(
     [
         Assumptions(0.05, 0.4, 128, 128),
         Assumptions(0.1, 0.35, 128, 128),
-        Assumptions(0.6, 0.05, 128, 128, "semi-honest"),
+        Assumptions(0.6, 0.05, 128, 128),
     ],
 )
 def test_the_largest_terms_take_little_memory(assumptions: Assumptions) -> None:
@@ -257,18 +241,17 @@ def test_the_largest_terms_take_little_memory(assumptions: Assumptions) -> None:
             for r in (-0.1, 1.0, math.nan)
         ),
         *(("sigma and eta", {name: bits}) for name in ("sigma", "eta") for bits in (0, 129)),
-        ("mode is", {"mode": "honest"}),
     ],
 )
-def test_rates_exponents_and_modes_outside_their_range_are_refused(
+def test_rates_and_exponents_outside_their_range_are_refused(
     match: str, changed: dict[str, Any]
 ) -> None:
     with pytest.raises(ValueError, match=match):
         Assumptions(**{"corrupt": 0.1, "dropout": 0.1, **changed})
 
 
-def test_by_default_privacy_fails_once_in_2_to_the_40_against_an_active_server() -> None:
-    assert Assumptions(0.1, 0.2) == Assumptions(0.1, 0.2, sigma=40, eta=30, mode="active")
+def test_by_default_privacy_fails_once_in_2_to_the_40() -> None:
+    assert Assumptions(0.1, 0.2) == Assumptions(0.1, 0.2, sigma=40, eta=30)
 
 
 def test_rates_count_whole_participants() -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from secagg.errors import SERVER, OutOfPhaseError, UnsafeRequestError
 from secagg.keys import PublicKeys
-from secagg.parameters import Assumptions, Mode
+from secagg.parameters import Assumptions
 from secagg.participant import Confirmed, Masked
-from secagg.roster import Roster
 from secagg.session import Session, Transcript
 from tests.secagg.conftest import RING, Group, assemble, same
 from tests.secagg.faulty import with_commitment, with_entry, without
@@ -156,9 +155,8 @@ def test_survivors_with_too_few_of_my_holders_are_refused() -> None:
     group.masked[0].confirm(group.all_slots - set(holders[:7]))
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-def test_a_sum_of_two_vectors_is_confirmed_and_of_one_never(mode: Mode) -> None:
-    group = assemble(2, Assumptions(0, 0.3, mode=mode))
+def test_a_sum_of_two_vectors_is_confirmed_and_of_one_never() -> None:
+    group = assemble(2, Assumptions(0, 0.3))
     group.share()
     group.mask()
     with pytest.raises(UnsafeRequestError, match="quorum"):
@@ -242,13 +240,3 @@ def test_each_step_is_taken_once(group: Group) -> None:
             group.masked[0].confirm(survivors)
     with pytest.raises(OutOfPhaseError, match="Confirmed"):
         group.confirmed[0].unmask(group.confirmations, group.signed_inputs, group.rng)
-
-
-def test_in_the_semi_honest_mode_no_signature_is_checked() -> None:
-    group = assemble(N, Assumptions(0.1, 0.2, mode="semi-honest"))
-    unsigned = [replace(entry, signature=bytes(64)) for entry in group.session.roster]
-    group.session = replace(group.session, roster=Roster.of(unsigned))
-    group.share()
-    group.mask()
-    state, _ = group.masked[0].confirm(ALL_SLOTS)
-    assert state.unmask({}, {}, group.rng).seed_shares.keys() == {0, *group.received[0]}

@@ -13,10 +13,10 @@ from tests.secagg.faulty import without
 N = 12
 
 
-@pytest.fixture(scope="module", params=["active", "semi-honest"])
-def group(request: pytest.FixtureRequest) -> Group:
+@pytest.fixture(scope="module")
+def group() -> Group:
     """Return a group with one dropout that has revealed its shares."""
-    group = assemble(N, replace(ASSUMPTIONS, mode=request.param))
+    group = assemble(N, ASSUMPTIONS)
     group.share()
     group.mask(set(range(N)) - {3})
     group.confirm()

@@ -60,11 +60,10 @@ def test_an_infeasible_cohort_is_refused(session: Session) -> None:
 
 
 def test_the_graph_has_the_neighbours_of_all_dealers() -> None:
-    for mode in ("active", "semi-honest"):
-        transcript = assemble(25, Assumptions(0.1, 0.2, mode=mode)).share(range(2, 25))
-        alone = {slot: transcript.neighbours(slot) for slot in transcript.share_commitments}
-        assert transcript.graph == alone
-        assert {slot: transcript.neighbours(slot) for slot in transcript.share_commitments} == alone
+    transcript = assemble(25, Assumptions(0.1, 0.2)).share(range(2, 25))
+    alone = {slot: transcript.neighbours(slot) for slot in transcript.share_commitments}
+    assert transcript.graph == alone
+    assert {slot: transcript.neighbours(slot) for slot in transcript.share_commitments} == alone
 
 
 def test_an_entry_is_authentic_if_its_identity_signed_it_for_the_plan(session: Session) -> None:

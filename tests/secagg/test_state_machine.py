@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from secagg import aggregator, unmasking
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, RecoveryError, UnsafeRequestError
 from secagg.messages import UnmaskingShares
-from secagg.parameters import Assumptions, Mode
+from secagg.parameters import Assumptions
 from secagg.participant import join
 from tests.examples import fewer
 from tests.secagg import lying
@@ -48,7 +48,6 @@ class _Sum(RuleBasedStateMachine):
     @initialize(
         n=st.integers(6, 12),
         rates=st.sampled_from([(0.1, 0.2), (0.2, 0.2), (0.05, 0.35), (0.1, 0.0)]),
-        mode=st.sampled_from(["active", "active", "semi-honest"]),
         liars=st.sets(slots, max_size=2),
         lies=st.tuples(several, several),
         how=st.sampled_from(["truly", "complaining", "unanswering", "silently", "falsely"]),
@@ -58,13 +57,12 @@ class _Sum(RuleBasedStateMachine):
         self,
         n: int,
         rates: tuple[float, float],
-        mode: Mode,
         liars: set[int],
         lies: tuple[int, int],
         how: str,
         seed: int,
     ) -> None:
-        self.group: Group = assemble(n, Assumptions(*rates, mode=mode), seed)
+        self.group: Group = assemble(n, Assumptions(*rates), seed)
         self.phase = 0
         self.chance = Random(seed)
         self.liars = liars & self.group.all_slots
@@ -137,7 +135,7 @@ class _Sum(RuleBasedStateMachine):
         except UnsafeRequestError:
             assert not is_signed
             return
-        assert is_signed or other not in state.holders or not session.assumptions.is_active
+        assert is_signed or other not in state.holders
         for holder, pair in zip(state.holders, key_shares.share_pairs, strict=True):
             purpose = group.session.key_share_purpose(slot, holder)
             assert lying.unseal(group.agree(holder, slot), purpose, pair.key) is None
@@ -234,9 +232,8 @@ class _Sum(RuleBasedStateMachine):
         self.gone.add(slot)
         true = frozenset(group.masked_inputs)
         by_liar(slot, lambda: aggregator.check_confirmation(self.transcript, slot, true, signature))
-        if group.session.assumptions.is_active:
-            with pytest.raises(UnsafeRequestError):
-                state.unmask(dict.fromkeys(survivors, bytes(64)), group.signed_inputs, group.rng)
+        with pytest.raises(UnsafeRequestError):
+            state.unmask(dict.fromkeys(survivors, bytes(64)), group.signed_inputs, group.rng)
 
     def confirm(self) -> None:
         for slot in self.here(self.group.masked):
@@ -249,7 +246,7 @@ class _Sum(RuleBasedStateMachine):
     @rule(slot=slots, how=st.sampled_from(["forged", "few", "strangers"]))
     def show_bad_signatures(self, slot: int, how: str) -> None:
         group = self.group
-        if slot not in self.here(group.confirmed) or not group.session.assumptions.is_active:
+        if slot not in self.here(group.confirmed):
             return
         shown = {
             "forged": dict.fromkeys(group.confirmations, bytes(64)),
@@ -265,7 +262,7 @@ class _Sum(RuleBasedStateMachine):
     def show_no_signature_of_a_survivor(self, slot: int, dealer: int) -> None:
         group = self.group
         is_held = dealer in self.transcript.dealers_of.get(slot, ())
-        if slot not in self.here(group.confirmed) or not group.session.assumptions.is_active:
+        if slot not in self.here(group.confirmed):
             return
         if not is_held or dealer not in group.checked[slot].seed_shares.keys() & group.masked:
             return

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from secagg.parameters import Assumptions, Mode
+from secagg.parameters import Assumptions
 from tests.examples import fewer
 from tests.secagg.conftest import RING, assemble, same
 
@@ -23,20 +23,19 @@ def present_in_phases(drops_in: list[int]) -> list[set[int]]:
 
 
 @st.composite
-def dropouts(draw: st.DrawFn) -> tuple[list[int], float, Mode]:
-    """Draw the phase in which each participant drops out, and assumptions."""
+def dropouts(draw: st.DrawFn) -> tuple[list[int], float]:
+    """Draw the phase in which each participant drops out, and the assumed rate."""
     n = draw(st.integers(3, 24))
     phases = st.one_of(st.just(STAYS), st.just(STAYS), st.integers(0, STAYS))
     drops_in = draw(st.lists(phases, min_size=n, max_size=n))
-    dropout = draw(st.sampled_from([0.0, 0.2, 0.4]))
-    return drops_in, dropout, draw(st.sampled_from(["active", "semi-honest"]))
+    return drops_in, draw(st.sampled_from([0.0, 0.2, 0.4]))
 
 
 @fewer(0.2, suppress_health_check=[HealthCheck.too_slow])
 @given(pattern=dropouts())
-def test_the_sum_is_exact_or_the_cohort_failed(pattern: tuple[list[int], float, Mode]) -> None:
-    drops_in, dropout, mode = pattern
-    group = assemble(len(drops_in), Assumptions(0.05, dropout, mode=mode))
+def test_the_sum_is_exact_or_the_cohort_failed(pattern: tuple[list[int], float]) -> None:
+    drops_in, dropout = pattern
+    group = assemble(len(drops_in), Assumptions(0.05, dropout))
     present = present_in_phases(drops_in)
     total = group.total(*present)
     if total is None:
@@ -56,23 +55,11 @@ DROPOUT_PATTERNS: dict[str, tuple[int, float, float, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
 @pytest.mark.parametrize("pattern", DROPOUT_PATTERNS)
-def test_the_allowed_dropouts_leave_the_sum_of_the_survivors_exact(
-    pattern: str, mode: Mode
-) -> None:
-    assert_exact_sum(*DROPOUT_PATTERNS[pattern], mode)
-
-
-def test_few_neighbours_leave_the_sum_of_the_survivors_exact() -> None:
-    assert_exact_sum(60, 0.1, 0.2, [2] * 6 + [4] * 6, "semi-honest")
-
-
-def assert_exact_sum(n: int, corrupt: float, dropout: float, phases: list[int], mode: Mode) -> None:
-    group = assemble(n, Assumptions(corrupt, dropout, mode=mode))
-    parameters = group.session.parameters
-    assert parameters.is_complete == (n <= 5)
-    assert (parameters.neighbours < parameters.holders) >= (n == 60)
+def test_the_allowed_dropouts_leave_the_sum_of_the_survivors_exact(pattern: str) -> None:
+    n, corrupt, dropout, phases = DROPOUT_PATTERNS[pattern]
+    group = assemble(n, Assumptions(corrupt, dropout))
+    assert group.session.parameters.is_complete == (n <= 5)
     assert len(phases) == n - group.session.quorum
     present = present_in_phases(phases + [STAYS] * (n - len(phases)))
     total = group.total(*present)

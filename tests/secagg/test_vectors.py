@@ -192,7 +192,7 @@ def test_no_shares(case: dict[str, str]) -> None:
 
 @each("neighbours", "graphs")
 def test_graphs(case: dict[str, Any]) -> None:
-    shape = Parameters(case["n"], case["holders"], 2, case["neighbours"], 0, 0)
+    shape = Parameters(case["n"], case["holders"], 2, 0, 0)
     selection = NeighbourSelection(unhex(case["label"]), shape)
     participants = {int(slot): of for slot, of in case["participants"].items()}
     nonces = {slot: unhex(of["graph_nonce"]) for slot, of in participants.items()}
@@ -204,7 +204,7 @@ def test_graphs(case: dict[str, Any]) -> None:
 @each("neighbours", "holders")
 def test_holders_among_many(case: dict[str, Any]) -> None:
     k = len(case["holders"])
-    selection = NeighbourSelection(unhex(case["label"]), Parameters(case["n"], k, 2, k, 0, 0))
+    selection = NeighbourSelection(unhex(case["label"]), Parameters(case["n"], k, 2, 0, 0))
     assert list(selection.holders(case["slot"], unhex(case["graph_nonce"]))) == case["holders"]
 
 
@@ -240,14 +240,14 @@ def test_no_vectors(case: dict[str, Any]) -> None:
 
 
 def assumptions(case: dict[str, Any]) -> Assumptions:
-    names = ("corrupt", "dropout", "sigma", "eta", "mode")
+    names = ("corrupt", "dropout", "sigma", "eta")
     return Assumptions(*(case[name] for name in names))
 
 
 @each("parameters", "parameters")
 def test_parameters(case: dict[str, Any]) -> None:
     result = choose_parameters(case["n"], assumptions(case))
-    for name in ("holders", "threshold", "neighbours", "spot_checks"):
+    for name in ("holders", "threshold", "spot_checks"):
         assert getattr(result, name) == case[name]
 
 

@@ -31,7 +31,7 @@ SUMS = json.loads((VECTORS_FOLDER / "sums.json").read_text())["sums"]
 REFUSALS = json.loads((VECTORS_FOLDER / "refusals.json").read_text())
 OWN_SLOT = 0
 unhex = bytes.fromhex
-sums = pytest.mark.parametrize("known", SUMS, ids=[known["mode"] for known in SUMS])
+sums = pytest.mark.parametrize("known", SUMS, ids=[known["comment"] for known in SUMS])
 
 
 def each(key: str) -> Any:
@@ -59,7 +59,7 @@ class _Played:
 
     def session(self) -> Session:
         known = self.known
-        rates = (known["corrupt"], known["dropout"], known["sigma"], known["eta"], known["mode"])
+        rates = (known["corrupt"], known["dropout"], known["sigma"], known["eta"])
         registrar = known["registrar"] and Registry(
             unhex(known["registrar"]), unhex(known["scope"])
         )
@@ -107,7 +107,7 @@ def test_labels_parameters_and_graph(known: dict[str, Any]) -> None:
     played = _Played(known)
     session = played.session()
     transcript, p = played.transcript(session), session.parameters
-    assert [p.n, p.holders, p.threshold, p.neighbours, p.spot_checks] == known["parameters"]
+    assert [p.n, p.holders, p.threshold, p.spot_checks] == known["parameters"]
     assert session.label.hex() == known["label"]
     assert transcript.label.hex() == known["transcript_label"]
     assert {
@@ -196,7 +196,7 @@ def test_the_server_computes_the_sum_of_the_file(known: dict[str, Any]) -> None:
     assert not result.blamed
 
 
-# What participant 0 of the active sum refuses
+# What participant 0 of the first sum refuses
 
 
 @pytest.fixture

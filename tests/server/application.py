@@ -24,7 +24,8 @@ from sqlalchemy.engine import URL, Engine
 from server.app import create_app
 from server.db import database as database_module
 from server.db import migrations
-from server.db.database import Database, parse_url
+from server.db.database import Database
+from server.db.database_url import parse_url
 from server.settings import Settings
 
 

@@ -75,6 +75,22 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture
+def owner(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Yield a connection that may take rights away from the role `blindtally` of `role_url`."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = 'blindtally'").fetchone():
+            connection.execute("CREATE ROLE blindtally LOGIN")
+        connection.execute("GRANT ALL ON SCHEMA public TO blindtally")
+        yield connection
+
+
+@pytest.fixture
+def role_url(owner: object, postgres_url: str) -> str:  # noqa: ARG001
+    """Return the URL of an empty database of PostgreSQL, for a role without all rights."""
+    return postgres_url.replace("postgres:@", "blindtally:@")
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> str:
     """Return the URL of an empty database, of each kind in turn."""

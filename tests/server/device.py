@@ -15,7 +15,7 @@ from protocol.api.messages import RoundView, SlotAssignment
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.randomness import seeded_words
 from secagg.keys import Identity
-from secagg.messages import SignedInput, unpack_signatures, unpack_signed_inputs
+from secagg.messages import unpack_signatures, unpack_signed_inputs
 from secagg.participant import Checked, Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Ring, Vector
 from secagg.roster import Roster, ShareCommitments
@@ -184,13 +184,8 @@ class Device:
 
     async def compute_reveal(self) -> bytes:
         """Take the step after the confirmations; return the unmasking shares."""
-        confirmations: dict[int, bytes] = {}
-        signed: dict[int, SignedInput] = {}
-        if self.view.plan.terms.mode == "active":
-            confirmations = unpack_signatures(await self.read("confirmations"))
-            signed = unpack_signed_inputs(await self.read("signed-inputs"))
-        else:
-            await self.compute_confirmation()  # and keep it to myself
+        confirmations = unpack_signatures(await self.read("confirmations"))
+        signed = unpack_signed_inputs(await self.read("signed-inputs"))
         return self.confirmed.unmask(confirmations, signed, self.rng).pack()
 
     async def take_step(self, kind: str) -> None:

@@ -1,5 +1,6 @@
 """Quantiles, ranks, ranges and frequencies of a study, over HTTP."""
 
+import re
 from typing import Any
 
 import httpx
@@ -71,14 +72,53 @@ async def test_numbers_have_quantiles_ranks_and_ranges(served: Served) -> None:
     ]
 
 
-async def test_strings_have_frequencies_and_an_order(served: Served) -> None:
+async def test_strings_have_frequencies(served: Served) -> None:
     study = await counted(served, WORDS, 6, 6, 6, 6, 12, 12)  # ab, c
     results = await evaluate(served, study, "frequencies", prefix=["a", "ab", "b", "c"])
     assert results == [pytest.approx(4 / 6), pytest.approx(4 / 6), 0, pytest.approx(2 / 6)]
-    assert await evaluate(served, study, "quantiles", q=[0.1, 0.9]) == ["ab", "c"]
-    assert await evaluate(served, study, "ranks", x="c", estimator="plain") == [
-        pytest.approx(4 / 6)
-    ]
+
+
+LISTED_WORDS = {"kind": "listed", "items": ["ab", "c"]}
+HASHED = {"kind": "hashed", "max_bytes": 20}
+TEXT, SEGMENTS = {"kind": "utf8", "max_bytes": 4}, ["north", "south"]
+PAIRS = {"kind": "product", "segments": SEGMENTS, "inner": TEXT}
+TRACKED = {"mechanism": "tracked", "threshold": 10, "contribution": 1, "words": 1000}
+TRIE = WORDS | {"mechanism": "triehh", "contribution": 1, "words": 10_000}
+OPTIONS = {"mechanism": "krr", "threshold": 10, "domain": LISTED_WORDS, "epsilon": 1}
+INTERVAL = {"domain": NUMBERS["domain"]}
+MEANS = {"mechanism": "number-sums", "words": 100} | INTERVAL
+
+
+@pytest.mark.parametrize(
+    ("question", "other_answer"),
+    [
+        (WORDS, "Ask for the heavy hitters of this study, or for frequencies of prefixes"),
+        (TRIE, "or for frequencies of prefixes"),
+        (TRACKED | {"domain": LISTED_WORDS}, "Ask for the heavy hitters"),
+        (TRACKED | {"domain": HASHED}, "Ask for the heavy hitters"),
+        (TRACKED | {"domain": PAIRS}, "Ask for the heavy hitters"),
+        (TRACKED | INTERVAL, "Ask for the heavy hitters"),
+        (OPTIONS, "Ask for the heavy hitters"),
+        (MEANS, "Ask for the means of this study"),
+    ],
+)
+async def test_only_distributions_of_numbers_have_ranks(
+    served: Served, question: dict[str, Any], other_answer: str
+) -> None:
+    study = await served.create(question=question)
+    for what, params in (
+        ("quantiles", {"q": 0.5}),
+        ("ranks", {"x": "c"}),
+        ("masses", {"low": "a", "high": "c"}),
+        ("cdf", {"points": 3}),
+    ):
+        for headers in ({}, {"Accept": "text/csv"}):
+            answer = await served.client.get(
+                f"/v1/studies/{study}/{what}", params=params, headers=headers
+            )
+            assert other_answer in refused(answer, 422, "malformed")
+    page = (await served.client.get(f"/studies/{study}")).text
+    assert not {"Quantiles", "Distribution</h2>", "Cumulative"} & set(re.findall(r"[\w</>]+", page))
 
 
 async def test_nonsense_is_refused(served: Served) -> None:
@@ -108,4 +148,6 @@ async def test_what_is_not_there_is_refused(served: Served) -> None:
     refused(await ask(served, waiting, "cdf"), 409, "wrong-state")
     other = await served.create()
     detail = refused(await ask(served, other, "quantiles", q=0.5), 422, "malformed")
+    assert "has no quantiles, ranks or ranges" in detail
+    detail = refused(await ask(served, other, "frequencies", prefix="a"), 422, "malformed")
     assert "counts no prefixes" in detail

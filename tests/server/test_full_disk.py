@@ -18,7 +18,9 @@ def full_disk(database: Database) -> Iterator[None]:
 
     def refuse(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
         if statement.startswith("INSERT"):
-            raise sqlite3.OperationalError("database or disk is full")
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_FULL, "SQLITE_FULL"
+            raise error
 
     event.listen(database.engine, "before_cursor_execute", refuse)
     try:
@@ -39,7 +41,7 @@ async def test_devices_wait_while_the_disk_is_full(served: Served, step: str) ->
     with full_disk(served.store.database):
         waiting = [asyncio.create_task(together([each], step)) for each in devices[4:]]
         for _ in range(1000):
-            if served.store.database.refuses_writes:
+            if served.store.database.outage.is_open:
                 break
             await asyncio.sleep(0.01)
         for _ in range(20):

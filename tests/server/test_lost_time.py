@@ -6,17 +6,17 @@ import pytest
 
 from protocol.api.messages import ProblemType
 from protocol.api.phases import MemberMessageKind, MessageKind
-from server.db.repositories.committees import MemberUpload
+from server.db.repositories.committees import MemberMessage
 from server.db.repositories.devices.device_spending import ReportCost
-from server.db.repositories.devices.one_shot_messages import OneShotUpload
-from server.db.repositories.devices.reports import ReportUpload
-from server.db.repositories.devices.uploads import DeviceUpload
+from server.db.repositories.devices.one_shot_messages import OneShotMessage
+from server.db.repositories.devices.reports import Report
+from server.db.repositories.devices.uploads import Upload
 from server.errors import ProblemError
 from tests.server.harness import Served
 from tests.server.one_shot import party as one_shot
 from tests.server.one_shot.party import PINNED, Operators, convene
 from tests.server.party import gather_party
-from tests.server.test_reports import create, report
+from tests.server.test_reports import create
 
 Send = Callable[[], Awaitable[object]]
 
@@ -27,29 +27,30 @@ async def upload(served: Served) -> Send:
     seat = party.devices[0].seat
     assert seat is not None
     slot = await served.store.participants.slot(seat.participant)
-    message = DeviceUpload.of(MessageKind.KEY_SHARES, b"x")
-    return lambda: served.store.uploads.accept(slot, message)
+    message = Upload.of(slot, MessageKind.KEY_SHARES, b"x")
+    return lambda: served.store.receive(message)
 
 
 async def report_upload(served: Served) -> Send:
-    study, view = await create(served)
-    message = ReportUpload(study, 1, report(view, 1), ReportCost(1, 0, 16, 0))
-    return lambda: served.store.reports.accept(message)
+    study, _ = await create(served)
+    cohort = await served.store.reports.cohort(study, 1)
+    message = Report(cohort, b"digest", study, 1, "a" * 64, b"x", ReportCost(1, 0, 16, 0))
+    return lambda: served.store.receive(message)
 
 
 async def one_shot_message(served: Served) -> Send:
     study = await one_shot.create(served)
     await convene(served, study, Operators.of())
     status = await served.store.committees.status(study, 1)
-    message = OneShotUpload(status.cohort, study, 1, "a" * 64, b"digest", b"x", 60, True)
-    return lambda: served.store.one_shot_messages.accept(message)
+    message = OneShotMessage(status.cohort, b"digest", study, 1, "a" * 64, b"x", True)
+    return lambda: served.store.receive(message)
 
 
 async def member_key(served: Served) -> Send:
     study = await one_shot.create(served)
     status = await served.store.committees.status(study, 1)
-    message = MemberUpload(status.cohort, MemberMessageKind.KEY, PINNED[0], bytes(200))
-    return lambda: served.store.committees.accept(message)
+    message = MemberMessage.of(status.cohort, MemberMessageKind.KEY, PINNED[0], bytes(200))
+    return lambda: served.store.receive(message)
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,13 @@ async def test_a_sketch_over_its_capacity_is_undecoded_and_invents_no_key(served
         assert {row["item"] for row in answer.json()["heavy_hitters"]} <= held
         counts += [row["estimate"] for row in answer.json()["heavy_hitters"]]
         if view.state == "undecoded":
-            assert view.distinct is not None
-            assert view.distinct > 100  # guessed from what is left: 360 were there
+            assert view.distinct is None  # an estimate would depend on rare items
     assert states == ["decoded", "undecoded"]
     page = answer.json()
     assert (page["summed_rounds"], page["decoded_rounds"]) == (2, 1)
-    # Both rounds have six devices; the prior moves an uncertain estimate a little.
-    assert counts[1] == pytest.approx(2 * counts[0], rel=0.1)
+    # Both rounds have six devices. The second one was not read, so its half of the estimate is
+    # uncertain, and the prior moves it.
+    assert counts[1] == pytest.approx(2 * counts[0], rel=0.3)
     shown = await served.client.get(f"/studies/{study}")
     assert "The estimates rest on the 1 of 2 rounds" in shown.text
     assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from protocol.mechanisms.number_summary import NumberSummaries
+from protocol.estimation.number_summary import NumberSummaries
 from tests.server.harness import STEPS, Served, study_request, together
 from tests.server.pages.browsing import page_of
 from tests.server.party import refused
@@ -78,7 +78,9 @@ async def test_the_page_of_a_study_shows_its_means(served: Served) -> None:
         assert f">{number}" in page or f"– {number}<" in page
     few = await served.create(question=ASKED | {"threshold": 5}, terms=TERMS, rounds=1)
     await add_round(served, few, 1, ROUNDS[0])
-    assert "No round has 5 devices with a number" in await page_of(served, f"/studies/{few}")
+    assert "a round counts a segment from 5 devices in it" in await page_of(
+        served, f"/studies/{few}"
+    )
 
 
 async def test_studies_of_other_mechanisms_have_no_means(served: Served) -> None:
@@ -89,4 +91,4 @@ async def test_studies_of_other_mechanisms_have_no_means(served: Served) -> None
     refused(unknown, 404, "not-found")
     numbers = await served.create(question=ASKED)
     answer = await served.client.get(f"/v1/studies/{numbers}/quantiles?q=0.5")
-    assert "counts no prefixes" in refused(answer, 422, "malformed")
+    assert "Ask for the means of this study" in refused(answer, 422, "malformed")

@@ -31,9 +31,9 @@ async def test_an_empty_pool_is_unavailable_for_a_while(serve: Serve, database_u
         party = await gather_party(served)
         device = await party.go_but_one("share")
         body = await device.compute_shares()
-        pool = served.store.database.engine.pool
+        pool, kept = served.store.database.engine.pool, int(served.store.database.is_sqlite)
         with ExitStack() as held:
-            for _ in range(pool.size() + pool._max_overflow):
+            for _ in range(pool.size() + pool._max_overflow - kept):  # the server keeps one
                 held.callback((await one_of(pool)).close)
             for answer in (
                 await device.put("key-shares", body),
@@ -45,7 +45,9 @@ async def test_an_empty_pool_is_unavailable_for_a_while(serve: Serve, database_u
                 assert "pool" not in answer.text.lower()
             assert (await served.client.get("/healthz")).status_code == 200
             await served.tick()
-        assert (await served.client.get("/readyz")).status_code == 200  # without a restart
+        async with asyncio.timeout(60):  # without a restart
+            while (await served.client.get("/readyz")).status_code != 200:
+                await served.tick()
         await device.upload("key-shares", body)
         await party.go(*STEPS[1:])
         await party.end()

@@ -178,10 +178,23 @@ async def test_exact_sums_count_for_a_period_after_the_study(
             await served.client.post(f"/v1/studies/{answer.json()['id']}/stop")
     async with serve(database_url) as again:  # a server that starts over knows the same
         refused(await ask(again, **EXACT_REQUEST), 409, "budget-spent")
-        again.clock.advance(EXACT_SUM_PERIOD.total_seconds() - 60)
+        await again.pass_days(EXACT_SUM_PERIOD.days)
         refused(await ask(again, **EXACT_REQUEST), 409, "budget-spent")
-        again.clock.advance(61)
+        await again.pass_days(2)
         assert (await ask(again, **EXACT_REQUEST)).status_code == 201
+
+
+async def test_a_clock_that_jumps_ends_no_period_of_exact_sums(
+    serve: Serve, database_url: str
+) -> None:
+    async with serve(database_url) as served:
+        await served.client.put("/v1/populations/phones", json={})
+        study = (await ask(served, **EXACT_REQUEST)).json()["id"]
+        summed = update(CohortRow).where(CohortRow.study == study).values(phase=Phase.SUMMED)
+        await served.store.database.write(lambda session: session.execute(summed))
+        await served.client.post(f"/v1/studies/{study}/stop")
+        served.clock.advance(500 * EXACT_SUM_PERIOD.total_seconds())
+        refused(await ask(served, **EXACT_REQUEST), 409, "budget-spent")
 
 
 async def test_of_exact_studies_that_begin_at_once_one_does(each_served: Served) -> None:

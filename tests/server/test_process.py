@@ -15,7 +15,9 @@ from time import monotonic
 import httpx
 import pytest
 from fastapi import FastAPI
+from typer.testing import CliRunner
 
+from blindtally.cli import app
 from protocol.api.device_messages import frame_document
 from protocol.api.messages import ProblemType
 from tests.server.harness import Clock, Served
@@ -171,11 +173,29 @@ def test_requests_that_are_not_http_or_want_another_protocol_are_not_logged(
     assert capfd.readouterr().err == "stopping; the rounds go on after the next start\n"
 
 
+@pytest.mark.parametrize(
+    ("flag", "code", "why"),
+    [
+        (None, 2, "--behind-proxy"),
+        ("--behind-proxy", 1, "cannot listen on"),  # it is an address of nobody
+        ("--accept-unlimited-connections", 1, "cannot listen on"),
+    ],
+)
+def test_other_machines_are_served_behind_a_proxy_or_knowingly_without_limits(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, flag: str | None, code: int, why: str
+) -> None:
+    monkeypatch.setattr("server.telemetry.logs.configure", lambda **_: None)
+    command = ["serve", "--database", sqlite_url, "--host", "192.0.2.1", "--port", "0"]
+    result = CliRunner().invoke(app, [*command, *([flag] if flag else [])])
+    assert result.exit_code == code
+    assert why in result.stderr
+
+
 @pytest.mark.parametrize("flags", [("--open", "--port", "0"), ("--host", "::", "--open")])
 def test_each_line_of_a_json_log_is_json(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
-    monkeypatch.setenv("BLINDTALLY_MAX_JSON_BYTE", "2000")
+    monkeypatch.setenv("BLINDTALLY_MAX_UPLOAD_BYTE", "2000")
     command = [sys.executable, "-m", "blindtally", "serve", "--log", "json", *flags]
     with subprocess.Popen(
         [*command, "--database", sqlite_url],
@@ -189,5 +209,5 @@ def test_each_line_of_a_json_log_is_json(
             events.append(json.loads(line))
             if events[-1]["event"].startswith("blindtally serves http://127.0.0.1:"):
                 popen.send_signal(signal.SIGINT)
-    assert events[0]["did_you_mean"] == "BLINDTALLY_MAX_JSON_BYTES"
+    assert events[0]["did_you_mean"] == "BLINDTALLY_MAX_UPLOAD_BYTES"
     assert (popen.returncode, events[-1]["level"]) in [(0, "info"), (2, "error")]

@@ -20,7 +20,7 @@ from fastapi import FastAPI
 
 from server.app import create_app
 from server.notify import pg_listener
-from server.rounds.cohort_sums import CohortSums, UnmaskedCohort
+from server.rounds.cohort_sums import CohortSums, SummedCohort
 from server.settings import Settings
 from tests.server.conftest import Serve
 from tests.server.harness import NOON, STEPS, Clock, Served, serving, sum_of, together
@@ -83,12 +83,12 @@ async def test_a_server_that_was_frozen_while_it_summed_publishes_nothing(
     """The process neither renews its lease nor ends its sum until the other has published it."""
     thaw, frozen, original = asyncio.Event(), [], CohortSums.unmask
 
-    async def unmask(sums: CohortSums, cohort: int) -> UnmaskedCohort:
+    async def unmask(sums: CohortSums, cohort: int) -> SummedCohort:
         unmasked = await original(sums, cohort)
         if not frozen:
             frozen.append(cohort)
             await thaw.wait()
-            return UnmaskedCohort(b"of a stale holder", frozenset({0}))
+            return SummedCohort(b"of a stale holder", frozenset({0}))
         return unmasked
 
     monkeypatch.setattr("server.rounds.jobs._RENEWALS_PER_LEASE", 1e-6)

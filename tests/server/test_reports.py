@@ -37,7 +37,7 @@ QUESTION = {
     "epsilon": 6.0,
     "goal": "worst-mse",
 }
-TERMS = {"cohort_size": 60, "minimum": 10, "mode": "semi-honest", "corrupt": 0.1, "dropout": 0.3}
+TERMS = {"cohort_size": 60, "minimum": 10, "corrupt": 0.1, "dropout": 0.3}
 
 
 async def create(served: Served) -> tuple[str, RoundView]:

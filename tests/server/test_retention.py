@@ -7,18 +7,19 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Select, select, update
+from sqlalchemy import Select, delete, select, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from protocol.api.phases import MessageKind
 from server.db.columns import Base
 from server.db.repositories import retention
-from server.db.repositories.devices.uploads import DeviceUpload
+from server.db.repositories.devices.uploads import Upload
 from server.db.repositories.populations import EXACT_SUM_PERIOD
 from server.db.repositories.retention import RetentionRepository
-from server.db.schema import CohortRow, ParticipantRow
+from server.db.schema import ClockReadingRow, CohortRow, ParticipantRow
 from server.errors import ProblemError
+from server.principals import Permission, Principal
 from server.rounds.retention import RetentionWorker
 from server.service import Service
 from tests.server.conftest import Serve
@@ -154,7 +155,9 @@ async def test_what_a_study_has_spent_outlives_it(each_served: Served) -> None:
     assert (await client.get("/v1/populations/phones/privacy")).json() == spent
     assert study in refused(await client.post("/v1/studies", json=asked), 409, "budget-spent")
     assert await tables_with(each_served, identities) == set()
-    each_served.clock.advance(EXACT_SUM_PERIOD.total_seconds() + 60)
+    await each_served.pass_days(EXACT_SUM_PERIOD.days)
+    assert study in refused(await client.post("/v1/studies", json=asked), 409, "budget-spent")
+    await each_served.pass_days(2)
     assert (await client.post("/v1/studies", json=asked)).status_code == 201
 
 
@@ -190,10 +193,9 @@ async def test_a_replica_that_still_knows_a_deleted_study_refuses_its_devices(
         await served.until_phase(running, "sharing")
         body = await others[0].compute("key-shares")
         other = await replica.service.status_cache.slot(others[0].seat.participant)
-        uploads = [DeviceUpload.of(MessageKind.KEY_SHARES, body)] * 2
         late, stored = await asyncio.gather(
-            replica.store.uploads.accept(slot, uploads[0]),
-            replica.store.uploads.accept(other, uploads[1]),
+            replica.store.receive(Upload.of(slot, MessageKind.KEY_SHARES, body)),
+            replica.store.receive(Upload.of(other, MessageKind.KEY_SHARES, body)),
             return_exceptions=True,
         )
         assert isinstance(late, ProblemError)
@@ -260,12 +262,12 @@ async def test_rows_of_devices_are_deleted_some_time_after_their_study(
         await served.client.post(f"/v1/studies/{reports}/stop")
         answer = (await served.client.get(f"/v1/studies/{study}/heavy-hitters")).json()
         worker = worker_of(served.service)
-        served.clock.advance(29 * DAY)
+        await served.pass_days(30)
         await worker.apply()
         assert {"participants", "reports"} <= await tables_with(served, identities)
         running = await served.create()
         (device, *_) = await served.join(running, 3, first=100)
-        served.clock.advance(2 * DAY)
+        await served.pass_days(2)
         await worker.apply()
         # What a device has spent on reports counts for all studies, and is kept.
         assert await tables_with(served, identities) == {"device_spending"}
@@ -286,7 +288,7 @@ async def test_volunteers_of_a_study_without_a_message_are_deleted_like_other_de
     await served.client.post(f"/v1/studies/{study}/stop")
     identities = [each.identity.public.hex() for each in volunteers.members]
     assert await tables_with(served, identities) == {"member_messages"}
-    served.clock.advance(31 * DAY)
+    await served.pass_days(32)
     await worker_of(served.service).apply()
     assert await tables_with(served, identities) == set()
 
@@ -297,7 +299,7 @@ async def test_identities_in_seatings_are_deleted_after_an_interrupted_deletion(
     study, identities = await finished(served)
     seating = update(CohortRow).values(seating=bytes.fromhex("".join(identities)))
     await served.store.database.write(lambda session: session.execute(seating) and None)
-    served.clock.advance(31 * DAY)
+    await served.pass_days(32)
     worker, of_study = worker_of(served.service), select(CohortRow.seating)
 
     def interrupt(*_arguments: object) -> None:
@@ -318,7 +320,7 @@ async def test_a_study_that_an_analyst_deletes_meanwhile_keeps_no_old_rows(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, _ = await finished(served)
-    served.clock.advance(401 * DAY)
+    await served.pass_days(402)
     find = served.store.retention.studies_ended_before
 
     async def find_one_more(_: RetentionRepository, time: datetime) -> Sequence[str]:
@@ -334,7 +336,7 @@ async def test_old_studies_and_audit_entries_are_deleted_by_the_settings(
 ) -> None:
     study, _ = await finished(served)
     later = await served.create()
-    served.clock.advance(401 * DAY)
+    await served.pass_days(402)
     draft = await served.create(start=False)
     await worker_of(served.service).apply()
     entries = (await served.client.get("/v1/audit")).json()["entries"]
@@ -344,3 +346,60 @@ async def test_old_studies_and_audit_entries_are_deleted_by_the_settings(
     refused(await served.client.get(f"/v1/studies/{study}"), 404, "not-found")
     for other in (later, draft):
         assert (await served.client.get(f"/v1/studies/{other}")).status_code == 200
+
+
+async def test_a_clock_that_is_years_ahead_deletes_nothing_until_an_operator_confirms_it(
+    serve: Serve, database_url: str
+) -> None:
+    """Sessions and idempotency keys stay, too, and so they are there when the clock is right."""
+    settings = {"keep_studies_days": 40.0, "keep_devices_days": 30.0, "keep_audit_days": 60.0}
+    async with serve(database_url) as served:
+        study, identities = await finished(served)
+        owner = Principal("anna@example.org", frozenset({Permission.READ}), is_person=True)
+        await served.store.access.start_session(owner)
+        await served.pass_days(2)
+        before = await tables_with(served, [study, *identities, "anna@example.org"])
+    async with serve(database_url) as ahead:  # started again, and asked for changes
+        ahead.clock.advance(500 * DAY)
+        worker = worker_of(ahead.service, **settings)
+        for hour in range(50):
+            await worker.apply()
+            assert (await ahead.client.get("/operations")).text.count("clock --confirm") == 1
+            await ahead.create(name=f"hour {hour}", start=False) if hour < 3 else None
+            ahead.clock.advance(3600)
+        assert await tables_with(ahead, [study, *identities, "anna@example.org"]) == before
+        state = await ahead.store.retention.confirm_clock()
+        assert state.confirmed == ahead.clock()
+        await worker.apply()
+        assert "clock --confirm" not in (await ahead.client.get("/operations")).text
+        assert await tables_with(ahead, [study, *identities, "anna@example.org"]) == set()
+        entries = (await ahead.client.get("/v1/audit")).json()["entries"]
+        assert (entries[0]["action"], entries[0]["actor"]) == ("confirm clock", "command line")
+
+
+async def test_the_first_reading_is_compared_with_the_newest_row(served: Served) -> None:
+    """A database whose server ended before its first reading."""
+    study, _ = await finished(served)
+    erase = delete(ClockReadingRow)
+    await served.store.database.write(lambda session: session.execute(erase) and None)
+    served.clock.advance(500 * DAY)
+    worker = worker_of(served.service, keep_studies_days=40.0)
+    for _ in range(3):
+        await worker.apply()
+        served.clock.advance(DAY)
+    assert (await served.client.get(f"/v1/studies/{study}")).status_code == 200
+
+
+async def test_a_clock_that_was_wrong_for_less_than_a_day_deletes_nothing(served: Served) -> None:
+    """Also by less than the week for which it is trusted, and when it is set back."""
+    study, identities = await finished(served)
+    await served.pass_days(25)
+    worker = worker_of(served.service)
+    for days in (6, -6, 6.9, -6.9, -100, 100):
+        served.clock.advance(days * DAY)
+        await worker.apply()
+    assert "participants" in await tables_with(served, identities)
+    await served.pass_days(8)
+    await worker.apply()
+    assert await tables_with(served, identities) == set()
+    assert (await served.client.get(f"/v1/studies/{study}")).status_code == 200

@@ -8,8 +8,8 @@ import httpx
 import numpy as np
 import pytest
 
-from client.registrar import DrawRecord, Registrar
-from client.transport import Transport
+from client.committee.registrar import DrawRecord, Registrar
+from client.http.transport import Transport
 from protocol.api.messages import RoundView
 from protocol.api.phases import Phase
 from secagg.keys import Identity
@@ -37,7 +37,7 @@ async def seat(served: Served, registrar: Registrar | None = None, **headers: st
         transport=transport, base_url="http://test/v1", headers=headers
     ) as http:
         registrar = registrar or Registrar(REGISTRAR, DrawRecord())
-        await registrar.seat_pending(
+        await registrar.act(
             Transport(http, 5), report=lambda _round, refusal: reports.append(refusal)
         )
     await until_moved(served)
@@ -241,7 +241,7 @@ async def test_seats_that_come_too_late_count_as_a_draw(served: Served) -> None:
     async for study, number in idle_rounds(served):
         transport.passing = partial(served.pass_phase, study, number)
         async with httpx.AsyncClient(transport=transport, base_url="http://test/v1") as http:
-            await registrar.seat_pending(
+            await registrar.act(
                 Transport(http, 5), report=lambda _round, refusal: refusals.append(refusal)
             )
     assert ["the cohort is failed" in refusal for refusal in refusals] == [True] * 4

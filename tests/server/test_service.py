@@ -64,15 +64,6 @@ async def test_a_service_restarted_in_the_middle_of_each_phase_goes_on_from_its_
                 await until_summed(served, study, devices)
 
 
-async def test_a_semi_honest_study_sums_exactly_and_nobody_confirms(served: Served) -> None:
-    terms = study_request()["terms"] | {"mode": "semi-honest"}
-    study = await served.create(terms=terms)
-    devices = await play(served, study, lost=((), (), (2,), (), (2,)))
-    view = await until_summed(served, study, devices)
-    phases = [record.phase for record in view.cohorts[0].history]
-    assert phases == ["enrolling", "sharing", "checking", "masking", "unmasking", "summed"]
-
-
 async def test_a_message_sent_twice_at_once_is_stored_once(each_served: Served) -> None:
     """Each device uses two connections at once, as after a retry that came too early."""
     study = await each_served.create()

@@ -32,8 +32,8 @@ class Sum:
         return stream(f"{self.name} {what} {slot}", size)
 
     @cached_property
-    def numbers(self) -> tuple[int, int, int, int]:
-        """Return k, t, m and s."""
+    def numbers(self) -> tuple[int, int, int]:
+        """Return k, t and s."""
         result = parameters(self.n, self.terms)
         assert result is not None
         return result
@@ -91,7 +91,7 @@ class Sum:
 
     def shares(self, slot: int, what: str) -> list[bytes]:
         """Return the shares of a secret of `slot`: of its `mask` key or its `seed`."""
-        k, t, _, _ = self.numbers
+        k, t, _ = self.numbers
         drawn = self.secret(what + " drawn", slot, 32 * (t - 1))
         return ref.split(self.secret(what, slot), k + 1, t, drawn)
 
@@ -161,7 +161,7 @@ class Sum:
         return ref.transcript_label(self.label, self.share_commitments)
 
     def neighbours(self, slot: int) -> list[int]:
-        return ref.neighbours(slot, self.holders, self.numbers[2])
+        return ref.neighbours(slot, self.holders)
 
     def vector(self, slot: int) -> list[list[int]]:
         return ref.mask(self.secret("vector", slot, 16), LANES)
@@ -219,18 +219,18 @@ class Sum:
 
 
 ALL_SLOTS = tuple(range(12))
-ACTIVE = Sum(
-    name="active",
+ENROLLED = Sum(
+    name="enrolled",
     n=12,
-    terms=Terms(100, 200, 40, 30, active=True),
+    terms=Terms(100, 200, 40, 30),
     has_registrar=True,
     dealers=tuple(slot for slot in ALL_SLOTS if slot != 3),
     survivors=tuple(slot for slot in ALL_SLOTS if slot not in (3, 5)),
 )
-SEMI_HONEST = Sum(
-    name="semi-honest",
+NOT_ENROLLED = Sum(
+    name="not enrolled",
     n=12,
-    terms=Terms(200, 200, 40, 30, active=False),
+    terms=Terms(200, 200, 40, 30),
     has_registrar=False,
     dealers=ALL_SLOTS,
     survivors=tuple(slot for slot in ALL_SLOTS if slot not in (0, 9)),
@@ -262,8 +262,7 @@ def shown(whole: Sum) -> dict[str, Any]:
     ]
     key_shares = {slot: b"".join(whole.key_shares(slot)) for slot in whole.dealers}
     return {
-        "comment": f"a sum against a server that is {whole.name}",
-        "mode": whole.name,
+        "comment": f"a sum of participants that are {whole.name}",
         "corrupt": whole.terms.corrupt / 1000,
         "dropout": whole.terms.dropout / 1000,
         "sigma": whole.terms.sigma,
@@ -312,10 +311,10 @@ def false_complaints(whole: Sum) -> dict[str, Any]:
 
 
 def sums() -> dict[str, Any]:
-    return {"sums": [shown(ACTIVE), shown(SEMI_HONEST)]}
+    return {"sums": [shown(ENROLLED), shown(NOT_ENROLLED)]}
 
 
 def forged(slot: int, what: str) -> Sum:
-    """Return the active sum with `signatures` or `enrolments` of one slot that do not verify."""
+    """Return the first sum with `signatures` or `enrolments` of one slot that do not verify."""
     made_up: Any = {what: {slot: ref.sign(stream("nobody"), b"let me in")}}
-    return replace(ACTIVE, **made_up)
+    return replace(ENROLLED, **made_up)

@@ -4,7 +4,7 @@ from fractions import Fraction
 from math import ceil, comb, floor, log2
 from typing import NamedTuple
 
-MIN_ACTIVE_HOLDERS = 10
+MIN_HOLDERS = 10
 MIN_CUT_DROPOUTS = 6
 
 
@@ -15,7 +15,6 @@ class Terms(NamedTuple):
     dropout: int
     sigma: int
     eta: int
-    active: bool
 
 
 def tail(population: int, marked: int, draws: int, least: int) -> Fraction:
@@ -41,44 +40,29 @@ def cut_by_an_active_server(n: int, k: int, t: int, corrupt: int, dropouts: int)
     return total
 
 
-def cut_by_chance(n: int, m: int, bad: int) -> Fraction:
-    """Return the bound on the probability that a group is cut off by random dropouts."""
-    honest, total = n - bad, Fraction(0)
-    for c in range(1, honest // 2 + 1):
-        inside = Fraction(comb(bad + c - 1, m), comb(n - 1, m)) ** c
-        outside = Fraction(comb(n - 1 - c, m), comb(n - 1, m)) ** (honest - c)
-        total += comb(honest, c) * inside * outside
-    return total
-
-
-def parameters(n: int, terms: Terms) -> tuple[int, int, int, int] | None:
-    """Return k, t, m and s of a cohort of n, or None if nothing keeps the promises."""
+def parameters(n: int, terms: Terms) -> tuple[int, int, int] | None:
+    """Return k, t and s of a cohort of n, or None if nothing keeps the promises."""
     corrupt, dropouts = n * terms.corrupt // 1000, n * terms.dropout // 1000
-    if n < 2 or terms.corrupt + terms.dropout * (1 + terms.active) > 900:
+    if n < 2 or terms.corrupt + 2 * terms.dropout > 900:
         return None
-    s = _spot_checks(n, corrupt, n - dropouts, terms.sigma) if terms.active else 0
-    for k in range(MIN_ACTIVE_HOLDERS if terms.active else 2, n - 1, 2):
+    s = _spot_checks(n, corrupt, n - dropouts, terms.sigma)
+    for k in range(MIN_HOLDERS, n - 1, 2):
         for t in range(2, k + 1):
-            m = neighbours(n, k, t, terms)
-            if m is not None:
-                return k, t, m, s
-    least = max(corrupt + 1 + terms.active, 2)
-    return (n - 1, least, n - 1, s) if least <= n - dropouts else None
+            if keeps_promises(n, k, t, terms):
+                return k, t, s
+    return (n - 1, corrupt + 2, s) if corrupt + 2 <= n - dropouts else None
 
 
-def neighbours(n: int, k: int, t: int, terms: Terms) -> int | None:
-    """Return m if k holders and threshold t keep all promises, else None."""
+def keeps_promises(n: int, k: int, t: int, terms: Terms) -> bool:
+    """Return whether k holders and threshold t keep all promises."""
     corrupt, dropouts = n * terms.corrupt // 1000, n * terms.dropout // 1000
-    probability = Fraction(1, 2 ** (terms.sigma + 1 + terms.active))
-    private = n * tail(n - terms.active, corrupt, k, t) <= probability
-    correct = n * (1 - tail(n, n - dropouts, k, t)) <= Fraction(1, 2**terms.eta)
-    if not (private and correct):
-        return None
-    if terms.active:
-        named = max(dropouts, MIN_CUT_DROPOUTS)
-        return k if cut_by_an_active_server(n, k, t, corrupt, named) <= probability else None
-    sizes = range(1, k + 1)
-    return next((m for m in sizes if cut_by_chance(n, m, corrupt + dropouts) <= probability), None)
+    allowed = Fraction(1, 2 ** (terms.sigma + 2))
+    named = max(dropouts, MIN_CUT_DROPOUTS)
+    return (
+        n * tail(n - 1, corrupt, k, t) <= allowed
+        and n * (1 - tail(n, n - dropouts, k, t)) <= Fraction(1, 2**terms.eta)
+        and cut_by_an_active_server(n, k, t, corrupt, named) <= allowed
+    )
 
 
 def _spot_checks(n: int, corrupt: int, quorum: int, sigma: int) -> int:

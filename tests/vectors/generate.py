@@ -84,7 +84,7 @@ def neighbours_of_graphs() -> dict[str, Any]:
     """Return the holders that graph nonces select, and the neighbours of each participant."""
     label = stream("label")
 
-    def graph(n: int, k: int, m: int, missing: tuple[int, ...] = ()) -> dict[str, Any]:
+    def graph(n: int, k: int, missing: tuple[int, ...] = ()) -> dict[str, Any]:
         here = [slot for slot in range(n) if slot not in missing]
         payload = {slot: stream(f"graph nonce {n} {slot}") for slot in here}
         selected = {slot: ref.holders(label, n, k, slot, payload[slot]) for slot in here}
@@ -92,12 +92,11 @@ def neighbours_of_graphs() -> dict[str, Any]:
             "label": label.hex(),
             "n": n,
             "holders": k,
-            "neighbours": m,
             "participants": {
                 str(slot): {
                     "graph_nonce": payload[slot].hex(),
                     "holders": selected[slot],
-                    "neighbours": ref.neighbours(slot, selected, m),
+                    "neighbours": ref.neighbours(slot, selected),
                 }
                 for slot in here
             },
@@ -111,7 +110,7 @@ def neighbours_of_graphs() -> dict[str, Any]:
         "holders": ref.holders(label, 100_000, 150, 65_536, stream("large")),
     }
     return {
-        "graphs": [graph(12, 6, 6), graph(12, 8, 3, missing=(0, 7)), graph(5, 4, 4)],
+        "graphs": [graph(12, 6), graph(12, 3, missing=(0, 7)), graph(5, 4)],
         "holders": [large],
     }
 
@@ -165,24 +164,21 @@ def cohort_parameters() -> dict[str, Any]:
     """Return parameters of small cohorts, and cohorts that have none."""
     rates = ((50, 50), (100, 200), (200, 200), (50, 300), (0, 400))
     rows = [
-        (n, Terms(corrupt, dropout, 40, 30, active))
+        (n, Terms(corrupt, dropout, 40, 30))
         for n in (2, 3, 5, 8, 12, 20, 30, 60)
         for corrupt, dropout in rates
-        for active in (True, False)
     ]
-    rows += [(60, Terms(100, 200, sigma, eta, True)) for sigma, eta in ((20, 10), (60, 40))]
+    rows += [(60, Terms(100, 200, sigma, eta)) for sigma, eta in ((20, 10), (60, 40))]
     none = [
-        (1, Terms(0, 0, 40, 30, True), "a sum of one hides nothing"),
-        (1000, Terms(334, 334, 40, 30, True), "corrupt + 2 dropout is above 0.9"),
-        (1000, Terms(500, 450, 40, 30, False), "corrupt + dropout is above 0.9"),
-        (5, Terms(800, 50, 40, 30, True), "five shares, where six are needed"),
+        (1, Terms(0, 0, 40, 30), "a sum of one hides nothing"),
+        (1000, Terms(334, 334, 40, 30), "corrupt + 2 dropout is above 0.9"),
+        (5, Terms(800, 50, 40, 30), "five shares, where six are needed"),
     ]
     assert all(parameters(n, terms) is None for n, terms, _ in none)
 
     def shown(n: int, terms: Terms) -> dict[str, Any]:
         return {
             "n": n,
-            "mode": "active" if terms.active else "semi-honest",
             "corrupt": terms.corrupt / 1000,
             "dropout": terms.dropout / 1000,
             "sigma": terms.sigma,
@@ -193,7 +189,7 @@ def cohort_parameters() -> dict[str, Any]:
     for n, terms in rows:
         numbers = parameters(n, terms)
         assert numbers is not None
-        names = ("holders", "threshold", "neighbours", "spot_checks")
+        names = ("holders", "threshold", "spot_checks")
         result.append({**shown(n, terms), **dict(zip(names, numbers, strict=True))})
     return {
         "parameters": result,

@@ -13,11 +13,11 @@ def labels() -> dict[str, Any]:
     """Return labels of cohorts and views, and commitments."""
     entries = [stream(f"entry {slot}", 160) for slot in range(3)]
     enrolled = [entry + stream("enrolment", 64) for entry in entries]
-    numbers = (3, 2, 2, 2, 2)
+    numbers = (3, 2, 2, 2)
     cohorts = [
         ("a cohort of three", 0, numbers, entries),
         ("another cohort", 1, numbers, entries),
-        ("another threshold", 0, (3, 2, 3, 2, 2), entries),
+        ("another threshold", 0, (3, 2, 3, 2), entries),
         ("two who changed seats", 0, numbers, [entries[1], entries[0], entries[2]]),
         ("enrolled", 0, numbers, enrolled),
     ]

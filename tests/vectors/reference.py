@@ -67,7 +67,7 @@ def sign(secret: bytes, payload: bytes) -> bytes:
 def session_label(
     plan: bytes, number: int, parameters: Sequence[int], entries: Iterable[bytes]
 ) -> bytes:
-    """Return the label of a cohort; `parameters` are n, k, t, m and s."""
+    """Return the label of a cohort; `parameters` are n, k, t and s."""
     return digest(b"blindtally sum v1\0", plan, u32(number, *parameters), digest(*entries))
 
 
@@ -161,12 +161,12 @@ def holders(label: bytes, n: int, k: int, slot: int, graph_nonce: bytes) -> list
     return result[:k]
 
 
-def neighbours(slot: int, selected: Mapping[int, Sequence[int]], m: int) -> list[int]:
+def neighbours(slot: int, selected: Mapping[int, Sequence[int]]) -> list[int]:
     """Return the neighbours of `slot` among the participants that selected holders."""
     return sorted(
         other
         for other in selected
-        if other != slot and (other in selected[slot][:m] or slot in selected[other][:m])
+        if other != slot and (other in selected[slot] or slot in selected[other])
     )
 
 

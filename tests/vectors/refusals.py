@@ -1,4 +1,4 @@
-"""Messages that must be refused in the active sum of `cohorts`, each with the reason.
+"""Messages that must be refused in the first sum of `cohorts`, each with the reason.
 
 Each case changes a message to participant 0, or a message from a participant to the server.
 """
@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from tests.vectors import reference as ref
-from tests.vectors.cohorts import ACTIVE, LANES, forged
+from tests.vectors.cohorts import ENROLLED, LANES, forged
 from tests.vectors.reference import P, stream
 
 RECEIVER = 0
-SUM = ACTIVE
+SUM = ENROLLED
 ENROLLED_ONLY, DROPOUT_SLOT = 3, 5
 # A survivor that holds a share of participant 0.
 HOLDER_SLOT = next(slot for slot in SUM.holders[RECEIVER] if slot in SUM.survivors)

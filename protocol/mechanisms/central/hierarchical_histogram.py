@@ -18,13 +18,29 @@ round, and the remaining counts are read as a trie.
 Source: [Hay10]; noise in shares and secure sums as in `release.py`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from protocol.description import (
+    DELTA,
+    EPSILON,
+    HIGHEST_VALUE,
+    LOWEST_VALUE,
+    RELEASE_GUARANTEE,
+    RELEASE_MODE,
+    WORDS,
+    AnswerKind,
+    Description,
+    FormField,
+    QuestionForm,
+)
+from protocol.domains import Domain
 from protocol.domains.base import Digits
+from protocol.domains.known_items import KnownItems
 from protocol.estimation.estimates import (
     MAX_SHOWN_ESTIMATES,
     Estimate,
@@ -46,12 +62,19 @@ from protocol.mechanisms.central.release_mechanism import (
     devices_per_level,
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
+from protocol.mechanisms.central.value_distribution import (
+    complete_distribution,
+    pruned_distribution,
+    shown_nodes,
+)
 from protocol.numerics import special
 from protocol.numerics.arrays import Indices
 from protocol.privacy.events import DpEvent
 from protocol.privacy.noise_shares import tail_bound
 from protocol.privacy.release import ReleaseMode
+from protocol.quantiles.cdf import EmptyTreeError, Estimator
 from protocol.quantiles.complete_tree import CompleteTree, leaf_variance
+from protocol.quantiles.distribution import Distribution
 from protocol.question_and_plan import WORD_BITS, Terms
 from protocol.randomness import RandomWords
 from protocol.study_state import StudyState
@@ -60,6 +83,7 @@ from secagg.ring import Lane, Ring, Vector
 # Arrays of the study state.
 COUNTS_ARRAY, NOISE_ARRAY, SAMPLING_VARIANCE_ARRAY = "level counts", "noise", "sampling variance"
 MAX_LEAVES = 2**22
+_SIMULATED_ALPHA, _SIMULATED_LEVELS = 4, 8
 _EXPECTED_FALSE_POSITIVES = 0.3  # mean number of reported leaves that only noise makes heavy
 _FAULT_FALSE_ALARM_PROBABILITY = 2.0**-64
 
@@ -122,7 +146,66 @@ class HierarchicalHistogram(
     """Mechanism of the counts of all prefixes in one round."""
 
     name = "hierarchical-histogram"
+    question_type = HierarchicalHistogramQuestion
+    presets = MappingProxyType({"delta": 1e-6, "words": 2**18})
+    simulated_rounds = 1
     plan_type = HierarchicalHistogramPlan
+    description = Description(
+        purpose="quantiles, ranges and ranks of numbers, in one round",
+        cost="`words` per round: a number for every prefix",
+        guarantee=RELEASE_GUARANTEE,
+        form=QuestionForm(
+            "Distribution of numbers",
+            "Quantiles, ranks and ranges of one number per device, with differential privacy.",
+            {"threshold": 1, "contribution": 1, "domain.kind": "interval"},
+            (
+                LOWEST_VALUE,
+                HIGHEST_VALUE,
+                FormField("question.domain.alpha", "Branches per level", "4"),
+                FormField(
+                    "question.domain.length", "Levels", "4", hint="There are branches^levels bins."
+                ),
+                *(EPSILON, DELTA, RELEASE_MODE, WORDS),
+            ),
+        ),
+    )
+
+    def domain_about(self, known: KnownItems, fields: Mapping[str, Any]) -> Domain:
+        del fields
+        return known.interval(_SIMULATED_ALPHA, _SIMULATED_LEVELS)
+
+    def aim(self, question: HierarchicalHistogramQuestion, items: str) -> str:
+        if self.answer_kind(question) is AnswerKind.DISTRIBUTION:
+            return f"Finds the distribution of {items}"
+        return super().aim(question, items)
+
+    def distribution(
+        self,
+        plan: HierarchicalHistogramPlan,
+        state: StudyState,
+        *,
+        estimator: Estimator = "ratio",
+        beta: float = 0.05,
+    ) -> Distribution:
+        """Return the distribution of all counts, or of the shown ones if there is no noise."""
+        self._check_shares(plan)
+        if COUNTS_ARRAY not in state.arrays:
+            raise EmptyTreeError("no round has been counted yet")
+        counts, digits = state.arrays[COUNTS_ARRAY], plan.question.digits
+        if plan.release.variance:
+            noise = float(state.arrays[NOISE_ARRAY][0])
+            return complete_distribution(digits, counts, noise, plan.release.probability, beta)
+        tree = shown_nodes(digits, counts, float(state.arrays[SAMPLING_VARIANCE_ARRAY][0]))
+        devices = devices_per_level(state)
+        # Each round hides counts below theta.
+        return pruned_distribution(
+            plan,
+            tree,
+            devices.sum(keepdims=True),
+            len(devices),
+            estimator=estimator,
+            beta=beta,
+        )
 
     def _first_fields(
         self, question: HierarchicalHistogramQuestion, terms: Terms, rounds: int

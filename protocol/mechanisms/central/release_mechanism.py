@@ -5,6 +5,8 @@ The plan carries a `Release`: the coins, theta and noise that hide its counts. Q
 """
 
 import math
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -12,6 +14,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from protocol.description import AnswerKind, Bar, PlanFact
+from protocol.domains.numeric import NumericInterval
 from protocol.mechanism import SumMechanism
 from protocol.mechanisms.central.release_design import (
     cell_modulus,
@@ -21,6 +25,7 @@ from protocol.mechanisms.central.release_design import (
     noise_variance_of,
 )
 from protocol.mechanisms.central.release_question import ReleaseQuestion
+from protocol.numerics import special
 from protocol.numerics.arrays import Flags, Floats, Integers
 from protocol.privacy.noise_shares import (
     MAX_EVENTS,
@@ -36,6 +41,7 @@ from protocol.study_state import StudyState
 from secagg.ring import Lane, Vector
 
 _FALSE_ALARM_PROBABILITY = 2.0**-64  # that coins of honest devices give more votes than allowed
+_LISTED_PROBABILITY = 0.95  # of an item whose count is at the bar
 DEVICES_ARRAY = "devices"  # in the study state: devices counted in each level or round
 
 
@@ -58,6 +64,14 @@ class ReleasePlan(Plan):
     def join_probability(self) -> float:
         return self.question.join_probability
 
+    @property
+    def vote_probability(self) -> float:
+        return min(1.0, self.release.probability / self.join_probability)
+
+    @property
+    def min_reported_count(self) -> float:
+        return float(self.release.threshold)
+
     def vote_coins(self, chance: RandomWords, votes: int) -> Flags:
         """Return for each of `votes` votes of devices that joined whether its coin fell heads."""
         return self.release.vote_coins(chance, votes, self.question.join_probability)
@@ -69,10 +83,9 @@ class ReleasePlan(Plan):
 
     def max_votes(self, coins: int) -> int:
         """Return the votes that exceed `coins` coins of honest devices with probability 2^-64."""
-        probability = self.release.probability / self.join_probability
-        if probability >= 1 or coins == 0:
+        if self.vote_probability == 1 or coins == 0:
             return coins
-        return max_votes(coins, probability, _FALSE_ALARM_PROBABILITY)
+        return max_votes(coins, self.vote_probability, _FALSE_ALARM_PROBABILITY)
 
     @property
     def cell_modulus(self) -> int:
@@ -117,8 +130,83 @@ RP = TypeVar("RP", bound=ReleasePlan)
 class ReleaseMechanism(SumMechanism[RQ, RP]):
     """Base of mechanisms whose counts are hidden by the `release` of their plans."""
 
+    presets = MappingProxyType({"delta": 1e-6, "words": 2**16})
+
+    def measures(
+        self, plan: RP, state: StudyState, truth: Mapping[str, int], devices: int
+    ) -> dict[str, Any]:
+        """Return theta, and m, the devices that vote in a round on average, with the noise."""
+        del state, truth
+        release, rounds = plan.release, 1 if plan.question.asks_every_round else plan.round
+        return {
+            "mode": release.mode,
+            "theta": release.threshold,
+            "m": round(release.probability * devices / rounds),
+            "probability": release.probability,
+            "invited": plan.join_probability,
+            "noise_variance": release.variance,
+        }
+
     def noise_shares(self, plan: RP, contacted: int) -> NoiseShares | None:
         return noise_shares(plan.release, plan.terms, contacted)
+
+    def answer_kind(self, question: RQ) -> AnswerKind:
+        is_of_numbers = isinstance(question.domain, NumericInterval)
+        return AnswerKind.DISTRIBUTION if is_of_numbers else AnswerKind.ITEMS
+
+    def why_no_ranks(self, question: RQ) -> str | None:
+        if self.answer_kind(question) is AnswerKind.DISTRIBUTION:
+            return None
+        return (
+            f"values of kind {question.domain.kind} have no quantiles, ranks or ranges: numbers "
+            "have them. Ask for the heavy hitters of this study, or for frequencies of prefixes"
+        )
+
+    def levels_shown_together(self, plan: RP) -> int:
+        """Return the number of sums in which an item must be shown to be listed."""
+        del plan
+        return 1
+
+    def bars(self, plan: RP, devices: int | None) -> Iterator[Bar]:
+        """Yield the bar of votes that are shown only in large numbers.
+
+        The votes X for a count k have mean k p and variance k p (1 - p) + v, with v of the noise.
+        The bar is the k for which X reaches theta in all levels with probability 0.95: k p is theta
+        and z standard deviations.
+        """
+        release, levels = plan.release, self.levels_shown_together(plan)
+        p, theta = release.probability, release.threshold
+        z = float(special.ndtri(_LISTED_PROBABILITY ** (1 / levels)))
+        half = z**2 * (1 - p) / 2
+        noise = plan.max_noise_variance(devices or plan.terms.max_devices)
+        mean = theta + half + math.sqrt(half**2 + z**2 * (theta * (1 - p) + noise))
+        unit = "level" if plan.question.asks_every_round else "round"
+        votes = f"a count is shown from {theta:,} votes in a {unit}"
+        if p < 1:
+            votes += f", and a device votes with probability {p:.3g}"
+        cause = f"{votes}, because epsilon is {plan.question.epsilon:g}"
+        yield Bar(mean / p, cause, "use a larger epsilon, or more devices")
+
+    def plan_facts(self, plan: RP) -> Iterator[PlanFact]:
+        release, devices = plan.release, plan.terms.max_devices
+        visible = release.threshold / release.probability
+        note = f"{visible / devices:.2%} of {devices:,}; half of such cells are published"
+        yield PlanFact("A cell is published from", visible, note, "devices")
+        if release.variance:
+            deviation = math.sqrt(plan.max_noise_variance(plan.terms.minimum))
+            group = "round" if plan.terms.cohorts == 1 else "cohort"
+            yield PlanFact(
+                "Noise in a count", deviation, f"standard deviation, per {group}", is_error=True
+            )
+
+    def _check_shares(self, plan: RP) -> None:
+        """Raise ValueError if shares of devices are secret."""
+        if plan.question.hides_device_counts:
+            raise ValueError(
+                "shares need the number of devices that joined, which nobody may learn if they "
+                "join by secret coins: read counts from heavy-hitters, or use a join_probability "
+                "of 1"
+            )
 
 
 def devices_per_level(state: StudyState) -> Floats:

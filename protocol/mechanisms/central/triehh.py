@@ -23,15 +23,34 @@ where the note has lemma 3. A secure sum needs no votes for "nothing", since it 
 Noise in shares, several items and several symbols per level are ours.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from protocol.description import (
+    CONTRIBUTION,
+    DELTA,
+    EPSILON,
+    RELEASE_GUARANTEE,
+    RELEASE_MODE,
+    WORDS,
+    AnswerKind,
+    Description,
+    FormField,
+    PlanFact,
+    QuestionForm,
+)
+from protocol.domains import Domain
+from protocol.domains.known_items import KnownItems
+from protocol.domains.strings import Alphabet, Utf8
 from protocol.estimation.estimates import Estimate, ranked, reaches_threshold
 from protocol.histograms import Histogram
 from protocol.mechanism import Answer
+from protocol.mechanisms.central.compared_releases import best_designs
 from protocol.mechanisms.central.release_design import cell_modulus, design_release, release_loss
 from protocol.mechanisms.central.release_mechanism import (
     DEVICES_ARRAY,
@@ -45,8 +64,12 @@ from protocol.mechanisms.central.trie_plan import (
     TrieHhQuestion,
 )
 from protocol.mechanisms.central.trie_votes import device_items, encode_votes, vote_table_shape
+from protocol.mechanisms.central.value_distribution import pruned_distribution
 from protocol.numerics.arrays import DigitRows
 from protocol.privacy.events import DpEvent
+from protocol.privacy.release_designs import ReleaseDesign
+from protocol.quantiles.cdf import Estimator
+from protocol.quantiles.distribution import Distribution
 from protocol.quantiles.prefix_tree import PrefixTree
 from protocol.question_and_plan import WORD_BITS, Terms
 from protocol.randomness import RandomWords
@@ -54,12 +77,96 @@ from protocol.sketches.vote_table import VoteTableShape
 from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
+_SIMULATED_LEVELS, _SIMULATED_ALPHA = 10, 4
+_MAX_SYMBOLS = 256
+
 
 class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
     """Mechanism of the strings found level by level."""
 
     name = "triehh"
+    question_type = TrieHhQuestion
+    presets = MappingProxyType({**ReleaseMechanism.presets, "truncate": True})
     plan_type = TrieHhPlan
+    description = Description(
+        purpose="heavy strings, found symbol by symbol in noise or samples",
+        cost="`words` in every round",
+        guarantee=RELEASE_GUARANTEE,
+        form=QuestionForm(
+            "Common strings, differentially private",
+            "Strings without a known list, found symbol by symbol. Devices take part in each "
+            "round.",
+            {"threshold": 1, "domain.kind": "alphabet", "domain.pad": "$"},
+            (
+                FormField(
+                    "question.domain.characters",
+                    "Characters",
+                    "abcdefghijklmnopqrstuvwxyz$",
+                    "text",
+                    "Includes $, which pads short strings.",
+                ),
+                FormField(
+                    "question.domain.length",
+                    "Longest string",
+                    "8",
+                    hint="In characters: each takes one round.",
+                ),
+                replace(CONTRIBUTION, default="1"),
+                *(EPSILON, DELTA, RELEASE_MODE, WORDS),
+            ),
+            rounds="8",  # one for each character of the longest string
+        ),
+    )
+
+    def aim(self, question: TrieHhQuestion, items: str) -> str:
+        if self.answer_kind(question) is AnswerKind.DISTRIBUTION:
+            return f"Finds the distribution of {items}"
+        return f"Finds the common ones among {items}"
+
+    def domain_about(self, known: KnownItems, fields: Mapping[str, Any]) -> Domain:
+        """Return an interval if numbers are wished, else texts of a symbol for each level."""
+        levels, stride = known.levels or _SIMULATED_LEVELS, fields.get("stride", 1)
+        length = levels * (stride if isinstance(stride, int) and stride > 0 else 1)
+        if known.are_numbers:
+            return known.interval(_SIMULATED_ALPHA, length)
+        symbols = "".join(sorted(set(known.alphabet or "".join(known.items)) - {"\0"}))
+        if not symbols or len(symbols) >= _MAX_SYMBOLS:
+            return Utf8(max_bytes=length)
+        return Alphabet(characters="\0" + symbols, length=length, pad="\0")
+
+    def measures(
+        self, plan: TrieHhPlan, state: StudyState, truth: Mapping[str, int], devices: int
+    ) -> dict[str, Any]:
+        return super().measures(plan, state, truth, devices) | {"levels": plan.level}
+
+    def release_designs(
+        self, devices: int, epsilon: float, delta: float, levels: int, contribution: int
+    ) -> list[ReleaseDesign]:
+        return best_designs(devices, epsilon, delta, levels, contribution)
+
+    def rounds_needed(self, question: TrieHhQuestion) -> int:
+        return question.levels
+
+    def levels_shown_together(self, plan: TrieHhPlan) -> int:
+        return min(plan.question.levels, plan.rounds)
+
+    def plan_facts(self, plan: TrieHhPlan) -> Iterator[PlanFact]:
+        yield from super().plan_facts(plan)
+        if plan.rounds < plan.question.levels:
+            note = f"for the longest strings: with {plan.rounds:,}, only shorter ones are found"
+            yield PlanFact("Rounds needed", plan.question.levels, note)
+
+    def distribution(
+        self,
+        plan: TrieHhPlan,
+        state: StudyState,
+        *,
+        estimator: Estimator = "ratio",
+        beta: float = 0.05,
+    ) -> Distribution:
+        self._check_shares(plan)
+        tree, devices = PrefixTree.from_state(state), devices_per_level(state)
+        return pruned_distribution(plan, tree, devices, 1, estimator=estimator, beta=beta)
 
     def _first_fields(self, question: TrieHhQuestion, terms: Terms, rounds: int) -> dict[str, Any]:
         releases = rounds if question.every_round else 1

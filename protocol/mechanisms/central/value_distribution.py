@@ -12,15 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from protocol.mechanisms.central.hierarchical_histogram import (
-    COUNTS_ARRAY,
-    NOISE_ARRAY,
-    SAMPLING_VARIANCE_ARRAY,
-    HierarchicalHistogramPlan,
-    HierarchicalHistogramQuestion,
-)
-from protocol.mechanisms.central.release_mechanism import ReleasePlan, devices_per_level
-from protocol.mechanisms.central.trie_plan import TrieHhPlan
+from protocol.domains.base import Digits
+from protocol.mechanisms.central.release_mechanism import ReleasePlan
+from protocol.numerics.arrays import Floats
 from protocol.quantiles.cdf import EmptyTreeError, Estimator, leaf_cdf, tree_cdf
 from protocol.quantiles.complete_tree import CompleteTree
 from protocol.quantiles.distribution import (
@@ -30,65 +24,45 @@ from protocol.quantiles.distribution import (
     PrunedErrors,
 )
 from protocol.quantiles.prefix_tree import NO_PREFIX, PrefixTree, find_prefixes, integers_to_digits
-from protocol.question_and_plan import Plan
-from protocol.study_state import StudyState
 
 
-def distribution(
-    plan: Plan, state: StudyState, *, estimator: Estimator = "ratio", beta: float = 0.05
+def complete_distribution(
+    digits: Digits, counts: Floats, noise: float, probability: float, beta: float
 ) -> Distribution:
-    """Return the distribution of the values in `state`; `plan` is the plan of any round.
+    """Return the distribution of `counts` of all cells, each with a variance of `noise`.
 
-    Its confidence intervals hold with probability 1 - `beta`. `estimator` is for tries.
-
-    Raises:
-        ValueError: if the mechanism has no tree, the tree is empty so far (`EmptyTreeError`), the
-            estimator is "plain" and devices have several items, or the number of devices is secret.
+    A vote was counted with `probability`.
     """
-    if isinstance(plan, ReleasePlan) and plan.question.hides_device_counts:
-        raise ValueError(
-            "shares need the number of devices that joined, which nobody may learn if they join "
-            "by secret coins: read counts from heavy-hitters, or use a join_probability of 1"
-        )
-    if isinstance(plan, HierarchicalHistogramPlan):
-        if COUNTS_ARRAY not in state.arrays:
-            raise EmptyTreeError("no round has been counted yet")
-        if plan.release.variance:
-            return _tree_distribution(plan, state, beta)
-        return _trie_distribution(plan, _shown_nodes(plan.question, state), state, estimator, beta)
-    if isinstance(plan, TrieHhPlan):
-        return _trie_distribution(plan, PrefixTree.from_state(state), state, estimator, beta)
-    raise ValueError(f"{plan.mechanism} counts no prefixes, so it has no distribution")
-
-
-def _tree_distribution(
-    plan: HierarchicalHistogramPlan, state: StudyState, beta: float
-) -> Distribution:
-    tree = CompleteTree.from_counts(
-        plan.question.digits.base, state.arrays[COUNTS_ARRAY]
-    ).consistent()
+    tree = CompleteTree.from_counts(digits.base, counts).consistent()
     leaves = tree.levels[-1]
-    knots = leaf_cdf(leaves, tree.depth)
-    total, p = float(leaves.sum()), plan.release.probability
-    noise = float(state.arrays[NOISE_ARRAY][0]) / total**2
-    errors = ConsistentErrors(tree.base, tree.depth, noise, (1 - p) * tree.depth / (p * total))
-    return Distribution(plan.question.digits, knots, errors, beta=beta)
+    knots, total = leaf_cdf(leaves, tree.depth), float(leaves.sum())
+    sampling = (1 - probability) * tree.depth / (probability * total)
+    errors = ConsistentErrors(tree.base, tree.depth, noise / total**2, sampling)
+    return Distribution(digits, knots, errors, beta=beta)
 
 
-def _trie_distribution(
-    plan: HierarchicalHistogramPlan | TrieHhPlan,
+def pruned_distribution(
+    plan: ReleasePlan,
     tree: PrefixTree,
-    state: StudyState,
+    devices: Floats,
+    rounds: int,
+    *,
     estimator: Estimator,
     beta: float,
 ) -> Distribution:
+    """Return the distribution of the shown nodes of `tree`.
+
+    `devices` are those of each level, or of all. The threshold of the release was applied in each
+    of `rounds` sums of a level.
+
+    Raises:
+        ValueError: if the tree is empty (`EmptyTreeError`), or the estimator is "plain" and devices
+            have several items.
+    """
     question, digits = plan.question, plan.question.digits
     if estimator == "plain" and question.contribution > 1:
         raise ValueError("the estimator plain needs devices with one item each: use ratio")
-    devices, depths = devices_per_level(state), np.unique(tree.depths)
-    rounds = 1
-    if isinstance(plan, HierarchicalHistogramPlan):  # each round hides counts below theta
-        devices, rounds = devices.sum(keepdims=True), len(devices)
+    depths = np.unique(tree.depths)
     if not len(depths):
         raise EmptyTreeError("the tree is empty: no prefix was shown, so there are no ranks")
     stride = int(depths[0])
@@ -138,18 +112,20 @@ def _max_pruned_share(tree: PrefixTree, hidden: float, terminator: int | None) -
     return largest
 
 
-def _shown_nodes(question: HierarchicalHistogramQuestion, state: StudyState) -> PrefixTree:
-    """Return the shown cells of a histogram without noise, as the nodes of a trie."""
-    digits = question.digits
-    levels = CompleteTree.from_counts(digits.base, state.arrays[COUNTS_ARRAY]).levels
-    rows, depths, counts = [], [], []
+def shown_nodes(digits: Digits, counts: Floats, sampling_variance: float) -> PrefixTree:
+    """Return the shown cells among `counts` of all cells without noise, as the nodes of a trie.
+
+    A count of c has a variance of c times `sampling_variance`.
+    """
+    levels = CompleteTree.from_counts(digits.base, counts).levels
+    rows, depths, shown_counts = [], [], []
     for depth, level in enumerate(levels, 1):
         shown = np.flatnonzero(level > 0)
         wide = np.zeros((len(shown), digits.width), np.uint8)
         wide[:, :depth] = integers_to_digits(shown, digits.base, depth)
         rows.append(wide)
         depths.append(np.full(len(shown), depth))
-        counts.append(level[shown])
-    totals = np.concatenate(counts)
-    variances = totals * float(state.arrays[SAMPLING_VARIANCE_ARRAY][0])
+        shown_counts.append(level[shown])
+    totals = np.concatenate(shown_counts)
+    variances = totals * sampling_variance
     return PrefixTree(np.concatenate(rows), np.concatenate(depths), totals, variances)

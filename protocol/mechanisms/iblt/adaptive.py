@@ -22,11 +22,21 @@ variance. Our cap is 2 t_1: honest devices never need more, but false vectors co
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from protocol.description import (
+    CONTRIBUTION,
+    SHORT_MAX_BYTES,
+    STOP_FIELDS,
+    THRESHOLD,
+    WORDS,
+    Description,
+    QuestionForm,
+)
 from protocol.estimation.estimates import add_estimates, totals_of_all_rounds
 from protocol.estimation.rate_changes import RateHistory
 from protocol.histograms import Histogram, keyed_histograms
@@ -47,11 +57,13 @@ from protocol.mechanisms.iblt.threshold_control import (
     ThresholdController,
     ThresholdRule,
     first_controller,
+    log_change,
     paper_threshold,
 )
-from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler, coarse_threshold
 from protocol.mechanisms.sampled_counts import (
     SampledCounts,
+    max_device_counts,
     record_round_counts,
     round_count_history,
 )
@@ -65,7 +77,6 @@ from protocol.study_state import (
     add_devices,
     add_recent_devices,
     expected_devices,
-    few_are_unread,
     recent_devices,
 )
 from secagg.ring import Ring, Vector
@@ -106,7 +117,25 @@ class AdaptiveIblt(SampledCounts[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     """Mechanism of one table per round, at a threshold that follows the data."""
 
     name = "adaptive-iblt"
+    question_type = AdaptiveIbltQuestion
     plan_type = AdaptiveIbltPlan
+    is_planned = True
+    description = Description(
+        purpose="heavy hitters by one table per round; devices learn nothing",
+        cost="`words` per round",
+        form=QuestionForm(
+            "Common items, plans reveal none",
+            "Heavy hitters among short strings. A plan has a threshold and a seed, and no items.",
+            {"domain.kind": "utf8"},
+            (
+                *(THRESHOLD, CONTRIBUTION, SHORT_MAX_BYTES, replace(WORDS, default="5000")),
+                *STOP_FIELDS,
+            ),
+        ),
+    )
+
+    def table_capacity(self, plan: AdaptiveIbltPlan) -> int:
+        return capacity(plan.cells)
 
     def _first_fields(
         self, question: AdaptiveIbltQuestion, terms: Terms, rounds: int
@@ -165,7 +194,8 @@ class AdaptiveIblt(SampledCounts[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
             state = record_round_counts(plan, state, sum(devices))
             return Answer(False, whole.distinct, state=state)
         estimates = _table(plan).estimates(plan.question.domain, reading, devices)
-        state, spread = add_estimates(state, estimates), plan.sampler.mean_threshold - 1
+        state = add_estimates(state, estimates, max_device_counts(plan, estimates))
+        spread = plan.sampler.mean_threshold - 1
         state = record_round_counts(plan, state, sum(devices), estimates, spread)
         return Answer(True, whole.distinct, tuple(estimates), state)
 
@@ -177,9 +207,6 @@ class AdaptiveIblt(SampledCounts[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
     def totals(self, state: StudyState) -> tuple[Floats, Floats]:
         return totals_of_all_rounds(state)
 
-    def remembers_all(self, state: StudyState) -> bool:
-        return few_are_unread(state)
-
     def next_plan(
         self, plan: AdaptiveIbltPlan, answer: Answer | None, state: StudyState, rng: Random
     ) -> AdaptiveIbltPlan:
@@ -190,7 +217,9 @@ class AdaptiveIblt(SampledCounts[AdaptiveIbltQuestion, AdaptiveIbltPlan]):
             controller = ThresholdController.unpack(state.arrays[_CONTROLLER_ARRAY])
             devices = expected_devices(recent_devices(state), plan.terms.max_devices)
             t = controller.next_threshold(limit, devices)
-        t = min(max(1.0, t), 2 * worst_case_threshold(plan.question, plan.terms))
+        if answer is not None:
+            t = coarse_threshold(max(1.0, t), log_change(plan.question.rule, limit))
+        t = min(t, 2 * worst_case_threshold(plan.question, plan.terms))
         return plan.next_round(rng, t=t, cells=max_cells(plan.question, plan.terms, t))
 
 

@@ -11,18 +11,13 @@ share by chance: of tables of 4, 8 and 12 cells, up to 3 in 4, 1 in 70 and 1 in 
 are wrong; of tables of 16 cells or more, none of some 50,000 was. So tables of less than 48 cells
 have 7 hash bits in any case.
 
-A question may also use *tight* tables (`protocol/sketches/iblt/tight.py`), which choose their hash
-bits themselves. They have more cells in the same words, but give no keys if they are too full. The
-bound on the value of a key is then the likely sum of all tokens, since it would be useless to try
-larger values.
-
 Source: algorithm 2 of [Gascon23].
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +32,6 @@ from protocol.numerics.arrays import Keys
 from protocol.question_and_plan import AUTO_WORDS, WORD_BITS, SumQuestion, Terms
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import DEFAULT_EVIDENCE, CellFormat, DecodedTable, Iblt
-from protocol.sketches.iblt.tight import max_tight_cells, tight_cell
 from secagg.ring import Vector
 
 _MIN_CELLS_WITHOUT_HASH_BITS = 48
@@ -47,9 +41,8 @@ _VALUE_LIMIT = 2**31
 
 
 class TableQuestion(SumQuestion):
-    """Question for one table per round of mode `table`; `hash_bits` is for the default mode."""
+    """Question for one table per round, with `hash_bits` per key."""
 
-    table: Literal["default", "tight"] = "default"
     hash_bits: int = Field(default=7, ge=0, le=24)
 
     @model_validator(mode="after")
@@ -135,10 +128,13 @@ class SampledTable:
         )
         counts, variances = compared.counts * unit, compared.counts * unit * spread
         variances = variances / compared.shares + compared.missing_variances * unit
-        columns = np.minimum(counts, largest), variances
-        items = domain.decode(reading.whole.keys)
-        rows = zip(items, *(column.tolist() for column in columns), compared.flags, strict=True)
-        return ranked(Estimate(*row) for row in rows if row[0] is not None)
+        columns = np.minimum(counts, largest).tolist(), variances.tolist(), compared.flags
+        items, shares = domain.decode(reading.whole.keys), compared.shares.tolist()
+        return ranked(
+            Estimate(item, count, variance, p_value, counted_share=share)
+            for item, count, variance, p_value, share in zip(items, *columns, shares, strict=True)
+            if item is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +149,17 @@ def sampled_table(
     question: SumQuestion, terms: Terms, t: float, cells: int, seed: bytes
 ) -> SampledTable:
     """Return the table of `cells` cells; ValueError if there is none of this size."""
-    cell = cell_in_mode(question, _worst_case_cell(question, terms, t), cells)
+    cell = cell_of_table(_worst_case_cell(question, terms, t), cells)
     return SampledTable(Iblt(cell, cells, seed), ThresholdSampler(t, question.contribution))
 
 
-def cell_in_mode(question: SumQuestion, cell: CellFormat, cells: int) -> CellFormat:
-    """Return the format of `cell` in a table of `cells` cells, in the mode of the question."""
-    if _is_tight(question):
-        return tight_cell(cell, cells)
+def cell_of_table(cell: CellFormat, cells: int) -> CellFormat:
+    """Return the format of `cell` in a table of `cells` cells: small ones have hash bits."""
     return cell if cells >= _MIN_CELLS_WITHOUT_HASH_BITS else _with_full_evidence(cell)
 
 
-def cells_in_bytes(question: SumQuestion, cell: CellFormat, nbytes: int) -> int:
+def cells_in_bytes(cell: CellFormat, nbytes: int) -> int:
     """Return the largest number of cells of a table in `nbytes`; 0 if no table fits."""
-    if _is_tight(question):
-        return min(MAX_CELLS, max_tight_cells(cell, nbytes))
     cells = cell.max_cells(nbytes)
     if cells < _MIN_CELLS_WITHOUT_HASH_BITS:
         cells = _with_full_evidence(cell).max_cells(nbytes)
@@ -179,12 +171,12 @@ def max_cells(question: SumQuestion, terms: Terms, t: float, tables: int = 1) ->
 
     Raises ValueError if the devices' counts may add up to 2^31 or more.
     """
-    return cells_in_bytes(question, _worst_case_cell(question, terms, t), question.nbytes // tables)
+    return cells_in_bytes(_worst_case_cell(question, terms, t), question.nbytes // tables)
 
 
 def needed_words(question: SumQuestion, terms: Terms, t: float, cells: int, tables: int = 1) -> int:
     """Return the 16-bit words of `tables` tables of `cells` cells; raises as `max_cells`."""
-    cell = cell_in_mode(question, _worst_case_cell(question, terms, t), cells)
+    cell = cell_of_table(_worst_case_cell(question, terms, t), cells)
     return -(-tables * cell.nbytes(cells) * 8 // WORD_BITS)
 
 
@@ -201,18 +193,15 @@ def likely_max_value(question: SumQuestion, terms: Terms, t: float) -> int:
     return min(reach, math.ceil(tokens + 6 * math.sqrt(tokens) + 30))
 
 
-def likely_cell(question: SumQuestion, terms: Terms, max_value: int, t: float) -> CellFormat:
+def likely_cell(question: SumQuestion, terms: Terms, max_value: int) -> CellFormat:
     """Return the format of a cell if no value of a key exceeds `max_value`."""
-    total = max_value
-    if _is_tight(question) and t < question.contribution:
-        total *= math.ceil(t)  # all keys together may exceed the bound of one key
-    return _cell(question, terms, max_value, total)
+    return _cell(question, terms, max_value, max_value)
 
 
 def min_table_bytes(question: SumQuestion, terms: Terms) -> int:
     """Return the bytes of a table of `MIN_CAPACITY` keys, for any data of devices."""
     cells = cells_for(MIN_CAPACITY)
-    cell = cell_in_mode(question, _worst_case_cell(question, terms, 1.0), cells)
+    cell = cell_of_table(_worst_case_cell(question, terms, 1.0), cells)
     return cell.nbytes(cells)
 
 
@@ -243,7 +232,7 @@ def worst_case_threshold(question: SumQuestion, terms: Terms, nbytes: int | None
     """
     size = question.nbytes if nbytes is None else nbytes
     cell = _worst_case_cell(question, terms, 1.0)
-    cells = max(cells_for(1), cells_in_bytes(question, cell, size))
+    cells = max(cells_for(1), cells_in_bytes(cell, size))
     return max(1.0, terms.max_devices * question.contribution / capacity(cells))
 
 
@@ -256,8 +245,6 @@ def _worst_case_cell(question: SumQuestion, terms: Terms, t: float) -> CellForma
             f"{terms.max_devices:,} devices with {question.contribution} items each may hold one "
             f"item {max_value:,} times; a cell counts to less than {_VALUE_LIMIT:,}"
         )
-    if _is_tight(question):
-        return likely_cell(question, terms, likely_max_value(question, terms, t), t)
     return _cell(question, terms, max_value, terms.max_devices * sampler.max_device_units)
 
 
@@ -276,7 +263,3 @@ def _evidence(question: SumQuestion) -> int:
     if not isinstance(question, TableQuestion):
         return DEFAULT_EVIDENCE
     return max(1, (15 << question.hash_bits) // 16)
-
-
-def _is_tight(question: SumQuestion) -> bool:
-    return isinstance(question, TableQuestion) and question.table == "tight"

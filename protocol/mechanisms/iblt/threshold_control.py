@@ -109,6 +109,15 @@ def paper_threshold(t: float, distinct: float, limit: float) -> float:
     return t / 2 + t / 2 * distinct / limit
 
 
+def log_change(rule: ThresholdRule, limit: float) -> float:
+    """Return the change of ln t by one more key, in a table with room for `limit` keys.
+
+    In a full table it is (d ln s) / a = 1 / (a L0) by the steady rule, with a slope a of one half,
+    and 1 / (2 L0) by the paper's.
+    """
+    return (0.5 if rule == "paper" else 2.0) / limit
+
+
 def _log_load(load: TableLoad) -> tuple[float, float]:
     """Return ln of t per device, and ln s; an empty table counts as one with a single key."""
     return math.log(load.t / max(1, load.devices)), math.log(max(1.0, load.distinct_keys))

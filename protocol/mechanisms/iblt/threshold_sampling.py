@@ -38,7 +38,22 @@ from numpy.typing import NDArray
 from protocol.numerics.binary_search import first_true
 from secagg.parameters import relative_entropy
 
+# Logarithms of the ratio of neighbours among the thresholds of plans.
+_MIN_LOG_STEP, _MAX_LOG_STEP = math.log(1.05), math.log(2)
+_STEPS_PER_CHANGE = 20  # so that one item changes the t of a plan in one of 20 rounds
 _FALSE_ALARM_BITS = 64  # honest devices sample more than the laws allow with probability 2^-64
+
+
+def coarse_threshold(t: float, log_change: float = 0.0) -> float:
+    """Return the smallest power of a ratio from 1.05 to 2 that is at least `t`, which is 1 or more.
+
+    All digits of a t that follows the data would state the number of different items in a sum, and
+    so whether one device added an item. One more item changes ln t by `log_change`, and the t that
+    is returned in about 1 of 20 rounds: the ratio is e^(20 `log_change`). For example it is 1.22 if
+    `log_change` is 0.01. Beyond 0.035 the ratio would exceed 2, and the chance is higher.
+    """
+    step = min(max(_MIN_LOG_STEP, _STEPS_PER_CHANGE * log_change), _MAX_LOG_STEP)
+    return math.exp(step * math.ceil(math.log(t) / step - 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,10 @@ class ThresholdSampler:
         For t < m it is more than m: m items with a count of 1 may all be sampled as T.
         """
         return self.max_count if self.t >= self.max_count else self.max_count * math.ceil(self.t)
+
+    def max_device_count(self, copies: int) -> float:
+        """Return the most that a device with `copies` of an item adds to the item's estimate."""
+        return self.t if self.t >= self.max_count else float(max(copies, math.ceil(self.t)))
 
     def max_units(self, total: int) -> int:
         """Return the units that devices with `total` items exceed with probability 2^-64 at most.

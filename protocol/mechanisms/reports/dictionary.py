@@ -6,28 +6,45 @@ parameters (`protocol/oracles`) is in the plan, and so in the digest that each r
 report for other parameters cannot be read by mistake.
 
     count(x)  =  n f^(x)           n reports, f^ the unbiased estimate of the oracle
-    Var       =  n^2 Var f^(x)     at the estimate, cut to [0, 1]; for recursive Hadamard response
-                                   also at the estimate of its residue
+    Var       =  n^2 Var f^(x)     at the estimate, cut to [0, 1]
 
 The estimates of all items add up over rounds, since rounds have different devices.
 
 Source: [Pan24]; the value for "no item" is ours.
 """
 
-from collections.abc import Iterable
-from functools import cached_property
-from typing import Any, Literal, Self, cast, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from math import sqrt
+from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from protocol.description import (
+    PURE_REPORT_GUARANTEE,
+    REPORT_EPSILON,
+    THRESHOLD,
+    Bar,
+    Description,
+    FormField,
+    PlanFact,
+    QuestionForm,
+)
+from protocol.domains import Domain
+from protocol.domains.known_items import KnownItems
 from protocol.estimation.empirical_bayes import decision_threshold, normal_posterior
 from protocol.estimation.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
+from protocol.mechanisms.reports.measured_errors import error_measures
 from protocol.numerics.arrays import PackedReports
+from protocol.oracles.limits import check_epsilon
 from protocol.oracles.oracle import Oracle, OracleParameters, ReportCounts
+from protocol.oracles.predicted_error import predicted_error
 from protocol.oracles.registry import (
+    ORACLES,
+    OracleKinds,
     ParameterGoal,
     check_parameters,
     oracle_for,
@@ -35,27 +52,20 @@ from protocol.oracles.registry import (
 )
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords
-from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
+from protocol.report_advice import ReportCandidate, ReportWish
+from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion, noise_bar
 from protocol.study_state import StudyState
 
 DictionaryMechanismName = Literal[
-    "krr",
-    "ocms",
-    "ocms-gf",
-    "ocms-mixture",
-    "hadamard",
-    "recursive-hadamard",
-    "olh",
-    "apple-cms",
-    "subset-selection",
-    "rappor",
+    "krr", "ocms", "ocms-gf", "ocms-mixture", "hadamard", "subset-selection", "rappor"
 ]
 MAX_DICTIONARY_ITEMS = 2**20
+_FALSE_ITEM_PROBABILITY = 0.05  # that noise alone reaches the bar for any item of a dictionary
 # Arrays of the study state: the first two by value, and the number of reports.
 _SCORES_ARRAY, _VARIANCES_ARRAY, _REPORTS_ARRAY = "scores", "variances", "reports"
 
 
-class DictionaryQuestion(ReportQuestion):
+class OracleQuestion(ReportQuestion):
     """Question for the heavy items of a dictionary, from reports that are each `epsilon`-private.
 
     `goal` selects the oracle's parameters: they minimise the largest variance of an item, or the
@@ -63,7 +73,6 @@ class DictionaryQuestion(ReportQuestion):
     bound on the share of devices that hold any one item; it can reduce the largest variance.
     """
 
-    mechanism: DictionaryMechanismName
     goal: ParameterGoal = "l2"
     max_frequency: float = Field(default=1.0, gt=0, le=1, strict=True)
 
@@ -78,66 +87,154 @@ class DictionaryQuestion(ReportQuestion):
         return self
 
 
-class DictionaryPlan(ReportPlan):
-    """Plan of a round: report by the oracle of these `parameters`."""
+class OraclePlan(ReportPlan):
+    """Plan of a round: report by the oracle of these `parameters`, one of the `kinds`."""
 
-    mechanism: DictionaryMechanismName
-    question: DictionaryQuestion
+    kinds: ClassVar[OracleKinds] = ORACLES
+    question: OracleQuestion
     parameters: OracleParameters
 
     @model_validator(mode="after")
     def _is_the_oracle_asked_for(self) -> Self:
         question = self.question
         values = question.domain.value_count + 1
-        check_parameters(self.parameters, question.mechanism, question.epsilon, values)
+        check_parameters(self.parameters, question.mechanism, question.epsilon, values, self.kinds)
         return self
 
     @cached_property
     def oracle(self) -> Oracle:
         """Return the oracle; its last value is for "no item"."""
-        return oracle_from_parameters(self.parameters)
+        return oracle_from_parameters(self.parameters, self.kinds)
 
 
-class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, ReportCounts]):
-    """Mechanism of a frequency oracle over a dictionary."""
+_FORM: Final = QuestionForm(
+    "Counts of a list, from private reports",
+    "The count of each item of a list. Each device sends one report that is private by itself, so "
+    "that no sum must be trusted.",
+    {"contribution": 1, "domain.kind": "listed"},
+    (
+        FormField(
+            "question.domain.items",
+            "Items",
+            "monday\ntuesday\nwednesday\nthursday\nfriday\nsaturday\nsunday",
+            "lines",
+            "One item per line.",
+        ),
+        THRESHOLD,
+        REPORT_EPSILON,
+    ),
+)
 
-    plan_type = DictionaryPlan
 
-    def __init__(self, name: DictionaryMechanismName) -> None:
+class OracleMechanism(ReportMechanism[OracleQuestion, OraclePlan, ReportCounts]):
+    """Mechanism of a frequency oracle over a dictionary; `is_recommended` if it can be the best."""
+
+    question_type: type[OracleQuestion]
+    plan_type: type[OraclePlan]
+    is_recommended: bool
+
+    def __init__(self, name: str, purpose: str, cost: str) -> None:
         self.name = name
+        form = _FORM if name == "ocms-gf" else None
+        self.description = Description(purpose, cost, PURE_REPORT_GUARANTEE, form)
 
-    def _first_fields(
-        self, question: DictionaryQuestion, terms: Terms, rounds: int
+    def domain_about(self, known: KnownItems, fields: Mapping[str, Any]) -> Domain:
+        del fields
+        return known.dictionary()
+
+    def candidates(self, wish: ReportWish) -> Iterator[ReportCandidate]:
+        """Yield an oracle for each goal of its parameters."""
+        if wish.values is None or not self.is_recommended:
+            return
+        check_epsilon(wish.epsilon)
+        if not 2 <= wish.values <= MAX_DICTIONARY_ITEMS:
+            raise ValueError(
+                f"a dictionary has 2 to {MAX_DICTIONARY_ITEMS:,} values, not {wish.values:,}"
+            )
+        bounds = (1.0, wish.max_frequency) if wish.goal == "worst-mse" else (1.0,)
+        settings: list[tuple[ParameterGoal, float]] = [
+            ("l2", 1.0),
+            *(("worst-mse", bound) for bound in bounds),
+        ]
+        known = set[Oracle]()
+        for goal, bound in sorted(settings, key=lambda setting: setting[0] != wish.goal):
+            try:
+                oracle = oracle_for(self.name, wish.epsilon, wish.values + 1, goal, bound)
+            except ValueError:
+                continue  # the oracle is for larger or smaller dictionaries
+            if oracle in known:
+                continue
+            known.add(oracle)
+            question = {"mechanism": self.name, "epsilon": wish.epsilon, "goal": goal}
+            yield ReportCandidate(
+                question | ({"max_frequency": bound} if bound < 1 else {}),
+                oracle.parameters,
+                oracle.nbytes,
+                partial(predicted_error, oracle, goal=wish.goal, max_frequency=wish.max_frequency),
+                partial(_decode_seconds, oracle),
+            )
+
+    def measures(
+        self, plan: OraclePlan, state: StudyState, truth: Mapping[str, int], devices: int
     ) -> dict[str, Any]:
+        """Return the errors of all shares, with what theory expects, and the oracle."""
+        domain, scores = plan.question.domain, state.arrays.get(_SCORES_ARRAY)
+        if scores is None:
+            return super().measures(plan, state, truth, devices)
+        items = domain.names_of(np.arange(domain.value_count, dtype=np.uint64))
+        true = np.array([0 if item is None else truth.get(item, 0) for item in items], float)
+        return {
+            **super().measures(plan, state, truth, devices),
+            **error_measures(plan.oracle, int(state.arrays[_REPORTS_ARRAY][0]), scores, true),
+            "domain": domain.value_count,
+            "bits": plan.oracle.bits,
+            "oracle": plan.parameters,
+        }
+
+    def bars(self, plan: OraclePlan, devices: int | None) -> Iterator[Bar]:
+        if devices:
+            tail = _FALSE_ITEM_PROBABILITY / plan.question.domain.value_count
+            yield noise_bar(plan, devices * plan.oracle.detection_threshold(devices, tail))
+
+    def plan_facts(self, plan: OraclePlan) -> Iterator[PlanFact]:
+        error = sqrt(plan.oracle.scaled_variances[0] * plan.terms.max_devices)
+        yield PlanFact("Expected error", error, "standard error of an item's count", is_error=True)
+
+    def _first_fields(self, question: OracleQuestion, terms: Terms, rounds: int) -> dict[str, Any]:
         del terms, rounds
         values = question.domain.value_count + 1
         try:
             oracle = oracle_for(
-                self.name, question.epsilon, values, question.goal, question.max_frequency
+                self.name,
+                question.epsilon,
+                values,
+                question.goal,
+                question.max_frequency,
+                self.plan_type.kinds,
             )
         except ValueError as error:
             size = f" ({values - 1:,} items, and no item)" if "domain" in str(error) else ""
             raise ValueError(f"{error}{size}") from None
         return {"parameters": oracle.parameters}
 
-    def nbytes(self, plan: DictionaryPlan) -> int:
+    def nbytes(self, plan: OraclePlan) -> int:
         return plan.oracle.nbytes
 
     def encode(
-        self, plan: DictionaryPlan, histograms: Iterable[Histogram], chance: RandomWords
+        self, plan: OraclePlan, histograms: Iterable[Histogram], chance: RandomWords
     ) -> PackedReports:
         return plan.oracle.perturb(device_values(plan.question.domain, histograms), chance)
 
-    def check(self, plan: DictionaryPlan, reports: PackedReports) -> None:
+    def check(self, plan: OraclePlan, reports: PackedReports) -> None:
         plan.oracle.check(reports)
 
-    def aggregate(self, plan: DictionaryPlan, reports: PackedReports) -> ReportCounts:
+    def aggregate(self, plan: OraclePlan, reports: PackedReports) -> ReportCounts:
         return plan.oracle.aggregate(reports)
 
-    def reports_per_batch(self, plan: DictionaryPlan) -> int:
+    def reports_per_batch(self, plan: OraclePlan) -> int:
         return plan.oracle.reports_per_batch
 
-    def decode(self, plan: DictionaryPlan, aggregate: ReportCounts, state: StudyState) -> Answer:
+    def decode(self, plan: OraclePlan, aggregate: ReportCounts, state: StudyState) -> Answer:
         n, oracle = aggregate.reports, plan.oracle
         scores = n * oracle.frequencies(aggregate)[:-1]  # without the value for "no item"
         variances = n**2 * oracle.estimated_variances(aggregate)[:-1]
@@ -154,7 +251,7 @@ class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, Re
         significant = scores > 3 * np.sqrt(variances)
         return Answer(True, float(significant.sum()), tuple(shown), state)
 
-    def final_estimates(self, question: DictionaryQuestion, state: StudyState) -> list[Estimate]:
+    def final_estimates(self, question: OracleQuestion, state: StudyState) -> list[Estimate]:
         scores = state.arrays.get(_SCORES_ARRAY, np.zeros(0))
         variances = state.arrays.get(_VARIANCES_ARRAY, scores)
         result = normal_posterior(scores, variances, decision_threshold(question.threshold))
@@ -163,7 +260,43 @@ class DictionaryMechanism(ReportMechanism[DictionaryQuestion, DictionaryPlan, Re
         return estimates_of_values(question.domain, listed, means, result.variances, result.heavy)
 
 
-DICTIONARY_MECHANISMS = tuple(
-    DictionaryMechanism(name)
-    for name in cast("tuple[DictionaryMechanismName, ...]", get_args(DictionaryMechanismName))
+class DictionaryQuestion(OracleQuestion):
+    """Question for an oracle that may be the best for some number of devices and items."""
+
+    mechanism: DictionaryMechanismName
+
+
+class DictionaryPlan(OraclePlan):
+    """Plan of a round for such an oracle."""
+
+    mechanism: DictionaryMechanismName
+    question: DictionaryQuestion
+
+
+class DictionaryMechanism(OracleMechanism):
+    """Mechanism of such an oracle."""
+
+    question_type = DictionaryQuestion
+    plan_type = DictionaryPlan
+    is_recommended = True
+
+
+def _decode_seconds(oracle: Oracle, users: int) -> float:
+    return oracle.batched_decode_ns(users) / 1e9
+
+
+_PURPOSES_AND_COSTS: Final[dict[DictionaryMechanismName, tuple[str, str]]] = {
+    "krr": ("counts of a few values, which are reported themselves", "log2 d bits"),
+    "ocms": ("all counts by the paper's hashed sketch", "about 2 log2 d + log2 m bits"),
+    "ocms-gf": ("all counts by inner products; recommended", "about log2 d + log2 m bits"),
+    "ocms-mixture": (
+        "all counts, the lowest maximum error in few bits",
+        "about log2 d + log2 m bits",
+    ),
+    "hadamard": ("all counts in milliseconds; low epsilon", "log2 d + 1 bits"),
+    "subset-selection": ("all counts, the lowest possible error", "d bits"),
+    "rappor": ("all counts by a noisy unary code", "d bits"),
+}
+DICTIONARY_MECHANISMS: Final = tuple(
+    DictionaryMechanism(name, *texts) for name, texts in _PURPOSES_AND_COSTS.items()
 )

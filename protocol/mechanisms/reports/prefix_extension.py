@@ -14,14 +14,26 @@ round r it has the result that one round with all of its devices would have.
 Source: [Wang21]; see `docs/hsu2012.md`. The string for "no item" is ours.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from protocol.description import (
+    PURE_REPORT_GUARANTEE,
+    REPORT_EPSILON,
+    SHORT_MAX_BYTES,
+    THRESHOLD,
+    Bar,
+    Description,
+    QuestionForm,
+)
+from protocol.domains import Domain
+from protocol.domains.known_items import KnownItems
 from protocol.domains.strings import Utf8
 from protocol.estimation.estimates import (
     MAX_SHOWN_ESTIMATES,
@@ -39,7 +51,8 @@ from protocol.oracles.registry import check_parameters, oracle_for, oracle_from_
 from protocol.public_model import Hex32
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords
-from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion
+from protocol.report_advice import ReportCandidate, ReportWish
+from protocol.report_mechanism import ReportMechanism, ReportPlan, ReportQuestion, noise_bar
 from protocol.study_state import StudyState
 
 _NO_ITEM_BYTE = np.uint8(255)
@@ -126,8 +139,60 @@ class PrefixExtensionMechanism(ReportMechanism[PrefixQuestion, PrefixPlan, Repor
     """Mechanism of one report about a random prefix."""
 
     name = "prefix-extension"
+    question_type = PrefixQuestion
+    description = Description(
+        purpose="heavy strings of any length; recommended for them",
+        cost="8 bits and an oracle's",
+        guarantee=PURE_REPORT_GUARANTEE,
+        form=QuestionForm(
+            "Common strings, from private reports",
+            "Strings without a known list, from one private report per device. It needs many "
+            "devices.",
+            {"contribution": 1, "domain.kind": "utf8"},
+            (
+                SHORT_MAX_BYTES,
+                replace(THRESHOLD, default="1000"),
+                replace(REPORT_EPSILON, default="4"),
+            ),
+        ),
+    )
     plan_type = PrefixPlan
     seed_fields = ("hash_seed",)
+
+    def domain_about(self, known: KnownItems, fields: Mapping[str, Any]) -> Domain:
+        del fields
+        if known.alphabet is not None:
+            raise ValueError("prefix-extension is of strings of any characters: leave out alphabet")
+        return Utf8(max_bytes=known.levels or max(2, known.longest))
+
+    def candidates(self, wish: ReportWish) -> Iterator[ReportCandidate]:
+        """Yield the question for strings without a dictionary, of which only detection is known."""
+        if wish.values is not None or wish.goal != "heavy":
+            return
+        question = {"mechanism": self.name, "epsilon": wish.epsilon}
+        question |= {"domain": {"kind": "utf8", "max_bytes": wish.max_bytes}}
+        asked = PrefixQuestion.model_validate(question | {"threshold": 1})
+        oracle = asked.chosen_oracle
+        extension = asked.extension(oracle, bytes(32))
+        lengths = len(extension.lengths)
+        yield ReportCandidate(
+            question,
+            oracle.parameters | {"lengths": lengths},
+            -(-extension.bits // 8),
+            lambda users: extension.reliably_detected_count(users) / users,
+            lambda users: lengths * oracle.decode_ns(users // lengths) / 1e9,
+        )
+
+    def measures(
+        self, plan: PrefixPlan, state: StudyState, truth: Mapping[str, int], devices: int
+    ) -> dict[str, Any]:
+        count = plan.extension.reliably_detected_count(devices) if devices else math.inf
+        detectable = {"min_detectable_count": count if math.isfinite(count) else None}
+        return super().measures(plan, state, truth, devices) | detectable
+
+    def bars(self, plan: PrefixPlan, devices: int | None) -> Iterator[Bar]:
+        if devices:
+            yield noise_bar(plan, plan.extension.reliably_detected_count(devices))
 
     def _first_fields(self, question: PrefixQuestion, terms: Terms, rounds: int) -> dict[str, Any]:
         del terms, rounds

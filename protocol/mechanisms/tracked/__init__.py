@@ -10,16 +10,12 @@ One round, in the order of its vector (`plan.py`):
 
     counters     exact counts of tracked items (`counters.py`)
     strings      pieces of strings of hashed keys (`string_fetching.py`)
-    sketch       a count sketch of all untracked items, read later (`past_sketch.py`)
     table        a sample of the untracked items (`plan.py`)
 
 Between rounds the study state keeps the observations of each item (`observations.py`). Totals
-include the rounds in which an item was not counted. `assume` selects the model of these rounds:
-
-    drift        rates stay and jump at times, each item by itself (`totals.py`), or
-                 move gradually if counted items do (`rate_filter.py`). If they do not move, all
-                 rounds inform the rounds without a count. The default
-    stationary   rates do not move
+include the rounds in which an item was not counted. In the model of these rounds, rates stay and
+jump at times, each item by itself (`totals.py`), or move gradually if counted items do
+(`rate_filter.py`). If they do not move, all rounds inform the rounds without a count.
 
 The forecast of all totals (`forecast.py`) then decides which items have counters, which strings are
 fetched, and how the bytes of a round are divided. The next t is the one at which the table would be

@@ -17,8 +17,7 @@ from protocol.estimation.history import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
 from protocol.mechanisms.tracked.observations import LAST_SLIP_COLUMN, drift_of, history_of
-from protocol.mechanisms.tracked.past_sketch import estimate_levels
-from protocol.mechanisms.tracked.rate_filter import filter_levels
+from protocol.mechanisms.tracked.rate_filter import estimate_levels, filter_levels
 from protocol.numerics.arrays import Flags, Floats, Integers, Keys
 from protocol.question_and_plan import Plan
 from protocol.study_state import StudyState
@@ -62,8 +61,7 @@ class Forecast:
         """Return the forecast after the round of `plan`; it has no items before the first one."""
         if not state.items:
             return cls(plan, state, np.zeros(0), np.zeros(0))
-        domain = plan.question.domain
-        levels = estimate_levels(domain, state, history_of(state), drift_of(state))
+        levels = estimate_levels(history_of(state), drift_of(state))
         to_come = (plan.rounds - plan.round) * plan.terms.max_devices
         spread = levels.variances + levels.rate_variances * to_come**2 + levels.rates * to_come
         return cls(plan, state, levels.totals + levels.rates * to_come, np.sqrt(spread))
@@ -143,11 +141,6 @@ def evict_items(plan: Plan, state: StudyState) -> StudyState:
     stays[rarest] = False
     evicted = np.unique(keys, axis=0)[: tuning.MAX_EVICTED_KEYS]
     return state.select_rows(stays).with_array(_EVICTED_KEYS_ARRAY, evicted)
-
-
-def has_evicted(state: StudyState) -> bool:
-    """Return whether items were evicted, so that their counts are not in `state`."""
-    return _EVICTED_KEYS_ARRAY in state.arrays
 
 
 def evicted_keys(plan: Plan, state: StudyState) -> Keys:

@@ -1,15 +1,26 @@
 """Rounds of `tracked`: plans, vectors and answers; the package explains the idea."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from protocol.description import (
+    CONTRIBUTION,
+    MAX_BYTES,
+    SEGMENTS,
+    STOP_FIELDS,
+    THRESHOLD,
+    WORDS,
+    Description,
+    QuestionForm,
+)
+from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
+from protocol.domains.known_items import KnownItems
 from protocol.estimation.estimates import (
     COUNT_COLUMN,
     Estimate,
@@ -22,6 +33,7 @@ from protocol.histograms import Histogram, KeyedHistograms, keyed_histograms
 from protocol.mechanism import Answer, CohortSum, add_sums
 from protocol.mechanisms.cohort_comparison import ComparedCounts, compare_counts
 from protocol.mechanisms.iblt.sampled_table import check_words, min_table_bytes
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.sampled_counts import SampledCounts
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import Counters
@@ -31,8 +43,8 @@ from protocol.mechanisms.tracked.forecast import (
     evict_items,
     evicted_keys,
     expected_counts,
-    has_evicted,
 )
+from protocol.mechanisms.tracked.key_choice import cheapest_domain, domain_of_known_items
 from protocol.mechanisms.tracked.observations import (
     drift_of,
     history_of,
@@ -41,11 +53,7 @@ from protocol.mechanisms.tracked.observations import (
     record_slips,
     sampled_share,
     sampling_variances,
-)
-from protocol.mechanisms.tracked.past_sketch import (
-    PastSketch,
-    SketchAllocation,
-    store_sketch,
+    with_measured_drift,
 )
 from protocol.mechanisms.tracked.plan import ResidualSampling, TrackedPlan, TrackedQuestion
 from protocol.mechanisms.tracked.string_fetching import FetchSchedule, KnownStrings
@@ -53,12 +61,11 @@ from protocol.mechanisms.tracked.totals import estimate_totals
 from protocol.numerics.arrays import Floats, Keys
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, uniform_floats
+from protocol.sketches.iblt.layout import capacity
 from protocol.study_state import (
-    MAX_BLOCKS,
     StudyState,
     add_devices,
     expected_devices,
-    few_are_unread,
     is_small,
     read_devices,
     recent_devices,
@@ -70,24 +77,66 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
     """Counts known items exactly, and finds new ones in a table."""
 
     name = "tracked"
+    question_type = TrackedQuestion
     plan_type = TrackedPlan
+    is_planned = fetches_strings = True
+    description = Description(
+        purpose="heavy hitters of any domain, known ones counted exactly",
+        cost="the fewest `words` per round",
+        form=QuestionForm(
+            "Common items, fewest words",
+            "Heavy hitters among strings of any length. Items found so far are counted exactly, "
+            "and each plan reveals them to devices.",
+            {"domain.kind": "hashed"},
+            (THRESHOLD, CONTRIBUTION, MAX_BYTES, WORDS, SEGMENTS, *STOP_FIELDS),
+        ),
+        items_note="Items found in earlier rounds are counted outside the table and need no "
+        "capacity.",
+        defaults={"domain": {"kind": "hashed", "max_bytes": 64}, "words": "auto"},
+    )
+
+    def domain_about(self, known: KnownItems, fields: Mapping[str, Any]) -> Domain:
+        return domain_of_known_items(known, fields["contribution"], fields["words"])
+
+    def cheaper_domain(
+        self, domain: Domain, items: Collection[str], max_tokens: int, words: int | None
+    ) -> Domain:
+        return cheapest_domain(domain, items, max_tokens, words)
+
+    def samplers(self, plan: TrackedPlan) -> Sequence[ThresholdSampler]:
+        """Return those of unknown items, and of known ones, which are all counted."""
+        return (*super().samplers(plan), ThresholdSampler(1.0, plan.question.contribution))
+
+    def table_capacity(self, plan: TrackedPlan) -> int:
+        return capacity(plan.cells)
+
+    def fetched_strings(self, plan: TrackedPlan) -> int:
+        return len(plan.string_pieces)
+
+    def plan_readers_see(self, question: TrackedQuestion) -> str:
+        known = "keys of items" if isinstance(question.domain, Hashed) else "items"
+        return (
+            f"Not only the server: each plan lists the {known} found so far, and every device that "
+            "may join a round can read it."
+        )
+
+    def trust_in_server(self, question: TrackedQuestion) -> str | None:
+        if not isinstance(question.domain, Hashed):
+            return None
+        return (
+            "The server asks for the string of a key only if its count is close to the threshold. "
+            "Devices do not see the counts. A dishonest server could ask for the string of a rare "
+            "key, also of one that a single device holds, but not which device holds it."
+        )
 
     def _first_fields(self, question: TrackedQuestion, terms: Terms, rounds: int) -> dict[str, Any]:
         fetching = FetchSchedule(question, terms, rounds)
         check_words(question, terms, min_words=fetching.min_words)
         fetching.check()
-        tokens = float(terms.max_devices * question.contribution)
-        sampling = partial(ResidualSampling.first, question, terms)
-        nbytes, past = question.nbytes, None
-        if rounds <= MAX_BLOCKS:  # a block of the state holds one sketch at most
-            allocation = SketchAllocation(question, rounds, terms.moduli)
-            past = allocation.best_sketch(tokens, nbytes, lambda n: sampling(n).t, first=True)
-        nbytes -= past.nbytes(terms.moduli) if past else 0
-        untracked = sampling(nbytes)
+        untracked = ResidualSampling.first(question, terms, question.nbytes)
         return {
             "t": untracked.t,
-            "past_sketch": past,
-            "cells": untracked.cells(nbytes),
+            "cells": untracked.cells(question.nbytes),
             "max_value": untracked.max_value,
         }
 
@@ -116,11 +165,10 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
             else []
         )
         rest = held.with_counts(np.where(rows[held.item_indices] < 0, held.counts, 0))
-        untracked, sketch = KeyedHistograms(rest, whole.keys), plan.sketch
+        untracked = KeyedHistograms(rest, whole.keys)
         table = plan.table.insert(untracked, uniform_floats(chance, len(rest.counts)))
         strings = (plan.pieces.encode(fetched),) if plan.string_pieces else ()
-        past = sketch.insert(*untracked.item_totals(rest.counts)) if sketch else ()
-        return (*counters.encode(counts), *strings, *past, *table)
+        return (*counters.encode(counts), *strings, *table)
 
     def fault(self, plan: TrackedPlan, total: Vector, participants: int) -> str | None:
         """Return the law that `total` breaks: totals of counters, or a law of the table.
@@ -130,7 +178,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         adds to a counter and its total is not detected, up to the count that all devices may hold;
         nor is one that changes a string, which then does not hash to its key.
         """
-        counters, _, _, table = plan.split(total)
+        counters, _, table = plan.split(total)
         held = participants * plan.question.contribution
         fault = plan.counters.fault(counters, held)
         rest = held - plan.counters.total(counters)
@@ -157,13 +205,13 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         state: StudyState,
     ) -> Answer:
         """Return the answer of `total`, the sum of the cohorts' vectors; each has its devices."""
-        _, in_strings, in_past, in_table = plan.split(total)
+        _, in_strings, in_table = plan.split(total)
         # A plan may be older than the state, which has evicted items since.
         state = state.add([item for item in plan.counters.items if item not in state.rows], {})
         counted, holders, state = _read_counters(plan, total, cohorts, state)
         devices = [participants for _, participants in cohorts]
         participants, counters = sum(devices), plan.counters
-        tables = [plan.split(vector)[3] for vector, _ in cohorts] if len(cohorts) > 1 else ()
+        tables = [plan.split(vector)[2] for vector, _ in cohorts] if len(cohorts) > 1 else ()
         reading = plan.table.read(in_table, _known_keys(plan, state), tables)
         listing, sampled = reading.whole, None
         if listing.complete:
@@ -172,10 +220,6 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         after = record_round(plan, state, participants, counted, sampled)
         items = [each.item for each in counted]
         after = add_devices(after, participants, is_read=listing.complete, counted=items)
-        if plan.past_sketch:
-            seed = bytes.fromhex(plan.seed)
-            q = plan.past_sketch.modulus(plan.terms.moduli)
-            after = store_sketch(after, plan.round - 1, q, seed, in_past)
         after = evict_items(plan, after)
         domain = plan.question.domain
         if plan.string_pieces and isinstance(domain, Hashed):
@@ -188,7 +232,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         self, plan: TrackedPlan, total: Vector, participants: int, state: StudyState
     ) -> bool:
         del participants
-        return plan.table.decode(plan.split(total)[3], _known_keys(plan, state)).complete
+        return plan.table.decode(plan.split(total)[2], _known_keys(plan, state)).complete
 
     def next_plan(
         self, plan: TrackedPlan, answer: Answer | None, state: StudyState, rng: Random
@@ -204,22 +248,18 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         nbytes = question.nbytes - counters.nbytes
         strings = plan.fetch_schedule.next_pieces(forecast, counters, nbytes, table_bytes)
         nbytes -= terms.moduli.lane_bytes(strings.lane) if strings.pieces else 0
-        past, untracked = _plan_residual(
-            plan, answer, state, counters, nbytes=nbytes, table_bytes=table_bytes
-        )
-        nbytes -= past.nbytes(terms.moduli) if past else 0
+        untracked = _plan_residual(plan, answer, state, counters, nbytes)
         return plan.next_round(
             rng,
             counter_groups=groups,
             string_pieces=strings.pieces,
-            past_sketch=past,
             t=untracked.t,
             cells=untracked.cells(nbytes),
             max_value=untracked.max_value,
         )
 
     def final_answer(self, question: TrackedQuestion, state: StudyState) -> FinalAnswer:
-        """Return the heavy hitters, by the question's `assume`.
+        """Return the heavy hitters.
 
         An item whose string was not fetched is given by the name of its key, and counts as wrong in
         the expected precision and recall.
@@ -243,8 +283,13 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         rates = state.column(COUNT_COLUMN) / read_devices(state)[0]
         return totals_of_all_rounds(state, sampling_variances(state, rates))
 
-    def remembers_all(self, state: StudyState) -> bool:
-        return few_are_unread(state) and not has_evicted(state)
+    def shown(self, question: TrackedQuestion, state: StudyState) -> StudyState:
+        shown = super().shown(question, state)
+        return with_measured_drift(shown, super().firm_items(question, shown))
+
+    def firm_items(self, question: TrackedQuestion, state: StudyState) -> StudyState:
+        firm = super().firm_items(question, state)
+        return with_measured_drift(firm, firm)
 
     def rate_history(
         self, plan: TrackedPlan, state: StudyState, items: Sequence[str]
@@ -254,9 +299,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
         return rate_history_of(plan, state, names)
 
     def final_totals(self, question: TrackedQuestion, state: StudyState) -> tuple[Floats, Floats]:
-        history = history_of(state)
-        drift = None if question.assume == "stationary" else drift_of(state)
-        return estimate_totals(question.domain, state, history, drift, question.threshold)
+        return estimate_totals(history_of(state), drift_of(state), question.threshold)
 
     def known_share(self, state: StudyState) -> float:
         return sampled_share(state)
@@ -287,10 +330,13 @@ def _read_counters(
         compared = replace(compared, counts=np.where(is_better, compared.counts, counts))
     limited = np.minimum(compared.counts, sum(devices) * contribution).tolist()
     variances = whole.variances + compared.missing_variances
-    columns = limited, variances.tolist(), compared.flags
+    columns = counters.items, limited, variances.tolist(), compared.flags, compared.shares.tolist()
+    estimates = [
+        Estimate(item, count, variance, p_value, counted_share=share)
+        for item, count, variance, p_value, share in zip(*columns, strict=True)
+    ]
     sums = dict(zip(counters.items, counts.tolist(), strict=True))
-    state = record_slips(state, counters.items, slips)
-    return list(map(Estimate, counters.items, *columns)), sums, state
+    return estimates, sums, record_slips(state, counters.items, slips)
 
 
 def _known_keys(plan: TrackedPlan, state: StudyState) -> Keys:
@@ -303,39 +349,22 @@ def _known_keys(plan: TrackedPlan, state: StudyState) -> Keys:
 
 
 def _plan_residual(
-    plan: TrackedPlan,
-    answer: Answer | None,
-    state: StudyState,
-    counters: Counters,
-    *,
-    nbytes: int,
-    table_bytes: int,
-) -> tuple[PastSketch | None, ResidualSampling]:
-    """Return the sketch and the sampling of untracked items in the next round, in `nbytes`.
+    plan: TrackedPlan, answer: Answer | None, state: StudyState, counters: Counters, nbytes: int
+) -> ResidualSampling:
+    """Return the sampling of untracked items in the next round, into `nbytes`.
 
-    The table takes `table_bytes` or more. After a failed round both stay, if there is room, and
-    also after one with far fewer devices than are expected next.
+    t stays after a failed round, and after one with far fewer devices than are expected next.
     """
-    past, moduli = plan.past_sketch, plan.terms.moduli
-    fits = past is not None and nbytes - past.nbytes(moduli) >= table_bytes
     if answer is None:
-        return past if fits else None, plan.residual.after_missing_answer()
+        return plan.residual.after_missing_answer()
     recent, most = recent_devices(state) or [1.0], plan.terms.max_devices
     expected, latest = expected_devices(recent, most), max(1.0, recent[-1])
     if answer.decoded and is_small(latest, expected):
-        return past if fits else None, plan.residual
+        return plan.residual
     keys, values = _expected_residual(plan, counters, answer)
     change = expected / expected_devices(recent[:-1] or recent, most)
-    ratio, past = expected / latest, None
-    sampling = partial(
-        plan.residual.next_round, ratio * keys, ratio * values, devices_factor=change
-    )
-    if plan.rounds <= MAX_BLOCKS:
-        # Of a table that was not read, only the number of keys is known.
-        tokens = (values if math.isfinite(values) else keys) * plan.sampler.unit
-        allocation = SketchAllocation(plan.question, plan.rounds, moduli, table_bytes)
-        past = allocation.best_sketch(tokens, nbytes, lambda n: sampling(n).t)
-    return past, sampling(nbytes - (past.nbytes(moduli) if past else 0))
+    ratio = expected / latest
+    return plan.residual.next_round(ratio * keys, ratio * values, nbytes, devices_factor=change)
 
 
 def _expected_residual(

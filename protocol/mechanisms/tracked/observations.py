@@ -5,9 +5,9 @@ was exposed (`rate_filter.py`). `devices` and `sampled exposure` hold for all it
 has a column of the exposure that it had in addition, by being counted. An item without any token so
 far was exposed to all sampled devices, so its first sample needs no column to be filled.
 
-Most items that are ever sampled are rare. They are remembered too: their tokens are subtracted from
-the cells of sketches that they share with others (`past_sketch.py`). If there are very many, the
-rarest are evicted (`forecast.py`).
+Most items that are ever sampled are rare. They are remembered too, because an item may turn out to
+be heavy after many rounds with few samples. If there are very many items, the rarest are evicted
+(`forecast.py`).
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from protocol.estimation.estimates import Estimate, add_estimates
 from protocol.estimation.history import History
 from protocol.estimation.rate_changes import RateHistory
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
+from protocol.mechanisms.sampled_counts import max_device_counts
 from protocol.mechanisms.tracked.drift_measurement import measure_drift
 from protocol.mechanisms.tracked.rate_filter import Drift
 from protocol.numerics.arrays import Floats, Integers
@@ -66,13 +67,22 @@ def record_round(
         items = [each.item for each in sampled]
         tokens = np.array([each.count for each in sampled]) / sampler.mean_threshold
         state = state.add(items, {_OBSERVED_COLUMN.format(block): tokens})
-    state = add_estimates(state, [*counted, *(sampled or [])])
+    estimates = [*counted, *(sampled or [])]
+    counted_items = {each.item for each in counted}
+    state = add_estimates(state, estimates, max_device_counts(plan, estimates, counted_items))
     if sampled is not None:
         spread = participants * (sampler.mean_threshold - 1)
         state = state.with_array(_SPREAD_ARRAY, _spread(state) + spread)
         column = {_COUNTED_SPREAD_COLUMN: np.full(len(counted), spread)}
         state = state.add([each.item for each in counted], column)
-    drift = measure_drift(history_of(state))
+    return with_measured_drift(state, state)
+
+
+def with_measured_drift(state: StudyState, measured: StudyState) -> StudyState:
+    """Return `state` with the drift of the items in `measured`; the same before the first round."""
+    if _DEVICES_ARRAY not in state.arrays:
+        return state
+    drift = measure_drift(history_of(measured))
     jumps = [drift.breaks.get(number, 0.0) for number in range(len(state.arrays[_DEVICES_ARRAY]))]
     drift_array = np.array([drift.phi, drift.dispersion, drift.trend, *jumps])
     return state.with_array(_DRIFT_ARRAY, drift_array)

@@ -29,16 +29,15 @@ from protocol.mechanisms.iblt.sampled_table import (
     MAX_CELLS,
     SampledTable,
     TableQuestion,
-    cell_in_mode,
+    cell_of_table,
     cells_in_bytes,
     likely_cell,
     likely_max_value,
     worst_case_threshold,
 )
-from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
+from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler, coarse_threshold
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, Counters
-from protocol.mechanisms.tracked.past_sketch import PastSketch, past_count_sketch
 from protocol.mechanisms.tracked.string_fetching import (
     NUMBER_BYTES,
     FetchSchedule,
@@ -46,7 +45,6 @@ from protocol.mechanisms.tracked.string_fetching import (
     StringPieces,
 )
 from protocol.question_and_plan import AUTO_WORDS, MAX_WORDS, Plan, Terms
-from protocol.sketches.count_sketch import CountSketch
 from protocol.sketches.iblt.layout import capacity, cells_for
 from protocol.sketches.iblt.table import CellFormat, Iblt
 from secagg.ring import Ring, Vector
@@ -73,12 +71,10 @@ class ResidualSampling:
 
     def cells(self, nbytes: int) -> int:
         """Return the cells that fit in `nbytes`, or that one key needs if that is more."""
-        return max(cells_for(1), cells_in_bytes(self.question, self._cell, nbytes))
+        return max(cells_for(1), cells_in_bytes(self._cell, nbytes))
 
     def table(self, cells: int, seed: bytes) -> SampledTable:
-        return SampledTable(
-            Iblt(cell_in_mode(self.question, self._cell, cells), cells, seed), self.sampler
-        )
+        return SampledTable(Iblt(cell_of_table(self._cell, cells), cells, seed), self.sampler)
 
     def after_missing_answer(self) -> "ResidualSampling":
         """Return the sampling after a failed round: at the same t, for the largest values."""
@@ -92,12 +88,12 @@ class ResidualSampling:
         The expected number of devices has changed by `devices_factor`, and t may follow it.
         """
         limit = capacity(self.cells(nbytes))
-        margin = tuning.TABLE_MARGIN_SDS[self.question.table] * math.sqrt(limit)
+        margin = tuning.TABLE_MARGIN_SDS * math.sqrt(limit)
         factor = keys / max(1.0, limit - margin) / devices_factor
         factor = float(np.clip(factor, 1 / tuning.MAX_T_FACTOR, tuning.MAX_T_FACTOR))
         t = self.t * devices_factor * factor
         max_t = tuning.MAX_T_PER_WORST_CASE * worst_case_threshold(self.question, self.terms)
-        t = min(max(1.0, t), max_t)
+        t = min(coarse_threshold(max(1.0, t)), max_t)
         sampling = ThresholdSampler(t, self.question.contribution)
         units = values * self.sampler.unit / sampling.unit
         headroom = tuning.MIN_VALUE_HEADROOM * sampling.max_item_units
@@ -108,7 +104,7 @@ class ResidualSampling:
 
     @property
     def _cell(self) -> CellFormat:
-        return likely_cell(self.question, self.terms, self.max_value, self.t)
+        return likely_cell(self.question, self.terms, self.max_value)
 
 
 def _number_of_words(words: object) -> object:
@@ -116,17 +112,15 @@ def _number_of_words(words: object) -> object:
 
 
 class TrackedQuestion(TableQuestion):
-    """Question of `tracked`; `assume` is the model of the rounds that did not count an item.
+    """Question of `tracked`.
 
     Tables are used only if they are read whole, so hash bits would be useless. With the `words`
     "auto", which are `AUTO_WORDS`, the analyst's program chooses them when it creates the study.
-    Studies of version 0.2.0 may assume "nothing", which now means "drift". It is not rewritten,
-    because registrars and devices sign digests of the question.
     """
 
     if TYPE_CHECKING:  # pydantic's own constructor takes the words as a number only
 
-        def __init__(  # noqa: PLR0913 - one argument per field
+        def __init__(
             self,
             *,
             threshold: float,
@@ -134,16 +128,13 @@ class TrackedQuestion(TableQuestion):
             domain: Domain,
             words: int | Literal["auto"],
             confidence: float = 0.5,
-            table: Literal["default", "tight"] = "default",
             hash_bits: int = 0,
-            assume: Literal["drift", "stationary"] = "drift",
             mechanism: Literal["tracked"] = "tracked",
         ) -> None: ...
 
     mechanism: Literal["tracked"] = "tracked"
     words: Annotated[int, BeforeValidator(_number_of_words)] = Field(ge=AUTO_WORDS, le=MAX_WORDS)
     hash_bits: int = Field(default=0, ge=0, le=24)
-    assume: Literal["drift", "stationary", "nothing"] = "drift"
 
 
 class TrackedPlan(Plan):
@@ -157,7 +148,6 @@ class TrackedPlan(Plan):
     question: TrackedQuestion
     counter_groups: tuple[CounterGroup, ...] = Field(default=(), max_length=64)
     string_pieces: tuple[StringPiece, ...] = Field(default=(), max_length=2**16)
-    past_sketch: PastSketch | None = None
     cells: int = Field(ge=1, le=MAX_CELLS)
     max_value: int = Field(ge=1, le=2**31 - 1)
 
@@ -225,30 +215,17 @@ class TrackedPlan(Plan):
         return FetchSchedule(self.question, self.terms, self.rounds)
 
     @property
-    def sketch(self) -> CountSketch | None:
-        """Return the sketch of untracked items, if there is one."""
-        if self.past_sketch is None:
-            return None
-        q = self.past_sketch.modulus(self.terms.moduli)
-        return past_count_sketch(
-            self.past_sketch.cells, q, self.question.domain.chunks, bytes.fromhex(self.seed)
-        )
-
-    @property
     def table(self) -> SampledTable:
         return self.residual.table(self.cells, bytes.fromhex(self.seed))
 
     @property
     def ring(self) -> Ring:
-        """Return the ring: counters, strings and sketch if any, table."""
+        """Return the ring: counters, strings if any, table."""
         strings = (self.pieces.lane,) if self.string_pieces else ()
-        sketch = self.sketch
-        sketch_lanes = sketch.ring.lanes if sketch else ()
-        return Ring((*self.counters.lanes, *strings, *sketch_lanes, *self.table.iblt.ring.lanes))
+        return Ring((*self.counters.lanes, *strings, *self.table.iblt.ring.lanes))
 
-    def split(self, total: Vector) -> tuple[Vector, Vector, Vector, Vector]:
-        """Return the lanes of counters, strings, sketch and table; some may be empty."""
+    def split(self, total: Vector) -> tuple[Vector, Vector, Vector]:
+        """Return the lanes of counters, strings and table; the first two may be empty."""
         counters = 3 * len(self.counter_groups)
         strings = counters + (1 if self.string_pieces else 0)
-        sketch = strings + (1 if self.past_sketch else 0)
-        return total[:counters], total[counters:strings], total[strings:sketch], total[sketch:]
+        return total[:counters], total[counters:strings], total[strings:]

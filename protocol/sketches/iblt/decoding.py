@@ -10,8 +10,6 @@ stuck, and the result still has
     distinct       the estimated number of keys in the table, within 5% (rms) up to twice the
                    capacity of tables of at least 1,250 cells
 
-A tight table that is stuck (`tight.py`) only has `distinct`: it lists no key.
-
 Known keys, for example from earlier rounds, help a table out of a stuck core: they split cells of
 two keys. For a cell, a known key x that hashes to it, and each possible value w of x (up to the
 smallest V of its cells), the rest of the cell is one key or not: V - w and K - w x' are put to the
@@ -34,7 +32,7 @@ instead of 45, in every round, and decoding takes a second. The idea is ours.
 Importing this module loads a compiled kernel, which devices do without: they only insert.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +53,7 @@ def decode_table(sketch: Iblt, table: Vector, known: Keys | None = None) -> Deco
     """Return the content of `table`; `known` keys, shape `(n, chunks)`, help if it gets stuck.
 
     Any vector of the ring is allowed, also one that is not a sum of honest tables. The work is
-    bounded for all of them: by 73 inspections per cell, and by the splits above. A tight table is
-    listed whole or not at all, in at most 4,096 tests per cell, without `known`.
+    bounded for all of them: by 73 inspections per cell, and by the splits above.
     """
     sketch.ring.check(table)
     peeling = Peeling(sketch, table)
@@ -64,13 +61,6 @@ def decode_table(sketch: Iblt, table: Vector, known: Keys | None = None) -> Deco
     decoded = _decoded(sketch, peeling)
     if decoded.complete:
         return decoded
-    if sketch.cell.q:
-        # The number of keys is estimated at values up to 2 q, where false keys are rare.
-        few_stages = Peeling(sketch, table)
-        few_stages.run(stages=2)
-        distinct = _decoded(sketch, few_stages).distinct
-        keys, values = decoded.keys[:0], decoded.values[:0]
-        return replace(decoded, keys=keys, values=values, distinct=distinct)
     final = _peel_without_dominance(sketch, peeling.copy())
     if not final.complete and known is not None:
         peel_with_known_keys(peeling, known)
@@ -92,8 +82,6 @@ def _decoded(sketch: Iblt, peeling: Peeling) -> DecodedTable:
     keys, values = peeling.entries()
     nonempty = peeling.nonempty_cells
     sound = bool((values <= sketch.cell.value_bound).all())
-    if sketch.cell.q:
-        sound = sound and int(values.sum()) <= sketch.cell.total_bound
     degree = sketch.layout.mean_degree
     false = peeling.inspections * degree / sketch.cells * sketch.cell.false_digit_probability
     complete = nonempty == 0 and sound

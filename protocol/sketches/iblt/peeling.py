@@ -21,13 +21,11 @@ from protocol.sketches.iblt.peeling_kernel import (
     add_entry,
     fill_inverses,
     peel,
-    peel_in_stages,
 )
 from protocol.sketches.iblt.table import Iblt
 from secagg.ring import Vector
 
 _CACHED_INVERSES = 1024  # a table of inverses pays for itself from 1,000 keys
-_CACHED_TIGHT_INVERSES = 2**16
 
 
 class TableParameters(NamedTuple):
@@ -37,8 +35,6 @@ class TableParameters(NamedTuple):
     key_bound: int  # of the chunks of a key
     radix: int  # of the hash digits of each chunk
     p: int
-    min_element: int  # of elements; the largest is p - 1
-    q: int  # of V in a tight table; 0 if V never wraps
     inverses: NDArray[np.uint64]  # of 0, 1, 2 .. modulo p, up to a size that pays for itself
     coefficients: NDArray[np.uint64]
     first_keys: NDArray[np.uint64]
@@ -58,17 +54,6 @@ class PeelingState(NamedTuple):
     queue: NDArray[np.int32]
     is_queued: NDArray[np.bool_]
     totals: NDArray[np.int64]  # entries, inspections, repeated keys, length of the queue
-
-
-class StageArrays(NamedTuple):
-    """The cells of a tight table by stage, and its entries by the content of their source cell."""
-
-    first_cells: NDArray[np.int32]  # of each stage, -1 if none
-    neighbours: NDArray[np.int32]  # next and previous cell in the list of a stage, shape (2, cells)
-    cell_stages: NDArray[np.int8]  # of each cell, -1 if it does not wait
-    heads: NDArray[np.int32]  # entry + 1 by hash, 0 if none; the length is a power of two
-    links: NDArray[np.int32]  # to the earlier entry with the same hash, plus 1
-    hashes: NDArray[np.uint64]  # of entries
 
 
 class Peeling:
@@ -92,28 +77,9 @@ class Peeling:
         )
         self._scratch = np.empty(2 * chunks, np.uint64)  # of the kernel
 
-    def run(self, *, strict: bool = True, stages: int | None = None) -> None:
-        """Peel until no cell is pure; only `strict` applies the last test.
-
-        Tight tables have no such test; they are peeled in a number of `stages`, by default all.
-        """
-        given = self.rows, self.parameters, self.state, self._scratch
-        if self.sketch.cell.q:
-            peel_in_stages(*given, self.stage_arrays(stages))
-        else:
-            peel(*given, strict)
-
-    def stage_arrays(self, stages: int | None) -> StageArrays:
-        """Return empty lists of a number of `stages`, by default all, and an empty index."""
-        cells, multiples = len(self.rows), self.parameters.max_value // self.parameters.q
-        return StageArrays(
-            first_cells=np.full(stages or 2 + multiples.bit_length(), -1, np.int32),
-            neighbours=np.empty((2, cells), np.int32),
-            cell_stages=np.full(cells, -1, np.int8),
-            heads=np.zeros(2 ** (2 * cells).bit_length(), np.int32),
-            links=np.empty(2 * cells, np.int32),
-            hashes=np.empty(2 * cells, np.uint64),
-        )
+    def run(self, *, strict: bool = True) -> None:
+        """Peel until no cell is pure; only `strict` applies the last test."""
+        peel(self.rows, self.parameters, self.state, self._scratch, strict)
 
     def copy(self) -> Self:
         other = copy(self)
@@ -163,15 +129,12 @@ def table_parameters(sketch: Iblt) -> TableParameters:
     """Return the parameters of `sketch` for the kernel."""
     cell, layout = sketch.cell, sketch.layout
     first, second = sketch.family.keys
-    count = min(_CACHED_TIGHT_INVERSES, cell.value_bound + 1) if cell.q else _CACHED_INVERSES
     return TableParameters(
         max_value=cell.value_bound,
         key_bound=cell.key_bound,
         radix=cell.radix,
         p=cell.p,
-        min_element=cell.min_element,
-        q=cell.q,
-        inverses=inverses(count, cell.p),
+        inverses=inverses(_CACHED_INVERSES, cell.p),
         coefficients=sketch.family.coefficients,
         first_keys=first,
         second_keys=second,

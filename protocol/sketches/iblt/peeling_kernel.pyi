@@ -1,7 +1,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.sketches.iblt.peeling import PeelingState, StageArrays, TableParameters
+from protocol.sketches.iblt.peeling import PeelingState, TableParameters
 
 V: int
 LAST_ENTRY: int
@@ -18,13 +18,6 @@ def peel(
     state: PeelingState,
     scratch: NDArray[np.uint64],
     strict: bool,
-) -> None: ...
-def peel_in_stages(
-    rows: NDArray[np.int64],
-    parameters: TableParameters,
-    state: PeelingState,
-    scratch: NDArray[np.uint64],
-    stages: StageArrays,
 ) -> None: ...
 def add_entry(
     rows: NDArray[np.int64],

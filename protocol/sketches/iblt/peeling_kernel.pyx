@@ -6,7 +6,7 @@ A cell is a row of integers: V, the latest entry that was taken from it, and K i
 entry has its number, plus one, in its lower half, and 32 bits of the key's fingerprint above; 0 is
 none. The *candidate* is the key that a cell may hold alone.
 
-**Cell by cell** (`peel`). A cell is inspected once, and again whenever a key is taken out of it or
+A cell is inspected once, and again whenever a key is taken out of it or
 put back into it. A cell that holds a negative multiple of a key shows that the entry was false. If
 an entry has the same key and value, and the cell that it was taken from is no longer empty, the
 entry is withdrawn.
@@ -15,33 +15,14 @@ A cell makes no entry twice, a key has at most two entries, and there are at mos
 Each is withdrawn at most once, and touches at most 18 cells. So any vector causes at most 73
 inspections per cell, and peeling ends.
 
-**In stages** (`peel_in_stages`), for tight tables. Each cell waits at a *stage*, in the list of the
-cells at this stage. Stage 0 tries the values below q, stage k > 0 those from 2^(k-1) q to 2^k q:
-one in q of them agrees with V. A cell of the first stage that has any is tried; if no value passes,
-it moves to the next stage. When a key is taken out, its cells return to stage 0. So large values,
-which cost the most and prove little, are tried only if all else is stuck.
-
-A false key leaves the negative of its source's content in its other cells. If a cell holds the
-negative of an entry's content, is one of the entry's cells, and the entry's source cell is no
-longer empty, the entry is false and is put back. Entries are found by a hash of their content, so
-this takes one step.
-
-A key may also be taken out with too large a value, if the rest of the cell was a multiple of x'.
-Then all its cells lack the excess. So each stage also tries the negatives of the last stage's
-values: an entry of that key with a larger value, whose source cell is no longer empty, is reduced,
-once. Without this, one table in a hundred would be stuck for this reason alone.
-
-Entries are bounded as above. Stage 0 is bounded by the entries; beyond it, no cell is tried after
-4,096 tests per cell, for any values.
-
-Both ways also end when they have followed 256 links per cell of the table. A sum that was made for
+It also ends when it has followed 256 links per cell of the table. A sum that was made for
 this purpose could have long chains of entries; of 1,500 other sums, also random ones, none took 4.
 
 All functions release Python's lock, so that a server answers requests while it decodes. Arrays
 must have the shapes and types that `peeling.py` gives them: nothing here checks an index.
 """
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from protocol.mixing cimport mix
 
@@ -58,21 +39,19 @@ cpdef enum:
 
 cdef enum:
     MAX_CELLS_OF_KEY = 18  # of heavy keys; see `layout.py`
-    MAX_TESTS_PER_CELL = 4096
     MAX_LINKS_PER_CELL = 256
 
 cdef uint64_t PRIME = (<uint64_t>1 << 61) - 1
 cdef uint64_t LOW29 = (<uint64_t>1 << 29) - 1
 cdef uint64_t LOW32 = (<uint64_t>1 << 32) - 1
-cdef uint64_t HASH_MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 cdef struct Table:  # borrowed arrays, and the candidate; see the classes of `peeling.py`
     int64_t *rows
     Py_ssize_t cells, columns, chunks
     # parameters
-    int64_t max_value, q
-    uint64_t key_bound, radix, p, min_element, heavy_below
+    int64_t max_value
+    uint64_t key_bound, radix, p, heavy_below
     const uint64_t *inverses
     const uint64_t *coefficients
     const uint64_t *first_keys
@@ -96,16 +75,6 @@ cdef struct Table:  # borrowed arrays, and the candidate; see the classes of `pe
     uint64_t fingerprint
     int64_t places[MAX_CELLS_OF_KEY]
     int degree
-    # stages
-    int32_t *first_cells  # of each stage, -1 if none
-    int32_t *next_cells
-    int32_t *previous_cells
-    int8_t *cell_stages  # -1 if the cell does not wait
-    int32_t *heads  # chains of entries with the same hash of their source's content; entry + 1
-    int32_t *links
-    uint64_t *hashes
-    Py_ssize_t stages
-    uint64_t heads_mask
 
 
 cdef const uint64_t *words_of(const uint64_t[::1] array) except NULL:
@@ -129,9 +98,8 @@ cdef Table borrowed(int64_t[:, ::1] rows, parameters, state, uint64_t[::1] scrat
     cdef uint8_t[::1] flags = state.is_queued.view("uint8")
     t.rows, t.cells, t.columns = &rows[0, 0], rows.shape[0], rows.shape[1]
     t.chunks = t.columns - K
-    t.max_value, t.q, t.key_bound = parameters.max_value, parameters.q, parameters.key_bound
-    t.radix, t.p, t.min_element = parameters.radix, parameters.p, parameters.min_element
-    t.heavy_below = parameters.heavy_below
+    t.max_value, t.key_bound = parameters.max_value, parameters.key_bound
+    t.radix, t.p, t.heavy_below = parameters.radix, parameters.p, parameters.heavy_below
     t.inverses, t.inverses_length = words_of(parameters.inverses), len(parameters.inverses)
     t.coefficients = words_of(parameters.coefficients)
     t.first_keys, t.second_keys = words_of(parameters.first_keys), words_of(parameters.second_keys)
@@ -281,7 +249,7 @@ cdef inline bint digits_match(Table *t, uint64_t digits) noexcept nogil:
     for j in range(t.chunks):
         product = digits * t.radix
         element = t.key[j] * t.radix + (product >> 32)
-        if t.elements[j] != min(max(element, t.min_element), t.p - 1):
+        if t.elements[j] != min(element, t.p - 1):
             return False
         digits = product & LOW32
     return True
@@ -407,187 +375,3 @@ cdef inline void subtract(Table *t, int64_t value) noexcept nogil:
         for j in range(t.chunks):
             rest = sums[j] - <int64_t>t.elements[j]
             sums[j] = rest + p if rest < 0 else rest
-
-
-def peel_in_stages(rows, parameters, state, scratch, stages):
-    """Take keys out of a tight table until none passes at the last stage."""
-    cdef Table t = borrowed(rows, parameters, state, scratch)
-    cdef int32_t[:, ::1] neighbours = stages.neighbours
-    cdef int8_t[::1] cell_stages = stages.cell_stages
-    cdef uint64_t[::1] hashes = stages.hashes
-    t.first_cells, t.stages = numbers_of(stages.first_cells), len(stages.first_cells)
-    t.cell_stages, t.hashes = &cell_stages[0], &hashes[0]
-    t.next_cells, t.previous_cells = &neighbours[0, 0], &neighbours[1, 0]
-    t.heads, t.heads_mask = numbers_of(stages.heads), <uint64_t>len(stages.heads) - 1
-    t.links = numbers_of(stages.links)
-    with nogil:
-        peel_stages(&t)
-
-
-cdef void peel_stages(Table *t) noexcept nogil:
-    cdef int64_t cell, value
-    cdef Py_ssize_t stage = 0
-    for cell in range(t.cells):
-        add_to_stage(t, cell, 0)
-    while stage < t.stages and t.links_left > 0:
-        cell = t.first_cells[stage]
-        if cell < 0:
-            stage += 1
-            continue
-        if stage > 0 and t.totals[INSPECTIONS] > MAX_TESTS_PER_CELL * t.cells:
-            return
-        remove_from_stage(t, cell)
-        value = find_false_entry(t, cell) if stage == 0 else find_excess(t, cell, stage - 1)
-        if value == 0:
-            value = find_key(t, cell, stage)
-        if value == 0:
-            if stage + 1 < t.stages:
-                add_to_stage(t, cell, stage + 1)
-            continue
-        subtract_and_restart(t, value)
-        stage = 0
-
-
-cdef inline void add_to_stage(Table *t, int64_t cell, Py_ssize_t stage) noexcept nogil:
-    cdef int32_t head
-    if is_empty(t, cell):
-        return
-    head = t.first_cells[stage]
-    t.cell_stages[cell], t.next_cells[cell], t.previous_cells[cell] = <int8_t>stage, head, -1
-    t.first_cells[stage] = <int32_t>cell
-    if head >= 0:
-        t.previous_cells[head] = <int32_t>cell
-
-
-cdef inline void remove_from_stage(Table *t, int64_t cell) noexcept nogil:
-    cdef int8_t stage = t.cell_stages[cell]
-    cdef int32_t following, before
-    if stage < 0:
-        return
-    following, before = t.next_cells[cell], t.previous_cells[cell]
-    if before < 0:
-        t.first_cells[stage] = following
-    else:
-        t.next_cells[before] = following
-    if following >= 0:
-        t.previous_cells[following] = before
-    t.cell_stages[cell] = -1
-
-
-cdef inline int64_t modulo(int64_t number, int64_t modulus) noexcept nogil:
-    """Return `number` modulo `modulus`, from 0 up also for negative numbers."""
-    cdef int64_t rest = number % modulus
-    return rest + modulus if rest < 0 else rest
-
-
-cdef inline int64_t smallest_value(Table *t, Py_ssize_t stage) noexcept nogil:
-    return 1 if stage == 0 else t.q << (stage - 1)
-
-
-cdef inline int64_t end_of_values(Table *t, Py_ssize_t stage) noexcept nogil:
-    return min(t.q << stage, t.max_value + 1)
-
-
-cdef inline int64_t find_key(Table *t, int64_t cell, Py_ssize_t stage) noexcept nogil:
-    """Add the key that `cell` holds with a value of this stage; return the value, 0 if none."""
-    cdef int64_t value = smallest_value(t, stage)
-    cdef int64_t end = end_of_values(t, stage)
-    value += modulo(t.rows[cell * t.columns + V] - value, t.q)
-    while value < end:
-        t.totals[INSPECTIONS] += 1
-        if read_candidate(t, cell, value) and may_add_entry(t, cell):
-            if t.totals[ENTRIES] == t.max_entries:
-                return 0
-            append_entry(t, cell, value)
-            index_last_entry(t, cell)
-            return value
-        value += t.q
-    return 0
-
-
-cdef inline int64_t find_excess(Table *t, int64_t cell, Py_ssize_t stage) noexcept nogil:
-    """Reduce the entry with too large a value in `cell`; return the negative excess, 0 if none."""
-    cdef int64_t value = smallest_value(t, stage)
-    cdef int64_t end = end_of_values(t, stage)
-    cdef int64_t link, entry
-    cdef int number
-    value += modulo(-t.rows[cell * t.columns + V] - value, t.q)
-    while value < end:
-        t.totals[INSPECTIONS] += 1
-        if read_candidate(t, cell, -value):
-            for number in range(t.degree):
-                link = t.rows[t.places[number] * t.columns + LAST_ENTRY]
-                while link:
-                    t.links_left -= 1
-                    entry = entry_of(link)
-                    # Each entry once, so that peeling ends.
-                    if (
-                        is_same_key(t, link)
-                        and t.values[entry] > value
-                        and t.hashes[entry]
-                        and not is_empty(t, t.source_cells[entry])
-                    ):
-                        t.hashes[entry] = 0
-                        t.values[entry] -= value
-                        return -value
-                    link = t.previous_entries[entry]
-        value += t.q
-    return 0
-
-
-cdef inline uint64_t content_hash(Table *t, int64_t cell, int64_t sign) noexcept nogil:
-    """Return a hash of the content of `cell`, times `sign`."""
-    cdef int64_t *row = t.rows + cell * t.columns
-    cdef uint64_t total = <uint64_t>modulo(sign * row[V], t.q)
-    cdef Py_ssize_t j
-    for j in range(K, t.columns):
-        total = total * HASH_MULTIPLIER + <uint64_t>modulo(sign * row[j], <int64_t>t.p)
-        total ^= total >> 32
-    total *= HASH_MULTIPLIER
-    return total ^ (total >> 32)
-
-
-cdef inline void index_last_entry(Table *t, int64_t cell) noexcept nogil:
-    """Add the last entry to the index under the content of `cell`."""
-    cdef int64_t entry = t.totals[ENTRIES] - 1
-    cdef uint64_t content = content_hash(t, cell, 1)
-    cdef uint64_t place = content & t.heads_mask
-    t.hashes[entry] = content
-    t.links[entry] = t.heads[place]
-    t.heads[place] = <int32_t>(entry + 1)
-
-
-cdef inline int64_t find_false_entry(Table *t, int64_t cell) noexcept nogil:
-    """Withdraw the entry that `cell` shows to be false; return its negative value, 0 if none."""
-    cdef uint64_t content = content_hash(t, cell, -1)
-    cdef int64_t link = t.heads[content & t.heads_mask], entry, value
-    cdef uint64_t inverse
-    cdef Py_ssize_t j
-    while link:
-        t.links_left -= 1
-        entry = link - 1
-        value = t.values[entry]
-        if value and t.hashes[entry] == content and not is_empty(t, t.source_cells[entry]):
-            inverse = inverse_of(t, -value)
-            for j in range(t.chunks):
-                t.elements[j] = (
-                    <uint64_t>t.rows[cell * t.columns + K + j] * inverse % t.p
-                )
-                t.key[j] = t.keys[entry * t.chunks + j]
-            if find_places(t, cell):
-                t.values[entry] = 0
-                return -value
-        link = t.links[entry]
-    return 0
-
-
-cdef inline void subtract_and_restart(Table *t, int64_t value) noexcept nogil:
-    """Subtract `value` of the candidate from its cells, and move these to stage 0."""
-    cdef int64_t *count
-    cdef int number
-    subtract(t, value)
-    for number in range(t.degree):
-        count = t.rows + t.places[number] * t.columns + V
-        count[0] = modulo(count[0] - value, t.q)
-        remove_from_stage(t, t.places[number])
-        add_to_stage(t, t.places[number], 0)

@@ -40,8 +40,6 @@ exact, and a stuck one lists false keys at the rate above: `DecodedTable.expecte
 
 Every honest sum keeps these laws, and `fault` returns the one that a sum breaks.
 
-A cell with a `q` is *tight*: V is kept modulo this prime, in fewer bits; see `tight.py`.
-
 Source: appendix C of [Gascon23], after [GoodrichMitzenmacher11]; hash digits in the key, tests
 and laws are ours. The lane of ones is left out: K is weighted with v, so V divides. This is
 exact, because a key's value is not zero and below p.
@@ -78,7 +76,6 @@ class CellFormat:
     value_bound: int
     total_bound: int
     evidence: int = DEFAULT_EVIDENCE
-    q: int = 0
     moduli: Moduli = PAIRWISE
 
     def __post_init__(self) -> None:
@@ -86,8 +83,6 @@ class CellFormat:
             raise ValueError(f"chunks, bounds and evidence are 1 or more, got {self}")
         if not self.value_bound <= self.total_bound < 2**62:
             raise ValueError(f"a total from {self.value_bound} to 2^62 - 1 expected, got {self}")
-        if self.q and (self.q < 2 or self.evidence < 2**self.chunks):
-            raise ValueError(f"q from 2 up, and a bit of evidence a chunk expected, got {self}")
         assert self.p  # raises ValueError if there is none
 
     @property
@@ -108,13 +103,8 @@ class CellFormat:
         return (p - 1) // max(1, self.key_bound - 1)
 
     @property
-    def min_element(self) -> int:
-        """Return the smallest x'_j: 1 if V of a non-empty cell may be 0, so that K is not."""
-        return 1 if self.q else 0
-
-    @property
     def count_modulus(self) -> int:
-        return self.q or self.moduli.above(self.total_bound)
+        return self.moduli.above(self.total_bound)
 
     @property
     def false_digit_probability(self) -> float:
@@ -222,8 +212,7 @@ class Iblt:
             product = digits * radix
             elements[:, chunk] += product >> _U32
             digits = product & _LOW32
-        smallest, largest = np.uint64(self.cell.min_element), np.uint64(self.cell.p - 1)
-        clipped: Keys = np.clip(elements, smallest, largest)
+        clipped: Keys = np.minimum(elements, np.uint64(self.cell.p - 1))
         return clipped
 
     def edges(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -239,11 +228,9 @@ class Iblt:
 
             (2^b p^c)^-(s - 1)        (about 2^-76 for 10,000 devices and keys of 17 bits)
 
-        with q for 2^b in a tight table (2^-48), since V and x'_1 .. x'_c have s - 1 laws each;
-        1/modulus if the vector is random in one lane of one sub-table only. No other linear laws
-        exist: a vector that keeps these is a sum and difference of honest tables (of a domain far
-        larger than the table), and is not detected.
-        A tight table has no bound on counts: modulo q all counts are below `max_total`.
+        since V and x'_1 .. x'_c have s - 1 laws each; 1/modulus if the vector is random in one lane
+        of one sub-table only. No other linear laws exist: a vector that keeps these is a sum and
+        difference of honest tables (of a domain far larger than the table), and is not detected.
         """
         self.ring.check(table)
         for name, lane, array in zip(("counts", "keys"), self.ring.lanes, table, strict=True):
@@ -255,6 +242,6 @@ class Iblt:
             if (sums % lane.q != sums[0] % lane.q).any():
                 return f"the sub-tables' {name} add up differently"
             allowed = max_total * self.layout.heavy_cells_per_subtable
-            if name == "counts" and not self.cell.q and sums.max() > allowed:
+            if name == "counts" and sums.max() > allowed:
                 return "the counts are more than the devices may insert"
         return None

@@ -163,7 +163,7 @@ async def _stored_history(
     if not study.round:
         return None
     plan = await service.store.rounds.plan(study.id, study.round)
-    state = await service.store.answers.study_state(study.id)
+    state = await service.store.answers.shown_state(study.id)
     history: RateHistory | None = await asyncio.to_thread(
         MECHANISMS[plan.mechanism].rate_history, plan, state, items
     )

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Depends, Query
@@ -13,14 +13,8 @@ from protocol.api.messages import (
     QueryResult,
     QueryResults,
 )
-from protocol.domains.numeric import NumericInterval
-from protocol.mechanisms.central.value_distribution import distribution
-from protocol.mechanisms.number_summary import (
-    NoNumbersError,
-    NumberSummaries,
-    summarise_numbers,
-)
-from protocol.mechanisms.registry import AnyPlan
+from protocol.estimation.number_summary import NoNumbersError, NumberSummaries
+from protocol.mechanisms.registry import AnyPlan, mechanism_of
 from protocol.quantiles.cdf import EmptyTreeError, Estimator
 from protocol.quantiles.distribution import BoundedEstimate, Distribution
 from protocol.study_state import StudyState
@@ -41,7 +35,6 @@ _TextValues = Annotated[
 Beta = Annotated[
     float, Query(gt=0, lt=1, description="Probability that an interval misses the true value.")
 ]
-_DomainValues: TypeAlias = list[float] | list[str]
 
 
 def query_results(
@@ -64,13 +57,21 @@ class DistributionQuery:
     estimator: Estimator
     beta: float
 
+    async def answer_ranks(
+        self, points: Sequence[float | str], query: Callable[[Distribution], BoundedEstimate]
+    ) -> QueryResults:
+        """Return the estimates of `query` on ranks; raises ProblemError if there are none."""
+        if (reason := mechanism_of(self.plan).why_no_ranks(self.plan.question)) is not None:
+            raise malformed(reason, "query")
+        return await self.answer(points, query)
+
     async def answer(
         self, points: Sequence[float | str], query: Callable[[Distribution], BoundedEstimate]
     ) -> QueryResults:
         """Return the estimates of `query` at `points`; raises ProblemError if there are none."""
 
         def evaluate() -> BoundedEstimate:
-            values = distribution(
+            values = mechanism_of(self.plan).distribution(
                 self.plan, self.study_state, estimator=self.estimator, beta=self.beta
             )
             return query(values)
@@ -84,14 +85,13 @@ class DistributionQuery:
         results = query_results(points, bounded)
         return QueryResults(estimator=self.estimator, beta=self.beta, results=results)
 
-    def domain_values(self, texts: list[str], name: str) -> _DomainValues:
-        """Return `texts` as values of the domain; raises ValueError if they must be numbers."""
-        if not isinstance(self.plan.question.domain, NumericInterval):
-            return texts
-        try:
-            return [float(text) for text in texts]
-        except ValueError:
-            raise ValueError(f"{name} must be numbers, not {', '.join(texts)}") from None
+
+def _numbers(texts: list[str], name: str) -> list[float]:
+    """Return the numbers in `texts`; ValueError if one is none."""
+    try:
+        return [float(text) for text in texts]
+    except ValueError:
+        raise ValueError(f"{name} must be numbers, not {', '.join(texts)}") from None
 
 
 async def _distribution_query(
@@ -111,7 +111,7 @@ async def _counts_so_far(study: str, service: Service) -> tuple[AnyPlan, StudySt
     if not view.round:
         raise ProblemError(ProblemType.WRONG_STATE, "the study has not been started")
     plan = await service.store.rounds.plan(study, view.round)
-    return plan, await service.store.answers.study_state(study)
+    return plan, await service.store.answers.shown_state(study)
 
 
 DistributionQueryDep = Annotated[DistributionQuery, Depends(_distribution_query)]
@@ -123,13 +123,13 @@ async def quantiles(
     q: Annotated[list[float], Query(min_length=1, max_length=_MAX_POINTS)],
 ) -> QueryResults:
     """Return the value of each rank `q`, from 0 to 1."""
-    return await query.answer(q, lambda values: values.quantile(q))
+    return await query.answer_ranks(q, lambda values: values.quantile(q))
 
 
 @router.get("/ranks", responses=_QUERY_PROBLEMS)
 async def ranks(query: DistributionQueryDep, x: _TextValues) -> QueryResults:
     """Return the share of devices whose value is below each of `x`."""
-    return await query.answer(x, lambda values: values.rank(query.domain_values(x, "x")))
+    return await query.answer_ranks(x, lambda values: values.rank(_numbers(x, "x")))
 
 
 @router.get("/masses", responses=_QUERY_PROBLEMS)
@@ -137,11 +137,9 @@ async def masses(query: DistributionQueryDep, low: _TextValues, high: _TextValue
     """Return the share of devices whose value is at least `low` and below `high`, per range."""
     if len(low) != len(high):
         raise malformed(f"{len(low)} low ends and {len(high)} high ends make no ranges", "query")
-    return await query.answer(
+    return await query.answer_ranks(
         [f"{start}:{end}" for start, end in zip(low, high, strict=True)],
-        lambda values: values.mass(
-            query.domain_values(low, "low"), query.domain_values(high, "high")
-        ),
+        lambda values: values.mass(_numbers(low, "low"), _numbers(high, "high")),
     )
 
 
@@ -156,14 +154,14 @@ async def cdf(
     query: DistributionQueryDep, points: Annotated[int, Query(ge=2, le=_MAX_POINTS)] = 101
 ) -> QueryResults:
     """Return the ranks of equally spaced values, from the first to the last of the domain."""
-    x: list[float | str] = []
+    x: list[float] = []
 
     def evaluate(values: Distribution) -> BoundedEstimate:
         positions, bounded = values.cdf(points)
         x.extend(positions.tolist())
         return bounded
 
-    return await query.answer(x, evaluate)
+    return await query.answer_ranks(x, evaluate)
 
 
 @router.get("/numbers", responses=_QUERY_PROBLEMS)
@@ -171,7 +169,7 @@ async def numbers(study: StudyId, service: ServiceDep, beta: Beta = 0.05) -> Num
     """Return the mean and the variance of the devices' numbers, of all and per segment."""
     plan, state = await _counts_so_far(study, service)
     try:
-        return summarise_numbers(plan, state, beta)
+        return mechanism_of(plan).number_summaries(plan, state, beta)
     except NoNumbersError as error:
         raise ProblemError(ProblemType.WRONG_STATE, str(error)) from None
     except ValueError as error:

@@ -5,8 +5,10 @@ import csv
 import io
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
@@ -14,6 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 from protocol.api.messages import (
     HeavyHitter,
     HeavyHitterPage,
+    csv_text,
 )
 from protocol.estimation.empirical_bayes import (
     decision_threshold,
@@ -23,16 +26,20 @@ from protocol.estimation.empirical_bayes import (
 from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.registry import AnyQuestion
 from protocol.numerics.arrays import Floats
+from server.api.answers.unlisted_options import unlisted_option_counts
 from server.api.common import StudyId, paginate, problem_responses
 from server.api.dependencies import require
 from server.errors import malformed
+from server.http.accept import prefers
 from server.http.etag import ETagRoute, etag_responses
 from server.principals import Permission
+from server.rounds.async_cache import AsyncCache
 from server.service import Service, ServiceDep
 
 router = APIRouter(
     prefix="/v1/studies/{study}", tags=["answers"], dependencies=[require(Permission.READ)]
 )
+_MAX_CACHED_SELECTIONS = 64
 _JSON_OR_CSV: dict[str, Any] = {
     "model": HeavyHitterPage,
     "content": {"text/csv": {"schema": {"type": "string"}}},
@@ -55,24 +62,23 @@ async def heavy_hitters(
     With `threshold`, only those that reach this higher one. `quality` is then that of this list,
     where all items that are missed at the study's threshold count as missed. With `top`, only the
     most frequent ones, with the probability that each is among them. Neither is paged. With
-    `Accept: text/csv` or `format=csv`, the response is one CSV table of all items. A cell that a
-    spreadsheet would run as a formula starts with an apostrophe.
+    `Accept: text/csv` or `format=csv`, the response is one CSV table of all items. If the question
+    has options, the others follow without numbers, with words in the column `unlisted`. A cell that
+    a spreadsheet would run as a formula starts with an apostrophe.
     """
-    accepts_csv = "text/csv" in request.headers.get("accept", "")
-    if output_format == "csv" or (output_format is None and accepts_csv):
+    prefers_csv = prefers(request.scope, "text/csv", to="application/json")
+    if output_format == "csv" or (output_format is None and prefers_csv):
         items = await service.store.answers.heavy_hitters(study)
-        return Response(csv_table(items), media_type="text/csv; charset=utf-8")
+        listed = (item.item for item in items)
+        unlisted = await unlisted_option_counts(service.store, study, listed)
+        table = await asyncio.to_thread(csv_table, items, unlisted)
+        return Response(table, media_type="text/csv; charset=utf-8")
     cursor = None if after is None else _parse_cursor(after)
     if threshold is not None or top is not None:
-        question = (await service.store.studies.show(study)).question
-        items = await service.store.answers.heavy_hitters(study)
-        above = items if threshold is None else _above(items, threshold, question)
-        selected = above[:limit] if top is None else await asyncio.to_thread(_top, above, top)
-        selection = await heavy_hitter_page(service, study, selected)
-        if threshold is None or selection.quality is None:
-            return selection
-        quality = _quality_above(selection.quality, items, above, threshold)
-        return selection.model_copy(update={"quality": quality})
+        await service.store.studies.show(study)  # it may be deleted
+        summed, decoded = await service.store.progress.summed_and_decoded_rounds(study)
+        selection = Selection(study, summed, decoded, threshold, top, limit)
+        return await cast("Selections", request.app.state.selections)(selection)
     rows = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
     page, last = paginate(rows, limit)
     return await heavy_hitter_page(service, study, page, _cursor(last) if last else None)
@@ -85,6 +91,42 @@ router.add_api_route(
     responses=etag_responses({200: _JSON_OR_CSV, **problem_responses(404, 422)}),
     route_class_override=ETagRoute,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The items that a request selects from an answer, which rests on these numbers of rounds."""
+
+    study: str
+    summed: int
+    decoded: int
+    threshold: float | None
+    top: int | None
+    limit: int
+
+
+Selections: TypeAlias = AsyncCache[Selection, HeavyHitterPage]
+
+
+def cached_selections(service: Service) -> Selections:
+    """Return the pages of selected items: each is computed once for all who ask for it."""
+    return AsyncCache(partial(_read_selection, service), _MAX_CACHED_SELECTIONS)
+
+
+async def _read_selection(service: Service, asked: Selection) -> HeavyHitterPage:
+    question = (await service.store.studies.show(asked.study)).question
+    items = tuple(await service.store.answers.heavy_hitters(asked.study))
+    above, threshold = items, asked.threshold
+    if threshold is not None:
+        above = await asyncio.to_thread(_above, items, threshold, question)
+    selected = above[: asked.limit]
+    if asked.top is not None:
+        selected = await asyncio.to_thread(_top, above, asked.top)
+    page = await heavy_hitter_page(service, asked.study, selected)
+    if threshold is None or page.quality is None:
+        return page
+    quality = await asyncio.to_thread(_quality_above, page.quality, items, above, threshold)
+    return page.model_copy(update={"quality": quality})
 
 
 async def heavy_hitter_page(
@@ -128,21 +170,21 @@ def _quality_above(
     correct = sum(row.probability or 0.0 for row in above)
     reaching = probabilities_of_reaching(*_counts(items), decision_threshold(threshold)).sum()
     missed = quality.expected_missed + max(0.0, float(reaching) - correct)
-    share = sum(row.estimate for row in above) / max(1.0, quality.tokens)
     update = {
-        "expected_precision": correct / len(above) if above else 1.0,
-        "expected_recall": correct / (correct + missed) if above else 0.0,
+        "expected_precision": correct / len(above) if above else None,
+        "expected_recall": correct / (correct + missed) if above else None,
         "expected_missed": missed,
-        "unlisted_share": min(1.0, max(0.0, 1 - share)),
     }
     return quality.model_copy(update=update)
 
 
-def _top(items: Sequence[HeavyHitter], k: int) -> list[HeavyHitter]:
+def _top(items: Sequence[HeavyHitter], k: int) -> tuple[HeavyHitter, ...]:
     """Return the `k` most frequent `items`, with the probability of each to be among them."""
     probabilities = probabilities_of_top(*_counts(items), k).tolist()
     rows = zip(items[:k], probabilities[:k], strict=True)
-    return [row.model_copy(update={"top_probability": probability}) for row, probability in rows]
+    return tuple(
+        row.model_copy(update={"top_probability": probability}) for row, probability in rows
+    )
 
 
 def _counts(items: Sequence[HeavyHitter]) -> tuple[Floats, Floats]:
@@ -162,17 +204,19 @@ def _parse_cursor(cursor: str) -> HeavyHitter:
         raise malformed("not the `next` of a page", location="query.after") from None
 
 
-def csv_table(rows: Iterable[HeavyHitter]) -> str:
-    """Return `rows` as CSV in which no cell is a formula.
+def csv_table(rows: Iterable[HeavyHitter], unlisted: Mapping[str, str]) -> str:
+    """Return `rows`, and options that are not listed, as CSV in which no cell is a formula.
 
     Texts are quoted: where numbers have decimal commas, spreadsheets separate cells by semicolons.
     """
     out = io.StringIO()
     writer = csv.writer(out, quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow(
-        ("item", "estimate", "standard_error", "low", "high", "cohort_p_value", "probability")
-    )
+    numbers = ("estimate", "standard_error", "low", "high", "cohort_p_value", "probability")
+    words = ("unlisted",) if unlisted else ()
+    writer.writerow(("item", *numbers, *words))
     for row in rows:
-        numbers = row.estimate, row.standard_error, row.low, row.high
-        writer.writerow((row.csv_item, *numbers, row.cohort_p_value, row.probability))
+        cells = (getattr(row, name) for name in numbers)
+        writer.writerow((csv_text(row.item), *cells, *(None for _ in words)))
+    for option, count in unlisted.items():
+        writer.writerow((csv_text(option), *(None for _ in numbers), count))
     return out.getvalue()

@@ -6,9 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from protocol.api.messages import StudyView
+from protocol.api.segment_totals import segment_totals
 from protocol.api.segments import SegmentSummaries, SegmentSummary, summarise_segments
-from protocol.mechanisms.sampled_counts import segments_of
-from protocol.mechanisms.segment_estimates import segment_totals
+from protocol.domains.base import segments_of
 from server.api.common import StudyId, problem_responses
 from server.api.dependencies import require
 from server.errors import malformed
@@ -44,7 +44,7 @@ async def segment_summaries(
     domain = study.question.domain
     if not segments_of(domain):
         return ()
-    state = await service.store.answers.study_state(study.id)
+    state = await service.store.answers.shown_state(study.id)
     items = await service.store.answers.heavy_hitters(study.id)
     totals = await asyncio.to_thread(segment_totals, study.question, state)
     return await asyncio.to_thread(summarise_segments, domain, totals, items, limit)

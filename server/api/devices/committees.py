@@ -21,7 +21,7 @@ from fastapi import Path as InPath
 
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage
 from protocol.api.one_shot import SUM_NUMBER, VOLUNTEER_BYTES, committee_terms
-from protocol.api.phases import MemberMessageKind, Phase, one_shot_phases
+from protocol.api.phases import DRAWN_SUM, MemberMessageKind, Phase
 from protocol.committee_terms import VolunteerTerms
 from protocol.public_model import Hex32
 from secagg.keys import SIGNATURE_BYTES
@@ -39,8 +39,8 @@ from server.api.common import (
     problem_responses,
 )
 from server.api.dependencies import Caller, as_malformed, require, require_own_identity
-from server.db.channels import COMMITTEES_CHANNEL, cohort_channel
-from server.db.repositories.committees import MemberUpload, OneShotStatus
+from server.db.channels import COMMITTEES_CHANNEL
+from server.db.repositories.committees import MemberMessage, OneShotStatus
 from server.errors import cohort_failed, malformed, not_found, out_of_phase
 from server.http.request_bodies import OCTET_STREAM, read_body
 from server.principals import Permission
@@ -115,8 +115,8 @@ async def put_key(
         raise malformed("the key is not signed by this member for this round")
     if plan.terms.draws_committee:
         facts.check_enrolment(entry.identity, body[ENTRY_BYTES:])
-    upload = MemberUpload(status.cohort, MemberMessageKind.KEY, identity, body, max_keys)
-    await _accept(service, upload)
+    key = MemberMessage.of(status.cohort, MemberMessageKind.KEY, identity, body, max_keys)
+    await service.receive(key)
 
 
 @router.get(f"{_ROUND}/members/{{identity}}/columns", dependencies=_OWN_IDENTITY, **_GET_BYTES)
@@ -156,8 +156,8 @@ async def put_complaints(
 
     with as_malformed():
         await asyncio.to_thread(check)  # about up to all messages
-    await _accept(
-        service, MemberUpload(served.cohort, MemberMessageKind.COMPLAINTS, identity, body)
+    await service.receive(
+        MemberMessage.of(served.cohort, MemberMessageKind.COMPLAINTS, identity, body)
     )
 
 
@@ -181,8 +181,8 @@ async def put_set_signature(
     digest = await service.round_cache.set_digest((study, number))
     with as_malformed():
         check_set_signature(served.session, member, digest, body)
-    await _accept(
-        service, MemberUpload(served.cohort, MemberMessageKind.SET_SIGNATURE, identity, body)
+    await service.receive(
+        MemberMessage.of(served.cohort, MemberMessageKind.SET_SIGNATURE, identity, body)
     )
 
 
@@ -208,7 +208,7 @@ async def put_sum(
     digest = await service.round_cache.set_digest((study, number))
     with as_malformed():
         check_sum(served.session, member, digest, MemberSum.unpack(body, served.session))
-    await _accept(service, MemberUpload(served.cohort, MemberMessageKind.SUM, identity, body))
+    await service.receive(MemberMessage.of(served.cohort, MemberMessageKind.SUM, identity, body))
 
 
 async def _member(
@@ -227,11 +227,6 @@ def _require_phase(status: OneShotStatus, resource: str, earliest: Phase) -> Non
     """Refuse a request before the phase `earliest`, or after a failure."""
     if status.phase is Phase.FAILED:
         raise cohort_failed(status.failure)
-    order = (*one_shot_phases(is_drawn=True), Phase.SUMMED)
+    order = (*DRAWN_SUM.phases, Phase.SUMMED)
     if order.index(status.phase) < order.index(earliest):
         raise out_of_phase(resource, earliest, status.phase)
-
-
-async def _accept(service: Service, upload: MemberUpload) -> None:
-    await service.store.committees.accept(upload)
-    service.orchestrator.check(cohort_channel(upload.cohort))

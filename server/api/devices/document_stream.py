@@ -12,12 +12,13 @@ from typing import TypeAlias
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from protocol.api.device_messages import frame_document
+from protocol.api.device_messages import frame_document, frame_length
 from server.api.dependencies import PendingError
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.errors import ProblemError
 from server.http.request_bodies import OCTET_STREAM
 
+_MAX_COPIED_BYTES = 2**14
 DocumentReader: TypeAlias = Callable[[float], Awaitable[bytes]]  # takes the seconds to wait
 
 
@@ -44,16 +45,26 @@ class DocumentStream(Response):
         start = {"status": self.status_code, "headers": self._HEADERS}
         await send({"type": "http.response.start", **start})
         deadline, body = monotonic() + self._wait, b"".join(map(frame_document, self._known))
+
+        async def send_part(part: bytes) -> None:
+            if part:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+
         for place, read in enumerate(self._readers):
             # Documents that exist at the same time are sent together.
             document = await _read(read, 0.0) if place else None
             if document is None:
-                if body:
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                await send_part(body)
                 body, document = b"", await _read(read, deadline - monotonic())
             if document is None:
                 break
-            body += frame_document(document)
+            if len(document) <= _MAX_COPIED_BYTES:
+                body += frame_document(document)
+                continue
+            # All devices of a cohort receive one roster, of which none needs a copy.
+            await send_part(body + frame_length(document))
+            await send_part(document)
+            body = b""
         await send({"type": "http.response.body", "body": body})
 
 

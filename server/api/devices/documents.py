@@ -11,8 +11,7 @@ A device gets them in the response to its message before, or by a GET request.
     unmasking    GET confirmations,
                  GET signed-inputs      -> PUT unmasking-shares
 
-`uploads.py` has the messages. A study in the semi-honest mode has no confirming phase, no
-confirmations and no signed inputs.
+`uploads.py` has the messages.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from server.api.dependencies import PendingError, SlotDep, require_message, wait
 from server.api.devices.device_route import DeviceRoute
 from server.api.devices.document_stream import DocumentReader
 from server.db.repositories.devices.participants import ParticipantSlot
-from server.errors import dropped_out, out_of_phase
+from server.errors import dropped_out
 from server.http.request_bodies import OCTET_STREAM
 from server.service import Service, ServiceDep
 
@@ -95,16 +94,6 @@ async def _wait_as_sender(
     await require_message(service, participant, ended, MESSAGE_KIND[phase])
 
 
-async def _wait_for_confirmations(
-    participant: ParticipantSlot, service: Service, resource: str, wait: float
-) -> None:
-    phase = await wait_for_end_of(service, participant, resource, Phase.CONFIRMING, wait)
-    cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
-    if not cohort.session.assumptions.is_active:
-        raise out_of_phase("a confirmation", Phase.CONFIRMING, phase)
-    await require_message(service, participant, phase, MESSAGE_KIND[Phase.CONFIRMING])
-
-
 @_document(DocumentKind.ROSTER)
 async def read_roster(participant: ParticipantSlot, service: Service, wait: float) -> bytes:
     """Return the identity and keys of every participant, by slot."""
@@ -165,14 +154,14 @@ async def read_survivors(participant: ParticipantSlot, service: Service, wait: f
 @_document(DocumentKind.CONFIRMATIONS)
 async def read_confirmations(participant: ParticipantSlot, service: Service, wait: float) -> bytes:
     """Return the signatures of the list of survivors, by slot."""
-    await _wait_for_confirmations(participant, service, "the confirmations", wait)
+    await _wait_as_sender(participant, service, "the confirmations", Phase.CONFIRMING, wait)
     return await service.cohort_cache.confirmations_document(participant.cohort)
 
 
 @_document(DocumentKind.SIGNED_INPUTS)
 async def read_signed_inputs(participant: ParticipantSlot, service: Service, wait: float) -> bytes:
     """Return the signatures of the vectors of the survivors whose shares this participant holds."""
-    await _wait_for_confirmations(participant, service, "the signed inputs", wait)
+    await _wait_as_sender(participant, service, "the signed inputs", Phase.CONFIRMING, wait)
     request = await service.cohort_cache.unmasking_request(participant.cohort)
     signed = await service.cohort_cache.signed_inputs(participant.cohort)
     dealers = request.dealers_of(participant.slot) & request.survivors

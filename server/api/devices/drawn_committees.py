@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 
 from protocol.api.messages import CommitteeView
 from protocol.api.one_shot import OneShotRound
-from protocol.api.phases import ONE_SHOT_PHASES
+from protocol.api.phases import ONE_SHOT_SUM
 from protocol.mechanisms.registry import AnyPlan
 from secagg.errors import UnsafeRequestError
 from secagg.oneshot.committee import ENTRY_BYTES, Committee, committee_bytes
@@ -48,7 +48,7 @@ async def show(study: StudyId, number: RoundNumber, service: ServiceDep) -> Comm
     status = await service.store.committees.status(study, number)
     plan = await service.round_cache.plan((study, number))
     committee = None
-    if status.phase in ONE_SHOT_PHASES[1:]:
+    if status.phase in ONE_SHOT_SUM.phases[1:]:
         served = await service.round_cache.one_shot_sum((study, number))
         committee = served.session.committee.pack().hex()
     return CommitteeView(

@@ -113,8 +113,7 @@ async def join(  # noqa: PLR0917 - FastAPI passes them by name
         raise malformed("the signature is not this identity's signature of its keys and the plan")
     facts.check_enrolment(entry.identity, registrar_signature)
     device = JoiningDevice(credential, entry)
-    by_coin = plan.join_probability < 1
-    joined = await service.store.joins.join(Join(study, number, device, by_coin))
+    joined = await service.store.joins.join(Join(plan, device))
     assignment, slot = joined.assignment, joined.slot
     service.orchestrator.on_message(slot.cohort, Phase.ENROLLING, slot.slot + 1)
     if plan.terms.is_seated:

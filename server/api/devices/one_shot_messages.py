@@ -5,7 +5,6 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import TypeAdapter
 
-from protocol.api.phases import Phase
 from protocol.public_model import Hex32
 from secagg.oneshot.message import DeviceMessage, FaultyMessageError, Layout, check_message
 from server.api.common import (
@@ -22,7 +21,7 @@ from server.api.dependencies import (
     require_own_identity,
 )
 from server.api.devices.device_route import ThinRoute, validated
-from server.db.repositories.devices.one_shot_messages import OneShotUpload
+from server.db.repositories.devices.one_shot_messages import OneShotMessage
 from server.errors import malformed
 from server.http.request_bodies import read_body
 from server.principals import Permission, Principal
@@ -87,16 +86,15 @@ async def put_message(
         digest = check_message(session, message).digest(message.proof)
     except FaultyMessageError as error:
         raise malformed(str(error)) from None
-    upload = OneShotUpload(
+    checked = OneShotMessage(
         served.cohort,
+        digest,
         study,
         number,
         identity,
-        digest,
         body,
-        terms.cohort_size,
         counts_once=not served.plan.question.asks_every_round,
+        max_messages=terms.cohort_size,
     )
-    received = await service.store.one_shot_messages.accept(upload)
-    service.orchestrator.on_message(served.cohort, Phase.COLLECTING, received)
+    await service.receive(checked)
     return Response(status_code=204)

@@ -7,13 +7,12 @@ from fastapi import APIRouter, Path, Request
 
 from protocol.api.device_messages import SignedReport, packed_report_bytes
 from protocol.api.messages import ProblemType
-from protocol.api.phases import Phase
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import check_identity
 from server.api.common import OCTET_STREAM_BODY, RoundNumber, StudyId, problem_responses
 from server.api.dependencies import Caller, as_malformed, require, require_own_identity
 from server.db.repositories.devices.device_spending import ReportCost
-from server.db.repositories.devices.reports import ReportUpload
+from server.db.repositories.devices.reports import Report
 from server.errors import ProblemError, malformed
 from server.http.request_bodies import read_body
 from server.principals import Permission
@@ -62,6 +61,15 @@ async def put_report(
         mechanism.check(plan, np.frombuffer(report.body, np.uint8).reshape(1, nbytes))
     limits = service.settings.max_device_epsilon, service.settings.max_device_delta
     cost = ReportCost(mechanism.epsilon(plan), mechanism.delta(plan), *limits)
-    upload = ReportUpload(study, number, report, cost)
-    cohort, received = await service.store.reports.accept(upload)
-    service.orchestrator.on_message(cohort, Phase.REPORTING, received)
+    cohort = await service.round_cache.report_cohort((study, number))
+    checked = Report(
+        cohort,
+        report.content_digest,
+        study,
+        number,
+        identity,
+        report.body,
+        cost,
+        max_messages=plan.terms.max_devices,
+    )
+    await service.receive(checked)

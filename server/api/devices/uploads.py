@@ -15,7 +15,7 @@ from typing import TypeAlias
 from fastapi import APIRouter, Request, Response
 
 from protocol.api.device_messages import NEXT_DOCUMENTS
-from protocol.api.phases import MESSAGE_KIND, PARTICIPANT_PHASES, MessageKind, Phase
+from protocol.api.phases import MESSAGE_KIND, PAIRWISE_SUM, MessageKind, Phase
 from secagg.aggregator import (
     check_answers,
     check_complaints,
@@ -38,8 +38,7 @@ from server.api.devices.device_route import DeviceRoute
 from server.api.devices.document_stream import DocumentStream
 from server.api.devices.documents import document_readers
 from server.db.repositories.devices.participants import ParticipantSlot
-from server.db.repositories.devices.uploads import DeviceUpload
-from server.db.repositories.messages import EnrolledCohort
+from server.db.repositories.devices.uploads import Upload
 from server.errors import ProblemError, out_of_phase
 from server.http.request_bodies import read_body
 from server.service import Service, ServiceDep
@@ -94,8 +93,8 @@ async def put_key_shares(participant: ParticipantSlot, request: Request, service
         with as_malformed():
             check_key_shares(cohort.session, participant.slot, KeyShares.unpack(body))
 
-    upload = DeviceUpload.of(MessageKind.KEY_SHARES, body)
-    await _accept(service, participant, cohort, upload, check)
+    upload = Upload.of(participant, MessageKind.KEY_SHARES, body)
+    await _accept(service, participant, upload, check)
 
 
 @_upload(MessageKind.COMPLAINTS)
@@ -112,8 +111,8 @@ async def put_complaints(participant: ParticipantSlot, request: Request, service
             run = partial(check_complaints, cohort.session, slot, received, message)
             await _run_check(run, in_thread=len(message.signatures) > _MAX_INLINE_COMPLAINTS)
 
-    upload = DeviceUpload.of(MessageKind.COMPLAINTS, body)
-    await _accept(service, participant, cohort, upload, check)
+    upload = Upload.of(participant, MessageKind.COMPLAINTS, body)
+    await _accept(service, participant, upload, check)
 
 
 @_upload(MessageKind.ANSWERS)
@@ -131,8 +130,8 @@ async def put_answers(participant: ParticipantSlot, request: Request, service: S
             answers, key_shares = Answers.unpack(body), KeyShares.unpack(sent or b"")
             check_answers(cohort.session, slot, key_shares, complaints.get(slot, {}), answers)
 
-    upload = DeviceUpload.of(MessageKind.ANSWERS, body)
-    await _accept(service, participant, cohort, upload, check)
+    upload = Upload.of(participant, MessageKind.ANSWERS, body)
+    await _accept(service, participant, upload, check)
 
 
 @_upload(MessageKind.MASKED_INPUT)
@@ -163,8 +162,14 @@ async def put_masked_input(
         MessageKind.MASKED_INPUT: masked_input.vector,
         MessageKind.INPUT_SIGNATURE: b"".join(masked_input.signed_input),
     }
-    upload = DeviceUpload(MessageKind.MASKED_INPUT, bodies, masked_input.digest)
-    await _accept(service, participant, cohort, upload, check)
+    upload = Upload(
+        participant.cohort,
+        masked_input.digest,
+        participant.slot,
+        MessageKind.MASKED_INPUT,
+        bodies,
+    )
+    await _accept(service, participant, upload, check)
 
 
 @_upload(MessageKind.CONFIRMATION)
@@ -172,7 +177,6 @@ async def put_confirmation(
     participant: ParticipantSlot, request: Request, service: Service
 ) -> None:
     """Sign the list of survivors."""
-    cohort = await service.cohort_cache.enrolled_cohort(participant.cohort)
     body = await read_body(request, SIGNATURE_BYTES, SIGNATURE_BYTES)
 
     async def check() -> None:
@@ -181,8 +185,8 @@ async def put_confirmation(
         with as_malformed():
             check_confirmation(transcript, participant.slot, survivors, body)
 
-    upload = DeviceUpload.of(MessageKind.CONFIRMATION, body)
-    await _accept(service, participant, cohort, upload, check)
+    upload = Upload.of(participant, MessageKind.CONFIRMATION, body)
+    await _accept(service, participant, upload, check)
 
 
 @_upload(MessageKind.UNMASKING_SHARES)
@@ -202,8 +206,8 @@ async def put_unmasking_shares(
             run = partial(check_unmasking_shares, unmasking, participant.slot, message)
             await _run_check(run, in_thread=len(body) > _MAX_INLINE_BYTES // 16)
 
-    upload = DeviceUpload.of(MessageKind.UNMASKING_SHARES, body)
-    await _accept(service, participant, cohort, upload, check)
+    upload = Upload.of(participant, MessageKind.UNMASKING_SHARES, body)
+    await _accept(service, participant, upload, check)
 
 
 async def _run_check(check: Callable[[], object], *, in_thread: bool) -> None:
@@ -217,8 +221,7 @@ async def _run_check(check: Callable[[], object], *, in_thread: bool) -> None:
 async def _accept(
     service: Service,
     participant: ParticipantSlot,
-    cohort: EnrolledCohort,
-    upload: DeviceUpload,
+    upload: Upload,
     check: Callable[[], Awaitable[None]],
 ) -> None:
     """Store a message, which `check` checks if the cohort is in its phase.
@@ -231,9 +234,9 @@ async def _accept(
         ProblemError: if the phase has not begun, went on without this participant, or `check`
             refuses the message.
     """
-    phase, phases = upload.phase, PARTICIPANT_PHASES[cohort.session.assumptions.mode]
+    phase = upload.phase
     before = Phase.MASKING if phase is Phase.ANSWERING else phase  # both follow on checking
-    previous = MESSAGE_KIND.get(phases[phases.index(before) - 1]) if before in phases else None
+    previous = MESSAGE_KIND.get(PAIRWISE_SUM.phases[PAIRWISE_SUM.phases.index(before) - 1])
 
     async def check_in_phase() -> None:
         if previous is not None:
@@ -256,5 +259,4 @@ async def _accept(
             raise refusal
         if status.phase is phase:
             await check_in_phase()
-    received = await service.store.uploads.accept(participant, upload)
-    service.orchestrator.on_message(participant.cohort, phase, received)
+    await service.receive(upload)

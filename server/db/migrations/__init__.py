@@ -12,6 +12,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
+from server.db.columns import Base
 from server.db.database import Database
 
 _LOCK = 0x626C696E64  # "blind": PostgreSQL's advisory lock of the migrations
@@ -33,21 +34,25 @@ def head_revision() -> str:
 
 
 async def upgrade(database: Database) -> None:
-    """Bring the schema up to date; raises UnknownSchemaError if its revision is unknown."""
-    await database.write(upgrade_to, checks_foreign_keys=False)
+    """Bring the schema up to date.
+
+    Raises:
+        UnknownSchemaError: if its revision is unknown, or its tables have none.
+    """
+    await database.write(_upgrade)
 
 
-def upgrade_to(session: Session, target: str = "head") -> None:
-    """Bring the schema to the revision `target`, unless it is at the newest."""
+def _upgrade(session: Session) -> None:
     connection = session.connection()
     if connection.dialect.name == "postgresql":  # SQLite's writers exclude one another
+        connection.execute(text("SET LOCAL lock_timeout = 0"))  # another server may take minutes
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
     current = revision(connection)
-    if current is not None and current not in known_revisions():
+    if current not in (None, *known_revisions()):
         raise UnknownSchemaError(
             f"the database has schema {current}, which this program does not know (it has "
-            f"{head_revision()}): install the version of blindtally that made it, or use another "
-            "database; databases made before 0.2.0 cannot be upgraded"
+            f"{head_revision()}): use the version of blindtally that made it, or another "
+            "database; databases of version 0.2.0 and earlier cannot be upgraded"
         )
     if current == head_revision():
         return
@@ -58,12 +63,13 @@ def upgrade_to(session: Session, target: str = "head") -> None:
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, target)
+    command.upgrade(config, "head")
 
 
 def revision(connection: Connection) -> str | None:
-    """Return the revision of the database, None if it is empty."""
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    stored: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
-    return stored
+    """Return the revision of the database, None if it has no tables of blindtally."""
+    tables = inspect(connection).get_table_names()
+    if "alembic_version" in tables:
+        stored: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        return stored
+    return "(unnamed)" if Base.metadata.tables.keys() & tables else None

@@ -22,8 +22,18 @@ class AnswerRepository(Repository):
 
     @read_transaction
     def study_state(self, session: Session, study: str) -> StudyState:
+        """Return the whole study state, which only the next round may depend on."""
         row = session.get(StudyStateRow, study)
         return EMPTY_STATE if row is None else StudyState.unpack(row.body)
+
+    @read_transaction
+    def shown_state(self, session: Session, study: str) -> StudyState:
+        """Return the part of the study state that an analyst's answer may depend on."""
+        question = parse_question(find_study(session, study).question)
+        row = session.get(StudyStateRow, study)
+        state = EMPTY_STATE if row is None else StudyState.unpack(row.body)
+        shown: StudyState = MECHANISMS[question.mechanism].shown(question, state)
+        return shown
 
     @read_transaction
     def heavy_hitters(

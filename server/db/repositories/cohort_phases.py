@@ -3,18 +3,27 @@
 Rounds and phases change inside the transaction that decides on it.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, insert, update
+from sqlalchemy import Row, delete, insert, update
 from sqlalchemy.orm import Session
 
 from protocol.api.events import EventKind, FailureCause
 from protocol.api.messages import StudyView
-from protocol.api.phases import MemberMessageKind, Phase
+from protocol.api.phases import (
+    PAIRWISE_SUM,
+    PROTOCOLS,
+    REPORTS,
+    MemberMessageKind,
+    Phase,
+    sum_protocol,
+)
+from protocol.committee_terms import CommitteeTerms
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import Plan
-from secagg.oneshot.committee import packed_identities
+from secagg.oneshot.committee import Committee, packed_identities
 from server.db.channels import (
     COMMITTEES_CHANNEL,
     cohort_channel,
@@ -23,7 +32,10 @@ from server.db.channels import (
     study_channel,
 )
 from server.db.repositories.events import record_event
-from server.db.schema import CohortRow, MemberMessageRow, RoundRow
+from server.db.schema import CohortRow, CommitteeMemberRow, MemberMessageRow, RoundRow
+
+# Phases in which `CohortRow.enrolled` counts the messages: each is that of another device.
+COUNTED_AS_ENROLLED = (Phase.COLLECTING, Phase.ENROLLING, Phase.REPORTING)
 
 
 def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) -> None:
@@ -34,9 +46,8 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
     of its committee register their keys first.
     """
     is_sum = plan.mechanism in SUM_MECHANISMS
-    phase = Phase.ENROLLING if is_sum else Phase.REPORTING
-    if is_sum and plan.terms.is_one_shot:
-        phase = Phase.CONVENING
+    protocol = sum_protocol(plan.terms) if is_sum else REPORTS
+    phase = protocol.phases[0]
     session.add(
         RoundRow(
             study=study.id,
@@ -50,6 +61,7 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
     cohort = {
         "study": study.id,
         "round": plan.round,
+        "protocol": protocol.name,
         "phase": phase,
         "deadline": now + timedelta(seconds=getattr(study.timeouts, phase.value)),
         "enrolled": 0,
@@ -59,8 +71,12 @@ def insert_round(session: Session, study: StudyView, plan: Plan, now: datetime) 
         "history": [_phase_record(phase, now)],
         "accused": [],
     }
-    count = study.terms.cohorts if is_sum and not study.terms.is_seated else 1
-    session.execute(insert(CohortRow), [cohort | {"number": number} for number in range(count)])
+    count = study.terms.cohorts if protocol is PAIRWISE_SUM else 1
+    query = insert(CohortRow).returning(CohortRow.id)
+    rows = [cohort | {"number": number} for number in range(count)]
+    cohorts = session.scalars(query, rows).all()
+    if isinstance(plan.terms.committee, CommitteeTerms):
+        set_members(session, cohorts[0], plan.terms.committee.members)
     notify_on_commit(session, cohorts_channel(study.id))
     if phase is Phase.CONVENING:
         notify_on_commit(session, COMMITTEES_CHANNEL)
@@ -93,10 +109,11 @@ def enter_phase(
     row.phase, row.received, row.last_received = phase, 0, now
     if duration is not None:
         row.deadline = now + duration
-    if is_one_shot(row):
+    if PROTOCOLS[row.protocol].kind == "one-shot":
         notify_on_commit(session, COMMITTEES_CHANNEL)
         if phase.is_over:
             _delete_member_sums(session, row.id)
+            set_members(session, row.id, ())
     notify_on_commit(session, cohort_channel(row.id), study_channel(row.study))
     record_event(
         session,
@@ -115,9 +132,20 @@ def enter_phase(
     )
 
 
-def is_one_shot(row: CohortRow | Row[Any]) -> bool:
-    """Return whether a cohort has a one-shot sum."""
-    return bool(row.history[0]["phase"] == Phase.CONVENING)
+def set_members(session: Session, cohort: int, identities: Iterable[str]) -> None:
+    """Store for whose messages a one-shot sum waits, by identities in hexadecimal."""
+    of_cohort = CommitteeMemberRow.cohort == cohort
+    session.execute(
+        delete(CommitteeMemberRow).where(of_cohort).execution_options(synchronize_session=False)
+    )
+    if rows := [{"cohort": cohort, "identity": identity} for identity in identities]:
+        session.execute(insert(CommitteeMemberRow), rows)
+
+
+def fix_committee(session: Session, row: CohortRow, committee: Committee) -> None:
+    """Store the committee of a locked one-shot cohort."""
+    row.committee = committee.pack()
+    set_members(session, row.id, (entry.identity.hex() for entry in committee.entries))
 
 
 def _delete_member_sums(session: Session, cohort: int) -> None:
@@ -135,10 +163,8 @@ def expected_messages(row: CohortRow | Row[Any]) -> int:
     """
     if row.phase is Phase.SHARING:
         return row.enrolled
-    if row.phase is Phase.CHECKING and is_one_shot(row):
-        if row.seating is None:  # of a round that version 0.2.0 opened
-            return int(row.history[0]["received"])  # the members that registered keys
-        return len(packed_identities(row.seating))
+    if row.phase is Phase.CHECKING and row.committee is not None:
+        return len(packed_identities(row.committee))
     if row.phase is Phase.ANSWERING:
         return len(row.accused)
     history: list[dict[str, Any]] = row.history
@@ -150,7 +176,7 @@ def expected_messages(row: CohortRow | Row[Any]) -> int:
 
 def count_received(row: CohortRow | Row[Any]) -> int:
     """Return the number of messages, or of joiners, in the present phase of a cohort."""
-    if row.phase in (Phase.COLLECTING, Phase.ENROLLING, Phase.REPORTING):
+    if row.phase in COUNTED_AS_ENROLLED:
         return row.enrolled
     if row.phase is Phase.SEATING:
         return int(row.seating is not None)

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import accumulate
 
-from sqlalchemy import func, select, union, update
+from sqlalchemy import delete, func, select, union, update
 from sqlalchemy.orm import Session
 
 from protocol.api.events import FailureCause
@@ -25,7 +25,7 @@ from server.db.channels import cohort_channel, notify_on_commit
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.database_errors import BusyError
 from server.db.group_commit import GroupCommit
-from server.db.repositories.cohort_phases import count_received, enter_phase
+from server.db.repositories.cohort_phases import count_received, enter_phase, fix_committee
 from server.db.repositories.committees import convened_committee
 from server.db.repositories.leases import (
     Lease,
@@ -44,10 +44,10 @@ from server.db.repositories.pending_cohorts import (
 from server.db.schema import (
     FINAL_PHASES,
     SUMMING_PHASES,
+    BodyRow,
     CohortRow,
-    MessageRow,
     MessageSetRow,
-    OneShotMessageRow,
+    OneShotBodyRow,
     ParticipantRow,
     RoundRow,
 )
@@ -55,6 +55,23 @@ from server.db.schema import (
 _MAX_DECISION_SECONDS = 2.0
 _BODIES_PER_TRANSACTION = 5_000  # of a cohort of 1,000 devices
 COHORTS_PER_DELETION = 500
+_DELETE_BODIES, _DELETE_ONE_SHOT_BODIES = (
+    delete(row).execution_options(synchronize_session=False) for row in (BodyRow, OneShotBodyRow)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCohort:
+    """Result of the phase `checking`, after which a cohort goes `to` another phase.
+
+    `accused` are the slots of dealers that must answer, and `accusations` pairs of dealer and
+    holder. `message_set` has the digests of the messages of a one-shot sum, in rising order.
+    """
+
+    to: Phase
+    accused: Sequence[int] = ()
+    accusations: Sequence[tuple[int, int]] = ()
+    message_set: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +87,7 @@ class _Change:
     received: int | None = None
     failure: str | None = None
     cause: FailureCause | None = None
-    accused: Sequence[int] | None = None
-    message_set: bytes | None = None
+    checked: CheckedCohort | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +128,8 @@ class CohortRepository(Repository):
     def pending(self, session: Session) -> tuple[PendingCohort, ...]:
         return read_pending(session)
 
-    async def close_enrolling(self, due: PendingCohort) -> bool:
-        """Fix the `due.enrolled` joiners; False if the cohort has changed since it was read."""
+    async def fix_devices(self, due: PendingCohort) -> bool:
+        """Fix the `due.enrolled` devices; False if the cohort has changed since it was read."""
         to = due.phase_status.next_phase
         return await self._changes(_Change(due, to, received=due.enrolled))
 
@@ -139,34 +155,20 @@ class CohortRepository(Repository):
         plan = parse_plan(session.get_one(RoundRow, (row.study, row.round)).plan)
         committee = convened_committee(session, row, plan)
         assert committee is not None, "keys are never deleted while a round convenes"
-        row.seating = committee.pack()
+        fix_committee(session, row, committee)
         duration = timedelta(seconds=due.timeouts.collecting)
         now = self.database.now(session)
         enter_phase(session, row, Phase.COLLECTING, count_received(row), now, duration)
         return True
 
-    async def close_collecting(self, due: PendingCohort) -> bool:
-        """Fix the `due.enrolled` messages; False if the cohort has changed since it was read."""
-        return await self._changes(_Change(due, Phase.CHECKING, received=due.enrolled))
-
-    async def agree(self, due: PendingCohort, digests: bytes) -> bool:
-        """Fix the set of messages of a one-shot sum, by digest, for its members to sign.
-
-        False if the cohort has changed since it was read as `due`. Raises as `move`.
-        """
-        decided, received = self.database.monotonic_seconds(), due.phase_status.received
-        change = _Change(due, Phase.AGREEING, decided, received, message_set=digests)
-        return await self._changes(change)
-
-    async def close_checking(self, due: PendingCohort, accused: Sequence[int]) -> bool:
-        """Continue with answering by the `accused`, or with masking if there are none.
+    async def close_checking(self, due: PendingCohort, checked: CheckedCohort) -> bool:
+        """Continue as the complaints want.
 
         False if the cohort has changed since it was read as `due`: then complaints may have
         arrived. Raises as `move`.
         """
-        to = Phase.ANSWERING if accused else Phase.MASKING
         decided, received = self.database.monotonic_seconds(), due.phase_status.received
-        return await self._changes(_Change(due, to, decided, received, accused=accused))
+        return await self._changes(_Change(due, checked.to, decided, received, checked=checked))
 
     async def fail(
         self,
@@ -290,27 +292,26 @@ class CohortRepository(Repository):
         with_bodies = (
             select(row.cohort)
             .join(CohortRow, CohortRow.id == row.cohort)
-            .where(CohortRow.phase.in_(FINAL_PHASES), row.body.is_not(None))
-            for row in (MessageRow, OneShotMessageRow)
+            .where(CohortRow.phase.in_(FINAL_PHASES))
+            for row in (BodyRow, OneShotBodyRow)
         )
         return session.scalars(union(*with_bodies)).all()
 
     @write_transaction
     def delete_one_shot_bodies(self, session: Session, cohorts: Sequence[int]) -> bool:
-        """Delete up to `_BODIES_PER_TRANSACTION` messages of a one-shot sum of `cohorts`.
+        """Delete up to `_BODIES_PER_TRANSACTION` bodies of a one-shot sum of `cohorts`.
 
         Returns whether there were any. `cohorts` are at most `COHORTS_PER_DELETION`.
         """
-        row, has_body = OneShotMessageRow, OneShotMessageRow.body.is_not(None)
+        row = OneShotBodyRow
         is_over = (CohortRow.id.in_(cohorts), CohortRow.phase.in_(FINAL_PHASES))
         with_body = select(row.cohort).join(CohortRow, CohortRow.id == row.cohort)
-        cohort = session.scalar(with_body.where(*is_over, has_body).limit(1))
+        cohort = session.scalar(with_body.where(*is_over).limit(1))
         if cohort is None:
             return False
-        of_cohort = select(row.identity).where(row.cohort == cohort, has_body)
+        of_cohort = select(row.identity).where(row.cohort == cohort)
         some = row.identity.in_(of_cohort.limit(_BODIES_PER_TRANSACTION))
-        erase = update(row).where(row.cohort == cohort, some).values(body=None)
-        session.execute(erase.execution_options(synchronize_session=False))
+        session.execute(_DELETE_ONE_SHOT_BODIES.where(row.cohort == cohort, some))
         return True
 
     @write_transaction
@@ -320,18 +321,15 @@ class CohortRepository(Repository):
         They have at most `_BODIES_PER_TRANSACTION` bodies, or there is one cohort.
         """
         first = cohorts[:COHORTS_PER_DELETION]
-        has_body = MessageRow.body.is_not(None)
         # Perhaps one is pending again, because the database was restored to an earlier state.
         of_first = (CohortRow.id.in_(first), CohortRow.phase.in_(FINAL_PHASES))
-        is_over = MessageRow.cohort.in_(select(CohortRow.id).where(*of_first))
-        count = select(MessageRow.cohort, func.count()).where(is_over, has_body)
-        rows = session.execute(count.group_by(MessageRow.cohort)).all()
+        is_over = BodyRow.cohort.in_(select(CohortRow.id).where(*of_first))
+        count = select(BodyRow.cohort, func.count()).where(is_over)
+        rows = session.execute(count.group_by(BodyRow.cohort)).all()
         bodies = dict(map(tuple[int, int], rows))
         totals = accumulate(bodies.get(cohort, 0) for cohort in first)
         chosen = first[: max(1, sum(total <= _BODIES_PER_TRANSACTION for total in totals))]
-        of_cohorts = (MessageRow.cohort.in_(chosen), is_over, has_body)
-        erase = update(MessageRow).where(*of_cohorts).values(body=None)
-        session.execute(erase.execution_options(synchronize_session=False))
+        session.execute(_DELETE_BODIES.where(BodyRow.cohort.in_(chosen), is_over))
         return chosen
 
 
@@ -357,10 +355,10 @@ def _make_change(session: Session, row: CohortRow | None, change: _Change, now: 
     row.failure = change.failure
     duration = None if to.is_over else timedelta(seconds=getattr(change.due.timeouts, to.value))
     enter_phase(session, row, to, count, now, duration, cause=change.cause)
-    if change.accused is not None:
-        row.accused = list(change.accused)
-    if change.message_set is not None:
-        session.add(MessageSetRow(cohort=row.id, digests=change.message_set))
+    if change.checked is not None:
+        row.accused = list(change.checked.accused)
+        if change.checked.message_set is not None:
+            session.add(MessageSetRow(cohort=row.id, digests=change.checked.message_set))
     return True
 
 

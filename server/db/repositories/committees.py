@@ -5,28 +5,31 @@ it convened, in the order of the plan's terms. It is stored when the round start
 registrar draws a committee of volunteers instead (`server/db/repositories/devices/volunteers.py`).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import cast
 
-from sqlalchemy import exists, func, select
+from sqlalchemy import Table, case, exists, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import CommitteeRound, ProblemType
 from protocol.api.one_shot import SUM_NUMBER, committee_terms
-from protocol.api.phases import MEMBER_MESSAGE_KIND, MemberMessageKind, Phase
+from protocol.api.phases import MEMBER_MESSAGE_KIND, PROTOCOLS, MemberMessageKind, Phase
 from protocol.committee_terms import CommitteeTerms
-from protocol.mechanisms.registry import AnyPlan, parse_plan
+from protocol.mechanisms.registry import AnyPlan
 from secagg.keys import KEY_BYTES
-from secagg.oneshot.committee import Committee, MemberEntry, packed_identities
-from server.db.database import Repository, read_transaction, write_transaction
-from server.db.repositories.cohort_phases import is_one_shot
+from secagg.oneshot.committee import Committee, MemberEntry
+from server.db.database import Repository, read_transaction
+from server.db.prepared_insert import PreparedInsert
+from server.db.repositories.arrivals import Arrival, ArrivalGroup
 from server.db.repositories.studies import find_study
-from server.db.schema import CohortRow, MemberMessageRow, RoundRow, StudyRow
-from server.errors import ProblemError, cohort_failed, late, not_found, out_of_phase
+from server.db.schema import CohortRow, CommitteeMemberRow, MemberMessageRow
+from server.errors import ProblemError, cohort_failed, not_found
 
+_MESSAGES = cast("Table", MemberMessageRow.__table__)
+_INSERT = PreparedInsert(MemberMessageRow)
 _PHASE_OF_KIND = {kind: phase for phase, kind in MEMBER_MESSAGE_KIND.items()}
 
 
@@ -41,21 +44,98 @@ class OneShotStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberUpload:
-    """Checked message of a member to a cohort, by its identity in hexadecimal.
+class MemberMessage(Arrival):
+    """Checked message of a member, by its identity in hexadecimal."""
 
-    A round takes keys of `max_keys` members at most; None for a message of another kind.
-    """
-
-    cohort: int
     kind: MemberMessageKind
     identity: str
     body: bytes = field(repr=False)
-    max_keys: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        cohort: int,
+        kind: MemberMessageKind,
+        identity: str,
+        body: bytes,
+        max_messages: int | None = None,
+    ) -> "MemberMessage":
+        """Return a message; a phase takes `max_messages` of them at most."""
+        digest = sha256(body).digest()
+        return cls(cohort, digest, kind, identity, body, max_messages=max_messages)
+
+    @property
+    def key(self) -> tuple[int, MemberMessageKind, str]:
+        return self.cohort, self.kind, self.identity
+
+    @property
+    def name(self) -> str:
+        return self.kind
 
     @property
     def phase(self) -> Phase:
         return _PHASE_OF_KIND[self.kind]
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.body)
+
+    @property
+    def public_key(self) -> tuple[int, bytes] | None:
+        """Return the encryption key that the message registers in its cohort, if it does."""
+        if self.kind is not MemberMessageKind.KEY:
+            return None
+        return self.cohort, self.body[KEY_BYTES : 2 * KEY_BYTES]
+
+
+class MemberMessageGroup(ArrivalGroup[MemberMessage]):
+    """Rules for messages of members: a committee has different keys."""
+
+    receiver = "round"
+
+    def read_stored(self) -> dict[Hashable, bytes]:
+        columns = (_MESSAGES.c.cohort, _MESSAGES.c.kind, _MESSAGES.c.identity, _MESSAGES.c.digest)
+        keys = [message.key for message in self.arrivals]
+        query = select(*columns).where(tuple_(*columns[:3]).in_(keys))
+        rows = self.connection.execute(query)
+        self._taken = self._taken_keys()
+        return {(row.cohort, row.kind, row.identity): row.digest for row in rows}
+
+    def _taken_keys(self) -> set[tuple[int, bytes]]:
+        """Return those keys of `arrivals` that members of their cohorts have registered."""
+        wanted = [each.public_key for each in self.arrivals if each.public_key is not None]
+        key = func.substr(_MESSAGES.c.body, KEY_BYTES + 1, KEY_BYTES)  # counts from 1
+        query = (
+            select(_MESSAGES.c.cohort, key)
+            .where(_MESSAGES.c.cohort.in_({cohort for cohort, _ in wanted}))
+            .where(_MESSAGES.c.kind == MemberMessageKind.KEY, key.in_([each for _, each in wanted]))
+        )
+        return {(cohort, taken) for cohort, taken in self.connection.execute(query)}
+
+    def check(self, arrival: MemberMessage) -> None:
+        if arrival.public_key is None:
+            return
+        if arrival.public_key in self._taken:
+            detail = "another member has registered this key"
+            raise ProblemError(ProblemType.CONFLICT, detail, phase=arrival.phase)
+        self._taken.add(arrival.public_key)
+
+    def full(self, _arrival: MemberMessage) -> ProblemError:
+        return ProblemError(ProblemType.NO_ROUND, "enough devices have volunteered")
+
+    def store(self, now: datetime) -> None:
+        rows = [
+            {
+                "cohort": message.cohort,
+                "kind": message.kind,
+                "identity": message.identity,
+                "received_at": now,
+                "digest": message.digest,
+                "body": message.body,
+            }
+            for message in self.accepted
+        ]
+        _INSERT(self.connection, rows)
 
 
 class CommitteeRepository(Repository):
@@ -75,11 +155,9 @@ class CommitteeRepository(Repository):
             ProblemError: if the members still register their keys, or too few of them did.
         """
         row = _one_shot_cohort(session, study, number)
-        plan = parse_plan(session.get_one(RoundRow, (study, number)).plan)
-        committee = committee_of(session, row, plan)
-        if committee is None:
+        if row.committee is None:
             raise _no_committee(row)
-        return row.id, committee
+        return row.id, Committee.unpack(row.committee)
 
     @read_transaction
     def bodies(self, session: Session, cohort: int, kind: MemberMessageKind) -> dict[bytes, bytes]:
@@ -94,99 +172,24 @@ class CommitteeRepository(Repository):
 
         With a `study` they are those of this study, also if it asks for volunteers.
         """
-        query = (
-            select(CohortRow, StudyRow.terms)
-            .join(StudyRow, StudyRow.id == CohortRow.study)
-            .where(CohortRow.phase.in_(MEMBER_MESSAGE_KIND))
-            .order_by(CohortRow.deadline)
+        columns = (CohortRow.study, CohortRow.round, CohortRow.phase, CohortRow.deadline)
+        of_cohort = CommitteeMemberRow.cohort == CohortRow.id
+        has_sent = exists().where(
+            MemberMessageRow.cohort == CohortRow.id,
+            MemberMessageRow.identity == identity,
+            MemberMessageRow.kind == case(MEMBER_MESSAGE_KIND, value=CohortRow.phase),
         )
+        waiting = select(*columns).where(CohortRow.phase.in_(MEMBER_MESSAGE_KIND), ~has_sent)
+        query = waiting.join(CommitteeMemberRow, of_cohort)
+        query = query.where(CommitteeMemberRow.identity == identity)
         if study is not None:
             query = query.where(CohortRow.study == study)
-        rows = [
-            row
-            for row, terms in session.execute(query)
-            if is_one_shot(row) and _may_serve(terms["committee"], identity, study)
-        ]
-        sent = (
-            select(MemberMessageRow.cohort, MemberMessageRow.kind)
-            .where(MemberMessageRow.cohort.in_([row.id for row in rows]))
-            .where(MemberMessageRow.identity == identity)
-        )
-        known = {(cohort, kind) for cohort, kind in session.execute(sent)}
-        return tuple(
-            CommitteeRound(study=row.study, round=row.round, phase=row.phase, deadline=row.deadline)
-            for row in rows
-            if (row.id, MEMBER_MESSAGE_KIND[row.phase]) not in known
-            and (row.phase is Phase.CONVENING or _serves(row, bytes.fromhex(identity), known))
-        )
-
-    async def accept(self, upload: MemberUpload) -> None:
-        """Store the message of a member; the same message may be sent again.
-
-        Raises:
-            ProblemError: if the round is in another phase, the member has sent another message, or
-                another member has registered its key.
-        """
-        await self._accept(upload, self.database.monotonic_seconds())
-
-    @write_transaction
-    def _accept(self, session: Session, upload: MemberUpload, arrived: float) -> None:
-        waited = timedelta(seconds=self.database.monotonic_seconds() - arrived)
-        now = self.database.now(session)  # before the lock, for which no member is late
-        query = select(CohortRow).where(CohortRow.id == upload.cohort)
-        row = session.scalar(query.with_for_update())
-        if row is None:  # the study was deleted
-            raise not_found("round")
-        digest = sha256(upload.body).digest()
-        stored = session.get(MemberMessageRow, (upload.cohort, upload.kind, upload.identity))
-        if stored is not None and stored.digest == digest:
-            return
-        if stored is not None:
-            detail = f"this member has sent another {upload.kind} before"
-            raise ProblemError(ProblemType.CONFLICT, detail, phase=row.phase)
-        if row.phase is Phase.FAILED:
-            raise cohort_failed(row.failure)
-        if row.phase is not upload.phase:
-            raise out_of_phase(upload.kind, upload.phase, row.phase)
-        if now - waited >= row.deadline:
-            raise late(row.phase, row.deadline, has_lost_time=self.database.has_lost_time)
-        if upload.max_keys is not None and row.received >= upload.max_keys:
-            raise ProblemError(ProblemType.NO_ROUND, "enough devices have volunteered")
-        if upload.kind is MemberMessageKind.KEY and _is_taken(session, upload):
-            detail = "another member has registered this key"
-            raise ProblemError(ProblemType.CONFLICT, detail, phase=row.phase)
-        session.add(
-            MemberMessageRow(
-                cohort=upload.cohort,
-                kind=upload.kind,
-                identity=upload.identity,
-                received_at=now,
-                digest=digest,
-                body=upload.body,
-            )
-        )
-        row.received += 1
-        row.last_received = now
-
-
-def _may_serve(committee: dict[str, Any], identity: str, study: str | None) -> bool:
-    """Return whether the terms of a study allow this member; any device of it may volunteer."""
-    return identity in committee["members"] if "members" in committee else study is not None
-
-
-def _serves(row: CohortRow, identity: bytes, known: Collection[tuple[int, str]]) -> bool:
-    """Return whether an operator is in the committee of a round that no longer convenes."""
-    if row.seating is None:  # of a round that version 0.2.0 opened
-        return (row.id, MemberMessageKind.KEY) in known
-    return identity in packed_identities(row.seating)
-
-
-def committee_of(session: Session, row: CohortRow, plan: AnyPlan) -> Committee | None:
-    """Return the committee of a one-shot cohort, None if it has none (yet)."""
-    if row.seating is not None:
-        return Committee.unpack(row.seating)
-    is_stored = plan.terms.draws_committee or row.phase is Phase.CONVENING
-    return None if is_stored else convened_committee(session, row, plan)
+        rows = [*session.execute(query)]
+        if study is not None:
+            is_for_volunteers = (CohortRow.phase == Phase.CONVENING, ~exists().where(of_cohort))
+            rows += session.execute(waiting.where(CohortRow.study == study, *is_for_volunteers))
+        rounds = (CommitteeRound.model_validate(row, from_attributes=True) for row in rows)
+        return tuple(sorted(rounds, key=lambda each: each.deadline))
 
 
 def convened_committee(session: Session, row: CohortRow, plan: AnyPlan) -> Committee | None:
@@ -199,14 +202,6 @@ def convened_committee(session: Session, row: CohortRow, plan: AnyPlan) -> Commi
         return None
     entries = tuple(MemberEntry.unpack(keys[bytes.fromhex(each)]) for each in present)
     return Committee(plan.digest(), SUM_NUMBER, terms.parameters_of(len(present)), entries)
-
-
-def _is_taken(session: Session, upload: MemberUpload) -> bool:
-    """Return whether another member registered this key: a committee has different ones."""
-    of_kind = (MemberMessageRow.cohort == upload.cohort, MemberMessageRow.kind == upload.kind)
-    key = func.substr(MemberMessageRow.body, KEY_BYTES + 1, KEY_BYTES)  # counts from 1
-    has_key = key == upload.body[KEY_BYTES : 2 * KEY_BYTES]
-    return bool(session.scalar(select(exists().where(*of_kind, has_key))))
 
 
 def _bodies(session: Session, cohort: int, kind: MemberMessageKind) -> dict[bytes, bytes]:
@@ -222,7 +217,7 @@ def _one_shot_cohort(session: Session, study: str, number: int) -> CohortRow:
     row = session.scalar(query.limit(1))
     if row is None:
         raise not_found("round")
-    if not is_one_shot(row):
+    if PROTOCOLS[row.protocol].kind != "one-shot":
         raise ProblemError(ProblemType.WRONG_STATE, "this round has no one-shot sum")
     return row
 

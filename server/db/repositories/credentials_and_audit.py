@@ -195,11 +195,11 @@ class AccessRepository(Repository):
         """Return the owner of the session with this digest, and record its use.
 
         None if it has ended: by a logout, `SESSION_IDLE_HOURS` after its last use, `SESSION_DAYS`
-        after its start, or with its key. While the database refuses writes, a use is not recorded:
+        after its start, or with its key. During an outage of writes a use is not recorded:
         readers need no writes.
         """
         principal, is_recorded = await self._find_session(digest)
-        if principal is not None and not is_recorded and not self.database.refuses_writes:
+        if principal is not None and not is_recorded and not self.database.outage.is_open:
             with suppress(*UNAVAILABLE_ERRORS):
                 await self._record_use(digest)
         return principal

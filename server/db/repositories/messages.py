@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
-from sqlalchemy import LargeBinary, Row, Table, bindparam, func, select
+from sqlalchemy import LargeBinary, Row, Table, and_, bindparam, func, select
 from sqlalchemy.orm import Session, undefer
 
 from protocol.api.messages import ProblemType
@@ -17,10 +17,9 @@ from secagg.roster import Roster, RosterEntry
 from secagg.session import Session as SumSession
 from server.db.database import Repository, read_transaction
 from server.db.group_commit import GroupCommit
-from server.db.repositories.cohort_phases import is_one_shot
 from server.db.repositories.devices.one_shot_messages import set_size
 from server.db.repositories.devices.participants import roster_entry
-from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow
+from server.db.schema import BodyRow, CohortRow, MessageRow, ParticipantRow, RoundRow
 from server.db.serializers import has_enrolled
 from server.errors import ProblemError, cohort_failed, not_found
 
@@ -30,8 +29,9 @@ _SHORT_PER_BATCH = 1_000  # about 100 bytes each, except those of malicious devi
 _MAX_SMALL_DEVICES = 64
 _MAX_SMALL_BYTES = 4 * 2**20  # of the vectors of a small cohort
 # Built once, and of tables: to build statements or to load rows takes longer than the query.
-_COHORTS, _ROUNDS, _PARTICIPANTS, _MESSAGES = (
-    cast("Table", row.__table__) for row in (CohortRow, RoundRow, ParticipantRow, MessageRow)
+_COHORTS, _ROUNDS, _PARTICIPANTS, _MESSAGES, _BODIES = (
+    cast("Table", row.__table__)
+    for row in (CohortRow, RoundRow, ParticipantRow, MessageRow, BodyRow)
 )
 _COHORTS_WITHOUT_SUMS = select(*(column for column in _COHORTS.c if column.key != "sum")).where(
     _COHORTS.c.id.in_(bindparam("cohorts", expanding=True))
@@ -47,16 +47,27 @@ _ROSTERS = (
 _SENDERS = select(_MESSAGES.c.slot).where(
     _MESSAGES.c.cohort == bindparam("cohort"), _MESSAGES.c.kind == bindparam("kind")
 )
-_ALL_BODIES = select(
-    _MESSAGES.c.cohort, _MESSAGES.c.kind, _MESSAGES.c.slot, _MESSAGES.c.body
-).where(_MESSAGES.c.cohort.in_(bindparam("cohorts", expanding=True)))
-_BODIES_OF = select(_MESSAGES.c.slot, _MESSAGES.c.body).where(
-    _MESSAGES.c.cohort == bindparam("cohort"),
-    _MESSAGES.c.kind == bindparam("kind"),
-    _MESSAGES.c.slot.in_(bindparam("slots", expanding=True)),
+# A message whose body is deleted has NULL there.
+_MESSAGE_BODIES = _MESSAGES.outerjoin(
+    _BODIES, and_(*(_MESSAGES.c[key.name] == key for key in _BODIES.primary_key))
+)
+_ALL_BODIES = (
+    select(_MESSAGES.c.cohort, _MESSAGES.c.kind, _MESSAGES.c.slot, _BODIES.c.body)
+    .select_from(_MESSAGE_BODIES)
+    .where(_MESSAGES.c.cohort.in_(bindparam("cohorts", expanding=True)))
+)
+_BODIES_OF = (
+    select(_MESSAGES.c.slot, _BODIES.c.body)
+    .select_from(_MESSAGE_BODIES)
+    .where(
+        _MESSAGES.c.cohort == bindparam("cohort"),
+        _MESSAGES.c.kind == bindparam("kind"),
+        _MESSAGES.c.slot.in_(bindparam("slots", expanding=True)),
+    )
 )
 _NEXT_BODIES = (
-    select(_MESSAGES.c.slot, _MESSAGES.c.body)
+    select(_MESSAGES.c.slot, _BODIES.c.body)
+    .select_from(_MESSAGE_BODIES)
     .where(
         _MESSAGES.c.cohort == bindparam("cohort"),
         _MESSAGES.c.kind == bindparam("kind"),
@@ -184,10 +195,10 @@ class MessageRepository(Repository):
         Raises:
             ProblemError: if the bodies are deleted.
         """
-        prefix = func.substr(MessageRow.body, 1, size, type_=LargeBinary)
-        of_kind = (MessageRow.cohort == cohort, MessageRow.kind == kind)
-        rows = session.execute(select(MessageRow.slot, prefix).where(*of_kind))
-        return _undeleted(session, cohort, rows)
+        prefix = func.substr(_BODIES.c.body, 1, size, type_=LargeBinary)
+        of_kind = (_MESSAGES.c.cohort == cohort, _MESSAGES.c.kind == kind)
+        query = select(_MESSAGES.c.slot, prefix).select_from(_MESSAGE_BODIES).where(*of_kind)
+        return _undeleted(session, cohort, session.execute(query))
 
     @read_transaction
     def bodies_of(
@@ -204,8 +215,8 @@ class MessageRepository(Repository):
     @read_transaction
     def body(self, session: Session, cohort: int, kind: MessageKind, slot: int) -> bytes | None:
         """Return the message of one participant, None if it sent none or its body is deleted."""
-        of_slot = (MessageRow.cohort == cohort, MessageRow.kind == kind, MessageRow.slot == slot)
-        return session.scalar(select(MessageRow.body).where(*of_slot))
+        row = session.get(BodyRow, (cohort, kind, slot))
+        return None if row is None else row.body
 
     @read_transaction
     def sums(self, session: Session, study: str, number: int) -> dict[int, tuple[bytes, int]]:
@@ -217,11 +228,11 @@ class MessageRepository(Repository):
         )
         vectors = (MessageRow.cohort == CohortRow.id, MessageRow.kind == MessageKind.MASKED_INPUT)
         count = select(func.count()).where(*vectors).scalar_subquery()
-        columns = CohortRow.id, CohortRow.number, CohortRow.history, CohortRow.sum, count
+        columns = CohortRow.id, CohortRow.number, CohortRow.committee, CohortRow.sum, count
         sums = {}
         for row in session.execute(select(*columns).where(*summed)):
             if row.sum is not None:
-                n = set_size(session, row.id) if is_one_shot(row) else row[-1]
+                n = row[-1] if row.committee is None else set_size(session, row.id)
                 sums[row.number] = row.sum, n
         return sums
 

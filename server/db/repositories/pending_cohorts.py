@@ -4,21 +4,25 @@ The snapshot is one transaction, which reads the clock and then the rows. So it 
 up to that time, and a slow snapshot decides by a time that is too early rather than too late.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from sqlalchemy import Row, Table, bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from protocol.api.messages import Timeouts
-from protocol.api.phases import Phase, PhaseStatus
+from protocol.api.phases import PROTOCOLS, SEATED_SUM, Phase, PhaseStatus
 from protocol.committee_terms import VolunteerTerms
 from protocol.question_and_plan import Terms
 from secagg.parameters import Assumptions
 from secagg.seating import cohort_sizes
-from server.db.repositories.cohort_phases import count_received, expected_messages, is_one_shot
+from server.db.repositories.cohort_phases import (
+    COUNTED_AS_ENROLLED,
+    count_received,
+    expected_messages,
+)
 from server.db.schema import PENDING_PHASES, CohortRow, StudyRow
 
 _COHORTS = cast("Table", CohortRow.__table__)
@@ -100,50 +104,12 @@ def read_pending(
 def _pending_cohort(row: Row[Any]) -> PendingCohort:
     """Return the cohort with its phase status (`protocol/api/phases.py`)."""
     rules, limits = Terms.model_validate(row.terms), Timeouts.model_validate(row.timeouts)
+    protocol = PROTOCOLS[row.protocol]
+    expected, quorum = (_COUNTS.get(row.phase) or _COUNTS_OF_KIND[protocol.kind])(row, rules)
     patience = limits.idle
-    if is_one_shot(row):
-        expected, quorum = _one_shot_counts(row, rules)
-        if row.phase is Phase.COLLECTING:
-            patience = limits.collecting  # devices send when they can
-        return _with_status(row, rules, limits, expected, quorum, patience)
-    expected, quorum = row.enrolled, rules.assumptions.quorum(row.enrolled)
-    if row.phase is Phase.ENROLLING:
-        expected, quorum = rules.cohort_size, rules.minimum
-        if rules.is_seated:
-            expected, quorum = rules.max_devices, rules.cohorts * rules.minimum
-        patience = limits.enrolling  # silence does not end it, because a larger cohort hides better
-    elif row.phase is Phase.SEATING:
-        expected, quorum = 1, 1  # the registrar's seats
-    elif row.phase is Phase.REPORTING:
-        expected, quorum = rules.max_devices, rules.minimum
-        patience = limits.reporting  # devices report when they can
-    else:
-        expected = expected_messages(row)
-    if row.phase is Phase.ANSWERING:  # the others continue without an answer
-        quorum = max(quorum - (row.history[-2]["received"] - expected), 0)
-    return _with_status(row, rules, limits, expected, quorum, patience)
-
-
-def _one_shot_counts(row: Row[Any], rules: Terms) -> tuple[int, int]:
-    """Return the numbers of messages that end the phase of a one-shot sum, and that it needs.
-
-    Of members it needs those without which no sum opens.
-    """
-    if row.phase is Phase.COLLECTING:
-        return rules.cohort_size, rules.minimum
-    assert rules.committee is not None
-    if row.phase is Phase.SEATING:
-        return 1, 1  # the committee that the registrar draws
-    if isinstance(rules.committee, VolunteerTerms) and row.phase is Phase.CONVENING:
-        return rules.committee.volunteers, rules.committee.volunteers
-    parameters = rules.committee.parameters
-    is_first = row.phase is Phase.CONVENING
-    return parameters.members if is_first else expected_messages(row), parameters.needed_sums
-
-
-def _with_status(
-    row: Row[Any], rules: Terms, limits: Timeouts, expected: int, quorum: int, patience: float
-) -> PendingCohort:
+    if row.phase in COUNTED_AS_ENROLLED:
+        # Devices come when they can, and a larger cohort hides better, so silence does not end it.
+        patience = getattr(limits, row.phase.value)
     return PendingCohort(
         id=row.id,
         study=row.study,
@@ -151,18 +117,59 @@ def _with_status(
         number=row.number,
         phase_status=PhaseStatus(
             phase=row.phase,
-            mode=rules.mode,
             expected=expected,
             quorum=quorum,
             received=count_received(row),
             last_received=row.last_received,
             deadline=row.deadline,
             idle=timedelta(seconds=patience),
-            is_seated=rules.is_seated or rules.draws_committee,
-            is_one_shot=is_one_shot(row),
+            protocol=protocol,
         ),
         enrolled=row.enrolled,
         assumptions=rules.assumptions,
         timeouts=limits,
-        cohorts=rules.cohorts if rules.is_seated else 1,
+        cohorts=rules.cohorts if protocol is SEATED_SUM else 1,
     )
+
+
+# Each returns the number of messages that ends the phase, and the number that the sum needs.
+
+
+def _count_joiners(row: Row[Any], rules: Terms) -> tuple[int, int]:
+    if row.protocol == SEATED_SUM.name:
+        return rules.max_devices, rules.cohorts * rules.minimum
+    return rules.cohort_size, rules.minimum
+
+
+def _count_keys(_row: Row[Any], rules: Terms) -> tuple[int, int]:
+    assert rules.committee is not None
+    if isinstance(rules.committee, VolunteerTerms):
+        return rules.committee.volunteers, rules.committee.volunteers
+    return rules.committee.parameters.members, rules.committee.parameters.needed_sums
+
+
+def _count_members(row: Row[Any], rules: Terms) -> tuple[int, int]:
+    assert rules.committee is not None
+    return expected_messages(row), rules.committee.parameters.needed_sums
+
+
+def _count_participants(row: Row[Any], rules: Terms) -> tuple[int, int]:
+    expected, quorum = expected_messages(row), rules.assumptions.quorum(row.enrolled)
+    if row.phase is Phase.ANSWERING:  # the others continue without an answer
+        quorum = max(quorum - (row.history[-2]["received"] - expected), 0)
+    return expected, quorum
+
+
+_Count: TypeAlias = Callable[[Row[Any], Terms], tuple[int, int]]
+_COUNTS: Mapping[Phase, _Count] = {
+    Phase.ENROLLING: _count_joiners,
+    Phase.SEATING: lambda _row, _rules: (1, 1),  # the registrar's seats
+    Phase.CONVENING: _count_keys,
+    Phase.DRAWING: lambda _row, _rules: (1, 1),  # the committee that the registrar draws
+    Phase.COLLECTING: lambda _row, rules: (rules.cohort_size, rules.minimum),
+    Phase.REPORTING: lambda _row, rules: (rules.max_devices, rules.minimum),
+}
+_COUNTS_OF_KIND: Mapping[str, _Count] = {
+    "pairwise": _count_participants,
+    "one-shot": _count_members,
+}

@@ -17,6 +17,7 @@ from protocol.api.phases import Phase
 from protocol.mechanisms.registry import parse_question
 from protocol.privacy.events import DpEvent, LedgerEntry
 from protocol.privacy.ledger import BudgetError, Ledger
+from server.db.clock import confirmed_time
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.schema import CohortRow, DeletedStudyRow, PopulationRow, RoundRow, StudyRow
 from server.errors import ProblemError, not_found
@@ -113,12 +114,13 @@ def check_exact_sums(session: Session, study: StudyRow, now: datetime) -> None:
     """Raise ProblemError if `study` has exact sums, and another study of its population as well.
 
     Two exact sums over devices that differ in one device reveal that device by subtraction. A study
-    counts while it runs, and for 30 days after its last round with a sum. The transaction must hold
-    the population's lock, so that no other study starts meanwhile.
+    counts while it runs, and until two readings of the clock agree that its last round with a sum
+    is 30 days old. The transaction must hold the population's lock, so that no other study starts
+    meanwhile.
     """
     if study.population is None or study.dp_event["kind"] != "exact":
         return
-    earliest = now - EXACT_SUM_PERIOD
+    earliest = confirmed_time(session, now) - EXACT_SUM_PERIOD
     others = select(StudyRow).where(
         StudyRow.population == study.population,
         StudyRow.id != study.id,
@@ -134,8 +136,9 @@ def check_exact_sums(session: Session, study: StudyRow, now: datetime) -> None:
                 ProblemType.BUDGET_SPENT,
                 f"study {other.id} has exact sums of population {study.population}, and the "
                 "difference of two exact sums may reveal one device: start this study "
-                f"{EXACT_SUM_PERIOD.days} days after the last sum of that study, or choose a "
-                "mechanism with noise, or reports",
+                f"{EXACT_SUM_PERIOD.days} days after the last sum of that study (up to two more, "
+                "until `blindtally clock` shows them as confirmed), or choose a mechanism with "
+                "noise, or reports",
             )
 
 

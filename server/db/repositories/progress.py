@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from protocol.api.messages import RoundState
 from protocol.api.phases import Phase
+from protocol.mechanisms.registry import parse_question
 from server.db.database import Repository, read_transaction
 from server.db.repositories.studies import find_study
 from server.db.schema import PENDING_PHASES, CohortRow, HeavyHitterRow, RoundRow, StudyRow
@@ -25,8 +26,9 @@ class StudyProgress:
     """Progress of a study.
 
     `summed_rounds` are those with a sum, `decoded_rounds` those of them whose sum was read.
-    `devices` counts the devices in the sums of closed rounds, `enrolling` those in running rounds;
-    a study that hides these numbers has None and 0. `last_state` is the state of the last closed
+    `devices` counts the devices in the sums of closed rounds, or in the largest of these sums if
+    every device takes part in every round. `enrolling` are those in running rounds. A study that
+    hides these numbers has None and 0. `last_state` is the state of the last closed
     round, which closed at `closed`. `heavy_hitters` is their present number.
     """
 
@@ -61,6 +63,11 @@ class RoundSummary:
     opened: datetime
     closed: datetime | None
 
+    @property
+    def counted_cohorts(self) -> int:
+        """Return the number of cohorts in the sum of a round that is over."""
+        return self.cohorts - self.failed_cohorts - self.excluded
+
 
 class ProgressRepository(Repository):
     """Repository of progress."""
@@ -75,6 +82,7 @@ class ProgressRepository(Repository):
                 func.count().filter(is_closed),
                 *_SUMMED_AND_DECODED,
                 func.coalesce(func.sum(RoundRow.participants), 0),
+                func.coalesce(func.max(RoundRow.participants), 0),
             )
             .where(RoundRow.study.in_(studies))
             .group_by(RoundRow.study)
@@ -92,22 +100,23 @@ class ProgressRepository(Repository):
         lasts = _last_closed_rounds(session, studies)
         enrolling = dict(session.execute(enrolled).all())
         heavy_hitters = dict(session.execute(heavy).all())
+        rows = session.scalars(select(StudyRow).where(StudyRow.id.in_(studies)))
+        questions = {row.id: parse_question(row.question) for row in rows}
         progress = {}
-        for study, rounds, summed, decoded, devices in session.execute(counts):
-            row = lasts.get(study)
+        for study, rounds, summed, decoded, devices, largest in session.execute(counts):
+            row, question = lasts.get(study), questions[study]
+            counted = largest if question.asks_every_round else devices
+            is_hidden = question.hides_device_counts
             progress[study] = StudyProgress(
                 closed_rounds=rounds,
                 summed_rounds=summed,
                 decoded_rounds=decoded,
-                devices=int(devices or 0),
-                enrolling=int(enrolling.get(study) or 0),
+                devices=None if is_hidden else int(counted or 0),
+                enrolling=0 if is_hidden else int(enrolling.get(study) or 0),
                 heavy_hitters=heavy_hitters.get(study, 0),
                 last_state=row and row.state,
                 closed=row and row.closed,
             )
-        for hidden in session.scalars(select(StudyRow).where(StudyRow.id.in_(progress))):
-            if hides_sizes(hidden):
-                progress[hidden.id] = replace(progress[hidden.id], devices=None, enrolling=0)
         return {study: progress.get(study, StudyProgress()) for study in studies}
 
     @read_transaction

@@ -1,5 +1,7 @@
 """Repository of deletions: of a study on request, and of rows that are kept for a limited time.
 
+Rows are old by the time that two readings of the clock confirm (`server/db/clock.py`).
+
 Many short transactions delete a study, the rows of its devices first, so that other writers do not
 wait. A deletion that was interrupted is completed by its repetition. One row outlives a study of a
 population: what it has spent of the privacy budget, since devices have revealed that much.
@@ -7,6 +9,7 @@ population: what it has spent of the privacy budget, since devices have revealed
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -24,15 +27,22 @@ from sqlalchemy.orm import Session
 from protocol.api.events import EventKind
 from protocol.api.messages import ProblemType
 from server.db.channels import cohort_channel, notify_on_commit, study_channel
+from server.db.clock import ClockState, clock_state, confirm_clock, store_reading
 from server.db.columns import Base
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.repositories.credentials_and_audit import has_ended
+from server.db.repositories.credentials_and_audit import (
+    COMMAND_LINE_ACTOR,
+    add_audit_entry,
+    has_ended,
+)
 from server.db.repositories.leases import sum_job
 from server.db.repositories.populations import charged_event, find_population, last_sum
 from server.db.repositories.studies import find_study
 from server.db.schema import (
     AuditEntryRow,
+    BodyRow,
     CohortRow,
+    CommitteeMemberRow,
     DeletedStudyRow,
     EventCounterRow,
     EventRow,
@@ -43,6 +53,7 @@ from server.db.schema import (
     MemberMessageRow,
     MessageRow,
     MessageSetRow,
+    OneShotBodyRow,
     OneShotMessageRow,
     ParticipantRow,
     ReportRow,
@@ -100,7 +111,7 @@ class RetentionRepository(Repository):
             .limit(_ROWS_PER_TRANSACTION)
         ).all()
         if slots:
-            for row in (MessageRow, ParticipantRow):
+            for row in (BodyRow, MessageRow, ParticipantRow):
                 of_slots = (row.cohort == cohort, row.slot <= slots[-1])
                 _delete(session, row, *of_slots)
         if identities:
@@ -113,13 +124,14 @@ class RetentionRepository(Repository):
             .limit(_ROWS_PER_TRANSACTION)
         ).all()
         if senders:
-            of_cohort = OneShotMessageRow.cohort == cohort
-            _delete(session, OneShotMessageRow, of_cohort, OneShotMessageRow.identity.in_(senders))
+            for sent in (OneShotBodyRow, OneShotMessageRow):
+                _delete(session, sent, sent.cohort == cohort, sent.identity.in_(senders))
         if slots or identities or senders:
             return True
-        for of_committee in (MemberMessageRow, MessageSetRow):
+        for of_committee in (CommitteeMemberRow, MemberMessageRow, MessageSetRow):
             _delete(session, of_committee, of_committee.cohort == cohort)
-        erase = update(CohortRow).where(CohortRow.id == cohort).values(seating=None, accused=[])
+        nothing: dict[str, Any] = {"seating": None, "seats": None, "committee": None, "accused": []}
+        erase = update(CohortRow).where(CohortRow.id == cohort).values(nothing)
         session.execute(erase.execution_options(synchronize_session=False))
         _delete_leases(session, study, cohort)
         return False
@@ -162,6 +174,7 @@ class RetentionRepository(Repository):
             exists().where(ReportRow.study == StudyRow.id),
             exists().where(OneShotMessageRow.study == StudyRow.id),
             exists().where(of_study, CohortRow.seating.is_not(None)),
+            exists().where(of_study, CohortRow.committee.is_not(None)),
             exists().where(of_study, MemberMessageRow.cohort == CohortRow.id),
         )
         return session.scalars(_ended_before(ended_before).where(has_rows)).all()
@@ -169,6 +182,24 @@ class RetentionRepository(Repository):
     @read_transaction
     def studies_ended_before(self, session: Session, time: datetime) -> Sequence[str]:
         return session.scalars(_ended_before(time)).all()
+
+    @read_transaction
+    def clock(self, session: Session) -> ClockState:
+        """Return the state of the clock, without a new reading."""
+        return clock_state(session, self.database.now(session))
+
+    @write_transaction
+    def read_clock(self, session: Session) -> ClockState:
+        """Store a reading of the clock, unless it is not trusted; return its state."""
+        return store_reading(session, self.database.now(session))
+
+    @write_transaction
+    def confirm_clock(self, session: Session) -> ClockState:
+        """Confirm the present time, which an operator has compared with another clock."""
+        now = self.database.now(session)
+        subject = f"{now:%Y-%m-%d %H:%M}"
+        add_audit_entry(session, now, COMMAND_LINE_ACTOR, "confirm clock", subject)
+        return confirm_clock(session, now)
 
     async def delete_audit_entries(self, before: datetime) -> int:
         """Delete the entries of the audit trail that are older than a time; return their number."""

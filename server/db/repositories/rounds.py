@@ -2,8 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 
+from cachetools import LRUCache
 from sqlalchemy import and_, exists, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
@@ -12,14 +14,12 @@ from protocol.api.messages import CohortView, ProblemType, RoundState, RoundView
 from protocol.api.phases import MessageKind, Phase
 from protocol.estimation.estimates import Estimate, ListQuality
 from protocol.mechanism import Answer
-from protocol.mechanisms.registry import QUALITY_MECHANISMS, AnyPlan, parse_plan
-from protocol.mechanisms.sampled_counts import shown_distinct
+from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_plan
 from protocol.question_and_plan import Plan, Terms
 from server.db.channels import notify_on_commit, study_channel
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.repositories.answers import save_study_state
 from server.db.repositories.cohort_phases import count_received, insert_round
-from server.db.repositories.committees import committee_of
 from server.db.repositories.events import record_event
 from server.db.repositories.leases import Lease, check_lease
 from server.db.repositories.studies import end_study, find_study
@@ -27,6 +27,7 @@ from server.db.schema import PENDING_PHASES, CohortRow, MessageRow, ParticipantR
 from server.db.serializers import cohort_view, round_view, study_view
 from server.errors import ProblemError, not_found
 
+_MAX_CACHED_PLANS = 64
 _EXCLUDED_REASON = (
     "its sum cannot be decoded, unlike those of other cohorts: left out of the answer"
 )
@@ -59,8 +60,29 @@ class ClosedRound:
         return EndCause.LAST_ROUND if number >= study.rounds else None
 
 
+class PlanCache:
+    """Plans of rounds, which never change, so that a round that is often read is parsed once."""
+
+    def __init__(self) -> None:
+        self._plans: LRUCache[tuple[str, int], AnyPlan] = LRUCache(_MAX_CACHED_PLANS)
+        self._lock = Lock()  # of the threads that read
+
+    def __call__(self, row: RoundRow) -> AnyPlan:
+        """Return the plan of a round."""
+        with self._lock:
+            plan = self._plans.get((row.study, row.number))
+        if plan is None:
+            plan = parse_plan(row.plan)
+            with self._lock:
+                self._plans[row.study, row.number] = plan
+        return plan
+
+
+@dataclass(frozen=True, slots=True)
 class RoundRepository(Repository):
     """Repository of rounds."""
+
+    _plan_of: PlanCache = field(default_factory=PlanCache, init=False, repr=False)
 
     @read_transaction
     def show(self, session: Session, study: str, number: int) -> RoundView:
@@ -68,7 +90,7 @@ class RoundRepository(Repository):
         row = session.get(RoundRow, (study, number))
         if row is None:
             raise not_found("round")
-        return _round_views(session, [row])[0]
+        return self._views(session, [row])[0]
 
     @read_transaction
     def plan(self, session: Session, study: str, number: int) -> AnyPlan:
@@ -77,7 +99,7 @@ class RoundRepository(Repository):
         if row is None:
             find_study(session, study)
             raise not_found("round")
-        return parse_plan(row.plan)
+        return self._plan_of(row)
 
     @read_transaction
     def page(self, session: Session, study: str, limit: int, after: int) -> tuple[RoundView, ...]:
@@ -85,7 +107,22 @@ class RoundRepository(Repository):
         query = select(RoundRow).where(RoundRow.study == study, RoundRow.number > after)
         find_study(session, study)
         rows = session.scalars(query.order_by(RoundRow.number).limit(limit))
-        return _round_views(session, rows.all())
+        return self._views(session, rows.all())
+
+    def _views(self, session: Session, rows: Sequence[RoundRow]) -> tuple[RoundView, ...]:
+        if not rows:
+            return ()
+        plans = {row.number: self._plan_of(row) for row in rows}
+        of_rounds = (CohortRow.study == rows[0].study, CohortRow.round.in_(plans))
+        query = select(CohortRow).where(*of_rounds).order_by(CohortRow.number)
+        cohorts = session.scalars(query).all()
+        survivors, blamed = _survivors(session, cohorts), _blamed(session, cohorts)
+        views: dict[int, list[CohortView]] = defaultdict(list)
+        for cohort in cohorts:
+            facts = (count_received(cohort), survivors[cohort.id], blamed[cohort.id])
+            view = cohort_view(cohort, plans[cohort.round].terms, *facts)
+            views[cohort.round].append(view)
+        return tuple(round_view(row, plans[row.number], views[row.number]) for row in rows)
 
     @read_transaction
     def find_open(self, session: Session, study: str, after: int) -> RoundView | None:
@@ -112,7 +149,7 @@ class RoundRepository(Repository):
         open_round = session.scalar(select(RoundRow).where(*running, has_open_cohort))
         if open_round is None:
             return None
-        (view,) = _round_views(session, [open_round])
+        (view,) = self._views(session, [open_round])
         changes: dict[str, object] = {"survivors": (), "blamed": {}}
         cohorts = tuple(cohort.model_copy(update=changes) for cohort in view.cohorts)
         return view.model_copy(update={"cohorts": cohorts})
@@ -172,11 +209,12 @@ class RoundRepository(Repository):
 
     def _close(self, session: Session, study: str, number: int, outcome: ClosedRound) -> bool:
         answer = outcome.answer
-        plan = parse_plan(session.get_one(RoundRow, (study, number)).plan)
+        plan = self._plan_of(session.get_one(RoundRow, (study, number)))
+        mechanism = MECHANISMS[plan.mechanism]
         values = {
             "state": outcome.state,
             "participants": outcome.participants,
-            "distinct": None if answer is None else _shown_distinct(plan, answer),
+            "distinct": None if answer is None else mechanism.shown_distinct(plan, answer),
             "closed": self.database.now(session),
         }
         running = (RoundRow.study == study, RoundRow.number == number, RoundRow.state == "running")
@@ -215,34 +253,6 @@ class RoundRepository(Repository):
 def _has_answer(session: Session, study: str) -> bool:
     decoded = exists().where(RoundRow.study == study, RoundRow.state == "decoded")
     return bool(session.scalar(select(decoded)))
-
-
-def _shown_distinct(plan: AnyPlan, answer: Answer) -> float:
-    """Return the number of different items in a round, without those of a few devices."""
-    is_sampled = plan.mechanism in QUALITY_MECHANISMS
-    return shown_distinct(plan.question, answer) if is_sampled else answer.distinct
-
-
-def _round_views(session: Session, rows: Sequence[RoundRow]) -> tuple[RoundView, ...]:
-    if not rows:
-        return ()
-    numbers = [row.number for row in rows]
-    of_rounds = (CohortRow.study == rows[0].study, CohortRow.round.in_(numbers))
-    cohorts = session.scalars(select(CohortRow).where(*of_rounds).order_by(CohortRow.number)).all()
-    survivors = _survivors(session, cohorts)
-    blamed = _blamed(session, cohorts)
-    terms = {row.number: Terms.model_validate(row.plan["terms"]) for row in rows}
-    views: dict[int, list[CohortView]] = defaultdict(list)
-    for cohort in cohorts:
-        facts = (count_received(cohort), survivors[cohort.id], blamed[cohort.id])
-        view = cohort_view(cohort, terms[cohort.round], *facts)
-        if terms[cohort.round].is_one_shot:
-            plan = parse_plan(next(row.plan for row in rows if row.number == cohort.round))
-            committee = committee_of(session, cohort, plan)
-            packed = None if committee is None else committee.pack().hex()
-            view = view.model_copy(update={"committee": packed})
-        views[cohort.round].append(view)
-    return tuple(round_view(row, views[row.number]) for row in rows)
 
 
 def _blamed(session: Session, cohorts: Sequence[CohortRow]) -> dict[int, dict[int, str]]:

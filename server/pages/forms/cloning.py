@@ -4,14 +4,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from protocol.api.messages import StudyRequest, StudyView, Timeouts
+from protocol.description import FormField
 from protocol.domains.hashed import Hashed
-from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.mechanisms.registry import parse_question
 from protocol.question_and_plan import Terms
-from server.pages.forms.fields import QUESTION_FORMS, FormField, form_fields, study_document
+from server.pages.forms.fields import QUESTION_FORMS, form_fields, study_document
 
 EXAMPLE: Final = StudyRequest(
     name="example: common web domains",
-    question=TrackedQuestion(threshold=8, contribution=2, domain=Hashed(max_bytes=64), words=2000),
+    question=parse_question(
+        {
+            "mechanism": "tracked",
+            "threshold": 8.0,
+            "contribution": 2,
+            "domain": Hashed(max_bytes=64),
+            "words": 2000,
+        }
+    ),
     terms=Terms(cohort_size=100, minimum=50),
     rounds=4,
     timeouts=Timeouts(idle=1),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.errors import FieldError
-from server.pages.forms.fields import QUESTION_FORMS, QuestionForm, form_fields
+from server.pages.forms.fields import QUESTION_FORMS, StudyForm, form_fields
 
 # Tags of unions of domains and committees, and the place of a domain in one with segments.
 _UNION_TAGS: Final = (
@@ -30,7 +30,7 @@ class FormErrors:
     by_field: dict[str, list[str]]
     general: list[str]
 
-    def summary(self, question: QuestionForm) -> str:
+    def summary(self, question: StudyForm) -> str:
         """Return all errors in one line, each with the label of its field."""
         labels = {field.path: field.label for field in form_fields(question)}
         of_fields = [
@@ -39,7 +39,7 @@ class FormErrors:
         return "; ".join([*of_fields, *self.general])
 
 
-def assign_to_fields(question: QuestionForm, faults: Sequence[FieldError]) -> FormErrors:
+def assign_to_fields(question: StudyForm, faults: Sequence[FieldError]) -> FormErrors:
     """Return the `faults` of a request as errors of the form for `question`."""
     paths = {field.path for field in form_fields(question)}
     errors = FormErrors({}, [])
@@ -53,7 +53,7 @@ def assign_to_fields(question: QuestionForm, faults: Sequence[FieldError]) -> Fo
     return errors
 
 
-def with_labels(question: QuestionForm, text: str) -> str:
+def with_labels(question: StudyForm, text: str) -> str:
     """Return a fault's text with labels instead of names."""
     labels = {field.path.split(".")[-1]: field.label for field in form_fields(question)}
     text = "must not be empty" if text == "is missing" else text

@@ -4,61 +4,33 @@ The API accepts more: every mechanism and every field (`docs/mechanisms/`). The 
 most studies need, with defaults that work.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from protocol.mechanisms.registry import REPORT_MECHANISMS
+from protocol.description import FormField, QuestionForm
+from protocol.mechanisms.registry import MECHANISMS, REPORT_MECHANISMS
 from server.errors import not_found
 
 
 @dataclass(frozen=True, slots=True)
-class FormField:
-    """One field of the form; `path` is its place in a StudyRequest, with dots between names."""
-
-    path: str
-    label: str
-    default: str = ""
-    widget: Literal["text", "whole", "number", "lines", "choice", "check"] = "whole"
-    hint: str = ""
-    choices: tuple[tuple[str, str], ...] = ()
-    is_optional: bool = False
-    is_rare: bool = False  # few studies change it: it is folded away
-
-    def convert(self, text: str) -> object:
-        """Return the value of `text`; the request's validation refuses a text of the wrong type."""
-        if self.widget == "lines":
-            return [line for line in map(str.strip, text.splitlines()) if line]
-        if self.widget == "check":
-            return True
-        if self.widget in ("whole", "number"):
-            try:
-                return int(text) if self.widget == "whole" else float(text)
-            except ValueError:
-                return text
-        return text
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionForm:
-    """A kind of question; `fixed_fields` are those fields of the question that no form shows.
-
-    `rounds` is the default number of rounds.
-    """
+class StudyForm:
+    """The form of studies of one mechanism: its question's form, and the fields of all studies."""
 
     name: str
-    title: str
-    description: str
-    fixed_fields: Mapping[str, Any]
-    fields: Sequence[FormField]
-    rounds: str = "5"
+    question: QuestionForm
+
+    @property
+    def fields(self) -> tuple[FormField, ...]:
+        """Return the fields of the question."""
+        return self.question.fields
 
     @property
     def terms_fields(self) -> tuple[FormField, ...]:
         """Return the fields of rounds and of their devices."""
         is_reporting = self.name in REPORT_MECHANISMS
         rounds, *others = REPORT_TERMS_FIELDS if is_reporting else TERMS_FIELDS
-        return replace(rounds, default=self.rounds), *others
+        return replace(rounds, default=self.question.rounds), *others
 
     @property
     def sum_fields(self) -> tuple[FormField, ...]:
@@ -66,175 +38,10 @@ class QuestionForm:
         return () if self.name in REPORT_MECHANISMS else SUM_FIELDS
 
 
-_THRESHOLD = FormField(
-    "question.threshold", "Threshold", "20", "number",
-    "Items with at least this total count, over all rounds, are heavy.",
-)  # fmt: skip
-_CONTRIBUTION = FormField(
-    "question.contribution", "Items per device", "3", hint="Largest number of items of one device."
-)
-_WORDS = FormField(
-    "question.words", "Words per device", "1000",
-    hint="Largest number of 16-bit words that a device sends per round.",
-)  # fmt: skip
-_EPSILON = FormField("question.epsilon", "Epsilon", "1", "number", "Privacy loss of all rounds.")
-_DELTA = FormField(
-    "question.delta", "Delta", "1e-6", "number", "Probability that the loss exceeds epsilon."
-)
-_REPORT_EPSILON = FormField(
-    "question.epsilon", "Epsilon", "2", "number", "Privacy loss of each device's report."
-)
-_MODE = FormField(
-    "question.mode", "Release of counts", "noise", "choice",
-    choices=(
-        ("noise", "Devices add noise: private against the server too"),
-        ("sample-threshold", "Sampling and a threshold: private against readers of the answer"),
-    ),
-)  # fmt: skip
-_BYTES = FormField("question.domain.max_bytes", "Longest item, bytes", "64", hint="Bytes of UTF-8.")
-_STOP_PRECISION = FormField(
-    "stop_at.precision", "Stop at precision", "", "number",
-    "Expected share of listed items that are heavy, such as 0.95. The study ends early if it and "
-    "the expected recall are reached.",
-    is_optional=True, is_rare=True,
-)  # fmt: skip
-_STOP_RECALL = FormField(
-    "stop_at.recall", "Stop at recall", "", "number",
-    "Expected share of heavy items that are listed, such as 0.9. The true values can be lower, "
-    "above all if the list is short.",
-    is_optional=True, is_rare=True,
-)  # fmt: skip
-_SEGMENTS = FormField(
-    "question.domain.segments", "Segments", "", "lines",
-    "One per line, such as countries, for an answer by segment. Devices pass pairs of a segment "
-    "and an item.",
-    is_optional=True, is_rare=True,
-)  # fmt: skip
-_SHORT_BYTES = replace(_BYTES, default="12")
-
-QUESTION_FORMS: Final[Mapping[str, QuestionForm]] = {
-    question.name: question
-    for question in (
-        QuestionForm(
-            "tracked",
-            "Common items, fewest words",
-            "Heavy hitters among strings of any length. Items found so far are counted exactly, "
-            "and each plan reveals them to devices.",
-            {"domain.kind": "hashed"},
-            (_THRESHOLD, _CONTRIBUTION, _BYTES, _WORDS, _SEGMENTS, _STOP_PRECISION, _STOP_RECALL),
-        ),
-        QuestionForm(
-            "adaptive-iblt",
-            "Common items, plans reveal none",
-            "Heavy hitters among short strings. A plan has a threshold and a seed, and no items.",
-            {"domain.kind": "utf8"},
-            (
-                *(_THRESHOLD, _CONTRIBUTION, _SHORT_BYTES, replace(_WORDS, default="5000")),
-                *(_STOP_PRECISION, _STOP_RECALL),
-            ),
-        ),
-        QuestionForm(
-            "hierarchical-histogram",
-            "Distribution of numbers",
-            "Quantiles, ranks and ranges of one number per device, with differential privacy.",
-            {"threshold": 1, "contribution": 1, "domain.kind": "interval"},
-            (
-                FormField("question.domain.low", "Lowest value", "0", "number"),
-                FormField("question.domain.high", "Highest value", "100", "number"),
-                FormField("question.domain.alpha", "Branches per level", "4"),
-                FormField(
-                    "question.domain.length", "Levels", "4", hint="There are branches^levels bins."
-                ),
-                _EPSILON,
-                _DELTA,
-                _MODE,
-                _WORDS,
-            ),
-        ),
-        QuestionForm(
-            "number-sums",
-            "Mean and variance of numbers",
-            "Exact sums of one number per device, and intervals for the population's mean. A round "
-            "counts if it has enough devices.",
-            {"contribution": 1, "domain.kind": "interval", "words": 65536},
-            (
-                replace(
-                    _THRESHOLD,
-                    label="Devices per answer",
-                    default="5",
-                    hint="A round with fewer numbers than this does not count.",
-                ),
-                FormField("question.domain.low", "Lowest value", "0", "number"),
-                FormField("question.domain.high", "Highest value", "100", "number"),
-                FormField("question.domain.alpha", "Base of a digit", "10"),
-                FormField(
-                    "question.domain.length",
-                    "Digits",
-                    "4",
-                    hint="Numbers are rounded to base^digits steps of the interval.",
-                ),
-                _SEGMENTS,
-            ),
-        ),
-        QuestionForm(
-            "triehh",
-            "Common strings, differentially private",
-            "Strings without a known list, found symbol by symbol. Devices take part in each "
-            "round.",
-            {"threshold": 1, "domain.kind": "alphabet", "domain.pad": "$"},
-            (
-                FormField(
-                    "question.domain.characters",
-                    "Characters",
-                    "abcdefghijklmnopqrstuvwxyz$",
-                    "text",
-                    "Includes $, which pads short strings.",
-                ),
-                FormField(
-                    "question.domain.length",
-                    "Longest string",
-                    "8",
-                    hint="In characters: each takes one round.",
-                ),
-                replace(_CONTRIBUTION, default="1"),
-                _EPSILON,
-                _DELTA,
-                _MODE,
-                _WORDS,
-            ),
-            rounds="8",  # one for each character of the longest string
-        ),
-        QuestionForm(
-            "ocms-gf",
-            "Counts of a list, from private reports",
-            "The count of each item of a list. Each device sends one report that is private by "
-            "itself, so that no sum must be trusted.",
-            {"contribution": 1, "domain.kind": "listed"},
-            (
-                FormField(
-                    "question.domain.items",
-                    "Items",
-                    "monday\ntuesday\nwednesday\nthursday\nfriday\nsaturday\nsunday",
-                    "lines",
-                    "One item per line.",
-                ),
-                _THRESHOLD,
-                _REPORT_EPSILON,
-            ),
-        ),
-        QuestionForm(
-            "prefix-extension",
-            "Common strings, from private reports",
-            "Strings without a known list, from one private report per device. It needs many "
-            "devices.",
-            {"contribution": 1, "domain.kind": "utf8"},
-            (
-                _SHORT_BYTES,
-                replace(_THRESHOLD, default="1000"),
-                replace(_REPORT_EPSILON, default="4"),
-            ),
-        ),
-    )
+QUESTION_FORMS: Final[Mapping[str, StudyForm]] = {
+    name: StudyForm(name, mechanism.description.form)
+    for name, mechanism in MECHANISMS.items()
+    if mechanism.description.form is not None
 }
 NAME_FIELD: Final = FormField("name", "Name", "", "text", "Shown in the list of studies.")
 _REGISTRAR: Final = FormField(
@@ -261,14 +68,6 @@ TERMS_FIELDS: Final = (
     FormField(
         "terms.dropout", "Share of dropouts", "0.2", "number",
         "Largest share of a cohort that may drop out.", is_rare=True,
-    ),
-    FormField(
-        "terms.mode", "Server", "active", "choice",
-        choices=(
-            ("active", "may depart from the protocol"),
-            ("semi-honest", "follows the protocol"),
-        ),
-        is_rare=True,
     ),
     _REGISTRAR,
 )  # fmt: skip
@@ -324,7 +123,7 @@ MORE_FIELDS: Final = (
 START_FIELD: Final = FormField("start", "Start at once", "on", "check")
 
 
-def form_fields(question: QuestionForm) -> tuple[FormField, ...]:
+def form_fields(question: StudyForm) -> tuple[FormField, ...]:
     """Return all fields of the form for `question`.
 
     Those of cohorts come after those of committees: faults that name `corrupt` are of cohorts.
@@ -335,7 +134,7 @@ def form_fields(question: QuestionForm) -> tuple[FormField, ...]:
     )
 
 
-def question_form(name: str) -> QuestionForm:
+def question_form(name: str) -> StudyForm:
     """Return the kind of question with this name; raises ProblemError if there is none."""
     question = QUESTION_FORMS.get(name)
     if question is None:
@@ -343,9 +142,9 @@ def question_form(name: str) -> QuestionForm:
     return question
 
 
-def study_document(question: QuestionForm, form: Mapping[str, str]) -> dict[str, Any]:
+def study_document(question: StudyForm, form: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON of the StudyRequest in a filled `form`; it has not been validated."""
-    values = {f"question.{name}": value for name, value in question.fixed_fields.items()}
+    values = {f"question.{name}": value for name, value in question.question.fixed_fields.items()}
     values["question.mechanism"] = question.name
     for field in form_fields(question):
         text = form.get(field.path, "")

@@ -6,7 +6,6 @@ The cost follows from the first plan. Results take a simulation, which runs only
 
 import asyncio
 from collections.abc import Mapping
-from math import sqrt
 from typing import Any
 
 from fastapi import Request, Response
@@ -14,13 +13,7 @@ from pydantic import ValidationError
 
 from protocol.api.plan_check import default_refusals
 from protocol.committee_terms import AnyCommitteeTerms
-from protocol.mechanisms.central.release_mechanism import ReleasePlan
-from protocol.mechanisms.central.trie_plan import TrieHhPlan
-from protocol.mechanisms.registry import (
-    REPORT_MECHANISMS,
-    AnyPlan,
-)
-from protocol.mechanisms.reports.dictionary import DictionaryPlan
+from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, mechanism_of
 from protocol.question_and_plan import Terms
 from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
@@ -31,7 +24,6 @@ from server.pages.formatting import (
     items_label,
     nbytes,
     number,
-    percent,
     significant,
     summed_group,
 )
@@ -101,12 +93,8 @@ def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
     if is_reporting:
         max_reports = plan.terms.max_devices
         lines.append(AdviceLine("Reports accepted", number(max_reports), "per round, at most"))
-        if isinstance(plan, DictionaryPlan):
-            error = sqrt(plan.oracle.scaled_variances[0] * max_reports)
-            note = "standard error of an item's count"
-            lines.append(AdviceLine("Expected error", f"± {significant(error)}", note))
-        return lines
-    return [*lines, *_sum_lines(plan, size.capacity), *_release_lines(plan)]
+        return [*lines, *_facts(plan)]
+    return [*lines, *_sum_lines(plan, size.capacity), *_facts(plan)]
 
 
 def _sum_lines(plan: AnyPlan, capacity: int | None) -> list[AdviceLine]:
@@ -163,21 +151,15 @@ def _cohort_lines(terms: Terms) -> list[AdviceLine]:
     ]
 
 
-def _release_lines(plan: AnyPlan) -> list[AdviceLine]:
-    if not isinstance(plan, ReleasePlan):
-        return []
-    release, devices = plan.release, plan.terms.max_devices
-    visible = release.threshold / release.probability
-    note = f"{percent(visible, devices)} of {number(devices)}; half of such cells are published"
-    lines = [AdviceLine("A cell is published from", f"{significant(visible)} devices", note)]
-    if release.variance:
-        deviation = sqrt(plan.max_noise_variance(plan.terms.minimum))
-        note = f"standard deviation, per {summed_group(plan.terms)}"
-        lines.append(AdviceLine("Noise in a count", f"± {significant(deviation)}", note))
-    if isinstance(plan, TrieHhPlan) and plan.rounds < plan.question.levels:
-        note = f"for the longest strings: with {number(plan.rounds)}, only shorter ones are found"
-        lines.append(AdviceLine("Rounds needed", number(plan.question.levels), note))
-    return lines
+def _facts(plan: AnyPlan) -> list[AdviceLine]:
+    return [
+        AdviceLine(
+            fact.label,
+            f"{'± ' * fact.is_error}{significant(fact.value)} {fact.unit}".strip(),
+            fact.note,
+        )
+        for fact in mechanism_of(plan).plan_facts(plan)
+    ]
 
 
 def plan_command_options(plan: AnyPlan) -> dict[str, Any] | None:

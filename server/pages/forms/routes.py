@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse
 
 from protocol.api.messages import ProblemType, StudyRequest, StudyView
+from protocol.description import FormField
 from server.api import studies as api
 from server.api.common import StudyId
 from server.api.dependencies import Caller, require
@@ -21,8 +22,7 @@ from server.pages.forms.fields import (
     NAME_FIELD,
     QUESTION_FORMS,
     START_FIELD,
-    FormField,
-    QuestionForm,
+    StudyForm,
     form_fields,
     question_form,
     study_document,
@@ -111,7 +111,7 @@ class FormSection:
 
 def _form(
     request: Request,
-    question: QuestionForm,
+    question: StudyForm,
     form: Mapping[str, str] | None,
     faults: Sequence[FieldError],
     *,

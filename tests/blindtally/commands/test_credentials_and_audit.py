@@ -1,4 +1,4 @@
-"""`blindtally keys`, `tokens` and `audit` in the database of a service."""
+"""`blindtally keys`, `tokens`, `audit` and `clock` in the database of a service."""
 
 from pathlib import Path
 
@@ -14,7 +14,8 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "command", [("keys", "revoke", "3f2a"), ("keys", "list"), ("tokens", "list"), ("audit",)]
+    "command",
+    [("keys", "revoke", "3f2a"), ("keys", "list"), ("tokens", "list"), ("audit",), ("clock",)],
 )
 def test_commands_in_another_folder_make_no_database(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -45,3 +46,26 @@ def test_a_key_of_a_study_that_does_not_exist_is_refused(
     assert run("keys", "create", "guest", "--scope", "read")[0] == 0
     code, output = run("keys", "create", "guest", "--study", "3f2a")
     assert (code, output) == (1, "error: there is no such study\n")
+
+
+@pytest.mark.parametrize("kind", ["keys", "tokens"])
+@pytest.mark.parametrize("code", ["\x1b[2J", "\x9b5n", "\u202e", "\n", "\u200b"])
+def test_a_name_with_codes_for_terminals_is_refused(
+    kind: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exit_code, output = run(kind, "create", f"a{code}b")
+    assert exit_code == 2
+    assert "no control or invisible characters" in " ".join(output.replace("│", "").split())
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_clock_is_shown_and_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("keys", "create", "dashboard")[0] == 0
+    code, output = run("clock")
+    assert code == 0, output
+    assert "confirmed       never" in output
+    assert "old rows are kept" not in output
+    assert "never" not in run("clock", "--confirm")[1]
+    assert "confirm clock" in run("audit")[1]

@@ -87,7 +87,7 @@ def made(path: Path, revision: str | None) -> str:
         (None, "ok", "is empty"),
         (migrations.head_revision(), "ok", "the newest"),
         ("0000", "warning", "older schema 0000"),
-        ("9999", "error", "9999 of a newer blindtally"),
+        ("9999", "error", "9999 of another version"),
     ],
 )
 def test_the_schema_of_a_database_is_reported(

@@ -5,8 +5,11 @@ import io
 import json
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
+from numpy.random import default_rng
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -14,11 +17,14 @@ from blindtally.cli import app
 from blindtally.commands.fleet import DEFAULT_KEY_FILE
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.registrar_key_files import create_key_file, load_key_file
+from blindtally.fleet_run.results import left_out_notes
 from blindtally.fleet_run.run_on_terminal import heavy_hitter_table, suggest_options
 from client.analyst.analyst import Analyst
-from client.committee_member import CommitteeMember, MemberPolicy, serving_committee
-from client.member_journal import MemberJournal
-from client.transport import http_client
+from client.committee.member import CommitteeMember, MemberPolicy
+from client.committee.member_journal import MemberJournal
+from client.committee.round_poller import polling
+from client.device.encoding import make_contribution
+from client.http.transport import http_client
 from protocol.api.device_policy import PolicyError
 from protocol.api.messages import HeavyHitter, StudyView, Timeouts
 from protocol.domains.strings import Utf8
@@ -27,6 +33,9 @@ from protocol.mechanisms.registry import parse_question
 from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from tests.support.views import study_document
+
+if TYPE_CHECKING:
+    from client.fleet.config_and_results import FleetRound
 
 SMALL_FLEET = ("--create", "--devices", "12", "--rounds", "1", "--min-cohort", "5")
 QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=2, domain=Utf8(max_bytes=6), words=1500)
@@ -73,6 +82,7 @@ def test_a_fleet_ends_with_a_study_that_reaches_its_goal(
     assert f"{reason} 3." in output
     document = json.loads(out.read_text())
     assert (len(document["rounds"]), document["end_cause"]) == (1, "goal")
+    assert document["reading"]["columns"] == {"item": "item", "user": "user", "count": "count"}
     with Analyst(service.url) as analyst:
         view = analyst.study(document["study"]).wait()
     assert (view.state, view.round, view.rounds, view.end_cause) == ("finished", 1, 3, "goal")
@@ -116,18 +126,6 @@ def test_a_fleet_refuses_a_study_of_another_registrar_or_of_none(
     assert "sum exact" in output
 
 
-def test_a_fleet_trusts_the_server_only_by_option(service: ServerProcess) -> None:
-    code, output = fleet("--url", service.url, *SMALL_FLEET, "--mode", "semi-honest")
-    assert code == 0, output
-    with Analyst(service.url) as analyst:
-        terms = next(analyst.studies()).view.terms
-        assert terms.mode == "semi-honest"
-        study = analyst.create("trusting", QUESTION, terms, rounds=1)
-    code, output = fleet("--url", service.url, "--study", study.id, "--min-cohort", "4")
-    assert code == 1
-    assert "modes" in output
-
-
 def test_a_fleet_that_refuses_names_the_limits(service: ServerProcess) -> None:
     options = ["--create", "--devices", "12", "--min-cohort", "13", "--max-contribution", "1"]
     code, output = fleet("--url", service.url, *options)
@@ -150,7 +148,7 @@ def test_items_that_are_keys_or_differ_between_cohorts_are_explained() -> None:
         numbers = {"estimate": 9.0, "standard_error": 0.0, "low": 9.0, "high": 9.0}
         hitters = [HeavyHitter(item=item, **numbers) for item in items]
         hitters[0] = hitters[0].model_copy(update={"cohort_p_value": cohort_p_value})
-        screen.print(heavy_hitter_table(study, hitters))
+        screen.print(heavy_hitter_table(study, [], hitters))
         return screen.export_text()
 
     assert "whose string was not fetched" in table_of("cat", "#e2d6ceb8ec")
@@ -159,21 +157,38 @@ def test_items_that_are_keys_or_differ_between_cohorts_are_explained() -> None:
     assert "as by lying devices: cat\n" in table_of("cat", "dog", cohort_p_value=1e-9)
 
 
+def test_a_fleet_states_what_its_devices_left_out() -> None:
+    fields = {"mechanism": "tracked", "threshold": 5, "contribution": 2, "words": 1000}
+    question = parse_question(fields | {"domain": {"kind": "utf8", "max_bytes": 3}})
+    held = {"a": 4, "\x1blong": 3}
+    entry = SimpleNamespace(contribution=make_contribution(question, held, default_rng(1)))
+    played = cast("FleetRound", SimpleNamespace(results=[entry] * 10))
+    outside, over = left_out_notes([played], question)
+    assert outside == (
+        "The devices left out 30 items, such as \\x1blong: outside the domain of kind utf8, at "
+        "most 3 bytes."
+    )
+    assert over == (
+        "The devices left out 20 items, such as a: beyond the contribution bound of 2 items of a "
+        "device in a round."
+    )
+
+
 def test_the_answer_of_sums_of_numbers_is_a_number_of_devices() -> None:
     domain = {"kind": "interval", "low": 0, "high": 100, "alpha": 10, "length": 2}
     question = parse_question({"mechanism": "number-sums", "domain": domain, "words": 100})
     study = StudyView.model_validate(study_document(question, Terms(cohort_size=20, minimum=10)))
     numbers = {"estimate": 20.0, "standard_error": 0.0, "low": 20.0, "high": 20.0}
     screen = Console(record=True, width=120, file=io.StringIO())
-    screen.print(heavy_hitter_table(study, [HeavyHitter(item="all", **numbers)]))
+    screen.print(heavy_hitter_table(study, [], [HeavyHitter(item="all", **numbers)]))
     lines = [line.split() for line in screen.export_text().splitlines()]
     assert lines == [["Devices", "with", "a", "number"], ["segment", "devices"], ["all", "20"]]
 
 
 def test_what_no_option_changes_is_named_as_such() -> None:
-    refusals = [PolicyError("modes", "asked", "semi-honest"), PolicyError("max_dropout", "lets")]
-    advice = suggest_options(refusals, {"modes": "--mode {}"})
-    assert "all the same: --mode semi-honest" in advice
+    refusals = [PolicyError("max_epsilon", "asks", 9.0), PolicyError("max_dropout", "lets")]
+    advice = suggest_options(refusals, {"max_epsilon": "--max-epsilon {}"})
+    assert "all the same: --max-epsilon 9.0" in advice
     assert "No option here changes max_dropout" in advice
     assert suggest_options([], {}) == ""
 
@@ -272,7 +287,7 @@ def test_members_of_other_processes_open_the_sums_of_a_new_study(service: Server
     async def serve() -> tuple[int, str]:
         policy = MemberPolicy(min_devices=6)
         present = [(CommitteeMember(each, MemberJournal(), policy), None) for each in members[:5]]
-        async with serving_committee(lambda: http_client(service.url), present):
+        async with polling(lambda: http_client(service.url), present):
             return await asyncio.to_thread(
                 fleet, "--url", service.url, *SMALL_FLEET, "--idle", "0.3", *named
             )

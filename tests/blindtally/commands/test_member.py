@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.member_process import HEALTHY_SECONDS, MemberStatus
-from client.committee_member import CommitteeMember, MemberReporter
-from client.member_journal import MemberJournal
+from client.committee.member import CommitteeMember
+from client.committee.member_journal import MemberJournal
+from client.committee.round_poller import RoundReporter
+from client.http.transport import Transport
 from protocol.api.messages import CommitteeRound
 from protocol.api.phases import Phase
 from secagg.keys import Identity
@@ -34,7 +36,9 @@ def test_each_step_is_reported_and_the_journal_is_next_to_the_key(
 ) -> None:
     public = RUN.invoke(app, ["member", str(key), "--show"]).stdout.strip()
 
-    async def serve(self: CommitteeMember, _at: Any, api_key: str, report: MemberReporter) -> None:
+    async def serve(
+        self: CommitteeMember, _at: Any, api_key: str, report: RoundReporter[CommitteeRound]
+    ) -> None:
         assert (api_key, self.identity.public.hex()) == ("btk_1", public)
         assert (self.policy.min_devices, self.policy.serve_unverified) == (70, False)
         assert self.policy.registrars == {bytes.fromhex(public)}
@@ -55,7 +59,9 @@ def test_a_container_makes_its_key_once_and_shows_the_public_half(
 ) -> None:
     served = list[str]()
 
-    async def serve(self: CommitteeMember, _at: Any, _key: str, _report: MemberReporter) -> None:
+    async def serve(
+        self: CommitteeMember, _at: Any, _key: str, _report: RoundReporter[CommitteeRound]
+    ) -> None:
         served.append(self.identity.public.hex())
 
     monkeypatch.setattr(CommitteeMember, "serve", serve)
@@ -84,10 +90,20 @@ def test_wrong_files_and_keys_are_named(key: Path, tmp_path: Path) -> None:
     assert (broken.exit_code, "operator.key.journal" in broken.stderr) == (1, True)
 
 
-def test_health_follows_the_last_contact_with_the_service() -> None:
-    seconds = [1000.0]
-    member = CommitteeMember(Identity.of(bytes(32)), MemberJournal(), clock=lambda: seconds[0])
+def test_health_follows_the_last_contact_with_the_service_and_no_change_of_the_time() -> None:
+    seconds, time = [50.0], [1000.0]
+    member = CommitteeMember(
+        Identity.of(bytes(32)), MemberJournal(), clock=lambda: time[0], seconds=lambda: seconds[0]
+    )
     status = MemberStatus(member)
+
+    async def show_no_rounds(_request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=httpx.ByteStream(b'{"rounds": []}'))
+
+    async def act() -> None:
+        transport = httpx.MockTransport(show_no_rounds)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service/v1") as http:
+            await member.act(Transport(http))
 
     async def get(path: str) -> httpx.Response:
         transport = httpx.ASGITransport(status.app())
@@ -95,8 +111,11 @@ def test_health_follows_the_last_contact_with_the_service() -> None:
             return await http.get(path)
 
     assert asyncio.run(get("/healthz")).status_code == 503
-    member.last_contact = seconds[0]
+    asyncio.run(act())
     assert asyncio.run(get("/healthz")).text == "ok\n"
+    time[0] += 40 * 24 * 3600.0
+    assert asyncio.run(get("/healthz")).text == "ok\n"
+    time[0] = 0.0
     seconds[0] += HEALTHY_SECONDS
     assert asyncio.run(get("/healthz")).status_code == 503
     status.count(PENDING, "")

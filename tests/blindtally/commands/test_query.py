@@ -1,4 +1,4 @@
-"""`blindtally query` against a real service with a study of numbers."""
+"""`blindtally query` against a real service with studies of numbers and of strings."""
 
 import asyncio
 import json
@@ -9,7 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
+from blindtally.fleet_run.run_on_terminal import next_steps
+from blindtally.fleet_run.study_status import study_url
 from client.analyst.analyst import Analyst
+from client.errors import BadRequestError
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
 from protocol.api.messages import StudyView
@@ -17,6 +20,7 @@ from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
+from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.number_sums import NumberSumsQuestion
 from protocol.question_and_plan import Terms
@@ -45,8 +49,11 @@ def at(url: str) -> list[str]:
         return [study.id, "--url", url]
 
 
-async def play(url: str, study: StudyView, prefixes: Sequence[str] = ("",), scale: int = 5) -> None:
-    held = [{f"{prefixes[n % len(prefixes)]}{scale * n}": 1} for n in range(12)]
+async def play(
+    url: str, study: StudyView, prefixes: Sequence[str] = ("",), scale: int | str = 5
+) -> None:
+    """Let each of 12 devices hold a prefix and its multiple of `scale`, which may be empty."""
+    held = [{f"{prefixes[n % len(prefixes)]}{n * scale}": 1} for n in range(12)]
     config = FleetConfig(12, policy=trusting_policy(min_cohort=5, max_epsilon=5000))
     fleet = Fleet(lambda: httpx.AsyncClient(base_url=f"{url}/v1", timeout=30), study, held, config)
     assert [played.view.state async for played in fleet.run()] == ["decoded"]
@@ -80,7 +87,7 @@ def test_common_items_have_their_probability_of_being_among_the_first(url: str) 
         assert (code, json.loads(output)) == (0, {"items": [], "quality": document["quality"]})
         code, output = run(study.id, "--threshold", "1000", "--url", url, "--json", "-")
         above = json.loads(output)
-        assert (code, above["items"], above["quality"]["unlisted_share"]) == (0, [], 1.0)
+        assert (code, above["items"], above["quality"]["expected_precision"]) == (0, [], None)
         code, output = run(study.id, "--threshold", "0.5", "--url", url)
         assert code == 1
         assert "agreed to a threshold of 5" in output
@@ -107,6 +114,34 @@ def test_without_options_some_quantiles_are_shown(at: list[str]) -> None:
     assert "0.99" in text
 
 
+def test_a_study_of_strings_has_items_and_frequencies_and_no_quantiles(url: str) -> None:
+    question = TrieHhQuestion(
+        threshold=1,
+        contribution=1,
+        domain=Utf8(max_bytes=1),
+        words=1000,
+        epsilon=30,
+        delta=0.1,
+        mode="noise",
+    )
+    with Analyst(url) as analyst:
+        study = analyst.create("letters", question, TERMS, rounds=1)
+        asyncio.run(play(url, study.view, ("a", "b"), ""))
+        assert study.wait().state == "finished"
+        page = httpx.get(study_url(url, study.id)).text
+        with pytest.raises(BadRequestError, match="Ask for the heavy hitters of this study"):
+            study.quantiles([0.5])
+    code, text = run(study.id, "--url", url, "--json", "-")
+    assert ({row["item"] for row in json.loads(text)["items"]}, code) == ({"a", "b"}, 0)
+    code, text = run(study.id, "--url", url, "--prefix", "a", "--json", "-")
+    assert json.loads(text)["frequencies"][0]["value"] == pytest.approx(1 / 2, abs=0.1)
+    code, text = run(study.id, "--url", url, "--quantile", "0.5")
+    assert (code, "or for frequencies of prefixes" in " ".join(text.split())) == (1, True)
+    assert "Quantiles" not in page
+    steps = " ".join(next_steps(url, study.view, took_part=True))
+    assert (f"blindtally query {study.id}" in steps, "quantile" in steps) == (True, False)
+
+
 def test_means_are_shown_of_a_study_of_sums(url: str) -> None:
     whole = NumericInterval(low=-0.5, high=63.5, alpha=4, length=3)
     domain = Product(segments=("even", "odd"), inner=whole)
@@ -125,7 +160,7 @@ def test_means_are_shown_of_a_study_of_sums(url: str) -> None:
     code, text = run(study.id, "--url", url, "--json", "-")
     assert json.loads(text)["numbers"] == [row.model_dump() for row in rows]
     code, text = run(study.id, "--url", url, "--quantile", "0.5")
-    assert (code, "counts no prefixes" in text) == (1, True)
+    assert (code, "Ask for the means of this study" in text) == (1, True)
 
 
 def test_a_query_before_the_first_sum_states_that_there_is_no_answer(url: str) -> None:
@@ -135,7 +170,7 @@ def test_a_query_before_the_first_sum_states_that_there_is_no_answer(url: str) -
         )
         study = analyst.create("items", question, TERMS, rounds=1)
     code, text = run(study.id, "--url", url)
-    assert (code, text.startswith("no heavy hitters so far; ")) == (0, True), text
+    assert (code, text.startswith("No round is over: a round needs 8 ")) == (0, True)
 
 
 def test_segments_are_shown_of_a_study_that_has_some(url: str) -> None:
@@ -144,7 +179,7 @@ def test_segments_are_shown_of_a_study_that_has_some(url: str) -> None:
         question = AdaptiveIbltQuestion(threshold=5, contribution=1, domain=domain, words=2000)
         study = analyst.create("by segment", question, TERMS, rounds=1)
         code, text = run(study.id, "--url", url)
-        assert (code, text.startswith("no segment has a total; ")) == (0, True), text
+        assert (code, text.startswith("No round is over: a round needs 8 ")) == (0, True)
         asyncio.run(play(url, study.view, ("even:a", "odd:a"), scale=0))
         assert study.wait().state == "finished"
         rows = study.segments(limit=1)
@@ -165,13 +200,14 @@ def test_segments_are_shown_of_a_study_that_has_some(url: str) -> None:
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        (["--range", "3"], "--range takes LOW:HIGH"),
+        (["--range", "3"], "--range takes two numbers LOW:HIGH"),
+        (["--range", "a:b"], "--range takes two numbers LOW:HIGH"),
         (["--quantile", "2"], "q must be from 0 to 1"),
-        (["--rank", "much"], "x must be numbers"),
+        (["--rank", "much"], "'--rank'"),
         (["--prefix", "a"], "ask for a range"),
     ],
 )
 def test_meaningless_requests_have_a_reason(at: list[str], args: list[str], reason: str) -> None:
     code, text = run(*at, *args)
-    assert code == (2 if "--range" in args else 1)
+    assert code == (2 if args[0] in ("--range", "--rank") else 1)
     assert text.count(reason) == 1

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.fleet_run.registrar_key_files import create_key_file
-from client.registrar import Registrar, SeatingReporter
+from client.committee.registrar import Registrar
+from client.committee.round_poller import RoundReporter
 from protocol.api.messages import PendingSeating
 
 RUN = CliRunner()
@@ -25,7 +26,9 @@ def key(tmp_path: Path) -> Path:
 def test_each_round_is_reported_and_the_draws_are_next_to_the_key(
     key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def serve(self: Registrar, _at: Any, api_key: str, report: SeatingReporter) -> None:
+    async def serve(
+        self: Registrar, _at: Any, api_key: str, report: RoundReporter[PendingSeating]
+    ) -> None:
         assert (api_key, self.identity.public) == ("btk_1", create_key_file_public)
         now = datetime(2026, 1, 1, tzinfo=UTC)
         report(PendingSeating(study="abc", round=2, joiners=2000, deadline=now), "")

@@ -17,9 +17,17 @@ import pytest
 from blindtally.demo.server_process import ServerProcess
 from blindtally.workers import LOCAL_CLUSTER
 
-SECURE = ("blindtally", "simulate", "adaptive-iblt", "--secagg", "--data", "words", "--devices=30")
+SECURE = (
+    "blindtally",
+    "simulate",
+    "adaptive-iblt",
+    "--set=sum=pairwise",
+    "--data",
+    "words",
+    "--devices=30",
+)
 FIGURE = ("paper", "fig1", "--data", "words", "--tokens", "3000", "--words", "900")
-TWO_WORKERS, DASK_WORKERS = ("--workers", "2"), ("--workers", "2", "--dask", LOCAL_CLUSTER)
+TWO_WORKERS, DASK_WORKERS = ("--workers", "2"), ("--workers", f"{LOCAL_CLUSTER}:2")
 BUSY_SECONDS = 3.0  # of a processor: after imports and some work
 PATIENCE = 120
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.console.service_connection import open_analyst, service_error_exit
-from blindtally.datasets.reader import DataError
+from blindtally.datasets.data_error import DataError
 from blindtally.fleet_run.registrar_key_files import KeyFileError
 from blindtally.fleet_run.results import InexactSumError
 from client.errors import NotFoundError, ServiceError, check_response
@@ -37,7 +37,7 @@ def test_a_command_shows_that_it_waits_for_the_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("blindtally.console.service_connection._TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setattr("client.connection._MIN_ANNOUNCED_SECONDS", 0.5)
+    monkeypatch.setattr("client.http.address_and_retries._MIN_ANNOUNCED_SECONDS", 0.5)
     with pytest.raises(typer.Exit), open_analyst("http://127.0.0.1:1", None) as analyst:
         next(analyst.studies())
     (waiting,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
@@ -59,7 +59,7 @@ def test_wrong_data_and_options_are_wrong_use_and_no_failure_of_the_service() ->
 def test_a_wrong_address_is_wrong_use_of_its_option(command: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, [*command, "--url", "here"])
     assert result.exit_code == 2
-    assert "'--url': 'here' is not an http or https address" in " ".join(result.stderr.split())
+    assert "is not an http or https" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(

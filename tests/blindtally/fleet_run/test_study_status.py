@@ -12,7 +12,7 @@ from blindtally.fleet_run.fleet_setup import DataFile, build_setup
 from blindtally.fleet_run.study_status import MAX_SILENT_POLLS, StatusReporter, describe_study
 from client.errors import ServiceUnreachableError
 from protocol.api.messages import RoundView, StudyView
-from protocol.api.phases import PARTICIPANT_PHASES, Phase
+from protocol.api.phases import PAIRWISE_SUM, Phase
 from protocol.mechanisms.registry import MECHANISMS, parse_question
 from tests.support.views import cohort_document, round_document, study_document
 
@@ -27,7 +27,7 @@ UNTIL = "until 12:00:00 UTC at most"
 
 def cohort(number: int, phase: Phase, *received: int) -> dict[str, Any]:
     """Return a cohort in `phase`, with the messages received in each phase so far."""
-    line = [*PARTICIPANT_PHASES["active"], Phase.SUMMED]
+    line = [*PAIRWISE_SUM.phases, Phase.SUMMED]
     known = line[: line.index(phase) + 1]
     history = [
         {"phase": step, "entered": NOON, "received": count}

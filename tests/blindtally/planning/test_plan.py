@@ -13,15 +13,15 @@ from blindtally.cli import app
 from blindtally.planning import forecast
 from blindtally.planning.bracketing_populations import zipf_population
 from blindtally.planning.f1_by_words import F1Curve, F1Point
-from blindtally.planning.release_designs import best_designs
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet
+from protocol.mechanisms.central.compared_releases import best_designs
 from protocol.mechanisms.registry import parse_question
 from protocol.mechanisms.reports.dictionary import DictionaryQuestion
 from protocol.mechanisms.reports.prefix_extension import PrefixQuestion
 from protocol.mechanisms.tracked.plan import TrackedQuestion
-from protocol.oracles.recommend import recommend
 from protocol.oracles.registry import oracle_for
+from tests.protocol.test_report_advice import recommend
 
 LETTERS = "abcdefgh"
 SIZE = {"devices": 600, "rounds": 8, "threshold": 40, "words": 150, "runs": 2}
@@ -29,7 +29,7 @@ SIZE = {"devices": 600, "rounds": 8, "threshold": 40, "words": 150, "runs": 2}
 
 def plan(**options: Any) -> Result:
     given = [part for name, value in (SIZE | options).items() for part in (f"--{name}", str(value))]
-    return CliRunner().invoke(app, ["plan", *given])
+    return CliRunner().invoke(app, ["plan", "sum", *given])
 
 
 def as_json(**options: Any) -> dict[str, Any]:
@@ -130,10 +130,11 @@ def test_the_users_of_a_file_are_simulated_themselves(tmp_path: Path) -> None:
     document = as_json(data=path, contribution=2, runs=3)
     predicted = {row["mechanism"]: row for row in document["predictions"]}["tracked"]
     assert predicted["f1_low"] is predicted["f1_high"] is None
+    assert document["reading"]["form"] == "baskets without a header"
     scores = []
     for seed in (1, 2, 3):
         command = ["simulate", "tracked", "--data", path, "--rounds", 8, "--devices", 600]
-        command += ["--threshold", 40, "--words", 150, "--contribution", 2, "--seed", seed]
+        command += ["--threshold", 40, "--words", 150, "--set", "contribution=2", "--seed", seed]
         result = CliRunner().invoke(app, [*map(str, command), "--json", "-"])
         assert result.exit_code == 0, result.stderr
         scores.append(json.loads(result.stdout)["f1"])
@@ -173,6 +174,19 @@ def test_impossible_plans_are_reported(options: dict[str, Any], why: str) -> Non
     result = plan(**options)
     assert result.exit_code == 2
     assert why in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "family"),
+    [
+        (["--mechanism", "triehh", "--devices", "5", "--epsilon", "1"], "from 10 to"),
+        (["--devices", "5", "--epsilon=1", "--goal", "l2"], "--goal must be heavy"),
+        (["--devices", "5", "--rounds", "1"], "--threshold"),
+        (["--help"], "reports"),
+    ],
+)
+def test_without_a_family_the_options_decide(options: list[str], family: str) -> None:
+    assert family in CliRunner().invoke(app, ["plan", *options]).output
 
 
 def test_assumed_items_differ_and_are_in_their_domain() -> None:
@@ -227,7 +241,7 @@ def test_strings_without_a_dictionary_take_prefix_extension() -> None:
     question = parse_question(document["question"] | {"threshold": 1})
     assert isinstance(question, PrefixQuestion)
     assert document["error"] == pytest.approx(0.06, abs=0.02)  # with probability 95%
-    assert document["bytes"] == 4
+    assert (document["bytes"], document["parameters"]["oracle"]) == (4, "hadamard")
     few = reports("--devices", 50, *options)
     assert few.exit_code == 1
     assert "nothing works" in few.stderr
@@ -271,20 +285,23 @@ def test_a_known_bound_on_shares_is_planned_with_and_can_be_asked() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--devices", 100], "pass --rounds, --threshold and --words"),
+        (["--devices", 100], "Missing option"),
         (
             ["--devices", 100, "--rounds", 5, "--words", 60, "--threshold", 1001],
             "contribute at most 500 items in 5 rounds",
         ),
         (["--devices", 100, "--epsilon", -1], "epsilon: must be from"),
-        (["--devices", 100, "--epsilon", 1, "--domain", "alphabet"], "--domain must be a number"),
-        (["--devices", 100, "--epsilon", 1, "--domain", 1], "--domain must be a number"),
+        (["--devices", 100, "--epsilon", 1, "--domain", "alphabet"], "must be a number"),
+        (["--devices", 100, "--epsilon", 1, "--domain", 1], "a dictionary has 2 to"),
         (["--devices", 100, "--epsilon", 0, "--domain", 9], "epsilon must be from"),
         (["--devices", 100, "--epsilon", "nan", "--domain", 9], "epsilon must be from"),
         (["--devices", 10**10, "--epsilon", 1, "--domain", 9], "--devices must be from"),
         (["--devices", 100, "--epsilon", 1, "--domain", 9, "--goal", "best"], "--goal must be one"),
         (["--devices", 100, "--epsilon", 1, "--goal", "l2"], "--goal must be heavy"),
-        (["--devices", 9, "--epsilon", 1, "--domain", 2**20 + 1], "no larger dictionaries"),
+        (
+            ["--devices", 9, "--epsilon", 1, "--domain", 2**20 + 1],
+            "a dictionary has 2 to 1,048,576 values",
+        ),
         (["--devices", 9, "--epsilon", 1, "--goal", "heavy", "--max-bytes", 600], "not 600"),
         (
             ["--devices", 9, "--epsilon", 99, "--goal", "heavy"],
@@ -292,18 +309,18 @@ def test_a_known_bound_on_shares_is_planned_with_and_can_be_asked() -> None:
         ),
         (
             ["--devices", 9, "--epsilon", 1, "--domain", 9, "--data", "x.csv", "--delta", 0],
-            "takes no --delta, --data",
+            "No such option",
         ),
         (["--devices", 9, "--epsilon", 1, "--domain", 9, "--max-bytes", 9], "takes no --max-bytes"),
         (["--devices", 9, "--epsilon", 1, "--domain", 9, "--most", 0.1], "goes with --goal worst"),
         (
             ["--devices", 9, "--rounds", 1, "--threshold", 2, "--words", 9, "--goal", "l2"],
-            "no --goal",
+            "No such option: --goal",
         ),
         (["--devices", 5, "--rounds", 1, "--threshold", 2, "--words", 9], "--devices must be"),
         (
             ["--devices", 50, "--rounds", 1, "--threshold", 2, "--words", 9, "--domain", 9],
-            "strings or alphabet without --epsilon",
+            "'alphabet'",
         ),
     ],
 )
@@ -313,17 +330,12 @@ def test_options_that_do_not_go_together_are_reported(options: list[object], why
     assert why in result.stderr
 
 
-def plan_and_table(folder: Path, *args: str) -> tuple[dict[str, Any], str]:
-    """Return the document and the output of one command."""
-    path = folder / "plan.json"
-    result = CliRunner().invoke(app, ["plan", *args, "--json", str(path)])
-    assert result.exit_code == 0, result.output
-    return json.loads(path.read_text()), result.output
-
-
 def test_ways_to_release_counts_are_compared(tmp_path: Path) -> None:
-    asked = ["--mechanism", "triehh", "--devices", "1000000", "--epsilon", "1", "--levels", "10"]
-    document, shown = plan_and_table(tmp_path, *asked)
+    path = tmp_path / "plan.json"
+    asked = ["plan", "release", "--devices", "1000000", "--epsilon", "1", "--levels", "10"]
+    result = CliRunner().invoke(app, [*asked, "--json", str(path)])
+    assert result.exit_code == 0, result.output
+    document, shown = json.loads(path.read_text()), result.output
     assert document["theta"] / document["m"] <= 8.3e-5
     assert document["invited"] == math.ceil(document["m"] + 10 * document["m"] ** 0.5) / 10**6
     joined = document["expected_participants"]
@@ -346,34 +358,6 @@ def test_ways_to_release_counts_are_compared(tmp_path: Path) -> None:
     assert invited_both["epsilon_devices"] == invited_both["epsilon_server"]
 
 
-@pytest.mark.parametrize("mechanism", ["count-sketch", "count-median"])
-def test_the_cost_of_noise_in_a_sketch_is_stated(mechanism: str, tmp_path: Path) -> None:
-    asked = ["--mechanism", mechanism, "--devices", "4000", "--rounds", "3", "--words", "20000"]
-    asked += ["--epsilon", "2"]
-    document, shown = plan_and_table(tmp_path, *asked)
-    costs = document["costs"]
-    assert [cost["rows"] for cost in costs] == [1, 3, 5, 7, 9]
-    assert all(0 < cost["width"] <= cost["exact_width"] for cost in costs)
-    errors = [cost["error"] for cost in costs[1:]]  # of medians, which do not depend on the rows
-    assert errors == pytest.approx([errors[0]] * 4, rel=0.05)
-    assert "smallest threshold" in shown
-
-
-@pytest.mark.parametrize(
-    ("args", "reason"),
-    [
-        (["--epsilon", "1"], "takes --rounds and --words"),
-        (["--rounds", "1", "--words", "9"], "takes --epsilon"),
-        (["--epsilon", "1", "--rounds", "1", "--words", "2"], "words are needed"),
-        (["--epsilon", "1", "--rounds", "1", "--words", "99", "--levels", "2"], "takes no --level"),
-    ],
-)
-def test_impossible_sketches_have_a_reason(args: list[str], reason: str) -> None:
-    asked = ["plan", "--mechanism", "count-sketch", "--devices", "1000", *args]
-    result = CliRunner().invoke(app, asked)
-    assert (result.exit_code, reason in result.output) == (2, True), result.output
-
-
 def test_all_users_join_if_all_are_needed() -> None:
     (design,) = (best for best in best_designs(12, 1.0, 1e-6, 10) if best.mode == "both")
     assert design.invitation is None
@@ -382,7 +366,7 @@ def test_all_users_join_if_all_are_needed() -> None:
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        (["--devices", "100"], "takes --epsilon"),
+        (["--devices", "100"], "Missing option"),
         (["--devices", "5", "--epsilon", "1"], "--devices must be"),
         (["--devices", "100", "--epsilon", "0"], "epsilon"),
         (["--devices", "100", "--epsilon", "1", "--levels", "300"], "--levels must be"),
@@ -390,5 +374,5 @@ def test_all_users_join_if_all_are_needed() -> None:
     ],
 )
 def test_impossible_releases_have_a_reason(args: list[str], reason: str) -> None:
-    result = CliRunner().invoke(app, ["plan", "--mechanism", "triehh", *args])
+    result = CliRunner().invoke(app, ["plan", "release", *args])
     assert (result.exit_code, reason in result.output) == (2, True)

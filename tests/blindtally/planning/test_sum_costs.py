@@ -1,19 +1,18 @@
-"""Costs of a secure sum: bytes equal those of the messages, seconds follow the operations."""
+"""Bytes of a secure sum: they equal those of the messages."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import mean
 
 import pytest
 
-from blindtally.planning.sum_costs import OperationSeconds, SumCost, measure_operations
+from blindtally.planning.sum_costs import SumCost
 from protocol.api.device_messages import JoinRequest, Survivors
 from protocol.api.device_policy import Policy
 from secagg.keys import Identity
 from secagg.messages import pack_signatures, pack_signed_inputs
-from secagg.parameters import Assumptions, Mode, choose_parameters
+from secagg.parameters import Assumptions, choose_parameters
 from secagg.roster import (
     roster_bytes,
     share_commitments_bytes,
@@ -22,11 +21,10 @@ from secagg.shares import received_shares_bytes
 from tests.secagg.conftest import RING, assemble
 
 N = 40
-UNITS = OperationSeconds(*[1.0] * 12)
 
 
-def cost_of(mode: Mode = "active", n: int = N, registrar: bool = True) -> SumCost:
-    assumptions = Assumptions(0.1, 0.2, mode=mode)
+def cost_of(n: int = N, registrar: bool = True) -> SumCost:
+    assumptions = Assumptions(0.1, 0.2)
     return SumCost(choose_parameters(n, assumptions), assumptions, registrar)
 
 
@@ -44,11 +42,10 @@ def test_the_security_review_states_what_more_corrupt_devices_cost() -> None:
         assert [f"{number:,}" for number in computed] == stated
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
 @pytest.mark.parametrize("has_registrar", [True, False])
-def test_the_bytes_are_those_of_the_messages(mode: Mode, has_registrar: bool) -> None:
+def test_the_bytes_are_those_of_the_messages(has_registrar: bool) -> None:
     registrar = Identity.generate(Random(1)) if has_registrar else None
-    group = assemble(N, Assumptions(0.1, 0.2, mode=mode), registrar=registrar)
+    group = assemble(N, Assumptions(0.1, 0.2), registrar=registrar)
     for step in (group.share, group.mask, group.confirm, group.reveal):
         step()
     signed = group.signed_inputs
@@ -60,7 +57,7 @@ def test_the_bytes_are_those_of_the_messages(mode: Mode, has_registrar: bool) ->
         signature="00" * 64,
         registrar_signature="00" * 64 if registrar else None,
     )
-    cost = cost_of(mode, registrar=has_registrar)
+    cost = cost_of(registrar=has_registrar)
     up = {
         "join": len(request.model_dump_json()),
         "shares": len(group.key_shares[0].pack()),
@@ -73,59 +70,12 @@ def test_the_bytes_are_those_of_the_messages(mode: Mode, has_registrar: bool) ->
     down = {
         "roster": len(roster_bytes(group.session.roster)),
         "received": mean(len(received_shares_bytes(shares)) for shares in group.received.values()),
-        "sharers": len(share_commitments_bytes(group.transcript.share_commitments)),
+        "dealers": len(share_commitments_bytes(group.transcript.share_commitments)),
         "survivors": len(Survivors(survivors=tuple(sorted(group.masked))).model_dump_json()),
         "confirmations": len(pack_signatures(group.confirmations)),
         "inputs": mean(len(pack_signed_inputs(inputs)) for inputs in held),
     }
-    if mode == "semi-honest":
-        del up["confirmation"], down["confirmations"], down["inputs"]
     assert cost.upload_bytes == up
     assert cost.download_bytes == down
     assert list(cost.upload_bytes) == list(up)
     assert cost.message_count == len(up)
-
-
-def test_neighbours_are_those_selected_and_those_that_select() -> None:
-    cost = cost_of()
-    chosen = [Random(slot).sample(range(N - 1), cost.parameters.neighbours) for slot in range(N)]
-    pairs = {
-        frozenset((slot, other + (other >= slot)))
-        for slot, others in enumerate(chosen)
-        for other in others
-    }
-    assert cost.mean_neighbours == pytest.approx(2 * len(pairs) / N, rel=0.1)
-    complete = replace(cost.parameters, holders=N - 1, neighbours=N - 1)
-    assert replace(cost, parameters=complete).mean_neighbours == N - 1
-
-
-def test_devices_check_no_signatures_if_the_server_is_trusted() -> None:
-    assert cost_of("semi-honest").checked_signatures == 0
-    active = cost_of()
-    assert (
-        active.checked_signatures == 3 * active.parameters.holders + active.parameters.spot_checks
-    )
-    assert (
-        cost_of(registrar=False).checked_signatures
-        == 2 * active.parameters.holders + active.parameters.spot_checks
-    )
-
-
-def test_words_cost_masks_and_dropouts_cost_the_server() -> None:
-    cost = cost_of()
-    few, many = (cost.device_seconds(UNITS, words) for words in (10, 20))
-    assert many["masks"] - few["masks"] == pytest.approx(10 * (cost.mean_neighbours + 1))
-    assert {name for name in few if few[name] != many[name]} == {"masks"}
-    none, some = (cost.server_seconds(UNITS, 10, dropouts) for dropouts in (0, 8))
-    assert none["masks"] == N * 11  # one seed per device: 10 words, and a stream
-    assert none["keys"] == 0
-    assert some["masks"] > none["masks"]
-    assert some["vectors"] < none["vectors"]
-
-
-@pytest.mark.parametrize("n", [4, 40, 1000])
-def test_each_operation_takes_some_time_but_not_much(n: int) -> None:
-    measured = measure_operations(cost_of(n=n).parameters)
-    for name in OperationSeconds.__slots__:
-        assert 0 < getattr(measured, name) < 0.05, name
-    assert measured.word < measured.arrival < measured.agree

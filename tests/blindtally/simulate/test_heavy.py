@@ -47,7 +47,7 @@ def test_heavy_items_are_found(
     assert (result["f1"], result["precision"], result["recall"]) == (1, 1, 1)
     assert result["missed"] == {}
     assert result["devices"] == 40_000
-    assert (result["epsilon"], result["delta"]) == (6, 0)
+    assert (result["epsilon"], result["delta"], result["partial"]) == (6, 0, False)
     assert result["question"]["domain"]["kind"] == kind
     for hitter in result["heavy_hitters"]:
         assert abs(hitter["estimate"] - hitter["true_count"]) < 5 * hitter["standard_error"]
@@ -69,10 +69,10 @@ def test_missed_items_are_shown(words: Path) -> None:
         (["--set", "noise=loud"], "'paper', 'laplace'"),
         (["--set", "noise"], "--set takes NAME=VALUE"),
         (["--set", "keep=1"], "is not a known field"),
-        (["--set", "epsilon=50"], "--set takes NAME=VALUE of a mechanism's own field"),
-        (["--set", "delta=1e-6"], "--set takes NAME=VALUE of a mechanism's own field"),
-        (["--words", 5, "--rounds", 2, "--secagg"], "takes no --rounds, --words, --secagg"),
-        (["--contribution", 2, "--dropout", 0.1], "takes no --contribution, --dropout"),
+        (["--set", "epsilon=50"], "epsilon: must be from 0.01 to 32, not 50"),
+        (["--words", 5], "takes no --words"),
+        (["--set", "sum=pairwise"], "reports of bucket-hh have no sum"),
+        (["--set", "contribution=2"], "contribution: must be 1"),
         (["--goal", "l2"], "takes no --goal"),
         (["--epsilon", 0], "epsilon: must be from 0.01 to 32, not 0"),
     ],
@@ -86,29 +86,30 @@ def test_impossible_options_are_reported(words: Path, options: list[object], why
 def test_a_length_bounds_strings_and_longer_ones_are_counted(words: Path) -> None:
     words.write_text(words.read_text() + "a string of more bytes,2000\n")
     common = ["prefix-extension", "--data", words, "--devices", 20_000, "--epsilon", 6]
-    common += ["--length", 6]
+    common += ["--levels", 6]
     shown = simulate(*common, "--threshold", 500)
     assert shown.exit_code == 0, shown.stderr
-    assert "outside" in shown.stdout
-    assert "found with probability 95%; the threshold is below it" in " ".join(shown.stdout.split())
+    assert "1 items outside" in shown.stdout
+    assert "min detectable count" in shown.stdout
     result = parsed(simulate(*common, "--json", "-"))
     assert result["question"]["domain"]["max_bytes"] == 6
-    assert 2000 < result["outside_domain"] < 4500  # of 20,000, a sixth
-    assert 1000 < result["threshold"] < result["min_detectable_count"] < 10_000
+    assert result["items_outside_domain"] == 1
+    assert 1000 < result["threshold"] < 10_000
+    assert result["threshold"] == pytest.approx(result["min_detectable_count"], abs=1)
     assert {hitter["item"] for hitter in result["heavy_hitters"]} <= {"first", "second", "third"}
 
 
 def test_an_alphabet_bounds_items(words: Path) -> None:
     words.write_text(words.read_text() + "Capital,2000\n")
     common = ["glps-hh", "--data", words, "--devices", 20_000, "--epsilon", 6, "--json", "-"]
-    result = parsed(simulate(*common, "--alphabet", "abcdefghijklmnopqrstuvwxyz0123456789"))
+    result = parsed(simulate(*common, "--set", "alphabet=abcdefghijklmnopqrstuvwxyz0123456789"))
     assert result["question"]["domain"]["kind"] == "alphabet"
-    assert 1500 < result["outside_domain"] < 5000
+    assert result["items_outside_domain"] == 1
     assert result["heavy_hitters"][0]["item"] == "first"
-    result = parsed(simulate(*common, "--length", 6))
+    result = parsed(simulate(*common, "--levels", 6))
     assert result["question"]["domain"] == {"kind": "utf8", "max_bytes": 6}
-    shown = simulate("prefix-extension", "--data", words, "--alphabet", "abc")
-    assert "of strings of any characters, takes no --alphabet" in shown.stderr
+    shown = simulate("prefix-extension", "--data", words, "--set", "alphabet=abc")
+    assert "is of strings of any characters" in shown.stderr
 
 
 def test_the_default_threshold_is_that_of_noise(words: Path) -> None:
@@ -128,7 +129,8 @@ def test_a_string_of_any_length_is_found_by_its_hash(words: Path) -> None:
 
 
 def test_precision_of_no_item_is_not_available(words: Path) -> None:
-    common = ["jl-hh", "--data", words, "--devices", 500, "--epsilon", 1, "--threshold", 499]
-    shown = simulate(*common)
-    assert "n/a (nothing was found)" in shown.stdout
-    assert "n/a (nothing was heavy)" in shown.stdout
+    common = ["jl-hh", "--data", words, "--devices", 500, "--epsilon", 1]
+    shown = " ".join(simulate(*common, "--threshold", 499).stdout.split())
+    assert "which no item has: precision and recall have no meaning" in shown
+    shown = simulate(*common, "--threshold", 190).stdout
+    assert "n/a (nothing was found)" in shown

@@ -12,7 +12,7 @@ from blindtally.cli import app
 
 def run(*args: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["simulate", "number-sums", *args])
-    return result.exit_code, result.output
+    return result.exit_code, result.stderr if result.exit_code else result.stdout
 
 
 def document_of(*args: str) -> dict[str, Any]:
@@ -36,8 +36,21 @@ def test_the_mean_of_a_file_is_in_its_interval() -> None:
 def test_secure_sums_with_dropouts_give_means_per_segment(tmp_path: Path) -> None:
     path = tmp_path / "rents.csv"
     path.write_text("item,count\nnorth:3,500\nnorth:9,100\nsouth:7,50\nsouth:x,3\nsouth:99,1\n")
-    asked = ["--data", str(path), "--rounds", "2", "--devices", "60", "--low", "0", "--high", "10"]
-    document = document_of(*asked, "--secagg", "--dropout", "0.05", "--set", "alpha=8")
+    asked = [
+        "--data",
+        str(path),
+        "--rounds",
+        "2",
+        "--devices",
+        "60",
+        "--set",
+        "low=0",
+        "--set",
+        "high=10",
+    ]
+    document = document_of(
+        *asked, "--set", "sum=pairwise", "--set", "dropout=0.05", "--set", "alpha=8"
+    )
     assert document["question"]["domain"]["segments"] == ["north", "south"]
     assert document["question"]["domain"]["inner"]["alpha"] == 8
     assert document["items_outside_domain"] == 2
@@ -53,8 +66,8 @@ def test_secure_sums_with_dropouts_give_means_per_segment(tmp_path: Path) -> Non
     ("args", "reason"),
     [
         (["--data", "words"], "there are no numbers"),
-        (["--data", "ages", "--low", "500", "--high", "600"], "is between 500 and 600"),
-        (["--data", "ages", "--workers", "2"], "takes no --workers"),
+        (["--data", "ages", "--set", "low=500", "--set", "high=600"], "is between 500 and 600"),
+        (["--data", "ages", "--epsilon", "2"], "takes no --epsilon"),
         (["--data", "ages", "--levels", "9"], "use fewer digits"),
     ],
 )

@@ -17,6 +17,8 @@ from blindtally.planning import recommended_words
 from client.analyst import study_creation
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
+from client.device.device_state import DeviceState
+from client.device.take_part import take_part
 from client.errors import AnalystClosedError, BadRequestError, NotFoundError
 from client.extras_installation import install_command
 from protocol.api.events import EndCause
@@ -401,10 +403,16 @@ async def test_a_service_that_is_away_for_a_moment_is_asked_again(kind: Kind) ->
         assert stopped.state == "stopped"
 
 
-async def test_an_empty_id_is_refused_before_any_request(kind: Kind) -> None:
+@pytest.mark.parametrize("part", ["", ".", "..", "\ud800"])
+async def test_an_id_that_makes_another_path_is_refused_before_any_request(
+    kind: Kind, part: str
+) -> None:
     async with asking(kind, lambda _request: httpx.Response(307)) as analyst:
-        with pytest.raises(ValueError, match="an id or a name is empty"):
-            await answer_of(analyst.study(""))
+        for call in (analyst.study, analyst.population_privacy, analyst.create_population):
+            with pytest.raises(ValueError, match="an id or a name"):
+                await answer_of(call(part))
+    with pytest.raises(ValueError, match="an id or a name"):
+        await take_part("http://service", [], study=part, device_state=DeviceState.in_memory())
 
 
 async def test_a_study_is_deleted(kind: Kind) -> None:
@@ -418,6 +426,25 @@ async def test_a_study_is_deleted(kind: Kind) -> None:
     async with asking(kind, answer) as analyst:
         await answer_of((await study_of(analyst)).delete())
     assert requests[1] == ("DELETE", requests[0][1])
+
+
+async def test_a_deletion_whose_answer_was_lost_is_done(kind: Kind) -> None:
+    lost = httpx.ReadError("reset by peer")
+    deletions = iter([lost, refusal(ProblemType.NOT_FOUND, 404)])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json=study())
+        result = next(deletions)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async with asking(kind, answer) as analyst:
+        await answer_of((await study_of(analyst)).delete())
+        deletions = iter([refusal(ProblemType.NOT_FOUND, 404)])
+        with pytest.raises(NotFoundError):
+            await answer_of((await study_of(analyst)).delete())
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from client.committee.registrar import DrawRecord, Registrar, seating_rounds
 from client.device.committee_service import CommitteeOutcome, CommitteeState
 from client.device.device import DeviceStep
 from client.device.device_state import DeviceState
 from client.device.driver import EndState, ProgressCallback
 from client.device.take_part import ParticipationOutcome, take_part
 from client.fleet.devices import ClientFactory
-from client.registrar import DrawRecord, Registrar, seating_rounds
 from protocol.api.device_policy import Policy
 from protocol.api.messages import HeavyHitterPage, StudyView, Timeouts
 from protocol.committee_terms import VolunteerTerms
@@ -57,7 +57,7 @@ async def enrol(registry: Registry, identity: bytes) -> bytes:
 async def create(connect: ClientFactory, convening: float = 30, **terms: object) -> StudyView:
     """Create a study of one round, whose committees are drawn from volunteers."""
     timeouts = Timeouts(
-        convening=convening, seating=30, collecting=30, checking=20, agreeing=20, idle=3
+        convening=convening, drawing=30, collecting=30, checking=20, agreeing=20, idle=3
     )
     changes = {
         "terms": TERMS.model_copy(update=terms),

@@ -3,6 +3,7 @@
 import json
 import stat
 import time
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client.committee.member_journal import KeptKey
+from client.committee.registrar import DrawRecord
 from client.device.device_state import DeviceState
-from client.device.journal import JournalEntry, JournalError, MemoryJournal
-from protocol.api.phases import MessageKind
+from client.device.journal import JournalError, MemoryJournal
+from protocol.clock_readings import DAY_SECONDS
+from tests.support.journals import vector_entry
 
 HOME, OTHER_SERVICE = "https://one.example", "https://other.example"
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "device_identities.json").read_text())
@@ -23,7 +27,7 @@ def test_one_folder_is_one_device(tmp_path: Path) -> None:
     first, again = DeviceState.on_disk(folder), DeviceState.on_disk(folder)
     assert first.identity(HOME, "s1") == again.identity(HOME, "s1")
     assert first.credential(HOME, "s1") == again.credential(HOME, "s1")
-    given = JournalEntry.of("s1", 1, 0, MessageKind.MASKED_INPUT, b"vector")
+    given = vector_entry("s1")
     first.journal.record(given)
     assert again.journal.rounds_by_study() == {"s1": {1}}
     other = DeviceState.on_disk(tmp_path / "other")
@@ -93,19 +97,31 @@ def test_what_is_no_secret_is_refused_and_not_replaced(tmp_path: Path, text: str
     assert path.read_text() == text
 
 
-def test_a_device_keeps_no_old_keys_of_committees(tmp_path: Path) -> None:
+def test_a_device_keeps_no_old_keys_of_committees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Guards: `DeviceState.member_journal`; otherwise a stolen disk opens stored messages."""
-    plan, state = bytes(32), DeviceState.on_disk(tmp_path / "device")
-    journal = state.member_journal()
-    journal.key(plan, b"a" * 32, 1e9)
-    journal.key(b"p" * 32, b"b" * 32, time.time())
-    journal.close()
-    journal = state.member_journal()
-    assert journal.entry(plan).secret is None
-    assert journal.entry(b"p" * 32).secret == b"b" * 32
+    state, start = DeviceState.on_disk(tmp_path / "device"), time.time()
+    old, new = (KeptKey(plan * 32, "study-1", 1) for plan in (b"o", b"n"))
+    with closing(state.member_journal()) as journal:
+        journal.key(old, b"a" * 32, 1e9)
+        journal.key(new, b"b" * 32, start)
+    for days, secret in ((0.5, b"a" * 32), (1.1, None)):
+        monkeypatch.setattr("time.time", lambda days=days: start + days * DAY_SECONDS)
+        with closing(state.member_journal()) as journal:
+            assert journal.entry(old.plan).secret == secret
+            assert journal.entry(new.plan).secret == b"b" * 32
 
 
 def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match="Not a directory"):
         DeviceState.on_disk(tmp_path / "file" / "device")
+
+
+def test_a_folder_is_named_by_a_text_or_a_path(tmp_path: Path) -> None:
+    named = DeviceState.on_disk(str(tmp_path / "device"))
+    again = DeviceState.on_disk(tmp_path / "device")
+    assert named.identity("s", "x").public == again.identity("s", "x").public
+    DrawRecord(str(tmp_path / "draws")).draw(b"", b"", [bytes(32)], 1, Random(1))
+    assert (tmp_path / "draws").exists()

@@ -1,6 +1,9 @@
 """Contribution of a device: which of its records it leaves out."""
 
 import math
+from collections import Counter
+from enum import Enum
+from io import BytesIO, StringIO
 from random import Random
 from typing import Any
 
@@ -9,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from client.device.encoding import (
     Contribution,
@@ -25,6 +28,11 @@ from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
 from protocol.study_state import EMPTY_STATE
+
+
+class _Place(str, Enum):  # noqa: UP042 - people have such classes
+    HOME = "home"
+
 
 QUESTION = AdaptiveIbltQuestion(
     threshold=5, contribution=6, domain=Alphabet(characters="\0abc", length=3, pad="\0"), words=2000
@@ -61,8 +69,31 @@ def test_records_that_are_left_out_reach_no_log() -> None:
     [
         (["a", 2.5, "a"], {"a": 2, "2.5": 1}),
         ({"a": 3}, {"a": 3}),
-        ([("north", "a:b"), ("south", 2), ("south", 2)], {"north:a:b": 1, "south:2": 2}),
+        (
+            [("north", "a:b"), ("south", 2.0), ("south", 2.5)],
+            {"north:a:b": 1, "south:2": 1, "south:2.5": 1},
+        ),
         ({"north": "37.5"}, {"north:37.5": 1}),
+        ({404: 2, 500.0: 1, "404": 1, 0.5: 1}, {"404": 3, "500": 1, "0.5": 1}),
+        (
+            [404, 404.0, np.float32(404), np.int64(500), 2.0**60],
+            {"404": 3, "500": 1, str(2.0**60): 1},
+        ),
+        (Counter(["maps", "maps", "mail"]).items(), {"maps": 2, "mail": 1}),
+        ({"de": Counter(["maps", "maps"]).items()}, {"de:maps": 2}),
+        (
+            {"de": pa.array(["maps", "maps"]), "at": (each for each in "ab")},
+            {"de:maps": 2, "at:a": 1, "at:b": 1},
+        ),
+        ([_Place.HOME, np.True_, True], {"home": 1, "True": 2}),
+        (Series(["maps", "maps", "mail"]).value_counts().to_dict(), {"maps": 2, "mail": 1}),
+        (Series([404, 404, 500]).value_counts().to_dict(), {"404": 2, "500": 1}),
+        (Series([404, None, 500]).dropna(), {"404": 1, "500": 1}),
+        (Series([None, None, None, 404, 2.5]).dropna(), {"404": 1, "2.5": 1}),
+        (Series(["maps", "mail"], index=[7, 3]), {"maps": 1, "mail": 1}),
+        (Series([404, 500]).head(1), {"404": 1}),
+        (Series([404, None, 404]).value_counts().to_dict(), {"404": 2}),
+        ({2024: ["a"], "north": {"a": 2, 3: 1}}, {"2024:a": 1, "north:a": 2, "north:3": 1}),
         ({"north": ["a", "a"], "south": [2.5], "x:b": 4}, {"north:a": 2, "south:2.5": 1, "x:b": 4}),
     ],
 )
@@ -76,15 +107,80 @@ def test_a_segment_that_would_become_another_pair_is_refused(items: Items) -> No
         count_items(items)
 
 
-def test_nothing_is_not_a_list_of_items() -> None:
-    with pytest.raises(ValueError, match="items must be a list or a mapping of counts, got None"):
-        count_items(None)  # type: ignore[arg-type]
+_CODES = Series([404, 404, 7, 500])
+_LABELLED_COUNTS: list[Any] = [
+    _CODES.value_counts(),
+    Series([0, 0, 1]).value_counts(),
+    _CODES.groupby(_CODES.to_numpy()).size(),
+    _CODES.value_counts().astype(float),
+    _CODES.value_counts(normalize=True),
+    Series(Counter([404, 404, 500])),
+    Series(["maps", "mail"]).value_counts().astype("Int64"),
+    Series(["maps"]).value_counts().add(Series(["mail"]).value_counts(), fill_value=0),
+    Series({"maps": 2.0}),
+    Counter(["maps", "maps"]).values(),
+]
 
 
-@pytest.mark.parametrize("items", ["Paris", b"Paris"])
-def test_one_text_is_not_a_list_of_items(items: Items) -> None:
-    with pytest.raises(ValueError, match=r"must be a list, not one text: pass \[b?'Paris'\]"):
+@pytest.mark.parametrize(
+    "items",
+    [
+        Series(["maps", "maps", "mail"]).value_counts(),
+        Series([404, 404, 500], name="code").value_counts(),
+        DataFrame({"user": [1, 1], "item": ["a", "b"]}).groupby("item").size(),
+        Counter(["maps", "maps"]).most_common(),
+        list(Counter(["maps"]).items()),
+        zip(["maps"], np.array([2]), strict=True),
+        *_LABELLED_COUNTS,
+        *({"de": each} for each in _LABELLED_COUNTS),
+        [("maps", 2.0), ("mail", 1.0)],
+        ["mail", ("maps", 2.0)],
+        {"maps": "2"},
+    ],
+)
+def test_numbers_that_may_be_counts_are_refused_with_the_two_ways_out(items: Items) -> None:
+    with pytest.raises(ValueError, match=r"pass the mapping|pass column\.to_dict\(\)"):
         count_items(items)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [("a", "b", "c")],
+        [["maps", 2]],
+        {b"maps": 1},
+        {None: 1},
+        {math.nan: 1},
+        {"north": b"maps"},
+        {("maps", "x"): 1},
+        {"north": {"a": 1.5}},
+        {"north": [None]},
+        [(None, "a")],
+        np.unique(np.array(["a", "b"]), return_counts=True),
+    ],
+)
+def test_what_is_not_an_item_is_refused_with_the_item(items: Any) -> None:
+    with pytest.raises(ValueError, match=r"(an item|the count of an item) is .*got"):
+        count_items(items)
+
+
+@pytest.mark.parametrize("items", [None, np.array(3), {"maps": np.array(3)}])
+def test_nothing_and_one_number_are_not_a_list_of_items(items: Any) -> None:
+    with pytest.raises(ValueError, match="items must be a list or a mapping of counts, got"):
+        count_items(items)
+
+
+@pytest.mark.parametrize("items", ["Paris", b"Paris", bytearray(b"Paris")])
+def test_one_text_is_not_a_list_of_items(items: Items) -> None:
+    with pytest.raises(ValueError, match=r"must be a list, not one text: pass \[.*'Paris'"):
+        count_items(items)
+
+
+@pytest.mark.parametrize("items", [StringIO("maps\n"), BytesIO(b"maps\n")])
+def test_a_file_whose_lines_have_ends_is_not_a_list_of_items(items: Items) -> None:
+    for each in (items, {"de": items}):
+        with pytest.raises(ValueError, match="must be a list, not a file"):
+            count_items(each)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [-1, 2.5, None])
@@ -97,8 +193,9 @@ def test_a_column_of_a_data_frame_is_a_list_of_items_and_the_frame_is_not() -> N
     frame = DataFrame({"city": ["Paris", "Rome", "Rome"], "minutes": [1, 2, 3]})
     assert count_items(frame["city"]) == {"Paris": 1, "Rome": 2}
     assert count_items(frame["minutes"]) == {"1": 1, "2": 1, "3": 1}
-    with pytest.raises(ValueError, match="pass one column"):
-        count_items(frame)
+    for table in (frame, {"de": frame}):
+        with pytest.raises(ValueError, match="pass one column"):
+            count_items(table)
     with pytest.raises(ValueError, match="an item is a text or a number, got nan"):
         count_items(frame["minutes"].where(frame["minutes"] > 1))
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from client.device.device_state import DeviceState
-from client.device.journal import JournalEntry, JournalError
-from protocol.api.phases import MessageKind
+from client.device.journal import JournalError
+from tests.support.journals import vector_entry
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +35,7 @@ def run(folder: Path, study: str = "", *, is_killed: bool = False) -> None:
     state = DeviceState.on_disk(folder, Random(1))
     with state.running():
         if study:
-            state.journal.record(
-                JournalEntry.of(study, 1, 0, MessageKind.MASKED_INPUT, study.encode())
-            )
+            state.journal.record(vector_entry(study))
         if is_killed:
             raise KeyboardInterrupt
 
@@ -180,7 +178,7 @@ def test_a_message_whose_record_cannot_be_written_is_not_sent(
     with state.running(), monkeypatch.context() as full_disk:
         full_disk.setattr("client.device.folder_lock.os.pwrite", full_disk_error)
         with pytest.raises(JournalError, match="No space left"):
-            state.journal.record(JournalEntry.of("s1", 1, 0, MessageKind.MASKED_INPUT, b"vector"))
+            state.journal.record(vector_entry("s1"))
 
 
 def full_disk_error(*_: object) -> None:
@@ -210,6 +208,25 @@ def test_a_start_that_is_cut_short_anywhere_stops_no_later_one(
         with pytest.raises(KeyboardInterrupt):
             [run(folder) for _ in range(3)]
     run(folder)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(99)])
+def test_a_record_that_was_lost_is_made_again_unless_the_journal_is_older(
+    folder: Path, content: bytes
+) -> None:
+    """A power cut can empty the file `lock` of a device that has run for years."""
+    for study in ("s1", "s2"):
+        run(folder, study)
+    journal = (folder / "journal").read_bytes()
+    (folder / "lock").write_bytes(content)
+    run(folder, "s3")
+    (folder / "lock").write_bytes(content)
+    (folder / "journal").write_bytes(journal)
+    with pytest.raises(JournalError, match="is older than its device"):
+        run(folder)
+    copy = shutil.copytree(folder, folder.with_name("copy"))
+    with pytest.raises(JournalError, match="older"):
+        run(copy)
 
 
 @pytest.mark.parametrize("content", [b"", bytes(99)])

@@ -22,12 +22,14 @@ from hypothesis import strategies as st
 from client.device.journal import FileJournal, Journal, JournalEntry, JournalError, MemoryJournal
 from protocol.api.device_policy import PolicyError
 from protocol.api.phases import MessageKind
+from protocol.privacy.noise_loss import CountNoise, NoisyCounts, noise_epsilon
 from tests.support.policies import refused_for
 
 
 def vector(body: bytes, number: int = 1, cohort: int = 0, study: str = "study-1") -> JournalEntry:
     """Return the entry of a masked input."""
-    return JournalEntry.of(study, number, cohort, MessageKind.MASKED_INPUT, body)
+    kind = MessageKind.MASKED_INPUT
+    return replace(JournalEntry.of(study, number, cohort, kind, body, 1), collection="words")
 
 
 VECTOR = vector(b"masked")
@@ -82,10 +84,10 @@ def test_another_study_is_another_matter(journal: Journal) -> None:
 
 def test_a_study_of_the_same_id_at_another_service_is_another_study(journal: Journal) -> None:
     here, there = journal.at("https://here"), journal.at("https://there")
-    there.record(replace(VECTOR, rho=0.5))
+    there.record(replace(VECTOR, variance=9.0))
     there.decide_to_join("study-2", 1, PLAN, lambda: False)
     assert here.rounds_by_study() == {}
-    assert here.rho_spent("study-1") == 0
+    assert not here.noise_spent("study-1")
     assert not here.has_join_decision("study-2", 1)
     assert here.decide_to_join("study-2", 1, PLAN, lambda: True)
     here.record(vector(b"another"))
@@ -93,16 +95,18 @@ def test_a_study_of_the_same_id_at_another_service_is_another_study(journal: Jou
         here.record(VECTOR)
 
 
-def test_an_entry_of_an_older_program_counts_for_all_services(path: Path) -> None:
-    """Read an entry that names no service, and no cost."""
+@pytest.mark.parametrize("field", ["service", "collection", "time", "exact", "epsilon", "rho"])
+def test_an_entry_of_another_version_stops_everything(path: Path, field: str) -> None:
+    # Another version may have other rules of what counts, so the device does not guess.
     FileJournal(path).record(VECTOR)
     line = json.loads(path.read_text())
-    del line["service"], line["epsilon"]
+    if field in line:
+        del line[field]
+    else:
+        line[field] = 1
     path.write_text(json.dumps(line) + "\n")
-    journal = FileJournal(path).at("https://here")
-    assert journal.rounds_by_study() == {"study-1": {1}}
-    with pytest.raises(PolicyError, match="masked-input number 2"):
-        journal.record(vector(b"another"))
+    with pytest.raises(JournalError, match="line 1: an entry of another version of blindtally"):
+        FileJournal(path).rounds_by_study()
 
 
 def test_a_study_of_many_rounds_has_one_of_a_kind_in_each(journal: Journal) -> None:
@@ -120,26 +124,26 @@ def test_a_study_of_many_rounds_has_one_of_a_kind_in_each(journal: Journal) -> N
     assert journal.rounds_by_study() == {"study-1": {1, 2, 3}}
 
 
-def test_the_rho_of_vectors_adds_up_in_their_study(journal: Journal) -> None:
-    assert journal.rho_spent("study-1") == 0
-    spent: list[float] = []
-    for number in (1, 2):
-        entry = vector(b"%d" % number, number)
-        journal.record(replace(entry, rho=0.25), 4, max_per_round=1, check_rho=spent.append)
+def test_the_noise_of_vectors_is_counted_in_their_study(journal: Journal) -> None:
+    assert journal.noise_spent("study-1") == {}
+    spent: list[NoisyCounts] = []
+    for number, variance in enumerate((9.0, 4.0, 9.0), start=1):
+        entry = replace(vector(b"%d" % number, number), variance=variance, votes=5)
+        journal.record(entry, 4, max_per_round=1, check_noise=spent.append)
         journal.record(replace(CONFIRMATION, round=number), 4, max_per_round=1)
-    assert spent == [0, 0.25]
-    assert journal.rho_spent("study-1") == 0.5
-    assert journal.rho_spent("study-2") == 0
-    journal.record(vector(b"in no noise", 3), 4, max_per_round=1)
-    assert journal.rho_spent("study-1") == math.inf
+    assert spent == [{}, {CountNoise(9.0): 5}, {CountNoise(9.0): 5, CountNoise(4.0): 5}]
+    assert journal.noise_spent("study-1") == {CountNoise(9.0): 10, CountNoise(4.0): 5}
+    assert journal.noise_spent("study-2") == {}
+    journal.record(vector(b"in no noise", 4), 4, max_per_round=1)
+    assert noise_epsilon(journal.noise_spent("study-1"), 1e-5) == math.inf
 
 
 def test_what_noise_hides_no_longer_is_not_recorded(journal: Journal) -> None:
-    def refuse(spent: float) -> None:
-        raise PolicyError("max_epsilon", f"spent {spent}")
+    def refuse(spent: NoisyCounts) -> None:
+        raise PolicyError("max_epsilon", f"spent {sum(spent.values())}")
 
-    with pytest.raises(PolicyError, match=r"spent 0\.0"):
-        journal.record(VECTOR, check_rho=refuse)
+    with pytest.raises(PolicyError, match="spent 0"):
+        journal.record(VECTOR, check_noise=refuse)
     assert journal.rounds_by_study() == {}
 
 
@@ -174,7 +178,9 @@ def test_a_record_is_a_line_of_json_without_what_was_given(path: Path) -> None:
         "kind": "unmasking-shares",
         "digest": sha256(b"one half").hexdigest(),
         "epsilon": 0.0,
-        "rho": None,
+        "variance": None,
+        "probability": 1.0,
+        "votes": 1,
         "joins": None,
         "service": "",
         "collection": "",
@@ -228,7 +234,9 @@ def test_heads_that_fell_for_another_plan_are_none(journal: Journal) -> None:
         *({"kind": "key"}, {"collection": None}, {"exact": 1}),
         *({"time": time} for time in (-1, 2**40, 1.5)),
         *({"epsilon": cost} for cost in (math.nan, math.inf, -1.0, "1", None)),
-        *({"rho": cost} for cost in (math.nan, math.inf, -1.0, "1")),
+        *({"variance": variance} for variance in (math.nan, math.inf, -1.0, "1")),
+        *({"probability": probability} for probability in (0.0, 1.1, math.nan, "1")),
+        *({"votes": votes} for votes in (0, -1, 1.5, "1")),
         *({"kind": "invitation", "joins": joins} for joins in (None, 1, "yes")),
         {"joins": True},
     ],
@@ -269,7 +277,9 @@ def test_what_reports_cost_adds_up_over_services_studies_and_lives(path: Path) -
     number=st.integers(1, 10**30),
     kind=st.sampled_from(MessageKind),
     epsilon=st.floats(),
-    rho=st.none() | st.floats(),
+    variance=st.none() | st.floats(),
+    probability=st.floats(),
+    votes=st.integers(-1, 10**30),
     joins=st.none() | st.booleans(),
     service=st.text(),
     collection=st.text(),
@@ -294,14 +304,12 @@ def test_vectors_are_those_of_a_collection_at_all_services(journal: Journal) -> 
     here.record(replace(CONFIRMATION, collection="words"))
     there.record(words)
     there.record(replace(urls, study="study-2"))
-    there.record(replace(VECTOR, study="study-3"))  # of an older program: it names no collection
     studies = [(entry.service, entry.study) for entry in here.vectors("words")]
     assert studies == [
         ("https://here", "study-1"),
         ("https://there", "study-1"),
-        ("https://there", "study-3"),
     ]
-    assert [entry.study for entry in here.vectors("urls")] == ["study-2", "study-3"]
+    assert [entry.study for entry in here.vectors("urls")] == ["study-2"]
 
 
 def test_what_is_exact_is_decided_with_all_vectors_and_kept(path: Path) -> None:
@@ -315,16 +323,22 @@ def test_what_is_exact_is_decided_with_all_vectors_and_kept(path: Path) -> None:
     for number in (1, 2):
         entry = vector(b"%d" % number, study=f"study-{number}")
         for time in (number, 9):
-            entry = replace(entry, rho=0.5, time=time)
+            entry = replace(entry, variance=9.0, time=time)
             FileJournal(path).record(entry, check_exact=decide)
     assert decisions == [0, 1]
     kept = FileJournal(path).vectors("words")
     assert [(entry.time, entry.is_exact) for entry in kept] == [(1, True), (2, False)]
 
 
-def test_a_vector_of_an_older_program_is_exact_without_noise() -> None:
+def test_a_vector_is_exact_unless_the_journal_decided_otherwise() -> None:
     assert VECTOR.is_exact
-    assert not replace(VECTOR, rho=0.5).is_exact
+    assert replace(VECTOR, variance=9.0).is_exact
+    assert not replace(VECTOR, variance=9.0, exact=False).is_exact
+
+
+def test_a_vector_without_a_time_is_none() -> None:
+    with pytest.raises(ValueError, match="needs the time"):
+        JournalEntry.of("study-1", 1, 0, MessageKind.MASKED_INPUT, b"masked")
 
 
 def test_a_journal_is_its_owners_alone(path: Path) -> None:
@@ -430,11 +444,10 @@ def test_of_many_studies_at_once_one_gets_an_exact_sum(journal: Journal) -> None
 def test_of_many_processes_one_gives_its_vector(path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from client.device.journal import FileJournal, JournalEntry\n"
-        "from protocol.api.phases import MessageKind\n"
+        "from client.device.journal import FileJournal\n"
         "from protocol.api.device_policy import PolicyError\n"
-        "vector = sys.argv[2].encode()\n"
-        "given = JournalEntry.of('study', int(sys.argv[2]), 0, MessageKind.MASKED_INPUT, vector)\n"
+        "from tests.support.journals import vector_entry\n"
+        "given = vector_entry('study', int(sys.argv[2]), body=sys.argv[2].encode())\n"
         "try: FileJournal(Path(sys.argv[1])).record(given)\n"
         "except PolicyError: sys.exit(7)\n"
     )

@@ -35,7 +35,7 @@ from tests.support.policies import trusting_policy
     ("terms", "policy", "why"),
     [
         ({}, trusting_policy(min_cohort=7), "min_cohort"),
-        ({"mode": "semi-honest"}, POLICY, "modes"),
+        ({"corrupt": 0.05}, POLICY, "min_corrupt"),
         ({}, Policy(min_cohort=5, registrar=REGISTRAR.public), "registrar"),
         ({"registrar": SECOND_REGISTRAR.public.hex()}, POLICY, "did not enrol this device"),
     ],

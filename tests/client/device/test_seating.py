@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from client.device.device import StudyDevice, steps_in_mode
+from client.device.device import StudyDevice, steps_in_sum
 from client.device.journal import MemoryJournal
 from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.plan_check import sharings
@@ -59,7 +59,7 @@ async def test_a_device_takes_the_seat_that_the_registrar_drew() -> None:
     async with service.client() as http:
         part = participation(http, service.view, enrolled_device(service), POLICY)
         steps = [step async for step in part.steps("study-1")]
-    assert steps == list(steps_in_mode("active"))
+    assert steps == list(steps_in_sum("pairwise"))
     assert part.assignment is not None
     assert part.assignment.seat == (1, 0)
     assert isinstance(part.device.journal, MemoryJournal)

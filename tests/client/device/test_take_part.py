@@ -22,7 +22,7 @@ from client.device.device import DeviceStep
 from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.encoding import LeftOut, LeftOutReason
-from client.device.journal import JournalEntry, JournalError
+from client.device.journal import JournalError
 from client.device.take_part import (
     MAX_LISTED_STUDIES,
     ParticipationOutcome,
@@ -31,11 +31,11 @@ from client.device.take_part import (
 )
 from client.errors import ServiceUnreachableError
 from client.fleet.devices import ClientFactory
-from client.http_exchange import DocumentStream
-from client.transport import Transport
+from client.http.exchange import DocumentStream
+from client.http.transport import Transport
 from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret
-from protocol.api.messages import StudyView, Timeouts
-from protocol.api.phases import MessageKind
+from protocol.api.device_policy import PolicyError
+from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType, StudyView, Timeouts
 from protocol.mechanisms.registry import parse_question
 from protocol.question_and_plan import Terms
 from secagg.keys import Identity
@@ -45,6 +45,7 @@ from server.settings import Settings
 from tests.client.conftest import DEVICES, REQUEST, create
 from tests.client.mock_transport import MockTransport
 from tests.support.asgi_transport import StreamingAsgiTransport
+from tests.support.journals import vector_entry
 from tests.support.policies import trusting_policy
 
 URL = "http://service"
@@ -239,7 +240,7 @@ async def test_a_device_waits_for_no_study_while_another_has_a_round(app: FastAP
         older = await asking.create("older", REPORTS, terms, rounds=1)
         newer = await asking.create("newer", REQUEST.question, REQUEST.terms, rounds=2)
     kept = DeviceState.in_memory()
-    vector = JournalEntry.of(newer.id, 1, 0, MessageKind.MASKED_INPUT, b"of the running round")
+    vector = vector_entry(newer.id)
     kept.journal.at(URL).record(vector)
     async with asyncio.timeout(60):
         outcomes = await take_part(URL, ["yes"], POLICY, device_state=kept, wait=math.inf)
@@ -487,6 +488,25 @@ async def test_a_service_out_of_reach_ends_the_call_soon_with_the_address(
             )  # fmt: skip
             assert outcome.state is EndState.DISCONNECTED
             assert re.search(reason, outcome.error)
+
+
+@pytest.mark.parametrize("kind", ProblemType)
+async def test_the_error_of_a_device_advises_nothing_that_only_analysts_can_do(
+    kind: ProblemType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem(type=PROBLEM_TYPE_PREFIX + kind, title="", status=400, detail="the reason")
+    refusal = httpx.Response(400, content=problem.model_dump_json())
+    connect_by(monkeypatch, MockTransport(lambda _request: refusal))
+    state = DeviceState.in_memory()
+    (outcome,) = await take_part(URL, ["a"], POLICY, study="s", device_state=state)
+    assert "the reason" in outcome.error
+    for words in ("Study.", "Analyst.", "blindtally keys", "--", "fix the request"):
+        assert words not in outcome.error
+
+
+def test_a_refusal_by_the_policy_names_the_study_and_a_cheat_the_server() -> None:
+    assert str(PolicyError("registrar", "names no registrar")).startswith("the study names no")
+    assert str(PolicyError("slot", "assigned another slot")).startswith("the server assigned")
 
 
 @pytest.mark.parametrize(("wait", "seconds"), [(0, 10), (1, 10), (60, 60), (math.inf, 120)])

@@ -32,7 +32,6 @@ from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import Phase
 from secagg.keys import Identity
-from secagg.parameters import Mode
 from tests.client.conftest import connect_to, create, serving
 from tests.support.policies import trusting_policy
 
@@ -261,35 +260,32 @@ async def test_devices_that_wait_for_no_other_take_turns_over_few_connections(
 @pytest.mark.parametrize("devices", [10, 1000])
 def test_the_seed_determines_the_dropouts_and_their_last_steps(devices: int) -> None:
     free = range(devices + 5)
-    selected, last_steps = select_devices(config(devices=devices), 1, "active", free)
-    assert (selected, last_steps) == select_devices(config(devices=devices), 1, "active", free)
+    selected, last_steps = select_devices(config(devices=devices), 1, "pairwise", free)
+    assert (selected, last_steps) == select_devices(config(devices=devices), 1, "pairwise", free)
     assert (selected, last_steps) != select_devices(
-        config(devices=devices, seed=8), 1, "active", free
+        config(devices=devices, seed=8), 1, "pairwise", free
     )
-    assert (selected, last_steps) != select_devices(config(devices=devices), 2, "active", free)
+    assert (selected, last_steps) != select_devices(config(devices=devices), 2, "pairwise", free)
     assert len(set(selected)) == devices
     assert len(last_steps) == devices // 5
     assert last_steps.keys() <= set(selected)
 
 
 def test_devices_drop_out_before_each_phase_alike() -> None:
-    _, last_steps = select_devices(config(devices=3000, dropout=0.5), 1, "active", range(3000))
+    _, last_steps = select_devices(config(devices=3000, dropout=0.5), 1, "pairwise", range(3000))
     shares = Counter(last_steps.values())
-    assert set(shares) == set(droppable_steps("active"))
+    assert set(shares) == set(droppable_steps("pairwise"))
     assert all(220 < count < 380 for count in shares.values())  # 300 and 5 sd; the seed is fixed
 
 
 @pytest.mark.parametrize(
-    ("mode", "last", "phase"),
+    ("last", "phase"),
     [
-        ("active", None, Phase.ENROLLING),
-        ("active", DeviceStep.MASKED, Phase.CONFIRMING),
-        ("active", DeviceStep.CONFIRMED, Phase.UNMASKING),
-        ("semi-honest", DeviceStep.MASKED, Phase.UNMASKING),
+        (None, Phase.ENROLLING),
+        (DeviceStep.MASKED, Phase.CONFIRMING),
+        (DeviceStep.CONFIRMED, Phase.UNMASKING),
     ],
 )
-def test_a_device_is_missed_after_its_last_step(
-    mode: Mode, last: DeviceStep | None, phase: Phase
-) -> None:
-    assert missed_phases(mode)[last] is phase
-    assert DeviceStep.UNMASKED not in missed_phases(mode)
+def test_a_device_is_missed_after_its_last_step(last: DeviceStep | None, phase: Phase) -> None:
+    assert missed_phases("pairwise")[last] is phase
+    assert DeviceStep.UNMASKED not in missed_phases("pairwise")

@@ -34,7 +34,6 @@ def test_the_default_limits_are_those_of_the_documents() -> None:
         min_corrupt=0.1,
         max_dropout=0.5,
         min_sigma=40,
-        modes=frozenset({"active"}),
         max_upload_bytes=4_194_304,
         max_sharings=3,
         registrar=None,

@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.api.phases import (
-    ONE_SHOT_PHASES,
-    PARTICIPANT_PHASES,
+    DRAWN_SUM,
+    ONE_SHOT_SUM,
+    PAIRWISE_SUM,
+    SEATED_SUM,
     Phase,
     PhaseStatus,
-    next_phase,
+    Protocol,
     settle,
 )
-from secagg.parameters import Mode
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TICK = timedelta(seconds=1)
 MASKING = PhaseStatus(
     Phase.MASKING,
-    mode="active",
     expected=10,
     quorum=7,
     received=0,
@@ -65,69 +65,59 @@ def test_what_is_over_stays_over(phase: Phase) -> None:
     assert phase.is_over
 
 
-MODES: list[Mode] = ["semi-honest", "active"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_phases_are_a_line_that_ends_in_a_sum(mode: Mode) -> None:
+def test_the_phases_are_a_line_that_ends_in_a_sum() -> None:
     line = [Phase.ENROLLING]
     while not line[-1].is_over:
-        line.append(next_phase(line[-1], mode))
-    assert line == [*PARTICIPANT_PHASES[mode], Phase.SUMMED]
+        line.append(PAIRWISE_SUM.after(line[-1]))
+    assert line == [*PAIRWISE_SUM.phases, Phase.SUMMED]
 
 
 def test_a_round_that_a_registrar_seats_waits_for_it_after_enrolling() -> None:
-    enrolling = replace(MASKING, phase=Phase.ENROLLING, received=10, is_seated=True)
+    enrolling = replace(MASKING, phase=Phase.ENROLLING, received=10, protocol=SEATED_SUM)
     assert settle(enrolling, NOON) is Phase.SEATING
-    assert settle(replace(enrolling, is_seated=False), NOON) is Phase.SHARING
+    assert settle(replace(enrolling, protocol=PAIRWISE_SUM), NOON) is Phase.SHARING
     seating = replace(enrolling, phase=Phase.SEATING, received=0, expected=1, quorum=1)
     assert settle(seating, NOON - TICK) is Phase.SEATING
     assert settle(seating, NOON) is Phase.FAILED
     assert seating.next_phase is Phase.SHARING
 
 
-def test_a_one_shot_sum_has_its_own_line_of_phases() -> None:
-    one_shot, line = replace(MASKING, is_one_shot=True, received=10), [Phase.CONVENING]
+@pytest.mark.parametrize("protocol", [ONE_SHOT_SUM, DRAWN_SUM])
+def test_a_one_shot_sum_has_its_own_line_of_phases(protocol: Protocol) -> None:
+    one_shot, line = replace(MASKING, protocol=protocol, received=10), [Phase.CONVENING]
     while not line[-1].is_over:
         line.append(settle(replace(one_shot, phase=line[-1]), NOON - TICK))
-    assert line == [*ONE_SHOT_PHASES, Phase.SUMMED]
+    assert line == [*protocol.phases, Phase.SUMMED]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_masking_follows_answering(mode: Mode) -> None:
-    assert next_phase(Phase.CHECKING, mode) is next_phase(Phase.ANSWERING, mode) is Phase.MASKING
-    nobody = replace(MASKING, phase=Phase.ANSWERING, mode=mode, expected=2, quorum=0)
+def test_masking_follows_answering() -> None:
+    after = PAIRWISE_SUM.after
+    assert after(Phase.CHECKING) is after(Phase.ANSWERING) is Phase.MASKING
+    nobody = replace(MASKING, phase=Phase.ANSWERING, expected=2, quorum=0)
     assert settle(nobody, NOON - TICK) is Phase.ANSWERING
     assert settle(nobody, NOON) is Phase.MASKING  # without the dealers that did not answer
     assert settle(replace(nobody, quorum=1), NOON) is Phase.FAILED
 
 
-def test_an_active_server_alone_has_its_survivors_confirmed() -> None:
+def test_a_pairwise_sum_has_all_phases_but_those_of_others() -> None:
     others = (Phase.SEATING, Phase.ANSWERING, Phase.REPORTING, Phase.SUMMED, Phase.FAILED)
-    others += (Phase.CONVENING, Phase.COLLECTING, Phase.AGREEING, Phase.RELEASING)
-    assert list(PARTICIPANT_PHASES["active"]) == [phase for phase in Phase if phase not in others]
-    assert set(PARTICIPANT_PHASES["active"]) - set(PARTICIPANT_PHASES["semi-honest"]) == {
-        Phase.CONFIRMING
-    }
-    assert settle(replace(MASKING, mode="semi-honest", received=10), NOON) is Phase.UNMASKING
+    others += (Phase.CONVENING, Phase.DRAWING, Phase.COLLECTING, Phase.AGREEING, Phase.RELEASING)
+    assert list(PAIRWISE_SUM.phases) == [phase for phase in Phase if phase not in others]
 
 
 @given(
-    st.sampled_from([(phase, mode) for mode in MODES for phase in PARTICIPANT_PHASES[mode]]),
+    st.sampled_from(PAIRWISE_SUM.phases),
     st.integers(0, 12),
     st.integers(-60, 0),
     st.integers(-60, 20),
 )
 def test_a_cohort_stays_goes_one_on_or_fails_and_fails_only_late_and_short(
-    where: tuple[Phase, Mode], received: int, last: int, seconds: int
+    phase: Phase, received: int, last: int, seconds: int
 ) -> None:
-    phase, mode = where
-    waiting = replace(
-        MASKING, phase=phase, mode=mode, received=received, last_received=NOON + last * TICK
-    )
+    waiting = replace(MASKING, phase=phase, received=received, last_received=NOON + last * TICK)
     now = NOON + seconds * TICK
     settled = settle(waiting, now)
-    assert settled in (phase, next_phase(phase, mode), Phase.FAILED)
+    assert settled in (phase, PAIRWISE_SUM.after(phase), Phase.FAILED)
     assert waiting.closes_at <= NOON
     if settled is Phase.FAILED:
         assert received < 7

@@ -1,6 +1,7 @@
 """Plans and cohorts that a policy refuses, each by the name of a limit."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -8,14 +9,14 @@ from typing import Any
 import pytest
 
 from protocol.api.cohort_check import check_cohort, check_enrolment
-from protocol.api.device_limits import noise_events, rho_of, upload_bytes
+from protocol.api.device_limits import noise_events, noisy_counts, upload_bytes
 from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.messages import SlotAssignment
 from protocol.api.plan_check import (
     MAX_NOISE_EVENTS,
     check_plan,
     check_spent_epsilon,
-    check_spent_rho,
+    check_spent_noise,
     default_refusals,
     max_copies,
     plan_violations,
@@ -31,6 +32,8 @@ from protocol.mechanisms.registry import (
     parse_question,
 )
 from protocol.mechanisms.tracked.plan import TrackedQuestion
+from protocol.privacy.noise_loss import CountNoise, noise_epsilon
+from protocol.privacy.parameters_for_budget import min_variance
 from protocol.question_and_plan import Terms
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
@@ -80,7 +83,6 @@ def test_a_plan_within_the_policy_is_taken() -> None:
         (replace(POLICY, min_corrupt=0.11), "min_corrupt"),
         (replace(POLICY, max_dropout=0.19), "max_dropout"),
         (replace(POLICY, min_sigma=41), "min_sigma"),
-        (replace(POLICY, modes=frozenset({"semi-honest"})), "modes"),
         (replace(POLICY, max_upload_bytes=3000), "max_upload_bytes"),
         (replace(POLICY, registrar=bytes(32)), "registrar"),
     ],
@@ -110,13 +112,6 @@ def test_a_device_gives_once_per_study() -> None:
     check_plan(POLICY, PLAN, STUDY, 1, rounds_by_study={"another study": {1}})
     with refused_for("once per study", "second contribution"):
         check_plan(POLICY, PLAN, STUDY, 1, rounds_by_study={STUDY: {2}})
-
-
-def test_a_device_trusts_a_server_only_if_its_policy_allows_it() -> None:
-    asked = plan(mode="semi-honest")
-    with pytest.raises(PolicyError, match="semi-honest mode instead of active"):
-        check_plan(POLICY, asked, STUDY, 1)
-    check_plan(replace(POLICY, modes=frozenset({"semi-honest", "active"})), asked, STUDY, 1)
 
 
 REGISTRAR, SECOND_REGISTRAR = Identity.of(bytes(range(32))), Identity.of(bytes(range(1, 33)))
@@ -206,25 +201,44 @@ def with_noise(variance: float, rounds: int = LEVELS, **own: object) -> AnyPlan:
     return plan.model_copy(update={"release": release, "rounds": rounds})
 
 
+def variance_for(counts: int) -> float:
+    """Return the smallest variance with which this number of counts keeps epsilon 4."""
+    return min_variance(SEVERAL_ROUNDS.max_epsilon, SEVERAL_ROUNDS.max_delta, counts)
+
+
 @pytest.mark.parametrize(("contribution", "rounds"), [(1, 10), (1, 20), (3, 10)])
 def test_noise_must_hide_a_device_in_all_rounds_at_once(contribution: int, rounds: int) -> None:
-    """Check rho = m L / 2 s: epsilon 4 at delta 1e-5 is a rho of 0.2977 [BunSteinke16]."""
-    minimum = contribution * rounds / 2 / 0.2977
-    enough = with_noise(minimum * 1.01, rounds, contribution=contribution)
-    check_plan(SEVERAL_ROUNDS, enough, STUDY, 1)
-    short = with_noise(minimum * 0.99, rounds, contribution=contribution)
-    with pytest.raises(PolicyError, match=r"adds noise for epsilon 4\.0\d, above 4 ") as refused:
+    minimum = variance_for(contribution * rounds)
+    check_plan(SEVERAL_ROUNDS, with_noise(minimum, rounds, contribution=contribution), STUDY, 1)
+    short = with_noise(minimum * 0.999, rounds, contribution=contribution)
+    reason = r"adds noise for epsilon 4 at delta 1e-05, above 4 "
+    with pytest.raises(PolicyError, match=reason) as refused:
         check_plan(SEVERAL_ROUNDS, short, STUDY, 1)
     assert refused.value.limit == "max_epsilon"
     assert isinstance(refused.value.needed, float)
     assert 4 < refused.value.needed <= 4.1
     check_plan(replace(SEVERAL_ROUNDS, max_epsilon=refused.value.needed), short, STUDY, 1)
     with pytest.raises(PolicyError, match="max_epsilon"):
-        check_plan(replace(SEVERAL_ROUNDS, max_delta=1e-6), enough, STUDY, 1)
+        check_plan(replace(SEVERAL_ROUNDS, max_delta=1e-6), short, STUDY, 1)
+
+
+def test_a_secret_coin_for_a_vote_hides_the_device_as_the_ledger_counts_it() -> None:
+    asked = trie(mode="both", epsilon=4.0, delta=1e-5)
+    check_plan(SEVERAL_ROUNDS, asked, STUDY, 1)
+    without = asked.release.model_copy(update={"probability": 1.0})
+    with refused_for("max_epsilon"):
+        check_plan(SEVERAL_ROUNDS, asked.model_copy(update={"release": without}), STUDY, 1)
+
+
+def test_a_coin_that_the_server_sees_hides_nothing() -> None:
+    asked = trie(mode="both", epsilon=4.0, delta=1e-5, probability=0.25)
+    joined = asked.question.model_copy(update={"join_probability": 0.3})
+    with refused_for("max_epsilon"):
+        check_plan(SEVERAL_ROUNDS, asked.model_copy(update={"question": joined}), STUDY, 1)
 
 
 def test_a_server_that_announces_fewer_rounds_than_it_asks_for_gets_no_more() -> None:
-    noise = 1.5 / 2 / 0.2977
+    noise = variance_for(1)
     asked = with_noise(noise, rounds=1)
     check_plan(SEVERAL_ROUNDS, asked, STUDY, 1)
     fourth = asked.model_copy(update={"round": 4})
@@ -240,43 +254,43 @@ def test_the_rounds_that_a_device_gave_count_if_the_plan_announces_fewer(
     enough_for: int, limits: list[str]
 ) -> None:
     """Round 2 of 2 follows three rounds in which the device has given."""
-    asked = with_noise(1.01 * enough_for / 2 / RHO, rounds=2).model_copy(update={"round": 2})
+    asked = with_noise(variance_for(enough_for), rounds=2).model_copy(update={"round": 2})
     violations = plan_violations(SEVERAL_ROUNDS, asked, STUDY, 2, {STUDY: {1, 3, 4}})
     assert [error.limit for error in violations] == limits
 
 
-RHO = 0.2977  # epsilon 4 at delta 1e-5
-
-
 def test_noise_that_each_round_promises_of_itself_is_added_up() -> None:
-    """Add the noise of j rounds in round j, and call each round the last: 1 + 1/2 + 1/3 + ..."""
-    spent, rounds = 0.0, set[int]()
+    """Add the noise of j rounds in round j, and call each round the last."""
+    spent, rounds = Counter[CountNoise](), set[int]()
     for number in (1, 2):
-        asked = with_noise(1.01 * number / 2 / RHO, rounds=number)
+        asked = with_noise(variance_for(number), rounds=number)
         asked = asked.model_copy(update={"round": number})
         check_plan(SEVERAL_ROUNDS, asked, STUDY, number, rounds_by_study={STUDY: rounds})
         if number == 1:
-            check_spent_rho(SEVERAL_ROUNDS, asked, spent)
+            check_spent_noise(SEVERAL_ROUNDS, asked, spent)
         else:
-            with pytest.raises(PolicyError, match=r"adds noise for epsilon 4\.95, above 4 "):
-                check_spent_rho(SEVERAL_ROUNDS, asked, spent)
-        spent += rho_of(asked) or 0.0
+            with pytest.raises(PolicyError, match=r"adds noise for epsilon 5\.\d+ at delta 1e-05"):
+                check_spent_noise(SEVERAL_ROUNDS, asked, spent)
+        spent += noisy_counts(asked)
         rounds.add(number)
 
 
 def test_a_study_that_had_a_vector_without_noise_has_no_second() -> None:
-    check_spent_rho(SEVERAL_ROUNDS, PLAN, 0.0)
-    assert rho_of(PLAN) is None
+    check_spent_noise(SEVERAL_ROUNDS, PLAN, {})
+    without = noisy_counts(PLAN)
+    assert noise_epsilon(without, 1e-5) == math.inf
     with pytest.raises(PolicyError, match="max_epsilon"):
-        check_spent_rho(SEVERAL_ROUNDS, trie(), math.inf)
-    check_spent_rho(replace(SEVERAL_ROUNDS, repeat_exact=True), trie(), math.inf)
+        check_spent_noise(SEVERAL_ROUNDS, trie(), without)
+    check_spent_noise(replace(SEVERAL_ROUNDS, repeat_exact=True), trie(), without)
 
 
 def test_rounds_that_keep_what_the_first_announced_are_all_taken() -> None:
-    asked, spent = with_noise(LEVELS * 1.01 / 2 / RHO), 0.0
+    asked, spent = with_noise(variance_for(LEVELS)), Counter[CountNoise]()
     for _ in range(LEVELS):
-        check_spent_rho(SEVERAL_ROUNDS, asked, spent)
-        spent += rho_of(asked) or 0.0
+        check_spent_noise(SEVERAL_ROUNDS, asked, spent)
+        spent += noisy_counts(asked)
+    with refused_for("max_epsilon"):
+        check_spent_noise(SEVERAL_ROUNDS, asked, spent)
 
 
 @pytest.mark.parametrize(("policy", "delta"), [(Policy(), 1e-5), (Policy(max_delta=1e-6), 1e-6)])
@@ -375,7 +389,6 @@ def test_a_plan_that_no_honest_study_has_is_refused() -> None:
     fetch = {
         "counter_groups": [{"bits": 8, "items": [name]}],
         "string_pieces": [{"name": name, "piece": 0}],
-        "past_sketch": None,
         "cells": 60,
     }
     with pytest.raises(PolicyError, match="no honest study has: it tracks items in the first"):
@@ -385,16 +398,17 @@ def test_a_plan_that_no_honest_study_has_is_refused() -> None:
 
 
 def test_a_vector_of_many_small_elements_is_refused() -> None:
-    question = TrackedQuestion(threshold=50, contribution=3, domain=Utf8(max_bytes=2), words=2**21)
+    question = TrackedQuestion(threshold=50, contribution=3, domain=Utf8(max_bytes=3), words=2**15)
     first = MECHANISMS["tracked"].first_plan(question, TERMS, STUDY, 9, Random(1))
-    sketch = {"past_sketch": {"cells": 2**22, "bits": 3}, "cells": 60}
-    plan = parse_plan(first.model_dump() | sketch)
-    assert upload_bytes(plan) < POLICY.max_upload_bytes
+    items = [f"{number:03x}" for number in range(16**3)]
+    counters = {"counter_groups": [{"bits": 1, "items": items}], "cells": 60, "round": 2}
+    plan = parse_plan(first.model_dump() | counters)
+    policy = replace(POLICY, max_upload_bytes=upload_bytes(plan))
     with pytest.raises(PolicyError, match="elements of few bits") as refused:
-        check_plan(POLICY, plan, STUDY, 1)
+        check_plan(policy, plan, STUDY, 2)
     elements = sum(lane.length for lane in MECHANISMS["tracked"].ring(plan).lanes)
     assert refused.value.needed == 2 * elements
-    check_plan(replace(POLICY, max_upload_bytes=2 * elements), plan, STUDY, 1)
+    check_plan(replace(POLICY, max_upload_bytes=2 * elements), plan, STUDY, 2)
 
 
 def test_noise_that_takes_long_to_draw_is_refused() -> None:
@@ -500,7 +514,6 @@ OPERATORS = [Identity.of(bytes([number]) * 32).public.hex() for number in range(
         (SUM, {"minimum": 62}, None),
         (SUM, {"corrupt": 0.05}, "min_corrupt"),
         (SUM, {"sigma": 30}, "min_sigma"),
-        (SUM, {"mode": "semi-honest"}, "modes"),
         (SUM | {"words": 2_100_000}, {}, "max_upload_bytes"),
         (SKETCH, {}, "accept_exact_estimates"),
         (SKETCH | {"epsilon": 30, "delta": 1e-6}, {}, "accept_exact_estimates"),

@@ -71,7 +71,21 @@ def test_the_ends_are_in_the_first_and_the_last_cell() -> None:
         [1] + [0] * 9,
         [0] + [3] * 9,
     ]
-    assert UNIT.canonical("1") == repr(1 - 0.5 / 4**10)
+    assert UNIT.canonical("1") == "0.9999995"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "alpha", "length"),
+    [(0, 100, 10, 2), (0, 60, 2, 7), (18, 99, 3, 4), (-1e9, 1e9, 4, 4), (0, 1e-9, 2, 6)],
+)
+def test_the_name_of_a_cell_has_no_more_digits_than_the_cell(
+    low: float, high: float, alpha: int, length: int
+) -> None:
+    domain = NumericInterval(low=low, high=high, alpha=alpha, length=length)
+    names = domain.names_of(np.arange(domain.cells, dtype=np.uint64))
+    cells = domain.cells_of(np.array(names, np.float64))
+    assert cells.tolist() == list(range(domain.cells))
+    assert max(len(str(name).strip("-0.").partition("e")[0]) for name in names) <= 8
 
 
 @pytest.mark.parametrize("item", ["nan", "inf", "-inf", "1.0000001", "-1e-300", "", "a", "1,5"])
@@ -81,12 +95,6 @@ def test_anything_but_a_number_of_the_interval_is_outside(item: str) -> None:
     assert UNIT.truncate(item) is None
     with pytest.raises(ValueError, match="outside the domain"):
         UNIT.encode([item])
-
-
-def test_prefixes_are_ranges() -> None:
-    assert DAYS.prefix_text(np.zeros(0, np.uint8)) == "[-3.5, 365]"
-    assert DAYS.prefix_text(np.array([0], np.uint8)) == "[-3.5, 33.35)"
-    assert UNIT.prefix_text(np.array([3, 3], np.uint8)) == "[0.9375, 1]"
 
 
 def test_a_device_gives_one_item_for_all_numbers_of_a_cell() -> None:

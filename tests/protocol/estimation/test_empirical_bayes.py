@@ -71,7 +71,7 @@ def test_expected_numbers_of_heavy_items_are_true() -> None:
         is_listed = result.heavy >= 0.5
         listed += float(result.heavy[is_listed].sum())
         truly += int((counts[is_listed] > _THRESHOLD).sum())
-        missed += float(result.heavy[~is_listed].sum()) + result.unknown_heavy
+        missed += float(result.heavy[~is_listed].sum()) + result.hidden_heavy
         true_missed += int((truth > _THRESHOLD).sum() - (counts[is_listed] > _THRESHOLD).sum())
     assert listed == pytest.approx(truly, rel=0.1)
     assert missed == pytest.approx(true_missed, rel=0.25)
@@ -85,11 +85,6 @@ def test_intervals_of_listed_items_hold_the_truth() -> None:
         low, high = gamma_interval(result.means[listed], result.variances[listed])
         inside += ((low <= counts[listed]) & (counts[listed] <= high)).tolist()
     assert 0.92 < np.mean(inside) < 0.985
-
-
-def test_the_number_of_unknown_items_is_roughly_right() -> None:
-    for result, counts, truth in _runs("zipf", 5):
-        assert 0.3 * len(truth) < len(counts) + result.unknown_items < 1.8 * len(truth)
 
 
 def test_an_item_with_a_sample_in_a_small_round_only_may_have_many_tokens() -> None:
@@ -113,17 +108,75 @@ def test_an_item_with_a_sample_in_a_small_round_only_may_have_many_tokens() -> N
     assert np.sqrt((errors[is_early] ** 2).mean()) < 1.4
 
 
+def _shown(truth: Counts, rng: np.random.Generator) -> tuple[Floats, Floats, Counts]:
+    """Return the estimates, variances and true counts of items with five samples or more."""
+    estimates, variances, counts = _sample(truth, rng)
+    is_shown = estimates * _SHARE > 4.5
+    return estimates[is_shown], variances[is_shown], counts[is_shown]
+
+
+def test_items_with_five_samples_state_how_many_heavy_ones_have_fewer() -> None:
+    """Sums over 20 studies: an item of 50 tokens has five samples with probability 0.57."""
+    rng, listed, truly, hidden, true_hidden = np.random.default_rng(4), 0.0, 0, 0.0, 0
+    for _ in range(20):
+        truth = _zipf(rng)
+        estimates, variances, counts = _shown(truth, rng)
+        result = posterior(estimates, variances, _THRESHOLD, _SHARE, 5 / (estimates * _SHARE))
+        listed += float(result.heavy.sum())
+        truly += int((counts > _THRESHOLD).sum())
+        hidden += result.hidden_heavy
+        true_hidden += int((truth > _THRESHOLD).sum() - (counts > _THRESHOLD).sum())
+    assert listed == pytest.approx(truly, rel=0.05)
+    assert hidden == pytest.approx(true_hidden, rel=0.25)
+
+
+def test_no_other_result_depends_on_an_item_that_takes_no_part_in_the_fit() -> None:
+    """An item with four of the five samples that are needed, and one with a huge estimate."""
+    rng = np.random.default_rng(4)
+    estimates, variances, _ = _shown(_zipf(rng), rng)
+    least = 5 / (estimates * _SHARE)
+    alone = posterior(estimates, variances, _THRESHOLD, _SHARE, least)
+    more = np.append(estimates, [40.0, 1e6]), np.append(variances, [360.0, 1e11])
+    together = posterior(*more, _THRESHOLD, _SHARE, np.append(least, [1.25, 1.25]))
+    assert together.means[:-2] == pytest.approx(alone.means, rel=1e-9)
+    assert together.heavy[:-2] == pytest.approx(alone.heavy, rel=1e-9)
+    assert together.hidden_heavy == pytest.approx(alone.hidden_heavy, rel=1e-9)
+    assert 0.1 < together.heavy[-2] < 0.5
+
+
+def test_items_that_take_no_part_in_the_fit_have_true_errors() -> None:
+    """Items with one to four samples stand for hundreds of tokens each, at t = 400.
+
+    In 100 studies of 4,000 items by Zipf's law, the rms error of these 22,477 items was 54 standard
+    errors while their counts ended at four times the threshold, and is 1.14 now.
+    """
+    rng, share, z_scores, covered = np.random.default_rng(4), 1 / 400, list[Floats](), 0
+    for _ in range(100):
+        truth = np.floor(rng.pareto(1, 4000) * 5 + 5)
+        samples = rng.binomial(truth.astype(np.int64), share)
+        is_faint = (samples > 0) & (samples < 5)
+        counts, estimates = truth[is_faint], samples[is_faint] / share
+        variances = estimates * (1 - share) / share
+        result = posterior(estimates, variances, _THRESHOLD, share, 5 / samples[is_faint])
+        low, high = gamma_interval(result.means, result.variances)
+        covered += int(((low <= counts) & (counts <= high)).sum())
+        z_scores.append((counts - result.means) / np.sqrt(result.variances))
+    errors = np.concatenate(z_scores)
+    assert np.sqrt((errors**2).mean()) < 1.3
+    assert covered > 0.95 * len(errors)
+
+
 def test_exact_counts_stay_as_they_are() -> None:
     counts = np.array([3.0, 49.0, 50.0, 1000.0])
     result = posterior(counts, np.zeros(4), _THRESHOLD, 1.0)
     assert result.means.tolist() == counts.tolist()
     assert result.heavy.tolist() == [0, 0, 1, 1]
-    assert result.unknown_items == pytest.approx(0, abs=1e-6)
+    assert result.hidden_heavy == pytest.approx(0, abs=1e-6)
 
 
 def test_no_items_have_an_empty_posterior() -> None:
     result = posterior(np.zeros(0), np.zeros(0), _THRESHOLD, 0.1)
-    assert (len(result.means), result.unknown_heavy) == (0, 0)
+    assert (len(result.means), result.hidden_heavy) == (0, 0)
 
 
 def test_the_probability_of_reaching_a_threshold_is_that_of_a_gamma_variable() -> None:

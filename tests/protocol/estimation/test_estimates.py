@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from protocol.domains.strings import Utf8
-from protocol.estimation.estimates import Estimate, add_estimates, gamma_interval, reaches_threshold
+from protocol.estimation.estimates import (
+    Estimate,
+    ListQuality,
+    add_estimates,
+    gamma_interval,
+    quality_sentence,
+    reaches_threshold,
+)
 from protocol.mechanism import Mechanism
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltQuestion
 from protocol.study_state import EMPTY_STATE
@@ -69,3 +76,22 @@ def test_estimates_and_variances_add_up_over_rounds_and_the_heavy_are_ranked() -
         Estimate("b", 7, 5),
         Estimate("a", 5, 1),
     ]
+
+
+@pytest.mark.parametrize(("missed", "words"), [(0.45, "0.5"), (0.01, "0"), (1234.5, "1,234")])
+def test_a_few_missed_items_are_not_rounded_to_none(missed: float, words: str) -> None:
+    sentence = quality_sentence(
+        ListQuality(expected_precision=1, expected_recall=0.8176, expected_missed=missed),
+        has_keys=False,
+    )
+    assert sentence.endswith(
+        f"a recall of 81.8%. The number of items that reach the threshold "
+        f"and are not listed is about {words}."
+    )
+
+
+def test_an_empty_list_has_no_precision_and_no_recall() -> None:
+    empty = ListQuality(expected_precision=None, expected_recall=None, expected_missed=2.25)
+    sentence = quality_sentence(empty, has_keys=False)
+    assert sentence.startswith("The number of items that reach the threshold")
+    assert sentence.endswith("is about 2.2.")

@@ -10,9 +10,9 @@ import numpy as np
 from protocol.domains.strings import Alphabet
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.sampled_table import SampledTable, sampled_table
-from protocol.mechanisms.iblt.subsampled import SubsampledIbltPlan
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.question_and_plan import Terms
+from protocol.reference_mechanisms.subsampled_iblt import SubsampledIbltPlan
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 from tests.protocol.chance import seeded

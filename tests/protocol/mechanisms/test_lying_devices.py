@@ -23,10 +23,8 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 )
 from protocol.mechanisms.central.release_mechanism import DEVICES_ARRAY
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
-from protocol.mechanisms.frequency_sketches import FrequencySketchQuestion
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.sampled_table import sampled_table
-from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion, TableReadings
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked import tuning_constants
@@ -35,6 +33,8 @@ from protocol.mechanisms.tracked.observations import record_round
 from protocol.mechanisms.tracked.plan import TrackedPlan, TrackedQuestion
 from protocol.privacy.release import Release
 from protocol.question_and_plan import Terms
+from protocol.reference_mechanisms.count_sketches import FrequencySketchQuestion
+from protocol.reference_mechanisms.subsampled_iblt import SubsampledIbltQuestion, TableReadings
 from protocol.study_state import EMPTY_STATE, StudyState, add_devices
 from secagg.ring import Vector
 from tests.protocol.chance import seeded
@@ -152,13 +152,12 @@ SAMPLED_HISTOGRAM = HierarchicalHistogramQuestion(
     ("question", "update"),
     [
         (AdaptiveIbltQuestion(**ASKED), {"t": 6.5, "cells": 204}),
-        (AdaptiveIbltQuestion(**ASKED, table="tight"), {"t": 6.5, "cells": 204}),
         (SubsampledIbltQuestion(**ASKED, t=6.5), {}),
         (TrackedQuestion(**ASKED), {"t": 6.5, "cells": 204}),
         (TrieHhQuestion(**CENTRAL, stride=2, theta=1, probability=0.4), {}),
         (SAMPLED_HISTOGRAM, {}),
     ],
-    ids=["adaptive", "tight", "subsampled", "tracked", "triehh", "hierarchical-histogram"],
+    ids=["adaptive", "subsampled", "tracked", "triehh", "hierarchical-histogram"],
 )
 def test_no_item_has_a_larger_count_than_there_are_devices(
     question: Any, update: dict[str, Any]

@@ -12,10 +12,9 @@ from pydantic import ValidationError
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet
-from protocol.mechanisms.number_summary import (
+from protocol.estimation.number_summary import (
     NoNumbersError,
     NumberSummary,
-    summarise_numbers,
 )
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
 from protocol.numerics.arrays import Integers
@@ -50,7 +49,7 @@ def add_round(
 
 
 def summaries(plan: NumberSumsPlan, state: StudyState) -> dict[str | None, NumberSummary]:
-    return {row.segment: row for row in summarise_numbers(plan, state).results}
+    return {row.segment: row for row in NumberSums().number_summaries(plan, state).results}
 
 
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=3))
@@ -61,7 +60,7 @@ def test_whole_numbers_have_their_exact_mean_and_variance_over_all_rounds(
     for held in rounds:
         state = add_round(plan, [str(number) for number in held], state)
     numbers = [number for held in rounds for number in held]
-    (result,) = summarise_numbers(plan, state).results
+    (result,) = NumberSums().number_summaries(plan, state).results
     assert result.devices == len(numbers)
     assert result.sum == pytest.approx(sum(numbers))
     assert result.mean == pytest.approx(np.mean(numbers))
@@ -93,7 +92,11 @@ def test_intervals_of_any_probability_are_finite_and_hold_the_estimate(
     held: list[int], beta: float
 ) -> None:
     plan = first(question())
-    (row,) = summarise_numbers(plan, add_round(plan, [str(each) for each in held]), beta).results
+    (row,) = (
+        NumberSums()
+        .number_summaries(plan, add_round(plan, [str(each) for each in held]), beta)
+        .results
+    )
     assert row.variance is not None
     assert row.standard_deviation is not None
     assert -0.5 <= row.mean_low <= row.mean <= row.mean_high <= 99.5
@@ -105,7 +108,9 @@ def test_other_numbers_are_off_by_half_a_cell_at_most() -> None:
     interval = NumericInterval(low=0, high=1, alpha=10, length=1)
     plan = first(question(domain=interval))
     numbers = np.random.default_rng(1).random(200)
-    (result,) = summarise_numbers(plan, add_round(plan, list(map(str, numbers)))).results
+    (result,) = (
+        NumberSums().number_summaries(plan, add_round(plan, list(map(str, numbers)))).results
+    )
     assert result.rounding == pytest.approx(0.05)
     assert abs(result.mean - numbers.mean()) <= 0.05
     assert result.standard_deviation is not None
@@ -116,10 +121,10 @@ def test_a_round_counts_for_the_segments_with_enough_devices_only() -> None:
     """Otherwise the difference of two answers would show the number of a single device."""
     plan = first(question(domain=SEGMENTED, threshold=3))
     with pytest.raises(NoNumbersError, match="3 devices with a number"):
-        summarise_numbers(plan, EMPTY_STATE)
+        NumberSums().number_summaries(plan, EMPTY_STATE)
     few = add_round(plan, ["north:1", "north:2", "south:7"])
     with pytest.raises(NoNumbersError):
-        summarise_numbers(plan, few)
+        NumberSums().number_summaries(plan, few)
     state = add_round(plan, ["north:1", "north:2", "north:6", "south:7", "south:8"], few)
     again = add_round(plan, ["north:99", "south:1", "south:1", "south:1"], state)
     assert summaries(plan, state)["north"] == summaries(plan, again)["north"]
@@ -191,7 +196,7 @@ def test_one_liar_moves_the_mean_within_the_interval_and_counts_as_all_devices()
     plan.ring.add(total, lie)
     assert MECHANISM.fault(plan, total, 100) is None
     state = MECHANISM.decode(plan, total, 100, EMPTY_STATE).state
-    (result,) = summarise_numbers(plan, state).results
+    (result,) = NumberSums().number_summaries(plan, state).results
     assert result.devices == 99
     assert result.mean == pytest.approx((100 + 89 * 99) / 99)
     plan.ring.add(total, forged(plan, (2, 2 * 99, 2 * 99**2)))
@@ -237,9 +242,11 @@ def test_squares_that_could_wrap_are_refused_with_advice() -> None:
     most = first(question(domain=coarse), devices=1500, rounds=1)
     total = MECHANISM.encode_sum(most, [{"1": 1}] * 1500, seeded(1))
     assert MECHANISM.fault(most, total, 1500) is None
-    (result,) = summarise_numbers(
-        most, MECHANISM.decode(most, total, 1500, EMPTY_STATE).state
-    ).results
+    (result,) = (
+        NumberSums()
+        .number_summaries(most, MECHANISM.decode(most, total, 1500, EMPTY_STATE).state)
+        .results
+    )
     assert result.variance == pytest.approx(0, abs=1e-12)
     assert result.mean == pytest.approx(1)
 
@@ -273,7 +280,7 @@ def test_intervals_hold_the_populations_mean_and_deviation(
     for numbers in draw(rng, (studies, devices)):
         sums = (devices, int(numbers.sum()), int((numbers**2).sum()))
         state = MECHANISM.decode(plan, forged(plan, sums), devices, EMPTY_STATE).state
-        (row,) = summarise_numbers(plan, state).results
+        (row,) = NumberSums().number_summaries(plan, state).results
         hits += (
             row.mean_low <= mean <= row.mean_high,
             row.standard_deviation_low <= deviation <= row.standard_deviation_high,

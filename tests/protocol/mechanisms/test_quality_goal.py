@@ -16,11 +16,11 @@ from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Utf8
 from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.mechanisms.iblt.subsampled import SubsampledIbltQuestion
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault, parse_goal
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import SumQuestion, Terms
+from protocol.reference_mechanisms.subsampled_iblt import SubsampledIbltQuestion
 from protocol.simulation.study import RoundOutcome, run_study
 from protocol.study_state import EMPTY_STATE
 from tests.protocol.mechanism_examples import EXAMPLES
@@ -37,10 +37,6 @@ def quality(precision: float, recall: float) -> ListQuality:
         expected_precision=precision,
         expected_recall=recall,
         expected_missed=1,
-        tokens=100,
-        tokens_standard_error=1,
-        unlisted_share=0.5,
-        distinct_items=10,
     )
 
 
@@ -80,7 +76,7 @@ def test_a_question_can_have_a_goal_if_its_answers_state_their_quality(name: str
     can = example.mechanism.estimates_quality(example.question)
     assert (fault is None) is can
     if fault:
-        assert "use one of adaptive-iblt, subsampled-iblt, tracked" in fault
+        assert "use one of tracked, adaptive-iblt, subsampled-iblt" in fault
 
 
 def test_the_rule_of_the_theorem_cannot_have_a_goal() -> None:
@@ -158,9 +154,11 @@ def test_an_item_whose_string_is_not_known_yet_counts_as_wrong() -> None:
     heavy = sum(each.probability or 0 for each in answer.heavy_hitters)
     assert 0 < len(names) < len(answer.heavy_hitters)
     assert answer.quality is not None
-    assert answer.quality.expected_precision == pytest.approx(known / len(answer.heavy_hitters))
+    assert answer.quality.expected_precision == pytest.approx(
+        known / len(answer.heavy_hitters), rel=1e-3
+    )  # published numbers are rounded
     everything = heavy + answer.quality.expected_missed
-    assert answer.quality.expected_recall == pytest.approx(known / everything)
+    assert answer.quality.expected_recall == pytest.approx(known / everything, rel=1e-3)
 
 
 def test_an_empty_list_is_not_good_enough() -> None:
@@ -170,7 +168,7 @@ def test_an_empty_list_is_not_good_enough() -> None:
     rare = QUESTION.model_copy(update={"threshold": 1e6})
     answer = mechanism.final_answer(rare, state)
     assert answer.quality is not None
-    assert (answer.heavy_hitters, answer.quality.expected_recall) == ((), 0)
+    assert (answer.heavy_hitters, answer.quality.expected_recall) == ((), None)
     assert answer.quality.expected_missed < 1e-3
     lenient = QualityGoal(precision=0.001, recall=0.001)
     assert not lenient.is_reached(True, answer.quality)

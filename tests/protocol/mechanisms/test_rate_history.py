@@ -20,7 +20,7 @@ from tests.protocol.chance import seeded
 
 LETTERS = Alphabet(characters="abcdefghijklmnopqrstuvwxyz", length=2)
 ITEMS = [a + b for a in LETTERS.characters for b in LETTERS.characters]
-TERMS = Terms(cohort_size=1000, minimum=500, mode="semi-honest")
+TERMS = Terms(cohort_size=1000, minimum=500)
 ROUNDS = 12
 SHARES = 1 / np.arange(1, len(ITEMS) + 1)
 SHARES /= SHARES.sum()
@@ -89,7 +89,7 @@ def test_rounds_that_were_not_read_have_no_exposure() -> None:
         | {"domain": Utf8(max_bytes=3)}
     )
     which, state, chance = SUM_MECHANISMS["adaptive-iblt"], EMPTY_STATE, seeded(1)
-    terms = Terms(cohort_size=300, minimum=100, mode="semi-honest")
+    terms = Terms(cohort_size=300, minimum=100)
     plan: AnyPlan = which.first_plan(question, terms, "s", 3, Random(1))
     assert which.rate_history(plan, state, []) is None
     few, many = [{"a": 1}] * 120, [{f"{number:03}": 1} for number in range(300)]

@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 
 from protocol.domains.strings import Listed
-from protocol.estimation.estimates import Estimate, add_estimates, totals_of_all_rounds
+from protocol.estimation.estimates import (
+    Estimate,
+    FinalAnswer,
+    add_estimates,
+    totals_of_all_rounds,
+)
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan, AdaptiveIbltQuestion
-from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
 from protocol.mechanisms.sampled_counts import (
     change_point_totals,
     record_round_counts,
-    shown_distinct,
 )
 from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE, StudyState, add_devices
@@ -110,30 +114,47 @@ def test_a_study_without_all_rounds_has_no_totals_of_change_points() -> None:
 
 
 @pytest.mark.parametrize("holders", [0, 1, 4, 5, 6])
-def test_totals_of_a_small_domain_do_not_show_one_device(holders: int) -> None:
-    """Nothing is listed, so an analyst learns nothing of the items of fewer than five devices."""
+def test_an_item_of_fewer_than_five_devices_has_no_part_in_an_answer(holders: int) -> None:
     domain = Listed(items=("rare", "rarer"))
     question = AdaptiveIbltQuestion(threshold=6, contribution=1, words=600, domain=domain)
     mechanism, terms = SUM_MECHANISMS["adaptive-iblt"], Terms(cohort_size=100, minimum=3)
     plan = mechanism.first_plan(question, terms, "study", 1, Random(1))
     held = [{"rare": 1} for _ in range(holders)]
     answer = mechanism.decode(plan, mechanism.encode_sum(plan, held, seeded(1)), 100, EMPTY_STATE)
-    quality = mechanism.final_answer(question, answer.state).quality
-    assert shown_distinct(question, answer) == (holders >= 5)
-    if holders < 5:
-        assert quality is None
-    else:
-        assert quality is not None
-        assert (quality.tokens, round(quality.distinct_items)) == (holders, 1)
+    assert mechanism.shown(question, answer.state).items == (("rare",) if holders >= 5 else ())
+    assert mechanism.shown_distinct(plan, answer) == (holders >= 5)
+    assert (mechanism.final_answer(question, answer.state).quality is None) == (holders < 5)
 
 
-def test_a_rare_item_is_not_counted_next_to_common_ones() -> None:
-    question = AdaptiveIbltQuestion(
-        threshold=50, contribution=2, words=600, domain=Listed(items=_ITEMS)
-    )
-    common = [Estimate("item1", 60, 0), Estimate("item2", 20, 0)]
-    rare = [Estimate(f"item{number}", 3, 0) for number in range(3, 7)]  # 10 make five devices
-    assert shown_distinct(question, Answer(True, 2, tuple(common))) == 2
-    assert shown_distinct(question, Answer(True, 5, (*common, *rare[:3]))) == 2
-    assert shown_distinct(question, Answer(True, 6, (*common, *rare))) == 6
-    assert shown_distinct(question, Answer(False, 70)) == 70
+def test_a_sample_counts_as_one_device_however_many_tokens_it_stands_for() -> None:
+    """Count five samples at t = 4 as 20 tokens; a device may give an item three times at t = 1."""
+    fields = {"threshold": 15, "contribution": 3, "words": 600}
+    question = AdaptiveIbltQuestion(**fields, domain=Listed(items=_ITEMS))
+    mechanism, terms = SUM_MECHANISMS["adaptive-iblt"], Terms(cohort_size=100, minimum=3)
+    plan = mechanism.first_plan(question, terms, "study", 1, Random(1))
+    for t, enough in ((1.0, 15), (2.5, 15), (4.0, 20)):
+        now = plan.model_copy(update={"t": t})
+        for count, is_shown in ((enough - 1, False), (enough, True)):
+            answer = Answer(True, 70, (Estimate("item1", count, 0),))
+            assert mechanism.shown_distinct(now, answer) == is_shown
+    assert mechanism.shown_distinct(plan, Answer(False, 70)) is None
+
+
+@pytest.mark.parametrize("mechanism", ["adaptive-iblt", "tracked", "subsampled-iblt"])
+@pytest.mark.parametrize("holders", [1, 2, 4])
+def test_items_of_fewer_than_five_devices_alone_leave_no_trace(
+    mechanism: str, holders: int
+) -> None:
+    """Sample at t = 4: two samples are eight tokens, so an item of two devices may be faint."""
+    fields = {"mechanism": mechanism, "threshold": 50, "contribution": 1, "words": 600}
+    question = parse_question(fields | {"domain": Listed(items=_ITEMS)})
+    sums = SUM_MECHANISMS[mechanism]
+    plan = sums.first_plan(question, Terms(cohort_size=100, minimum=50), "study", 1, Random(1))
+    plan = plan.model_copy(update={"t": 4.0})
+    for seed in range(20):
+        held = [{"item7": 1} for _ in range(holders)]
+        total = sums.encode_sum(plan, held, seeded(seed))
+        answer = sums.decode(plan, total, 60, EMPTY_STATE)
+        assert answer.decoded
+        assert sums.final_answer(question, answer.state) == FinalAnswer(())
+        assert sums.shown_distinct(plan, answer) == 0

@@ -12,7 +12,7 @@ from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE, StudyState, add_devices
 from tests.protocol.chance import seeded
 
-TERMS = Terms(cohort_size=300, minimum=100, mode="semi-honest")
+TERMS = Terms(cohort_size=300, minimum=100)
 DEVICES = [200, 100, 300, 150, 250, 100, 200, 100]
 UNREAD_ROUNDS = {1, 4, 6}
 RATES = np.geomspace(0.2, 3, 400)
@@ -79,7 +79,7 @@ def test_a_round_that_is_not_read_counts_by_the_rates_of_the_others(
     question = parse_question(asked | {"domain": Utf8(max_bytes=3)} | own)
     which, state = SUM_MECHANISMS[mechanism], EMPTY_STATE
     plan: AnyPlan = which.first_plan(question, TERMS, "s", 2, Random(1))
-    few, many = [{"a": 1}] * 60, [{f"{number:03}": 1} for number in range(300)]
+    few, many = [{"a": 1}] * 100, [{f"{number:03}": 1} for number in range(300)]
     chance = seeded(1)
     answer = which.decode(plan, which.encode_sum(plan, few, chance), len(few), state)
     assert answer.decoded
@@ -91,8 +91,8 @@ def test_a_round_that_is_not_read_counts_by_the_rates_of_the_others(
     unread = which.decode(plan, which.encode_sum(plan, many, chance), len(many), answer.state)
     assert not unread.decoded
     after = {each.item: each.count for each in which.final_estimates(question, unread.state)}
-    # The prior moves an uncertain estimate a little.
-    assert after == {"a": pytest.approx(before["a"] * 360 / 60, rel=0.05)}
+    # The prior has few items with large counts: it lowers an estimate with a standard error of 13%.
+    assert after == {"a": pytest.approx(before["a"] * 400 / 100, rel=0.1)}
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
 """One oracle of each kind and then some, small enough to list every report of."""
 
-from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
-from protocol.oracles.hcms import HadamardCountMeanSketch
+from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.krr import KaryRandomizedResponse
-from protocol.oracles.local_hashing import LocalHashing
 from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.rappor import Rappor
 from protocol.oracles.subset_selection import SubsetSelection
+from protocol.reference_mechanisms.oracles.apple_cms import HadamardCountMeanSketch
+from protocol.reference_mechanisms.oracles.local_hashing import LocalHashing
+from protocol.reference_mechanisms.oracles.recursive_hadamard import RecursiveHadamard
 
 
 def small(epsilon: float) -> list[Oracle]:

@@ -5,10 +5,8 @@ from math import exp, sqrt
 import numpy as np
 import pytest
 
-from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
-from protocol.oracles.hcms import HadamardCountMeanSketch
+from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.krr import KaryRandomizedResponse
-from protocol.oracles.local_hashing import LocalHashing
 from protocol.oracles.ocms.hash_range import (
     m_for_l2,
     m_for_mse,
@@ -24,6 +22,9 @@ from protocol.oracles.ocms.ocms_gf import OcmsGf, adjacent_field_orders
 from protocol.oracles.oracle import Oracle
 from protocol.oracles.rappor import Rappor
 from protocol.oracles.subset_selection import SubsetSelection
+from protocol.reference_mechanisms.oracles.apple_cms import HadamardCountMeanSketch
+from protocol.reference_mechanisms.oracles.local_hashing import LocalHashing
+from protocol.reference_mechanisms.oracles.recursive_hadamard import RecursiveHadamard
 
 D = 100_000
 

@@ -8,24 +8,27 @@ import pytest
 from protocol.numerics.arrays import ItemValues
 from protocol.oracles import report_counting_kernel
 from protocol.oracles.base_oracles import IntegerReportOracle
-from protocol.oracles.hadamard import Hadamard, RecursiveHadamard
+from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.limits import MAX_FULLY_DECODED_DOMAIN
-from protocol.oracles.local_hashing import LocalHashing
 from protocol.oracles.ocms import ocms_gf
 from protocol.oracles.ocms.hash_range import total_variance
 from protocol.oracles.ocms.hash_range_mixture import OcmsMixture
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle, ReportCounts
-from protocol.oracles.registry import ORACLES, oracle_from_parameters
+from protocol.oracles.registry import ORACLES, OracleKinds, oracle_from_parameters
 from protocol.oracles.report_counting_kernel import count_solutions
 from protocol.oracles.subset_selection import SubsetSelection
 from protocol.randomness import system_words
+from protocol.reference_mechanisms.dictionary import REFERENCE_ORACLES
+from protocol.reference_mechanisms.oracles.local_hashing import LocalHashing
+from protocol.reference_mechanisms.oracles.recursive_hadamard import RecursiveHadamard
 from tests.protocol.chance import seeded
 from tests.protocol.oracles.examples import name, small, usual
 
 MIXTURE = {"oracle": "ocms-mixture", "domain": 9, "first": 3, "second": 2, "share": 0.5}
+EVERY_KIND: OracleKinds = {**ORACLES, **REFERENCE_ORACLES}
 every_oracle = pytest.mark.parametrize("oracle", [*small(1.0), *usual()], ids=name)
 
 
@@ -34,12 +37,12 @@ def held(oracle: Oracle, n: int) -> ItemValues:
 
 
 def test_every_kind_is_an_example() -> None:
-    assert {type(oracle) for oracle in small(1.0)} == set(ORACLES.values())
+    assert {type(oracle) for oracle in small(1.0)} == {kind.oracle for kind in EVERY_KIND.values()}
 
 
 @every_oracle
 def test_parameters_make_the_oracle_again(oracle: Oracle) -> None:
-    again = oracle_from_parameters(oracle.parameters)
+    again = oracle_from_parameters(oracle.parameters, EVERY_KIND)
     assert again == oracle
     assert all(isinstance(value, str | int | float) for value in oracle.parameters.values())
 
@@ -125,7 +128,7 @@ def test_counts_of_another_oracle_or_of_others_candidates_do_not_add() -> None:
 def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
     for oracle in small(1.0):
         with pytest.raises(ValueError, match="epsilon must be from 1e-06 to 32"):
-            oracle_from_parameters(oracle.parameters | {"epsilon": epsilon})
+            oracle_from_parameters(oracle.parameters | {"epsilon": epsilon}, EVERY_KIND)
     makers: list[Callable[[float, int], Oracle]] = [
         *(kind.for_mse for kind in (Ocms, OcmsGf, OcmsMixture, SubsetSelection)),
         *(kind.for_l2 for kind in (Ocms, OcmsGf, LocalHashing)),
@@ -179,7 +182,7 @@ def test_a_parameter_out_of_range_is_refused_by_name(
     parameters: dict[str, str | int | float], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        oracle_from_parameters({"epsilon": 1.0} | parameters)
+        oracle_from_parameters({"epsilon": 1.0} | parameters, EVERY_KIND)
 
 
 def test_a_large_domain_is_asked_for_candidates_only() -> None:

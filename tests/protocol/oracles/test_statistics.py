@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from protocol.numerics.arrays import Frequencies, ItemValues
-from protocol.oracles.hadamard import RecursiveHadamard
-from protocol.oracles.hcms import HadamardCountMeanSketch
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
+from protocol.reference_mechanisms.oracles.apple_cms import HadamardCountMeanSketch
+from protocol.reference_mechanisms.oracles.recursive_hadamard import RecursiveHadamard
 from tests.protocol.chance import seeded
 from tests.protocol.oracles.examples import name, usual
 

@@ -8,8 +8,7 @@ import pytest
 from benchmarks.quantiles import VALUE_KINDS, leaf_counts, noisy_tree, rank_errors, sampled_trie
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
-from protocol.mechanisms.central.value_distribution import distribution
-from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
+from protocol.mechanisms.registry import SUM_MECHANISMS, mechanism_of, parse_question
 from protocol.numerics.arrays import Floats
 from protocol.quantiles.cdf import EmptyTreeError, Estimator, leaf_cdf, tree_cdf
 from protocol.quantiles.complete_tree import CompleteTree
@@ -156,7 +155,9 @@ def study(mechanism: str, domain: object, items: list[str], **own: object) -> Di
         planned=rounds,
     )
     *_, last = outcomes
-    return distribution(last.plan, last.study_state, beta=1e-4)  # of a few queries none may miss
+    return mechanism_of(last.plan).distribution(
+        last.plan, last.study_state, beta=1e-4
+    )  # of a few queries none may miss
 
 
 WORDS = ["apple"] * 300 + ["apply"] * 200 + ["bear"] * 400 + ["beer"] * 100
@@ -182,14 +183,17 @@ def test_prefixes_of_strings_have_frequencies(
         measured.frequency("q\0")
 
 
-def test_strings_have_ranks_in_the_order_of_their_digits() -> None:
-    domain = Alphabet(characters="-aeblpryx", length=5, pad="-")
-    measured = study("triehh", domain, WORDS, mode="noise")
-    assert measured.rank(["apple", "bear", "xxx"]).values == pytest.approx([0, 0.5, 1], abs=0.02)
-    quantile = measured.quantile([0.2, 0.7])
-    assert quantile.values.tolist() == ["apple", "bear"]
-    with pytest.raises(ValueError, match="'Q' is outside the domain"):
-        measured.rank("Q")
+def test_strings_have_no_ranks() -> None:
+    measured = study("triehh", Alphabet(characters="-aeblpryx", length=5, pad="-"), WORDS)
+    queries = (
+        lambda: measured.rank(["apple"]),
+        lambda: measured.quantile(0.5),
+        lambda: measured.mass("apple", "bear"),
+        lambda: measured.cdf(3),
+    )
+    for query in queries:
+        with pytest.raises(ValueError, match="values of kind alphabet have no ranks"):
+            query()
 
 
 def test_a_histogram_of_strings_has_frequencies() -> None:
@@ -241,7 +245,7 @@ def test_what_each_of_many_rounds_hides_is_within_the_interval() -> None:
     mechanism, devices, rounds = SUM_MECHANISMS["hierarchical-histogram"], 4000, 8
     asked = {"mechanism": mechanism.name, "threshold": 1, "words": 1000, "domain": interval}
     question = parse_question(asked | {"epsilon": 1, "delta": 1e-6, "mode": "sample-threshold"})
-    terms = Terms(cohort_size=devices, minimum=devices // 2, mode="semi-honest")
+    terms = Terms(cohort_size=devices, minimum=devices // 2)
     plan = mechanism.first_plan(question, terms, "rare", rounds, random.Random(1))
     rare = int(0.6 * plan.release.threshold / plan.release.probability)
     values = np.append(np.repeat(np.arange(15), rare), np.full(devices - 15 * rare, 15))
@@ -250,7 +254,7 @@ def test_what_each_of_many_rounds_hides_is_within_the_interval() -> None:
     for _ in range(rounds):
         total = mechanism.encode_sum(plan, held, chance)
         state = mechanism.decode(plan, total, devices, state).state
-    measured, truth = distribution(plan, state), 15 * rare / devices
+    measured, truth = mechanism_of(plan).distribution(plan, state), 15 * rare / devices
     for answer in (measured.rank(15 / 16), measured.mass(0, 15 / 16)):
         assert truth > 0.1 > float(answer.values)
         assert float(answer.low) <= truth <= float(answer.high)
@@ -289,7 +293,7 @@ def test_an_empty_tree_has_no_ranks() -> None:
     terms = Terms(cohort_size=50, minimum=10)
     plan = mechanism.first_plan(question, terms, "empty", 1, random.Random(1))
     with pytest.raises(EmptyTreeError, match="no round has been counted"):
-        distribution(plan, EMPTY_STATE)
+        mechanism_of(plan).distribution(plan, EMPTY_STATE)
 
 
 def test_a_mechanism_without_prefixes_has_no_distribution() -> None:
@@ -298,7 +302,7 @@ def test_a_mechanism_without_prefixes_has_no_distribution() -> None:
     terms = Terms(cohort_size=50, minimum=10)
     plan = SUM_MECHANISMS["adaptive-iblt"].first_plan(question, terms, "none", 1, random.Random(1))
     with pytest.raises(ValueError, match="adaptive-iblt counts no prefixes"):
-        distribution(plan, EMPTY_STATE)
+        mechanism_of(plan).distribution(plan, EMPTY_STATE)
 
 
 def test_the_votes_of_a_device_weigh_no_more_than_their_number() -> None:

@@ -1,9 +1,11 @@
 """Heavy hitters over HTTP: summed over rounds, by pages, and as a table."""
 
+import asyncio
 import csv
 import io
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,6 +13,7 @@ from protocol.api.messages import HeavyHitterPage
 from protocol.estimation.estimates import Estimate, ListQuality, add_estimates
 from protocol.mechanism import Answer, Mechanism
 from protocol.mechanisms.registry import MECHANISMS
+from server.api.answers import heavy_hitters
 from server.db.repositories.leases import close_round_job
 from server.db.repositories.rounds import ClosedRound
 from tests.server.harness import Served
@@ -19,10 +22,6 @@ QUALITY = ListQuality(
     expected_precision=0.9,
     expected_recall=0.8,
     expected_missed=1.5,
-    tokens=40,
-    tokens_standard_error=6,
-    unlisted_share=0.25,
-    distinct_items=12,
 )
 HOSTILE = ["=cmd()", "+1", "-1", "@x", "\tx", "<b>", 'a"b,c', "nul\0", "ünï", "a\nb"]
 
@@ -174,3 +173,20 @@ async def test_the_table_has_every_row_and_no_formula(served: Served) -> None:
         assert {row[0].removeprefix("'") for row in rows} == set(HOSTILE)
         assert not [row for row in rows if row[0].startswith(("=", "+", "-", "@", "\t"))]
         assert {tuple(row[1:3]) for row in rows} == {("5.0", "2.0")}
+
+
+async def test_a_selection_is_computed_once_for_each_round_and_not_for_a_deleted_study(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = Mock(side_effect=heavy_hitters._top)
+    monkeypatch.setattr(heavy_hitters, "_top", top)
+    first = await answer(served, [("a", 9, 4), ("b", 8, 1)])
+    study = await answer(served, [("a", 9, 4), ("b", 8, 1), ("c", 7, 1)])
+    pages = await asyncio.gather(*(show(served, study, top=2) for _ in range(8)))
+    assert (top.call_count, len({page.model_dump_json() for page in pages})) == (1, 1)
+    assert (await show(served, study, top=2, threshold=8.5)).heavy_hitters[0].item == "a"
+    assert [row.item for row in (await show(served, study, top=3)).heavy_hitters] == [*"abc"]
+    assert len((await show(served, first, top=2)).heavy_hitters) == 2
+    assert (await served.client.delete(f"/v1/studies/{study}")).status_code == 204
+    gone = await served.client.get(f"/v1/studies/{study}/heavy-hitters", params={"top": 2})
+    assert gone.status_code == 404

@@ -23,6 +23,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi import checks
 
 from server.app import create_app
+from server.http import request_bodies
 from server.settings import Settings
 from tests.server.harness import NOON, Clock, Served
 from tests.server.party import Party
@@ -56,9 +57,7 @@ class Loop:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         url = f"sqlite:///{folder}/contract.db"
-        settings = Settings(
-            database_url=url, max_json_bytes=20_000, max_upload_bytes=50_000, open=True
-        )
+        settings = Settings(database_url=url, max_upload_bytes=50_000, open=True)
         self._app = create_app(settings, Clock(), Random(1))
         self._lifespan = self._app.router.lifespan_context(self._app)
         self._await(self._lifespan.__aenter__())
@@ -110,7 +109,9 @@ _REQUEST_ARGUMENTS = ("method", "url", "headers", "params", "data", "json", "fil
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
     loop = Loop(tmp_path_factory.mktemp("contract"))
-    yield loop
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_bodies, "MAX_JSON_BYTES", 20_000)
+        yield loop
     loop.close()
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.exc import OperationalError
 from protocol.api.events import Event, EventKind, FailureCause
 from protocol.api.phases import Phase
 from server.db.repositories.events import EventRepository
+from server.notify import event_streams
 from tests.server.conftest import Serve
 from tests.server.harness import Served, play
 from tests.server.listener import listening
@@ -133,9 +134,10 @@ async def test_an_impossible_stream_is_refused(served: Served) -> None:
 
 
 async def test_one_stream_above_the_limit_is_refused_with_a_time_to_retry(
-    serve: Serve, sqlite_url: str
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serve(sqlite_url, max_event_streams=2) as served:
+    monkeypatch.setattr(event_streams, "MAX_STREAMS", 2)
+    async with serve(sqlite_url) as served:
         study = await served.create()
         async with listening(served, study) as first, listening(served, study) as second:
             await asyncio.gather(first.until(3), second.until(3))
@@ -155,7 +157,8 @@ async def test_many_streams_hold_no_connection_and_end_when_the_server_stops(
         crowd = [await stack.enter_async_context(listening(served, study)) for _ in range(300)]
         await asyncio.gather(*(listener.until(3) for listener in crowd))
         async with asyncio.timeout(60):
-            while database.engine.pool.checkedout():  # noqa: ASYNC110  (no event reports it)
+            # SQLite keeps one connection open, which holds its files in place.
+            while database.engine.pool.checkedout() > 1:  # noqa: ASYNC110  (no event reports it)
                 await asyncio.sleep(0.01)
         assert not any(listener.task.done() for listener in crowd)
         served.service.notifier.shut_down()

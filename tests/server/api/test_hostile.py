@@ -31,6 +31,21 @@ def with_unknown_field(text: str) -> dict[str, Any]:
     return study_request(**{text: 1})
 
 
+def with_segment(text: str) -> dict[str, Any]:
+    domain = {"kind": "hashed-product", "segments": ["a", text], "max_bytes": 9}
+    return study_request(question=study_request()["question"] | {"domain": domain})
+
+
+async def test_names_with_codes_for_terminals_are_refused_in_words(served: Served) -> None:
+    for make in (with_name, with_segment):
+        for code in ("\x1b[2J", "\x9b5n", "\x7f", "\u202e", "\u2028", "\u200b", "\ufeff", "\n"):
+            answer = await served.client.post("/v1/studies", json=make(f"a{code}b"))
+            refused(answer, 422, "malformed")
+            words = "no control or invisible characters", "text without colons and control"
+            assert any(each in answer.text for each in words), answer.text
+    assert (await served.client.get("/v1/studies")).json()["studies"] == []
+
+
 async def test_hostile_text_of_a_megabyte_is_refused_with_the_limit_and_not_logged(
     served: Served,
 ) -> None:

@@ -1,7 +1,6 @@
 """Idempotency-Key: a repeated creation creates nothing and receives the first answer."""
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -98,9 +97,13 @@ async def test_an_invalid_key_is_malformed(served: Served) -> None:
 async def test_keys_are_valid_for_a_day_and_deleted_by_later_ones(each_served: Served) -> None:
     for key in ("a", "b"):
         await create(each_served, key)
-    each_served.clock.advance(RETENTION.total_seconds())
+    if each_served.store.database.is_sqlite:  # a jump of PostgreSQL's clock is noticed before
+        each_served.clock.advance(500 * RETENTION.total_seconds())  # one reading expires no key
+        assert "idempotent-replayed" in (await create(each_served, "a")).headers
+        each_served.clock.advance(-500 * RETENTION.total_seconds())
+    await each_served.pass_days(1)
     assert "idempotent-replayed" in (await create(each_served, "a")).headers
-    each_served.clock.advance(timedelta(seconds=1).total_seconds())
+    await each_served.pass_days(2)
     assert "idempotent-replayed" not in (await create(each_served, "a", name="new")).headers
     count = select(func.count()).select_from(IdempotencyKeyRow)
     database = each_served.store.database

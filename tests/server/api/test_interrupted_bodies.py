@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 
 import structlog
+import uvicorn
 from sqlalchemy import func, select
 
 from server.db.schema import EventRow, MessageRow, ParticipantRow, StudyRow
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, study_request
-from tests.server.http.test_connection_limits import listening
 from tests.server.party import Party
 
 _PATIENCE = 60.0
@@ -28,13 +31,30 @@ async def rows(served: Served) -> list[int]:
     return row_counts
 
 
+@asynccontextmanager
+async def connected(served: Served) -> AsyncIterator[asyncio.StreamWriter]:
+    """Yield a real connection to the service."""
+    config = uvicorn.Config(served.app, lifespan="off", log_config=None)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await server.startup([listener])
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        try:
+            yield writer
+        finally:
+            writer.close()
+            await server.shutdown([listener])
+
+
 async def send_half(served: Served, line: str, body: bytes, **headers: str) -> None:
     """Send half of a body over a real connection, close it, and wait for the service's log."""
     fields = {"Host": "test", "Content-Length": str(len(body))} | headers
     head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
     before, requests = await rows(served), []
     with structlog.testing.capture_logs() as logs:
-        async with listening(served.app) as (_, writer):
+        async with connected(served) as writer:
             writer.write(f"{line} HTTP/1.1\r\n{head}\r\n".encode() + body[: len(body) // 2])
             await writer.drain()
             writer.close()

@@ -14,6 +14,7 @@ from secagg.session import advertisement_statement
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, study_request, together
 from tests.server.party import Party, refused
+from tests.server.statements import statements
 
 TERMS = study_request()["terms"]
 REGISTRAR = Identity.of(b"r" * 32)
@@ -211,3 +212,16 @@ async def test_an_enrolment_for_a_study_without_a_registrar_is_not_stored(served
     devices = await served.join(study, 6, registrar=REGISTRAR)
     response = await devices[0].get("roster")
     assert len(Roster.unpack(response.content, has_registrar=False)) == 6
+
+
+async def test_a_join_reads_no_question_while_others_wait_for_its_lock(served: Served) -> None:
+    """Guards: the time of the lock, which grew with each round in which the device was before."""
+    study = await served.create(rounds=4)
+    device = await stranger(served, study)
+    for number in range(1, 5):
+        view, device = await served.open_round(study, number - 1), device.again()
+        with statements(served.store.database, "studies.question") as executed:
+            await device.join(study, view)
+        assert executed == []
+        if number < 4:
+            await served.pass_phase(study, number)  # fails: one device is too few

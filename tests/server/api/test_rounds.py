@@ -1,8 +1,12 @@
 """Rounds over HTTP: lists, views and waiting."""
 
 import asyncio
+from collections.abc import Mapping
 from random import Random
 
+import pytest
+
+from protocol.mechanisms.registry import AnyPlan, parse_plan
 from tests.server.device import Device
 from tests.server.harness import Served
 from tests.server.party import refused
@@ -20,6 +24,22 @@ async def test_a_running_round_shows_the_number_of_received_messages(served: Ser
     assert (cohort.phase, cohort.enrolled) == ("sharing", 6)
     assert [record.received for record in cohort.history] == [6, 4]
     assert (cohort.holders, cohort.threshold) == (5, 3)
+
+
+async def test_a_round_that_is_read_again_and_again_is_parsed_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, parsed = await served.create(), list[object]()
+
+    def counted(document: Mapping[str, object]) -> AnyPlan:
+        parsed.append(document)
+        return parse_plan(document)
+
+    monkeypatch.setattr("server.db.repositories.rounds.parse_plan", counted)
+    for _ in range(3):
+        assert (await served.show_round(study)).plan.study == study
+        assert (await served.open_round(study)).plan.study == study
+    assert len(parsed) <= 1
 
 
 async def test_a_request_that_waits_for_a_round_returns_when_it_opens(served: Served) -> None:

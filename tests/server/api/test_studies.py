@@ -34,7 +34,7 @@ async def test_a_study_is_created_shown_started_once_and_stopped_once(each_serve
 async def test_studies_are_listed_newest_first_page_by_page(each_served: Served) -> None:
     made = []
     for number in range(5):
-        made.append(await each_served.create(name=f"study {number}\u0000", start=False))
+        made.append(await each_served.create(name=f"study {number}", start=False))
         each_served.clock.advance(number % 2)  # some at the same instant
     seen: list[str] = []
     after = None

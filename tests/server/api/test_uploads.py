@@ -20,10 +20,10 @@ from server.db.repositories.devices.participants import (
     ParticipantRepository,
     ParticipantSlot,
 )
-from server.db.repositories.devices.uploads import DeviceUpload, UploadRepository
+from server.db.repositories.devices.uploads import Upload
 from tests.server.conftest import Serve
 from tests.server.device import KINDS
-from tests.server.harness import STEPS, Served, study_request, together
+from tests.server.harness import STEPS, Served, together
 from tests.server.lies import with_vector
 from tests.server.party import Party, refused
 
@@ -55,7 +55,7 @@ async def test_a_message_is_late_by_its_arrival_and_not_by_its_commit(party: Par
     device = await party.go_but_one("share")
     body = await device.compute("key-shares")
     clock, service = party.served.clock, party.served.service
-    groups = service.store.uploads.groups
+    groups = service.store.arrivals[Upload].groups
     commit = groups._commit
 
     async def commit_late(arrivals: Sequence[Any]) -> Sequence[Any]:
@@ -74,7 +74,7 @@ async def test_a_repetition_and_a_new_message_share_a_commit(party: Party) -> No
     repeated, *_, first, second = party.devices
     await together(party.devices[:-2], "share")
     bodies = [await device.compute("key-shares") for device in (first, second)]
-    groups, gate = party.served.service.store.uploads.groups, asyncio.Event()
+    groups, gate = party.served.service.store.arrivals[Upload].groups, asyncio.Event()
     commit, sizes = groups._commit, list[int]()
 
     async def commit_at_gate(arrivals: Sequence[Any]) -> Sequence[Any]:
@@ -145,7 +145,7 @@ async def test_a_message_before_its_phase_is_refused_with_the_phase(served: Serv
     party = Party(served, study, await served.join(study, 5))
     device = party.devices[-1]
     for kind in KINDS:
-        response = await device.put(kind, b"")
+        response = await device.put(kind, bytes(64))
         refused(response, 409, "wrong-phase")
         assert response.json()["phase"] == "enrolling"
     party.devices[:0] = await served.join(study, 1, first=5)
@@ -293,21 +293,6 @@ async def test_a_value_outside_its_lane_is_malformed(party: Party) -> None:
     await party.end()
 
 
-async def test_a_semi_honest_study_has_no_confirming_phase(served: Served) -> None:
-    terms = study_request()["terms"] | {"mode": "semi-honest"}
-    study = await served.create(terms=terms)
-    party = Party(served, study, await served.join(study, 6))
-    device = party.devices[0]
-    for step in ("share", "check", "mask", "reveal"):
-        await party.go_but_one(step)
-        response = await device.put("confirmation", bytes(64))
-        refused(response, 409, "wrong-phase")
-        refused(await device.get("confirmations", wait=0), 409, "wrong-phase")
-        await together(party.devices[-1:], step)
-    await party.end()
-    refused(await device.put("confirmation", bytes(64)), 409, "wrong-phase")
-
-
 async def test_a_locked_database_is_unavailable_and_costs_nobody_the_round(
     serve: Serve, sqlite_url: str, tmp_path: Path
 ) -> None:
@@ -332,19 +317,18 @@ async def test_a_locked_database_is_unavailable_and_costs_nobody_the_round(
         await party.end()
 
 
-async def test_a_message_that_meets_another_request_is_stored_once(
-    party: Party, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_message_that_meets_another_request_is_stored_once(party: Party) -> None:
     """Two requests with the same message may both find none, in PostgreSQL."""
-    accept, calls = UploadRepository._accept, list[Any]()
+    groups = party.served.service.store.arrivals[Upload].groups
+    commit, calls = groups._commit, list[Any]()
 
-    async def conflicting(self: UploadRepository, *parts: Any) -> Any:
+    async def conflicting(*parts: Any) -> Any:
         calls.append(parts)
         if len(calls) == 1:
             raise IntegrityError("INSERT", None, Exception("unique"))
-        return await accept(self, *parts)
+        return await commit(*parts)
 
-    monkeypatch.setattr(UploadRepository, "_accept", conflicting)
+    groups._commit = conflicting
     await party.go(*STEPS)
     await party.end()
     (group,), later = calls[0], [arrivals for (arrivals,) in calls[1:]]
@@ -353,7 +337,8 @@ async def test_a_message_that_meets_another_request_is_stored_once(
 
 
 def test_an_upload_does_not_show_its_content() -> None:
-    upload = DeviceUpload.of(MessageKind.MASKED_INPUT, b"content")
+    slot = ParticipantSlot("participant", 1, 2, b"secret")
+    upload = Upload.of(slot, MessageKind.MASKED_INPUT, b"content")
     assert "content" not in repr(upload)
 
 

@@ -1,9 +1,12 @@
 """Accepted database URLs, the set-up of SQLite, and the order of its writers."""
 
 import asyncio
+import errno
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from time import sleep
@@ -11,37 +14,18 @@ from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from server.db.database import Database, SteadyClock, parse_url
+from server.db.channels import notify_on_commit
+from server.db.database import Database, SteadyClock
 from server.db.database_errors import (
     UNAVAILABLE_ERRORS,
     BusyError,
-    OutageLog,
     loggable_reason,
 )
 from tests.server.harness import NOON
-
-
-@pytest.mark.parametrize(
-    ("given", "driver"),
-    [
-        ("sqlite:///x.db", "sqlite+pysqlite"),
-        ("postgresql://u:p@h/x", "postgresql+psycopg"),
-        ("postgres://u:p@h/x", "postgresql+psycopg"),
-        ("postgresql+psycopg://u:p@h/x", "postgresql+psycopg"),
-    ],
-)
-def test_a_url_is_given_the_driver_that_is_used(given: str, driver: str) -> None:
-    assert parse_url(given).drivername == driver
-
-
-@pytest.mark.parametrize("given", ["", "x.db", "mysql://h/x", "sqlite://", "sqlite:///:memory:"])
-def test_a_url_of_no_usable_database_is_refused(given: str) -> None:
-    with pytest.raises(ValueError, match=r"expected|file|database URL"):
-        parse_url(given)
 
 
 @pytest.fixture
@@ -155,15 +139,33 @@ async def test_a_standby_is_an_unavailable_database(postgres_url: str) -> None:
     await database.close()
 
 
-async def test_a_database_notices_that_it_refuses_writes(postgres_url: str) -> None:
-    """A conflict with another transaction, or a refused value, is not a refusal of all writes."""
-    for state, refuses in (("40001", False), ("23505", False), ("53100", True), ("25006", True)):
-        database = Database(postgres_url)
-        raising = f"DO $$ BEGIN RAISE SQLSTATE '{state}'; END $$"
-        with pytest.raises(SQLAlchemyError):
-            await database.write(run(raising))
-        assert database.refuses_writes is refuses
-        await database.close()
+async def test_only_a_commit_is_announced(sqlite: Database) -> None:
+    """A transaction may fail in its statements, or in its commit after all of them."""
+    announced, open_changes = list[str](), Counter[str]()
+    sqlite.before_announcement = open_changes.update
+    sqlite.on_announcement = announced.extend
+    sqlite.on_rollback = open_changes.subtract
+
+    def change(session: Session, fault: str = "") -> None:
+        session.execute(text("CREATE TABLE IF NOT EXISTS t (x INTEGER)"))
+        notify_on_commit(session, "cohort 1")
+        if fault == "statement":
+            raise ArithmeticError
+        if fault == "commit":
+            event.listen(sqlite.engine, "commit", refuse, once=True)
+
+    def refuse(_connection: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for fault in ("statement", "commit"):
+        with pytest.raises((ArithmeticError, *UNAVAILABLE_ERRORS)):
+            await sqlite.write(partial(change, fault=fault))
+        await asyncio.sleep(0.01)
+        assert announced == []
+        assert not +open_changes
+    await sqlite.write(change)
+    await asyncio.sleep(0)
+    assert announced == ["cohort 1"]
 
 
 async def test_the_clock_is_that_of_the_database(postgres_url: str, sqlite_url: str) -> None:
@@ -186,26 +188,6 @@ async def test_the_clock_is_that_of_the_database(postgres_url: str, sqlite_url: 
         column = await faked.read(lambda session, of=faked: session.scalar(select(of.now_column())))
         assert column == NOON
         await faked.close()
-
-
-def test_an_outage_is_logged_at_its_start_and_at_its_end() -> None:
-    """Also if it comes and goes: 1,000 transactions fail, and each tenth succeeds."""
-    now = 0.0
-    outages = OutageLog(lambda: now)
-    with structlog.testing.capture_logs() as lines:
-        outages.on_success()
-        for number in range(1000):
-            now = number * 0.06
-            if number % 10:
-                outages.on_failure(OperationalError("", None, Exception("password=secret")))
-            else:
-                outages.on_success()
-        now += 5.1
-        outages.on_success()
-        outages.on_success()
-    assert [line["event"] for line in lines] == ["database unavailable", "database available again"]
-    assert (lines[1]["seconds"], lines[1]["failed_transactions"]) == (59.9, 900)
-    assert "secret" not in str(lines)
 
 
 async def test_a_database_logs_its_outage_once(tmp_path: Path) -> None:
@@ -250,3 +232,21 @@ async def test_the_file_of_sqlites_latest_changes_shrinks_after_a_long_read(
     for _ in range(2):  # the first moves the pages back
         await sqlite.write(run("INSERT INTO bodies VALUES (NULL)"))
     assert file.stat().st_size <= 33e6
+
+
+async def test_settings_of_the_database_change_no_value(postgres_url: str) -> None:
+    """The driver cannot read a time in the German format, or escaped bytes."""
+    database = Database(postgres_url)
+    name = postgres_url.partition("?")[0].rpartition("/")[2]
+    for setting in (
+        "datestyle = 'German, DMY'",
+        "bytea_output = 'escape'",
+        "timezone = 'Asia/Tokyo'",
+    ):
+        await database.write(run(f"ALTER DATABASE {name} SET {setting}"))
+    await database.close()
+    database = Database(postgres_url)
+    query = "SELECT timestamptz '2026-05-01 12:00:00Z', bytea '\\xff'"
+    moment, content = await database.read(lambda session: session.execute(text(query)).one())
+    assert (moment.isoformat(), content) == ("2026-05-01T12:00:00+00:00", b"\xff")
+    await database.close()

@@ -411,6 +411,13 @@ async def test_the_audit_trail_names_actors_and_actions(closed: Served) -> None:
     assert rest.json()["next"] is None
 
 
+async def test_the_audit_trail_keeps_paths_as_they_were_received(closed: Served) -> None:
+    await keyed(closed)
+    await closed.client.get("/v1/studies/%1b%5B31mred%0aforged%e2%80%ae?key=secret")
+    (entry,) = [e for e in await book(closed).audit_entries(9, None) if e.outcome == "refused"]
+    assert entry.subject == "/v1/studies/%1b%5B31mred%0aforged%e2%80%ae"
+
+
 async def test_given_credentials_are_stored_once(closed: Served) -> None:
     key, member = (new_secret(SystemRandom(), API_KEY_PREFIX) for _ in range(2))
     token = new_secret(SystemRandom(), ENROLMENT_TOKEN_PREFIX)
@@ -453,6 +460,37 @@ async def test_a_site_whose_name_leads_to_this_machine_reads_no_open_service(
             key = await keyed(closed)
             answer = await closed.client.get("/v1/studies", headers=head | key)
             assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://test:81"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+async def test_a_page_of_another_site_changes_nothing_in_an_open_service(
+    served: Served, headers: dict[str, str]
+) -> None:
+    """A browser asks no permission before it sends a POST without a body for another site."""
+    study = await served.create()
+    paths = (await served.client.get("/openapi.json")).json()["paths"]
+    changing = {
+        (method.upper(), re.sub(r"\{\w+\}", study, path))
+        for path, methods in paths.items()
+        for method in methods.keys() - {"get", "head"}
+    }
+    assert ("POST", f"/v1/studies/{study}/stop") in changing
+    for method, path in changing:
+        answer = await served.client.request(method, path, headers=headers)
+        assert answer.status_code == 403, (method, path)
+    assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "running"
+    ours = {"Origin": "http://test", "Sec-Fetch-Site": "same-origin"}
+    stop = await served.client.post(f"/v1/studies/{study}/stop", headers=ours)
+    assert stop.json()["state"] == "stopped"
 
 
 async def test_a_key_of_one_study_opens_this_study_and_lists_no_other(each_closed: Served) -> None:

@@ -283,6 +283,26 @@ class Drip(httpx.AsyncByteStream):
             yield b" "
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("NO_PROXY", "localhost,[::1]"),
+        ("HTTPS_PROXY", "ftp://proxy.test"),
+        ("HTTPS_PROXY", "http://proxy.test:port"),
+        ("ALL_PROXY", "socks5://proxy.test"),
+    ],
+)
+async def test_an_unusable_proxy_variable_is_an_outage_of_the_login_only(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv(variable, value)
+    provider = OpenIdProvider(oidc_settings())
+    with pytest.raises(ProblemError) as caught:
+        await provider.login_url(LoginAttempt.start(Random(1), clock(), ""))
+    assert caught.value.kind is ProblemType.UNAVAILABLE
+
+
 async def test_an_answer_has_a_limited_time(
     fake: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,12 +1,13 @@
-"""Bodies that are too large are refused before they are read."""
+"""Bodies that are too large are refused before they are read, and slow ones meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
 
+from server.http import request_bodies
 from server.http.request_bodies import BodyMemory
 from server.settings import Settings
 from tests.server.conftest import Serve
@@ -15,7 +16,13 @@ from tests.server.party import gather_party, refused
 
 JSON = {"Content-Type": "application/json"}
 OCTETS = {"Content-Type": "application/octet-stream"}
-LIMITS = {"max_upload_bytes": 4096, "max_json_bytes": 1024}
+LIMITS = {"max_upload_bytes": 4096}
+
+
+@pytest.fixture
+def short_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accept JSON of 1024 bytes at most."""
+    monkeypatch.setattr(request_bodies, "MAX_JSON_BYTES", 1024)
 
 
 class Chunks(httpx.AsyncByteStream):
@@ -51,6 +58,7 @@ def body_memory(served: Served) -> dict[str, int]:
     return dict(layer._body_memory._nbytes)
 
 
+@pytest.mark.usefixtures("short_json")
 @pytest.mark.parametrize("length", [{"Content-Length": "1024"}, {}])
 async def test_unfinished_bodies_of_one_sender_take_a_limited_memory(
     serve: Serve, sqlite_url: str, length: dict[str, str]
@@ -108,6 +116,7 @@ def test_a_fleet_behind_one_address_sends_its_vectors_at_once(sender: str) -> No
         memory.reserve(scope, 40_000)
 
 
+@pytest.mark.usefixtures("short_json")
 async def test_a_body_with_too_large_a_length_is_refused(serve: Serve, sqlite_url: str) -> None:
     async with serve(sqlite_url, **LIMITS) as served:
         for path, headers in (
@@ -120,6 +129,7 @@ async def test_a_body_with_too_large_a_length_is_refused(serve: Serve, sqlite_ur
             assert response.headers["x-content-type-options"] == "nosniff"
 
 
+@pytest.mark.usefixtures("short_json")
 async def test_a_body_without_a_length_is_refused_at_the_first_chunk_too_many(
     serve: Serve, sqlite_url: str
 ) -> None:
@@ -162,3 +172,48 @@ async def test_a_study_with_too_large_uploads_is_refused(serve: Serve, sqlite_ur
         await party.go(*STEPS)
         await party.end()
         assert len(party.devices[0].vector_body) == needed
+
+
+class Dripping(httpx.AsyncByteStream):
+    """A body that falls silent after its first pieces, or goes on in small ones for ever."""
+
+    def __init__(self, pause: Callable[[], Awaitable[object]]) -> None:
+        self._pause = pause
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await self._pause()
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds", "pause"),
+    [
+        ("BODY_IDLE_SECONDS", 0.05, asyncio.Event().wait),
+        ("BODY_SECONDS", 0.2, lambda: asyncio.sleep(0.01)),
+    ],
+)
+async def test_a_body_that_takes_too_long_is_refused_and_its_connection_closed(
+    serve: Serve,
+    sqlite_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    seconds: float,
+    pause: Callable[[], Awaitable[object]],
+) -> None:
+    monkeypatch.setattr(request_bodies, limit, seconds)
+    async with serve(sqlite_url) as served:
+        study = await served.create()
+        device, *_ = await served.join(study, 6)
+        await served.until_phase(study, "sharing")
+        for method, path, headers in (
+            ("POST", "/v1/studies", JSON),
+            ("PUT", f"{device.path}/key-shares", device.headers | OCTETS),
+        ):
+            request = served.client.build_request(method, path, headers=headers)
+            request.headers.pop("content-length", None)
+            request.stream = Dripping(pause)
+            response = await asyncio.wait_for(served.client.send(request), 20)
+            refused(response, 408, "too-slow")
+            assert response.headers["connection"] == "close"
+        assert len((await served.client.get("/v1/studies")).json()["studies"]) == 1

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 import httpx
 import numpy as np
 
-from client.committee_member import CommitteeMember, MemberPolicy
+from client.committee.member import CommitteeMember, MemberPolicy
+from client.committee.member_journal import MemberJournal
 from client.device.device import DeviceStep, StudyDevice
 from client.device.encoding import Contribution
 from client.device.journal import MemoryJournal
 from client.device.one_shot import OneShotParticipation
-from client.member_journal import MemberJournal
-from client.transport import Transport
+from client.http.transport import Transport
 from protocol.api.device_policy import Policy
 from protocol.api.messages import CommitteeRound, RoundView
 from protocol.api.phases import Phase
@@ -75,6 +75,14 @@ class Operators(Members):
         kept = journals or [MemberJournal() for _ in identities]
         pairs = zip(identities, kept, strict=True)
         return cls([CommitteeMember(each, journal, MEMBER_POLICY) for each, journal in pairs])
+
+    async def erase_spent_keys(self, served: Served, time: float) -> list[int]:
+        """Let the members, whose clocks show `time`, erase keys; return the numbers they keep."""
+        async with transport_to(served) as transport:
+            for member in self.members:
+                member.clock = lambda: time
+                await member.erase_spent_keys(transport)
+        return [len(member.journal.kept_keys()) for member in self.members]
 
 
 @asynccontextmanager

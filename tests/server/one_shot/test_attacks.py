@@ -14,10 +14,10 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from client.committee_member import CommitteeMember, Volunteering, received_bytes
+from client.committee.member import CommitteeMember, Volunteering, received_bytes
+from client.committee.member_journal import MemberJournal
 from client.errors import ServiceError
-from client.member_journal import MemberJournal
-from client.transport import Transport
+from client.http.transport import Transport
 from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView, RoundView
 from protocol.api.phases import MemberMessageKind, Phase
@@ -28,7 +28,7 @@ from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from secagg.oneshot.member import volunteer, volunteer_again
 from secagg.oneshot.member_messages import unpack_digests
-from server.db.repositories.committees import MemberUpload
+from server.db.repositories.committees import MemberMessage
 from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
 from server.errors import ProblemError
 from tests.server.harness import Served
@@ -296,7 +296,7 @@ async def test_a_device_counts_once_in_a_study(served: Served) -> None:
     again = await put_message(served, path, identity, body or b"")
     assert again.status_code == 204
     assert (await served.show_round(study)).cohorts[0].enrolled == 6
-    with pytest.raises(ServiceError, match="another message before") as other:
+    with pytest.raises(ServiceError, match="with other content was sent before") as other:
         await send(served, view, one_shot_device(3))  # a device that lost its journal
     assert other.value.problem.status == 409
     await open_sum(served, study, operators)
@@ -673,9 +673,9 @@ async def test_a_stopped_study_opens_no_sum(served: Served) -> None:
     study, operators = await agreeing(served)
     assert (await served.client.post(f"/v1/studies/{study}/stop")).status_code == 200
     assert await phase_of(served, study) is Phase.FAILED
-    upload = MemberUpload(1, MemberMessageKind.SET_SIGNATURE, PINNED[0], bytes(64))
+    upload = MemberMessage.of(1, MemberMessageKind.SET_SIGNATURE, PINNED[0], bytes(64))
     with pytest.raises(Exception, match="the study was stopped"):
-        await served.store.committees.accept(upload)
+        await served.store.receive(upload)
     await operators.act(served)
     async with asyncio.timeout(20):
         while await served.store.cohorts.finished_with_bodies():
@@ -705,9 +705,9 @@ async def test_a_message_for_a_deleted_study_counts_in_no_other(served: Served) 
     headers = OCTETS | {"content-length": str(len(body))}
     refused(await served.client.put(path, content=slow_body(), headers=headers), 404, "not-found")
     assert await served.store.one_shot_messages.page(1, "", 9) == []
-    late = MemberUpload(1, MemberMessageKind.KEY, PINNED[0], bytes(64))
+    late = MemberMessage.of(1, MemberMessageKind.KEY, PINNED[0], bytes(64))
     with pytest.raises(ProblemError, match="no such round"):
-        await served.store.committees.accept(late)
+        await served.store.receive(late)
 
 
 async def test_reports_have_no_one_shot_sum(served: Served) -> None:

@@ -2,17 +2,22 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
+from time import time
 from unittest.mock import AsyncMock
 
 import pytest
 
+from client.committee.member_journal import KeptKey, MemberJournal
 from protocol.api.phases import Phase
+from secagg.keys import Identity
 from secagg.oneshot.message import merkle_levels
 from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
 from server.rounds.jobs import JobRunner
 from tests.server.conftest import Serve
 from tests.server.harness import Served
 from tests.server.one_shot.party import (
+    PINNED,
     TERMS,
     Operators,
     convene,
@@ -25,6 +30,9 @@ from tests.server.one_shot.party import (
     sum_of_vectors,
 )
 from tests.server.party import refused
+from tests.server.statements import statements
+
+DAY = 24 * 3600.0
 
 
 async def test_a_one_shot_round_sums_exactly_what_its_devices_sent(each_served: Served) -> None:
@@ -40,6 +48,21 @@ async def test_a_one_shot_round_sums_exactly_what_its_devices_sent(each_served: 
     assert phases == ["convening", "collecting", "checking", "agreeing", "releasing", "summed"]
     received = [record.received for record in closed.cohorts[0].history]
     assert received[:5] == [7, 8, 7, 7, 7]
+
+
+async def test_a_member_is_found_by_its_identity_and_not_by_reading_all_studies(
+    served: Served,
+) -> None:
+    """Each member polls, and waits for the news of all committees."""
+    other = Identity.of(b"o" * 32).public.hex()
+    studies = [await create(served) for _ in range(3)]
+    committees = served.store.committees
+    with statements(served.store.database, "member_messages") as executed:
+        assert await committees.pending(other) == ()
+        rounds = await committees.pending(PINNED[0])
+    assert [each.study for each in rounds] == studies
+    assert len(executed) == 2
+    assert not any("studies" in each or "history" in each for each in executed)
 
 
 async def test_messages_are_read_once_for_all_members(
@@ -165,3 +188,33 @@ async def test_a_server_and_members_that_start_again_in_a_phase_finish_the_round
         closed = await open_sum(served, study, operators)
         assert (closed.state, closed.participants) == ("decoded", 5)
         assert await served.read_sum(study) == sum_of_vectors(view, list(vectors.values()))
+
+
+async def test_members_that_start_again_with_clocks_ahead_open_their_sum(
+    served: Served, tmp_path: Path
+) -> None:
+    """The keys go when the service shows that the round is over, with or without a sum."""
+    study = await create(served, rounds=2)
+    paths = [tmp_path / f"journal-{number}" for number in range(7)]
+    members = Operators.of([MemberJournal(path) for path in paths])
+    view = await convene(served, study, members)
+    vectors = await send_all(served, view, range(6))
+    members = Operators.of([MemberJournal(path) for path in paths])
+    assert await members.erase_spent_keys(served, time() + 40 * DAY) == [1] * 7
+    assert (await open_sum(served, study, members)).participants == len(vectors)
+    await convene(served, study, members, 2)
+    assert await members.erase_spent_keys(served, time()) == [1] * 7
+    await served.client.post(f"/v1/studies/{study}/stop")
+    assert await members.erase_spent_keys(served, time()) == [0] * 7
+
+
+async def test_only_a_service_that_shows_the_plan_of_a_key_has_it_erased(served: Served) -> None:
+    study = await create(served)
+    members = Operators.of()
+    await convene(served, study, members)
+    await served.client.post(f"/v1/studies/{study}/stop")
+    journal = members.members[0].journal
+    foreign = [KeptKey(bytes([n]) * 32, each, 1) for n, each in enumerate((study, "other", "../x"))]
+    for kept in foreign:
+        journal.key(kept, b"k" * 32, time())
+    assert (await members.erase_spent_keys(served, time()))[0] == len(foreign)

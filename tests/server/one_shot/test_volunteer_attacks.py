@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from client.registrar import DrawRecord, Registrar
+from client.committee.registrar import DrawRecord, Registrar
 from protocol.api.messages import CommitteeView, RoundView
 from protocol.api.phases import MemberMessageKind
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee, sign_committee
 from secagg.oneshot.member import volunteer
-from server.db.repositories.committees import MemberUpload
+from server.db.repositories.committees import MemberMessage
 from server.errors import ProblemError
 from server.principals import Permission
 from tests.server.credentials import book, enrolled, keyed, showing
@@ -126,7 +126,7 @@ async def seating(served: Served) -> tuple[str, RoundView, bytes]:
     """Return a study whose registrar must draw, its round, and the list of volunteers."""
     study = await create_drawn(served)
     await Volunteers.of(study).act(served)
-    await served.until_phase(study, "seating")
+    await served.until_phase(study, "drawing")
     keys = await served.store.volunteers.keys(study, 1)
     return study, await served.show_round(study), b"".join(keys)
 
@@ -162,7 +162,7 @@ LISTS: dict[str, tuple[Callable[[RoundView, bytes], bytes], str]] = {
 async def test_the_registrar_draws_from_no_list_that_a_server_has_changed(
     served: Served, cheat: Callable[[RoundView, bytes], bytes], reason: str
 ) -> None:
-    """Guards: the checks of `client.committee_draw`, each in one case, and of `draw_members`."""
+    """Guards: the checks of `client.committee.draw`, each in one case, and of `draw_members`."""
     _, view, _ = await seating(served)
     wire = Wire(served, {"volunteers": lambda body: cheat(view, body)})
     assert reason in "".join(await seat_over(wire))
@@ -173,7 +173,7 @@ async def seat_over(wire: Wire, registrar: Registrar | None = None) -> list[str]
     """Let a registrar act over a connection; return the reasons of its refusals."""
     registrar, reports = registrar or Registrar(REGISTRAR, DrawRecord()), list[str]()
     async with wire.transport() as transport:
-        await registrar.seat_pending(transport, report=lambda _round, text: reports.append(text))
+        await registrar.act(transport, report=lambda _round, text: reports.append(text))
     return [text for text in reports if text]
 
 
@@ -220,7 +220,7 @@ async def test_the_service_takes_one_committee_of_its_volunteers(served: Served)
     true = committee_of(await served.open_round(study))
     other = await create_drawn(served)
     await Volunteers.of(other).act(served)
-    await served.until_phase(other, "seating")
+    await served.until_phase(other, "drawing")
     waiting = path.replace(study, other)
     for committee in (true, sign_committee(chosen_by_server(true), REGISTRAR)):
         answer = await served.client.put(waiting, content=committee.pack(), headers=OCTETS)
@@ -294,17 +294,17 @@ async def test_a_device_acts_as_no_other_volunteer_and_not_as_the_registrar(clos
 
 
 async def test_a_round_takes_one_key_for_each_volunteer_of_its_plan(served: Served) -> None:
-    """Guards: `MemberUpload.max_keys`: the registrar draws from no longer list."""
+    """Guards: `Arrival.max_messages`: the registrar draws from no longer list."""
     study = await create_drawn(served)
-    view, store = await served.show_round(study), served.store.committees
-    status = await store.status(study, 1)
+    view = await served.show_round(study)
+    status = await served.store.committees.status(study, 1)
     for number in range(1, VOLUNTEERS + 2):
         body = row(view, number)
-        upload = MemberUpload(
+        upload = MemberMessage.of(
             status.cohort, MemberMessageKind.KEY, body[:32].hex(), body, VOLUNTEERS
         )
         if number <= VOLUNTEERS:
-            await store.accept(upload)
+            await served.store.receive(upload)
         else:
             with pytest.raises(ProblemError, match="enough devices have volunteered"):
-                await store.accept(upload)
+                await served.store.receive(upload)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from client.registrar import DrawRecord, Registrar
+from client.committee.registrar import DrawRecord, Registrar
 from protocol.api.device_policy import Policy
 from protocol.api.phases import Phase
 from protocol.api.plan_check import plan_violations
@@ -56,7 +56,7 @@ async def test_volunteers_open_the_sum_of_all_devices_and_of_themselves(
     history = [(record.phase, record.received) for record in closed.cohorts[0].history[:-1]]
     assert history == [
         ("convening", VOLUNTEERS),
-        ("seating", 1),
+        ("drawing", 1),
         ("collecting", 20),
         ("checking", SIZE - 1),
         ("agreeing", SIZE - 1),
@@ -64,7 +64,7 @@ async def test_volunteers_open_the_sum_of_all_devices_and_of_themselves(
     ]
 
 
-@pytest.mark.parametrize("phase", ["convening", "seating", "collecting", "checking"])
+@pytest.mark.parametrize("phase", ["convening", "drawing", "collecting", "checking"])
 async def test_a_server_that_starts_again_in_a_phase_finishes_the_round(
     serve: Serve, sqlite_url: str, phase: str
 ) -> None:
@@ -76,7 +76,7 @@ async def test_a_server_that_starts_again_in_a_phase_finishes_the_round(
             volunteers.away = {0, 1, 2}
         await volunteers.act(served)
         if phase != "convening":
-            await served.until_phase(study, "seating")
+            await served.until_phase(study, "drawing")
         if phase in ("collecting", "checking"):
             await draw(served, registrar)
             view = await served.open_round(study)
@@ -85,7 +85,7 @@ async def test_a_server_that_starts_again_in_a_phase_finishes_the_round(
             await served.pass_phase(study)
     volunteers.away = set()
     async with serve(sqlite_url) as served:
-        if phase in ("convening", "seating"):
+        if phase in ("convening", "drawing"):
             view = await convene_volunteers(served, study, volunteers)
             vectors = [await send(served, view, each, POLICY) for each in devices(view, range(5))]
         assert (await open_sum(served, study, volunteers)).state == "decoded"
@@ -103,7 +103,7 @@ async def test_a_round_waits_for_all_volunteers_and_for_its_registrar(served: Se
     assert f"11 of {VOLUNTEERS} registered keys for the committee" in (failed.failure or "")
     volunteers.away = set()
     await volunteers.act(served)
-    await served.until_phase(study, "seating", 2)
+    await served.until_phase(study, "drawing", 2)
     assert await served.pass_phase(study, 2) is Phase.FAILED
     failed = (await served.until_closed(study, 2)).cohorts[0]
     assert "did not draw the committee from the volunteers in time" in (failed.failure or "")

@@ -5,10 +5,10 @@ from dataclasses import replace
 from random import SystemRandom
 from typing import Any
 
-from client.committee_member import CommitteeMember, Volunteering
+from client.committee.member import CommitteeMember, Volunteering
+from client.committee.member_journal import MemberJournal
+from client.committee.registrar import DrawRecord, Registrar
 from client.device.device import StudyDevice
-from client.member_journal import MemberJournal
-from client.registrar import DrawRecord, Registrar
 from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView
 from protocol.api.phases import Phase
@@ -97,7 +97,7 @@ async def draw(served: Served, registrar: Registrar | None = None) -> list[str]:
     registrar = registrar or Registrar(REGISTRAR, DrawRecord(), SystemRandom())
     reports = list[str]()
     async with transport_to(served) as transport:
-        await registrar.seat_pending(transport, report=lambda _round, text: reports.append(text))
+        await registrar.act(transport, report=lambda _round, text: reports.append(text))
     return [text for text in reports if text]
 
 
@@ -106,7 +106,7 @@ async def convene_volunteers(
 ) -> RoundView:
     """Let devices volunteer, and the registrar draw the committee; return the open round."""
     await volunteers.act(served)
-    await served.until_phase(study, "seating", number)
+    await served.until_phase(study, "drawing", number)
     assert await draw(served) == []
     assert await phase_of(served, study, number) is Phase.COLLECTING
     return await served.open_round(study, number - 1)

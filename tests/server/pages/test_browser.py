@@ -30,7 +30,7 @@ from blindtally.demo.server_process import STOP_SECONDS, ServerProcess
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
-from client.transport import http_client
+from client.http.transport import http_client
 from protocol.api.credentials import new_secret
 from protocol.api.messages import StudyView, Timeouts
 from tests.client.conftest import REQUEST

@@ -87,6 +87,16 @@ async def test_a_session_ends_by_a_logout_in_every_browser_that_has_it(closed: S
     assert (await closed.client.get("/", headers=copied)).status_code == 303
 
 
+async def test_a_second_login_ends_the_session_before(closed: Served) -> None:
+    await log_in(closed, await key_of(closed))
+    first = {"Cookie": f"{COOKIE_NAME}={closed.client.cookies[COOKIE_NAME]}"}
+    await log_in(closed, await key_of(closed))
+    second = {"Cookie": f"{COOKIE_NAME}={closed.client.cookies[COOKIE_NAME]}"}
+    closed.client.cookies.clear()
+    assert (await closed.client.get("/", headers=first)).status_code == 303
+    assert (await closed.client.get("/", headers=second)).status_code == 200
+
+
 @pytest.mark.parametrize(("pause", "uses"), [(SESSION_IDLE_HOURS, 0), (SESSION_IDLE_HOURS - 1, 15)])
 async def test_a_session_ends_without_use_and_after_days(
     serve: Serve, sqlite_url: str, pause: int, uses: int
@@ -117,7 +127,7 @@ async def test_a_session_opens_pages_while_the_database_refuses_writes(closed: S
     for _ in range(2):
         closed.service.authenticator._principals.clear()
         assert (await closed.client.get("/")).status_code == 200
-    assert closed.store.database.refuses_writes
+    assert closed.store.database.outage.is_open
 
 
 async def test_a_session_ends_with_its_key(serve: Serve, sqlite_url: str) -> None:

@@ -90,7 +90,7 @@ async def test_a_study_of_volunteers_shows_their_draw_and_who_must_collude(serve
         await send(served, view, device, POLICY)
     await open_sum(served, study, volunteers)
     page = await page_of(served, f"/studies/{study}/rounds/1")
-    assert stages(page) == [("done", phase) for phase in (LINE[0], "seating", *LINE[1:])]
+    assert stages(page) == [("done", phase) for phase in (LINE[0], "drawing", *LINE[1:])]
     assert received(page) == [
         ("12", "12", "12"),
         ("1", "1", "1"),

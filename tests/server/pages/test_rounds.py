@@ -69,7 +69,7 @@ async def test_a_failed_round_gives_the_reason(served: Served) -> None:
     study_page = await page_of(served, f"/studies/{study}")
     assert f'<span class="sub why">{why}</span>' in study_page
     page = await page_of(served, f"/studies/{study}")
-    assert "No round has had a sum.<" in page
+    assert "No round has a sum: a round needs " in page
     assert '<span class="state failed">failed</span>' in page.partition("</h1>")[2][:100]
     assert "state finished" not in page + await page_of(served, "/")
     assert "more words" not in page

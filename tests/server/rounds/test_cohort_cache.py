@@ -12,6 +12,7 @@ from secagg.aggregator import route_shares
 from secagg.messages import Complaints, KeyShares
 from server.db.repositories.messages import MessageRepository
 from server.errors import ProblemError
+from server.rounds.async_cache import AsyncCache
 from server.rounds.cohort_cache import CohortCache
 from server.rounds.cohort_messages import read_messages
 from tests.server.harness import STEPS, Served
@@ -38,6 +39,20 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
             with pytest.raises(ProblemError, match="the cohort is summed"):
                 await ask(1)
     assert await fresh.survivors(1) == frozenset(range(6))  # which needs no bodies
+
+
+async def test_facts_of_a_cohort_that_is_over_leave_the_memory(party: Party) -> None:
+    """A process that plays many small rounds would otherwise grow with each of them."""
+    cache = party.served.service.cohort_cache
+    await party.go(*STEPS)
+    facts = [each for each in vars(cache).values() if isinstance(each, AsyncCache)]
+    assert sum(1 in each for each in facts) > 5
+    await party.end()
+    for _ in range(200):
+        if not any(1 in each for each in facts):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("facts of a cohort that is over are still there")
 
 
 async def test_a_list_deleted_meanwhile_is_not_kept(

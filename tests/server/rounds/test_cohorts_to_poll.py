@@ -16,7 +16,7 @@ NO_COHORTS = CohortSelection(frozenset(), frozenset())
 
 
 def cohort(number: int, study: str = "s", phase: Phase = Phase.SHARING) -> PendingCohort:
-    status = PhaseStatus(phase, "active", 4, 4, 0, NOON, NOON + 60 * SECOND, SECOND)
+    status = PhaseStatus(phase, 4, 4, 0, NOON, NOON + 60 * SECOND, SECOND)
     assumptions = Terms(cohort_size=4, minimum=4).assumptions
     return PendingCohort(number, study, 1, number, status, 4, assumptions, Timeouts())
 
@@ -24,26 +24,30 @@ def cohort(number: int, study: str = "s", phase: Phase = Phase.SHARING) -> Pendi
 def reading(*cohorts: PendingCohort) -> PendingCohorts:
     """Return the pending cohorts of a process that has read these."""
     pending = PendingCohorts()
-    assert pending.select(NOON) is None
+    assert select(pending) is None
     pending.update(None, cohorts)
     return pending
 
 
+def select(pending: PendingCohorts, now: datetime = NOON) -> CohortSelection | None:
+    return pending.select(pending.take_news(), now)
+
+
 def chosen(pending: PendingCohorts, now: datetime = NOON) -> set[int] | None:
-    selection = pending.select(now)
+    selection = select(pending, now)
     return None if selection is None else set(selection.cohorts)
 
 
 def test_a_process_reads_all_cohorts_first_and_then_those_with_news() -> None:
     pending = reading(cohort(1), cohort(2), cohort(3))
-    assert pending.select(NOON) == NO_COHORTS
+    assert select(pending) == NO_COHORTS
     pending.report([cohort_channel(2), cohorts_channel("t")])
-    assert pending.select(NOON) == CohortSelection(frozenset({2}), frozenset({"t"}))
-    assert pending.select(NOON) == NO_COHORTS
+    assert select(pending) == CohortSelection(frozenset({2}), frozenset({"t"}))
+    assert select(pending) == NO_COHORTS
     pending.report([study_channel("s")])  # of the events of a study, such as a phase of one cohort
-    assert pending.select(NOON) == NO_COHORTS
+    assert select(pending) == NO_COHORTS
     pending.report(None)
-    assert pending.select(NOON) is None
+    assert select(pending) is None
 
 
 def test_a_cohort_is_read_when_it_is_due_and_only_at_its_last_time() -> None:

@@ -7,7 +7,6 @@ from server.rounds.decoding import _decode
 from tests.protocol.mechanisms.liars import (
     DIGITS,
     NOBODYS_ITEM,
-    AttackedRound,
     attacked_round,
     count_of,
 )
@@ -16,11 +15,11 @@ QUESTION = AdaptiveIbltQuestion(threshold=5, contribution=1, words=700, domain=D
 ATTACKED = attacked_round(QUESTION, 1, cohorts=10)
 
 
-def sums(lies: dict[int, Vector], attacked: AttackedRound = ATTACKED) -> dict[int, CohortSum]:
-    ring = attacked.mechanism.ring(attacked.plan)
+def sums(lies: dict[int, Vector]) -> dict[int, CohortSum]:
+    ring = ATTACKED.mechanism.ring(ATTACKED.plan)
     return {
-        number: CohortSum(ring.pack(lies.get(number, honest)), attacked.cohort_size)
-        for number, honest in enumerate(attacked.sums)
+        number: CohortSum(ring.pack(lies.get(number, honest)), ATTACKED.cohort_size)
+        for number, honest in enumerate(ATTACKED.sums)
     }
 
 
@@ -45,12 +44,10 @@ def test_junk_in_every_cohort_leaves_the_round_readable() -> None:
 
 def test_a_cohort_with_less_than_nothing_of_an_item_is_excluded() -> None:
     """The sum of all cohorts could be read: a liar moves 40 samples of an item to another."""
-    attacked = attacked_round(QUESTION.model_copy(update={"table": "tight"}), 1, cohorts=10)
-    ring, lie = attacked.mechanism.ring(attacked.plan), attacked.with_keys({NOBODYS_ITEM: 40}, 6)
-    ring.add(lie, attacked.sums[6])
-    ring.subtract(lie, attacked.with_keys({"1": 40}, 6))
-    assert attacked.fault(lie) is None
-    outcome = _decode(attacked.plan, attacked.state, sums({6: lie}, attacked))
+    ring, lie = ATTACKED.mechanism.ring(ATTACKED.plan), ATTACKED.with_keys({NOBODYS_ITEM: 40}, 6)
+    ring.add(lie, ATTACKED.sums[6])
+    ring.subtract(lie, ATTACKED.with_keys({"1": 40}, 6))
+    outcome = _decode(ATTACKED.plan, ATTACKED.state, sums({6: lie}))
     assert (outcome.state, outcome.excluded) == ("decoded", frozenset({6}))
     assert outcome.answer is not None
     assert count_of(outcome.answer, NOBODYS_ITEM) == 0

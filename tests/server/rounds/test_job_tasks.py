@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 import pytest
+import structlog
 from sqlalchemy import true
 
 from protocol.api.messages import Timeouts
@@ -63,7 +65,7 @@ def job(name: str) -> Job:
 
 def cohort(number: int, enrolled: int) -> PendingCohort:
     hour = timedelta(hours=1)
-    status = PhaseStatus(Phase.UNMASKING, "semi-honest", 3, 3, 3, NOON, NOON + hour, hour)
+    status = PhaseStatus(Phase.UNMASKING, 3, 3, 3, NOON, NOON + hour, hour)
     assumptions = Terms(cohort_size=4, minimum=4).assumptions
     return PendingCohort(number, "s", 1, number, status, enrolled, assumptions, Timeouts())
 
@@ -105,6 +107,19 @@ async def test_the_error_of_a_job_ends_no_other() -> None:
     assert recorder.started == ["1", "2"]
     assert job("2") in recorder.tasks
     await recorder.until_ended(1)
+
+
+async def test_a_job_that_fails_is_not_repeated_at_once_and_its_error_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.rounds.job_tasks._PAUSE_AFTER_FAILURE_SECONDS", 0.1)
+    recorder, start = Recorder(), monotonic()
+    with structlog.testing.capture_logs() as lines:
+        for count in range(1, 4):
+            recorder.start("1", error=ArithmeticError("a fault"))
+            await recorder.until_ended(count)
+    assert monotonic() > start + 0.3
+    assert [line["event"] for line in lines] == ["job failed"]
 
 
 async def test_cancelled_jobs_have_ended_and_leave_nothing() -> None:

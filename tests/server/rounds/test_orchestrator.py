@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any, NoReturn
 from unittest.mock import AsyncMock
@@ -11,20 +13,34 @@ import structlog
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
+from protocol.api.messages import StudyRequest
 from protocol.estimation.estimates import Estimate
 from protocol.mechanism import Answer
-from server.db.database import Database
-from server.db.database_errors import BusyError
+from server.db import migrations
+from server.db.channels import cohort_channel
+from server.db.database import Database, SteadyClock
+from server.db.database_errors import BusyError, ClockJumpError
 from server.db.repositories.cohorts import CohortRepository
 from server.db.repositories.leases import Lease
-from server.db.repositories.pending_cohorts import PendingCohort
+from server.db.repositories.pending_cohorts import CohortSelection, PendingCohort
 from server.db.repositories.rounds import ClosedRound
 from server.db.store import Store
+from server.first_plan import DeviceLimits
 from server.notify.notifier import Notifier
-from server.rounds.cohort_sums import CohortSums, UnmaskedCohort
+from server.rounds.cohort_sums import CohortSums, SummedCohort
 from server.rounds.orchestrator import Orchestrator
 from tests.server.conftest import Serve
-from tests.server.harness import STEPS, Clock, Served, play, sum_of, together, until_summed
+from tests.server.harness import (
+    NOON,
+    STEPS,
+    Clock,
+    Served,
+    play,
+    study_request,
+    sum_of,
+    together,
+    until_summed,
+)
 from tests.server.lies import false_shares
 
 
@@ -52,6 +68,31 @@ async def test_a_fault_while_summing_fails_that_cohort_and_no_other(
     monkeypatch.undo()
     devices = await play(served, other)
     await until_summed(served, other, devices)
+
+
+async def test_news_that_arrives_while_a_thread_selects_cohorts_is_not_lost(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop reports a channel, and a transaction's thread selects in the midst of it."""
+    orchestrator, selections = served.service.orchestrator, list[CohortSelection | None]()
+    snapshot = CohortRepository.snapshot
+
+    async def snapshot_amid_a_report(self: CohortRepository, select: Any) -> Any:
+        def channels(now: datetime) -> Iterator[str]:
+            selections.append(select(now))
+            yield cohort_channel(7)
+
+        def select_amid_a_report(now: datetime) -> CohortSelection | None:
+            orchestrator.on_notification(channels(now))  # type: ignore[arg-type]
+            return selections[-1]
+
+        return await snapshot(self, select_amid_a_report)
+
+    monkeypatch.setattr(CohortRepository, "snapshot", snapshot_amid_a_report)
+    for _ in range(2):
+        await orchestrator.poll()
+    assert selections[1] is not None
+    assert 7 in selections[1].cohorts
 
 
 async def test_a_fault_while_decoding_fails_the_round_and_the_study_goes_on(
@@ -102,14 +143,30 @@ async def test_bodies_are_forgotten_once_a_cohort_is_over(served: Served) -> Non
     await play(served, study, lost=((), (), (2,), (), ()))
     await served.until_closed(study)
     await until_forgotten(served)
-    query = text("SELECT kind, body FROM messages")
+    query = text("SELECT kind FROM messages")
     database = served.store.database
-    rows = await database.read(lambda session: session.execute(query).all())
-    assert Counter(kind for kind, _ in rows) == {
+    kinds = await database.read(lambda session: session.scalars(query).all())
+    assert Counter(kinds) == {
         "key-shares": 6, "complaints": 6, "masked-input": 5, "input-signature": 5,
         "confirmation": 5, "unmasking-shares": 5,
     }  # fmt: skip
-    assert all(body is None for _, body in rows)
+    bodies = text("SELECT count(*) FROM bodies")
+    assert await database.read(lambda session: session.scalar(bodies)) == 0
+
+
+async def test_a_device_leaves_at_most_three_kilobytes_in_the_file_after_its_round(
+    served: Served,
+) -> None:
+    """SQLite uses the pages of deleted rows again, but not the space of values set to null."""
+    used = text("SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count")
+    pages, rounds, devices = list[int](), 3, 30
+    for _ in range(rounds):
+        study = await served.create(terms={"cohort_size": devices, "minimum": 3})
+        await play(served, study, count=devices)
+        await served.until_closed(study)
+        await until_forgotten(served)
+        pages.append(await served.store.database.read(lambda s: s.execute(used).scalar_one()))
+    assert 32768 * (pages[-1] - pages[0]) <= 3_000 * devices * (rounds - 1)
 
 
 async def test_a_deadline_without_a_server_is_extended(
@@ -136,13 +193,43 @@ async def test_a_deadline_without_a_server_is_extended(
     await database.close()
 
 
+async def test_the_clock_follows_the_systems_jumps_only_while_no_round_is_open(
+    sqlite_url: str,
+) -> None:
+    system = NOON
+    database = Database(sqlite_url)
+    database._clock = SteadyClock(lambda: system)
+    await migrations.upgrade(database)
+    store = Store(database, Random(1))
+    orchestrator = Orchestrator(store, Notifier(), Random(1))
+    await orchestrator.resume()
+
+    async def lag() -> timedelta:
+        await orchestrator.poll()
+        orchestrator.on_notification(None)  # as in a full read, once in a while
+        await orchestrator.poll()
+        return system - await database.read_now()
+
+    hour, moment = timedelta(hours=1), timedelta(minutes=1)
+    system += hour
+    assert abs(await lag()) < moment
+    request = StudyRequest.model_validate(study_request())
+    view, _ = await store.studies.create(request, DeviceLimits(2**26, 16.0, 1e-3))
+    study = view.id
+    system += hour
+    assert abs(await lag() - hour) < moment
+    await store.studies.stop(study)
+    assert abs(await lag()) < moment
+    await database.close()
+
+
 async def test_a_study_that_is_stopped_while_it_is_summed_has_no_sum_and_no_fault(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = await served.create()
     service, unmask = served.service, CohortSums.unmask
 
-    async def stop_first(sums: CohortSums, number: int) -> UnmaskedCohort:
+    async def stop_first(sums: CohortSums, number: int) -> SummedCohort:
         if not stopped:
             stopped.append(await served.client.post(f"/v1/studies/{study}/stop"))
             await service.store.cohorts.delete_bodies([number])
@@ -223,6 +310,25 @@ async def test_time_without_a_database_costs_no_cohort_its_round(
         assert (await served.show_round(each)).cohorts[0].phase == "sharing"
 
 
+@pytest.mark.parametrize("error", [ArithmeticError(), OperationalError("", None, Exception())])
+async def test_a_poll_that_fails_is_repeated_ever_more_slowly_despite_news(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async with serve(sqlite_url, poll_seconds=1.0) as served:
+        failing = AsyncMock(side_effect=error)
+        monkeypatch.setattr(type(served.store.cohorts), "snapshot", failing)
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(60):
+                await served.tick()
+            assert 2 <= failing.call_count <= 5
+        monkeypatch.undo()
+        shown = [line["event"] for line in lines if line["log_level"] != "debug"]
+        assert shown == (["poll failed"] if isinstance(error, ArithmeticError) else [])
+        study = await served.create()
+        devices = await play(served, study)
+        await until_summed(served, study, devices)
+
+
 async def test_an_answer_that_cannot_be_kept_leaves_no_study_stuck(
     serve: Serve, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +343,22 @@ async def test_an_answer_that_cannot_be_kept_leaves_no_study_stuck(
         await play(served, study)
         assert (await served.until_closed(study)).state == "failed"
         assert (await served.client.get(f"/v1/studies/{study}")).json()["state"] == "finished"
+
+
+@pytest.mark.parametrize("job", ["server.rounds.jobs.decode_round", "CohortSums.unmask"])
+@pytest.mark.parametrize("error", [MemoryError(), ImportError("failed to map segment")])
+async def test_a_sum_is_read_again_after_a_passing_lack_of_memory(
+    served: Served, monkeypatch: pytest.MonkeyPatch, job: str, error: Exception
+) -> None:
+    name = job if job.startswith("server") else f"server.rounds.cohort_sums.{job}"
+    failing = AsyncMock(side_effect=error)
+    monkeypatch.setattr(name, failing)
+    study = await served.create()
+    devices = await play(served, study)
+    while not failing.call_count:
+        await served.tick()
+    monkeypatch.undo()
+    await until_summed(served, study, devices)
 
 
 async def test_the_longest_item_there_can_be_is_kept(each_served: Served) -> None:
@@ -272,3 +394,39 @@ async def test_a_decision_that_waited_too_long_is_dropped(served: Served, clock:
         await asyncio.gather(locked, cohorts.fail(due, "late", due.phase_status.received))
     (still,) = await served.store.cohorts.pending()
     assert still.phase_status.phase is due.phase_status.phase
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=9), timedelta(hours=-9)])
+async def test_no_phase_ends_by_a_jump_of_the_databases_clock(
+    serve: Serve, clock: Clock, postgres_url: str, jump: timedelta
+) -> None:
+    """Two processes are alive, and each one reads the clock first in turn."""
+    async with serve(postgres_url) as served:
+        await served.create(timeouts={"enrolling": 600, "idle": 5})
+    databases = [Database(postgres_url, clock=clock) for _ in range(2)]
+    stores = [Store(database, Random(1)) for database in databases]
+    processes = [Orchestrator(store, Notifier(), Random(1)) for store in stores]
+    for process in processes:
+        await process.resume()
+
+    async def poll() -> PendingCohort:
+        for process in [*processes, *processes]:
+            process.on_notification(None)
+            await process._try_poll()
+            clock.advance(1)
+            await process.heartbeat._beat()
+        (due,) = await stores[0].cohorts.pending()
+        return due
+
+    before = await poll()
+    for database in databases:
+        database._clock = lambda: clock() + jump
+    with pytest.raises(ClockJumpError):
+        await stores[0].database.read_now()  # of a request; the poll after it sees no jump
+    after = await poll()
+    assert after.phase_status.phase is before.phase_status.phase
+    left = (after.phase_status.deadline - clock() - jump).total_seconds()
+    assert 500 < left <= 600
+    assert [database.clock_jumps.count for database in databases] == [1, 1]
+    for database in databases:
+        await database.close()

@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 from protocol.api.device_messages import Survivors
-from server.db.database import Database, parse_url
+from server.db.database import Database
 from server.db.database_errors import BusyError
+from server.db.database_url import parse_url
 from server.db.group_commit import GroupCommit
 from tests.server.conftest import Serve
 from tests.server.harness import Served, sum_of, together

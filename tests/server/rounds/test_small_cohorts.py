@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select, update
+from sqlalchemy import delete, event, func, select
 
 from protocol.api.events import FailureCause
 from protocol.api.messages import RoundView
@@ -21,7 +21,7 @@ from server.db.channels import notify_on_commit
 from server.db.repositories.cohort_phases import enter_phase
 from server.db.repositories.leases import Lease, StaleLeaseError, sum_job
 from server.db.repositories.messages import ClosingCohort
-from server.db.schema import CohortRow, MessageRow
+from server.db.schema import BodyRow, CohortRow, MessageRow
 from server.errors import ProblemError
 from server.rounds.cohort_sums import read_masked_sum
 from tests.server.conftest import Serve
@@ -29,7 +29,7 @@ from tests.server.device import Device
 from tests.server.harness import Served, sum_of, together
 
 COHORTS, SIZE = 12, 3
-TERMS = {"cohort_size": SIZE, "minimum": SIZE, "cohorts": COHORTS, "mode": "semi-honest"}
+TERMS = {"cohort_size": SIZE, "minimum": SIZE, "cohorts": COHORTS}
 TERMS |= {"corrupt": 0.0, "dropout": 0.0}
 
 
@@ -89,11 +89,11 @@ async def test_the_cohorts_of_a_round_share_transactions(
     quiet: Served, transactions: Counter[str]
 ) -> None:
     study, devices = await join(quiet)
-    await play(quiet, devices, "share", "check", "mask", "reveal")
+    await play(quiet, devices, "share", "check", "mask", "confirm", "reveal")
     view = await until_closed(quiet, study)
     assert (view.state, view.participants) == ("decoded", COHORTS * SIZE)
-    # Three phases end at once, and checking after a read of each cohort.
-    assert transactions["CohortRepository._change"] <= 3 + COHORTS
+    # Four phases end at once, and checking after a read of each cohort.
+    assert transactions["CohortRepository._change"] <= 4 + COHORTS
     claims = transactions["LeaseRepository._claim"]
     assert claims <= 5  # the sums, the deletion of bodies perhaps repeated, and the round
     assert transactions["CohortRepository.delete_bodies"] <= claims
@@ -111,7 +111,7 @@ async def test_the_sum_of_each_cohort_is_exact(
     study, devices = await join(quiet)
     for number, device in enumerate(devices):
         device.histogram = {f"{chr(ord('a') + number // SIZE)}{number % SIZE}": 1}
-    await play(quiet, devices, "share", "check", "mask", "reveal")
+    await play(quiet, devices, "share", "check", "mask", "confirm", "reveal")
     view = await until_closed(quiet, study)
     assert [cohort.phase for cohort in view.cohorts] == [Phase.SUMMED] * COHORTS
     path = f"/v1/studies/{study}/rounds/1/cohorts"
@@ -134,7 +134,7 @@ async def test_no_secret_of_a_sum_is_kept_when_it_has_ended(
     if not is_recovered:
         monkeypatch.setattr(Unmasking, "remove_self_mask", fail)
     study, devices = await join(quiet)
-    await play(quiet, devices, "share", "check", "mask", "reveal")
+    await play(quiet, devices, "share", "check", "mask", "confirm", "reveal")
     phase = Phase.SUMMED if is_recovered else Phase.FAILED
     view = await until_closed(quiet, study)
     assert [cohort.phase for cohort in view.cohorts] == [phase] * COHORTS
@@ -215,8 +215,9 @@ async def test_no_body_of_a_pending_cohort_is_deleted(quiet: Served) -> None:
     await play(quiet, devices, "share", "check")
     pending = [each.id for each in await quiet.store.cohorts.pending()]
     assert await quiet.store.cohorts.delete_bodies(pending) == pending
-    count = select(func.count()).select_from(MessageRow).where(MessageRow.body.is_(None))
-    assert await quiet.store.database.read(lambda session: session.scalar(count)) == 0
+    count = select(func.count()).select_from(BodyRow)
+    messages = COHORTS * SIZE * 2
+    assert await quiet.store.database.read(lambda session: session.scalar(count)) == messages
 
 
 async def test_few_cohorts_that_are_not_small_are_summed_at_the_same_time(
@@ -235,7 +236,7 @@ async def test_few_cohorts_that_are_not_small_are_summed_at_the_same_time(
     monkeypatch.setattr("server.rounds.cohort_sums.read_masked_sum", read_slowly)
     monkeypatch.setattr("server.db.repositories.messages._MAX_SMALL_DEVICES", 0)
     study, devices = await join(quiet)
-    await play(quiet, devices, "share", "check", "mask", "reveal")
+    await play(quiet, devices, "share", "check", "mask", "confirm", "reveal")
     assert (await until_closed(quiet, study)).state == "decoded"
     assert most == 2
 
@@ -250,7 +251,7 @@ async def test_a_fault_in_one_of_the_sums_that_are_made_together_fails_one_cohor
 
     monkeypatch.setattr("server.rounds.cohort_sums.unmask", fail_fifth)
     study, devices = await join(quiet)
-    await play(quiet, devices, "share", "check", "mask", "reveal")
+    await play(quiet, devices, "share", "check", "mask", "confirm", "reveal")
     phases = [cohort.phase for cohort in (await until_closed(quiet, study)).cohorts]
     assert phases.pop(5) is Phase.FAILED
     assert set(phases) == {Phase.SUMMED}
@@ -262,7 +263,7 @@ async def test_a_cohort_without_messages_fails_none_of_those_that_are_read_with_
     _, devices = await join(quiet)
     await play(quiet, devices, "share")
     messages, (first, second, *_) = quiet.store.messages, await quiet.store.cohorts.pending()
-    deleted = update(MessageRow).where(MessageRow.cohort == first.id).values(body=None)
+    deleted = delete(BodyRow).where(BodyRow.cohort == first.id)
     await quiet.store.database.write(lambda session: session.execute(deleted))
     missing, unknown, whole = await asyncio.gather(
         messages.closing_cohort(first.id),
@@ -283,13 +284,13 @@ async def test_a_change_that_was_decided_from_an_old_row_is_refused_alone(quiet:
     cohorts = quiet.store.cohorts
     pending = await cohorts.pending()
     assert await cohorts.fail(pending[3], "for a test", pending[3].phase_status.received)
-    moved = await asyncio.gather(*map(cohorts.close_enrolling, pending))
+    moved = await asyncio.gather(*map(cohorts.fix_devices, pending))
     assert [place for place, has_moved in enumerate(moved) if not has_moved] == [3]
 
 
 async def test_a_result_of_a_stale_lease_is_refused_alone(quiet: Served) -> None:
     _, devices = await join(quiet)
-    await play(quiet, devices, "share", "check", "mask")
+    await play(quiet, devices, "share", "check", "mask", "confirm")
     cohorts, leases = quiet.store.cohorts, quiet.store.leases
     pending = await cohorts.pending()
     assert {each.phase_status.phase for each in pending} == {Phase.UNMASKING}
@@ -311,14 +312,14 @@ async def test_bodies_are_deleted_in_bounded_transactions_and_of_all_cohorts(
     monkeypatch.setattr("server.db.repositories.cohorts._BODIES_PER_TRANSACTION", 25)
     study, devices = await join(quiet)
     await play(quiet, devices, "share", "check")
-    messages = COHORTS * SIZE * 2
     transactions.clear()
     await quiet.client.post(f"/v1/studies/{study}/stop")
     await until_closed(quiet, study)
     per_transaction = 25 // (2 * SIZE)  # cohorts
     assert transactions["CohortRepository.delete_bodies"] == COHORTS // per_transaction
-    count = select(func.count()).select_from(MessageRow).where(MessageRow.body.is_(None))
-    assert await quiet.store.database.read(lambda session: session.scalar(count)) == messages
+    for row, count in ((BodyRow, 0), (MessageRow, COHORTS * SIZE * 2)):
+        number = select(func.count()).select_from(row)
+        assert await quiet.store.database.read(lambda s, n=number: s.scalar(n)) == count
 
 
 async def test_bodies_that_a_killed_server_left_are_deleted_after_its_restart(

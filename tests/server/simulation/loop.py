@@ -18,14 +18,15 @@ import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any, Literal
 from weakref import WeakSet
 
-from filelock import BaseFileLock, FileLock
 from sqlalchemy import event, inspect
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
@@ -33,6 +34,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
 from server.db.schema import CohortRow, LeaseRow, MessageRow
+from server.db.sqlite_lock import hold_lock
 
 Moment = Literal["before the commit", "after the commit"]
 _OWNER: ContextVar["Process | None"] = ContextVar("owner", default=None)
@@ -83,7 +85,7 @@ class Process:
     context: Context = field(init=False)
     tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
     connections: list[Any] = field(default_factory=list)  # to databases
-    locks: list[BaseFileLock] = field(default_factory=list)  # of the operating system
+    locks: list[ExitStack] = field(default_factory=list)  # of the operating system
     cut: WeakSet[asyncio.Future[Any]] = field(default_factory=WeakSet)  # tasks, by its death
     is_dead: bool = False
     frozen: float = 0.0  # until then
@@ -173,7 +175,7 @@ class Loop(asyncio.SelectorEventLoop):
         for connection in owner.connections:
             connection.close()
         for lock in owner.locks:
-            lock.release(force=True)
+            lock.close()
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
@@ -268,9 +270,9 @@ class Loop(asyncio.SelectorEventLoop):
 _RUNNING_PROCESS: ContextVar[Process | None] = ContextVar("running", default=None)
 
 
-def own_lock(path: str, **how: Any) -> BaseFileLock:
+def own_lock(file: Path) -> ExitStack:
     """Return a lock that goes with the process which made it, however that ends."""
-    lock = FileLock(path, **how)
+    lock = hold_lock(file)
     owner = _OWNER.get()
     if owner is not None:
         owner.locks.append(lock)

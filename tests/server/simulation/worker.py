@@ -38,7 +38,7 @@ def simulated(loop: Loop) -> Iterator[None]:
     with ExitStack() as stack:
         for part in (database, heartbeat, notifier):
             stack.enter_context(patch.object(part, "monotonic", loop.time))
-        stack.enter_context(patch.object(sqlite_lock, "FileLock", own_lock))
+        stack.enter_context(patch.object(sqlite_lock, "hold_lock", own_lock))
         stack.enter_context(patch.object(PgListener, "run", _no_listener))
         yield
 

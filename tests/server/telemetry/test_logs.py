@@ -7,11 +7,15 @@ import sys
 
 import pytest
 
+from tests.support.terminal_codes import FORBIDDEN
+
 PROGRAM = """
 import logging, sys, threading, warnings
 from server.telemetry import logs
 logs.configure(as_json=True)
 warnings.warn("old")
+for driver in ("psycopg", "sqlalchemy.pool"):
+    logging.getLogger(driver).error("a transaction failed, which the service logs itself")
 logging.getLogger("uvicorn.error").error("closed", exc_info=ValueError("seen"))
 thread = threading.Thread(target=lambda: {}["thread"])
 thread.start(); thread.join()
@@ -59,3 +63,26 @@ log.info("lost, too")
     assert done.returncode == 0
     assert "written" in done.stdout
     assert done.stdout.count("\n") <= 2
+
+
+def test_a_line_for_people_is_one_line_and_has_no_codes_of_strangers() -> None:
+    program = """
+import logging, structlog
+from server.telemetry import logs
+from tests.support.terminal_codes import HOSTILE
+logs.configure(as_json=False)
+log = structlog.get_logger()
+log.info(HOSTILE, path=HOSTILE)
+logging.getLogger("library").error(HOSTILE)
+try:
+    raise ValueError(HOSTILE)
+except ValueError:
+    log.exception("a crash")
+    logging.getLogger("library").exception("a crash")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    output = done.stderr.decode()
+    assert not set(output) & (FORBIDDEN | {"\x1b"}) - {"\n"}
+    lines = [line for line in output.splitlines() if not line.startswith("    ")]
+    assert len(lines) == 4
+    assert output.count("]0;title") == 5

@@ -4,6 +4,7 @@ import asyncio
 import re
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError
@@ -172,15 +173,19 @@ async def test_no_series_states_when_another_was_made(served: Served) -> None:
         assert "_created" not in answer.text
 
 
-async def test_refused_writes_and_the_size_of_the_database_are_shown(each_served: Served) -> None:
+async def test_an_outage_and_the_size_of_the_database_are_shown(
+    each_served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = await scrape(each_served)
     while not seen["database_size_bytes", ()]:  # it is being measured
         await asyncio.sleep(0.01)
         seen = await scrape(each_served)
-    assert seen["database_refuses_writes", ()] == 0
+    assert seen["database_unusable", ()] == 0
     assert 1e4 < seen["database_size_bytes", ()] < 1e8
-    each_served.service.store.database.refuses_writes = True
-    assert (await scrape(each_served))["database_refuses_writes", ()] == 1
+    outage = each_served.service.store.database.outage
+    monkeypatch.setattr(outage, "end", lambda _tried: False)
+    outage.is_open = True
+    assert (await scrape(each_served))["database_unusable", ()] == 1
 
 
 async def test_an_invalid_version_gets_the_usual_form(served: Served) -> None:

@@ -18,16 +18,13 @@ from sqlalchemy.orm import Session
 
 from protocol.api.messages import ProblemType, SlotAssignment
 from protocol.api.phases import MessageKind, Phase
-from protocol.mechanisms.registry import parse_plan, parse_question
-from protocol.question_and_plan import Terms
+from protocol.question_and_plan import Plan
 from secagg.keys import PublicKeys
-from secagg.seating import MAX_DRAWS
 from server.db.database import Repository, write_transaction
 from server.db.group_commit import GroupCommit
 from server.db.prepared_insert import PreparedInsert
 from server.db.repositories.devices.participants import JoiningDevice, ParticipantSlot, roster_entry
-from server.db.repositories.studies import find_study
-from server.db.schema import CohortRow, MessageRow, ParticipantRow, RoundRow, StudyRow
+from server.db.schema import CohortRow, MessageRow, ParticipantRow, StudyRow
 from server.errors import ProblemError, not_found
 
 # Masks hide whose vector spoils a sum, so every device with a vector in it is kept out.
@@ -71,13 +68,7 @@ _PARTICIPATIONS = (
         ParticipantRow.identity.in_(bindparam("identities")),
     )
 )
-_ROUND_STATUS = select(
-    StudyRow.state,
-    StudyRow.terms,
-    exists()
-    .where(RoundRow.study == StudyRow.id, RoundRow.number == bindparam("in_round"))
-    .label("has_round"),
-).where(StudyRow.id == bindparam("of_study"))
+_STUDY_STATE = select(StudyRow.state).where(StudyRow.id == bindparam("of_study"))
 _FIRST_OPEN_COHORT = (
     select(*_OPEN_COHORT)
     .where(
@@ -119,12 +110,10 @@ _Participation: TypeAlias = Any  # a row of `_PARTICIPATIONS`
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Wish of `device` to join round `number`; `by_coin`: whether devices join at random."""
+    """Wish of `device` to join the round of `plan`."""
 
-    study: str
-    number: int
+    plan: Plan
     device: JoiningDevice
-    by_coin: bool = False
 
     @property
     def identity(self) -> str:
@@ -191,10 +180,10 @@ class JoinRepository(Repository):
         """Join all devices that are not refused; return the slot or the refusal of each."""
         by_round = defaultdict(list)
         for join in joins:
-            by_round[join.study, join.number].append(join)
+            by_round[join.plan.study, join.plan.round].append(join)
         # In one order, because two groups may lock the same cohorts.
         results = {key: self._join_round(session, by_round[key]) for key in sorted(by_round)}
-        return [next(results[join.study, join.number]) for join in joins]
+        return [next(results[join.plan.study, join.plan.round]) for join in joins]
 
     def _join_round(
         self, session: Session, joins: Sequence[Join]
@@ -209,7 +198,7 @@ class JoinRepository(Repository):
         for join in joins:
             try:
                 seat = entered.get(join.identity)
-                seat = seat or _find_seat(session, join, earlier[join.identity])
+                seat = seat or _find_seat(join, earlier[join.identity])
                 is_new = seat is None
                 if seat is None:
                     seat = entered[join.identity] = self._enter(join, cohorts)
@@ -252,22 +241,24 @@ class _OpenCohorts:
     _present: _OpenCohort | None = field(default=None, init=False)
     _taken_keys: dict[int, set[bytes]] = field(default_factory=dict, init=False)  # by cohort
 
+    @property
+    def _plan(self) -> Plan:
+        return self.joins[0].plan
+
     @cached_property
-    def _terms(self) -> Terms:
-        """Terms of the study; raises ProblemError if it has no such round or is not running."""
-        parameters = {"of_study": self.joins[0].study, "in_round": self.joins[0].number}
-        row = self.connection.execute(_ROUND_STATUS, parameters).one_or_none()
-        if row is None:
+    def _size(self) -> int:
+        """Size of a cohort; raises ProblemError if the study is not running."""
+        state = self.connection.scalar(_STUDY_STATE, {"of_study": self._plan.study})
+        if state is None:
             raise not_found("study")
-        if row.state != "running":
-            raise ProblemError(ProblemType.WRONG_STATE, f"the study is {row.state}")
-        if not row.has_round:
-            raise not_found("round")
-        return Terms.model_validate(row.terms)
+        if state != "running":
+            raise ProblemError(ProblemType.WRONG_STATE, f"the study is {state}")
+        terms = self._plan.terms
+        return terms.max_devices if terms.is_seated else terms.cohort_size
 
     @property
-    def _size(self) -> int:
-        return self._terms.max_devices if self._terms.is_seated else self._terms.cohort_size
+    def _joins_by_coin(self) -> bool:
+        return self._plan.join_probability < 1
 
     def lock_next(self) -> _OpenCohort:
         """Return the cohort of the next device, locked.
@@ -275,27 +266,26 @@ class _OpenCohorts:
         Raises:
             ProblemError: if the round takes no more devices.
         """
-        size, by_coin = self._size, self.joins[0].by_coin
-        if self._present is None or by_coin or self._present.enrolled >= size:
+        size = self._size
+        if self._present is None or self._joins_by_coin or self._present.enrolled >= size:
             self.store_count()  # by which the next cohort is chosen
             self._present = self._lock()
         if self._present is None:
-            detail = f"round {self.joins[0].number} takes no more devices"
+            detail = f"round {self._plan.round} takes no more devices"
             raise ProblemError(ProblemType.NO_ROUND, detail)
         return self._present
 
     def _lock(self) -> _OpenCohort | None:
-        join = self.joins[0]
         parameters = {
-            "of_study": join.study,
-            "in_round": join.number,
+            "of_study": self._plan.study,
+            "in_round": self._plan.round,
             "size": self._size,
             "now": self.now,
         }
         # If a cohort fills while PostgreSQL waits for its lock, PostgreSQL returns no row although
         # the next cohort is open: then try again.
-        for _ in range(self._terms.cohorts):
-            row = self.connection.execute(_LOCK[join.by_coin], parameters).one_or_none()
+        for _ in range(self._plan.terms.cohorts):
+            row = self.connection.execute(_LOCK[self._joins_by_coin], parameters).one_or_none()
             if row is not None:
                 return _OpenCohort(*row)
             if self.connection.scalar(_ANY_OPEN_COHORT, parameters) is None:
@@ -328,14 +318,14 @@ def _participations(
     connection: Connection, joins: Sequence[Join]
 ) -> defaultdict[str, list[_Participation]]:
     """Return the participations of the devices in all rounds of the study, by identity."""
-    parameters = {"of_study": joins[0].study, "identities": [join.identity for join in joins]}
+    parameters = {"of_study": joins[0].plan.study, "identities": [join.identity for join in joins]}
     by_identity = defaultdict[str, list[_Participation]](list)
     for row in connection.execute(_PARTICIPATIONS, parameters):
         by_identity[row.identity].append(row)
     return by_identity
 
 
-def _find_seat(session: Session, join: Join, rows: Sequence[_Participation]) -> _Seat | None:
+def _find_seat(join: Join, rows: Sequence[_Participation]) -> _Seat | None:
     """Return the seat of a device in its round, None if it has none.
 
     `rows` are its participations in all rounds of the study.
@@ -345,7 +335,7 @@ def _find_seat(session: Session, join: Join, rows: Sequence[_Participation]) -> 
             vector to a poisoned cohort.
     """
     for row in rows:
-        if row.round == join.number:
+        if row.round == join.plan.round:
             device = JoiningDevice(row.credential_digest, roster_entry(row))
             return _Seat(row.id, row.slot, device, row.cohort, row.number, row.phase, row.deadline)
     for row in rows:
@@ -357,22 +347,18 @@ def _find_seat(session: Session, join: Join, rows: Sequence[_Participation]) -> 
                 ProblemType.POISONED_COHORT, f"in round {row.round} {_POISONED_DETAIL}"
             )
         is_counted = row.has_vector and row.phase is not Phase.FAILED
-        question = find_study(session, join.study).question
-        if is_counted and not parse_question(question).asks_every_round:
+        if is_counted and not join.plan.question.asks_every_round:
             detail = f"this device was counted in round {row.round}"
             raise ProblemError(ProblemType.ALREADY_COUNTED, detail)
-    _check_draws(session, join.study, sum(row.is_seated for row in rows))
+    _check_draws(join.plan, sum(row.is_seated for row in rows))
     return None
 
 
-def _check_draws(session: Session, study: str, draws: int) -> None:
+def _check_draws(plan: Plan, draws: int) -> None:
     """Refuse a device that the registrar seats no more, which would refuse its whole round.
 
     `draws` are those of its earlier rounds. Seats that came too late were drawn as well.
     """
-    if draws < MAX_DRAWS:
-        return
-    plan = parse_plan(session.get_one(RoundRow, (study, 1)).plan)
     if draws >= plan.max_draws:
         detail = f"this device was seated {draws} times without finishing, as often as it may be"
         raise ProblemError(ProblemType.ALREADY_COUNTED, detail)
@@ -390,8 +376,8 @@ def _participant_row(join: Join, seat: _Seat, now: datetime) -> dict[str, Any]:
         "id": seat.participant,
         "cohort": seat.cohort,
         "slot": seat.slot,
-        "study": join.study,
-        "round": join.number,
+        "study": join.plan.study,
+        "round": join.plan.round,
         "identity": join.identity,
         "signature": entry.signature,
         "registrar_signature": entry.registrar_signature,

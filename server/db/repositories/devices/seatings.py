@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Table, bindparam, exists, func, insert, select, update
+from sqlalchemy import Table, and_, bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from protocol.api.events import FailureCause
@@ -27,7 +27,7 @@ from protocol.api.phases import Phase
 from protocol.question_and_plan import Terms
 from secagg.seating import CohortSeating, cohort_sizes
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.repositories.cohort_phases import enter_phase, is_one_shot
+from server.db.repositories.cohort_phases import enter_phase
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, ParticipantRow, StudyRow
 from server.errors import ProblemError, not_found, out_of_phase
@@ -75,16 +75,17 @@ class SeatingRepository(Repository):
     def pending(self, session: Session, registrar: str) -> tuple[PendingSeating, ...]:
         """Return the rounds that wait for `registrar`, an Ed25519 key in hexadecimal."""
         query = select(CohortRow, StudyRow.terms).join(StudyRow, StudyRow.id == CohortRow.study)
-        is_waiting = (CohortRow.phase == Phase.SEATING, CohortRow.seating.is_(None))
+        is_seating = and_(CohortRow.phase == Phase.SEATING, CohortRow.seating.is_(None))
+        is_waiting = or_(is_seating, CohortRow.phase == Phase.DRAWING)
         return tuple(
             PendingSeating(
                 study=row.study,
                 round=row.round,
                 joiners=_joiners_of(row),
                 deadline=row.deadline,
-                is_committee=is_one_shot(row),
+                is_committee=row.phase is Phase.DRAWING,
             )
-            for row, terms in session.execute(query.where(*is_waiting))
+            for row, terms in session.execute(query.where(is_waiting))
             if Terms.model_validate(terms).registrar == registrar
         )
 
@@ -139,20 +140,19 @@ class SeatingRepository(Repository):
                 raise ProblemError(ProblemType.CONFLICT, detail, phase=lobby.phase)
             raise out_of_phase("the seating of a round", Phase.SEATING, lobby.phase)
         _make_cohorts(session, lobby, seatings)
-        lobby.seating = seatings[0].pack() + np.array(order, ">u4").tobytes()
+        lobby.seating, lobby.seats = seatings[0].pack(), np.array(order, ">u4").tobytes()
         return lobby.phase
 
     @read_transaction
     def seats(self, session: Session, study: str, number: int) -> Seats | None:
         """Return the seats that joiners have to take; None if the round has none or is sharing."""
         lobby = _find_lobby(session, study, number)
-        if lobby.phase is not Phase.SEATING or lobby.seating is None:
+        if lobby.phase is not Phase.SEATING or lobby.seats is None:
             return None
         of_round = (CohortRow.study == study, CohortRow.round == number)
         query = select(CohortRow.id, CohortRow.enrolled).where(*of_round)
         rows = session.execute(query.order_by(CohortRow.number)).all()
-        _, packed = CohortSeating.split(lobby.seating)
-        order = np.frombuffer(packed, ">u4").astype(np.int64)
+        order = np.frombuffer(lobby.seats, ">u4").astype(np.int64)
         cohorts, slots = np.empty_like(order), np.empty_like(order)
         cohorts[order] = np.repeat([cohort for cohort, _ in rows], [n for _, n in rows])
         slots[order] = np.concatenate([np.arange(n) for _, n in rows])
@@ -196,7 +196,7 @@ class SeatingRepository(Repository):
             return []
         in_order = update(_PARTICIPANTS).where(_PARTICIPANTS.c.cohort == lobby.id)
         session.execute(in_order.values(slot=_PARTICIPANTS.c.slot - joiners))
-        lobby.seating = CohortSeating.split(lobby.seating or b"")[0].pack()
+        lobby.seats = None
         now = self.database.now(session)
         timeouts = Timeouts.model_validate(find_study(session, study).timeouts)
         duration = timedelta(seconds=timeouts.sharing)
@@ -227,7 +227,7 @@ def _find_lobby(session: Session, study: str, number: int, *, lock: bool = False
 
 def _joiners_of(row: CohortRow) -> int:
     """Return the number of joiners, or of volunteers, that wait for the registrar."""
-    return int(row.history[0]["received"]) if is_one_shot(row) else row.enrolled
+    return int(row.history[0]["received"]) if row.phase is Phase.DRAWING else row.enrolled
 
 
 def _is_waiting(lobby: CohortRow) -> bool:
@@ -263,6 +263,7 @@ def _make_cohorts(session: Session, lobby: CohortRow, seatings: Sequence[CohortS
     sizes = cohort_sizes(lobby.enrolled, len(seatings))
     enrolling, seating = lobby.history
     facts = {"study": lobby.study, "round": lobby.round, "phase": lobby.phase}
+    facts["protocol"] = lobby.protocol
     facts |= {"deadline": lobby.deadline, "poisoned": False, "accused": []}
     facts |= {"received": 0, "last_received": lobby.last_received}
     rows: list[dict[str, Any]] = [

@@ -15,7 +15,7 @@ from protocol.api.phases import MemberMessageKind, Phase
 from protocol.question_and_plan import Terms
 from secagg.oneshot.committee import Committee
 from server.db.database import Repository, read_transaction, write_transaction
-from server.db.repositories.cohort_phases import enter_phase
+from server.db.repositories.cohort_phases import enter_phase, fix_committee
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, MemberMessageRow
 from server.errors import ProblemError, cohort_failed, not_found, out_of_phase
@@ -36,7 +36,7 @@ class VolunteerRepository(Repository):
         """
         row = _find_drawn(session, study, number)
         if row.phase is Phase.CONVENING:
-            raise out_of_phase(_RESOURCE, Phase.SEATING, row.phase)
+            raise out_of_phase(_RESOURCE, Phase.DRAWING, row.phase)
         of_kind = (
             MemberMessageRow.cohort == row.id,
             MemberMessageRow.kind == MemberMessageKind.KEY,
@@ -54,17 +54,16 @@ class VolunteerRepository(Repository):
             ProblemError: if the round is in another phase, or has another committee.
         """
         row = _find_drawn(session, study, number, lock=True)
-        packed = committee.pack()
-        if row.seating == packed:
+        if row.committee == committee.pack():
             return row.id
-        if row.seating is not None:
+        if row.committee is not None:
             detail = "the registrar sent another committee before"
             raise ProblemError(ProblemType.CONFLICT, detail, phase=row.phase)
         if row.phase is Phase.FAILED:
             raise cohort_failed(row.failure)
-        if row.phase is not Phase.SEATING:
-            raise out_of_phase(_RESOURCE, Phase.SEATING, row.phase)
-        row.seating = packed
+        if row.phase is not Phase.DRAWING:
+            raise out_of_phase(_RESOURCE, Phase.DRAWING, row.phase)
+        fix_committee(session, row, committee)
         timeouts = Timeouts.model_validate(find_study(session, study).timeouts)
         duration, now = timedelta(seconds=timeouts.collecting), self.database.now(session)
         enter_phase(session, row, Phase.COLLECTING, 1, now, duration)

@@ -16,7 +16,7 @@ from protocol.domains.strings import Alphabet
 from protocol.mechanisms.central.hierarchical_histogram import HierarchicalHistogramQuestion
 from protocol.mechanisms.central.trie_plan import TrieHhPlan, TrieHhQuestion
 from protocol.mechanisms.central.triehh import TrieHh
-from protocol.mechanisms.central.value_distribution import distribution
+from protocol.mechanisms.registry import mechanism_of
 from protocol.privacy.events import LedgerEntry, SampleThresholdEvent, SkellamNoiseEvent
 from protocol.privacy.ledger import Ledger
 from protocol.privacy.release import Release
@@ -158,7 +158,7 @@ def test_nobody_may_learn_among_how_many_was_counted() -> None:
     assert not asked(join_probability=1).hides_device_counts
     assert not asked(mode="both", theta=None).hides_device_counts
     with pytest.raises(ValueError, match="which nobody may learn"):
-        distribution(first(), EMPTY_STATE)
+        mechanism_of(first()).distribution(first(), EMPTY_STATE)
 
 
 # Documents and refusals.

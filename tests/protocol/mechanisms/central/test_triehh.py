@@ -390,7 +390,7 @@ def test_noise_does_not_depend_on_the_size_of_batches(block: int) -> None:
 
     def votes(size: int) -> StudyState:
         blocks = [held[start : start + size] for start in range(0, 60, size)]
-        losing = RandomDropout(0.3, "active", 1)
+        losing = RandomDropout(0.3, 1)
         outcome = run_round(TRIE, plan, blocks, random.Random(1), dropouts=losing)
         assert outcome.devices < 60
         return outcome.study_state

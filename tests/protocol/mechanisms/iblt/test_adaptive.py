@@ -10,6 +10,12 @@ from pydantic import ValidationError
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
+from protocol.mechanisms.iblt.threshold_control import (
+    TableLoad,
+    first_controller,
+    log_change,
+)
+from protocol.mechanisms.iblt.threshold_sampling import coarse_threshold
 from protocol.question_and_plan import WORD_BITS, Terms
 from protocol.randomness import seeded_words
 from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS, capacity
@@ -46,12 +52,6 @@ def test_the_table_is_the_largest_that_the_words_hold(
     assert 8 * MECHANISM.ring(wider).nbytes > WORD_BITS * words
 
 
-def test_a_tight_table_has_more_cells_in_the_same_words() -> None:
-    plan, tight = first_plan(), first_plan(table="tight")
-    assert tight.cells > 1.2 * plan.cells
-    assert tight.t < plan.t / 1.2
-
-
 def test_a_plan_without_a_table_or_a_threshold_is_refused() -> None:
     plan = first_plan().model_dump()
     with pytest.raises(ValidationError, match="multiple of 3"):
@@ -78,7 +78,7 @@ def test_below_m_the_counts_take_more_bits() -> None:
     lower = MECHANISM.next_plan(plan, Answer(True, 0.0), EMPTY_STATE, random.Random(1))
     while lower.t > 19:
         lower = MECHANISM.next_plan(lower, Answer(True, 0.0), EMPTY_STATE, random.Random(1))
-    assert MECHANISM.ring(lower).lanes[0].bits == 21  # and t each
+    assert MECHANISM.ring(lower).lanes[0].bits == 22  # and t each
     assert lower.cells < plan.cells
 
 
@@ -101,9 +101,21 @@ def test_the_papers_threshold_moves_half_way_to_where_the_table_is_full(
 ) -> None:
     plan = first_plan(rule="paper")
     answer = Answer(decoded=distinct <= 1, distinct=distinct * capacity(plan.cells))
-    assert MECHANISM.next_plan(plan, answer, EMPTY_STATE, random.Random(2)).t == pytest.approx(
-        factor * plan.t
-    )
+    following = MECHANISM.next_plan(plan, answer, EMPTY_STATE, random.Random(2))
+    assert following.t == coarse_threshold(factor * plan.t, 0.5 / capacity(plan.cells))
+
+
+@pytest.mark.parametrize(("keys", "chance"), [(22, 0.15), (58, 0.06), (200, 0.06), (820, 0.06)])
+def test_one_more_item_in_a_table_rarely_changes_the_threshold(keys: int, chance: float) -> None:
+    """Powers of 1.05 for all tables changed t in 99% of the rounds with 22 keys."""
+    rng, changed = np.random.default_rng(5), 0
+    for _ in range(4000):
+        held, t = round(keys * rng.uniform(0.6, 1.4)), rng.uniform(3, 60)
+        loads = [TableLoad(t, 200, s, s - held // 2) for s in (held, held + 1)]
+        ts = [first_controller(load).next_threshold(keys, 200) for load in loads]
+        before, after = (coarse_threshold(t, log_change("steady", keys)) for t in ts)
+        changed += before != after
+    assert changed / 4000 < chance
 
 
 def test_a_round_without_a_sum_leaves_the_threshold() -> None:
@@ -139,7 +151,8 @@ def study(rule: str, rounds: int, flat_from: int = 99) -> tuple[list[Answer], li
 
 def test_the_papers_threshold_settles_where_the_items_just_fit() -> None:
     answers, loads = study("paper", 30)
-    assert np.mean(loads[10:]) == pytest.approx(1, abs=0.05)
+    # Thresholds are rounded up by at most 5%, so the table is a little less full.
+    assert np.mean(loads[10:]) == pytest.approx(0.95, abs=0.05)
     assert sum(answer.decoded for answer in answers) >= 24
 
 

@@ -14,7 +14,7 @@ from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words
 from protocol.study_state import EMPTY_STATE
 
-TERMS = Terms(cohort_size=1000, minimum=5, mode="semi-honest")
+TERMS = Terms(cohort_size=1000, minimum=5)
 MECHANISM = REPORT_MECHANISMS["prefix-extension"]
 
 

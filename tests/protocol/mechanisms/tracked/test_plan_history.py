@@ -17,7 +17,7 @@ from protocol.simulation.study import run_study
 
 MECHANISM = Tracked()
 DEVICES, ROUNDS, ITEM_BYTES = 64, 9, 60
-TERMS = Terms(cohort_size=DEVICES, minimum=50, mode="semi-honest")
+TERMS = Terms(cohort_size=DEVICES, minimum=50)
 NAMES = tuple(Hashed(max_bytes=ITEM_BYTES).name(str(number)) for number in range(40))
 
 
@@ -35,7 +35,7 @@ def plan(number: int, pieces: int = 0, last: int = 0, **changes: Any) -> Tracked
     wanted += [StringPiece(name=names[pieces - 1], piece=last)] * (pieces > 0)
     fields = {name: getattr(first, name) for name in TrackedPlan.model_fields}
     groups = (CounterGroup(bits=8, items=names),)
-    lists = {"counter_groups": groups, "string_pieces": tuple(wanted), "past_sketch": None}
+    lists = {"counter_groups": groups, "string_pieces": tuple(wanted)}
     lists["question"] = question(**changes)
     return TrackedPlan.model_validate(fields | lists | {"round": number, "cells": 60})
 

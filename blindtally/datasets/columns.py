@@ -1,0 +1,283 @@
+"""Columns of users, items and counts, recognised by their names or named by the caller.
+
+A name is compared without case, blanks, `_` and `-`, so that `user_id`, `User ID` and `userId` are
+the same. `user`, `item` and `count` come before their synonyms. If only the item is missing and
+only one column is left, that column is the item. Columns of 0, 1, 2, ... or 1, 2, 3, ... number
+rows. Nothing else is guessed: where a column may have two meanings, or has no name, `find_columns`
+raises an error that lists the columns.
+
+The caller names columns in one text: `product` is the item, and `item=product,user=customer` are
+item and user. With `user=`, each row is a device; with `count=`, each row is one item.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal, TypeAlias, get_args
+
+from blindtally.datasets.cells import may_be_counts
+
+Role: TypeAlias = Literal["item", "user", "count"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+_MEANINGS: Final = {"item": "items", "user": "users", "count": "counts"}
+_MAIN_NAMES: Final = {
+    "item": re.compile("items?"),
+    "user": re.compile("user(id)?|uid"),
+    "count": re.compile("counts?"),
+}
+_NAMES: Final[dict[Role, re.Pattern[str]]] = {
+    "item": re.compile(
+        "(items?|values?|words?|terms?|tokens?|strings?|texts?|ur[li]s?|links?|domains?|hosts?"
+        "|websites?|sites?|pages?|query|queries|search|search(term|query)|keywords?|products?|skus?"
+        "|articles?|songs?|tracks?|artists?|movies?|films?|titles?|books?|apps?|applications?"
+        "|packages?|emojis?|hashtags?|tags?|labels?|commands?|events?|errors?)(id|name|code|key)?"
+    ),
+    # No plurals: a column "users" is a number of users.
+    "user": re.compile(
+        "uid|(user|device|client|customer|person|member|visitor|session|account|subscriber"
+        "|participant|respondent|patient|household|player|buyer|employee|student)"
+        "(id|no|number|uuid|guid|key|hash|name)?"
+    ),
+    "count": re.compile(
+        "counts?|cnt|n|freq|frequency|frequencies|occurrences?|quantity|qty|hits|visits|views"
+        "|clicks|votes|uses|times|population|(item|total|hit|view|visit)counts?"
+    ),
+}
+# Columns whose names end with these words hold neither counts nor users.
+_ATTRIBUTE: Final = re.compile(
+    "date|time|datetime|timestamp|year|month|week|day|hour|rank|rating|score|price|age|latitude"
+    "|longitude"
+)
+_IDENTIFIER: Final = re.compile("id|code|index")
+# A column of the items of each row, which may be their number or a list of them.
+_PLURAL: Final = re.compile(r"\w{3,}s")
+_LIST: Final = re.compile(r"\[.*\]|\{.*\}|\(.*\)", re.DOTALL)
+_LISTED_SHARE: Final = 0.5  # of cells, beyond which a column holds lists
+# Numbers are recognised in the format of any country.
+_NUMBER: Final = re.compile(r"[-+]?[\d.,' ]*\d")
+_PAIRS: Final = re.compile(r",(?=(?:item|user|count)=)")
+_ADVICE: Final = (
+    "Name them: --column item=NAME,user=NAME,count=NAME, with user= if each row is a device, and "
+    "count= if each row is one item"
+)
+
+
+class ColumnError(ValueError):
+    """The columns of items, users and counts cannot be told apart, or one does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Places of the columns; without `user`, each row is a device if it has no count.
+
+    `others` are the places of columns that may name users instead.
+    """
+
+    item: int
+    user: int | None = None
+    count: int | None = None
+    others: tuple[int, ...] = ()
+
+    @property
+    def used(self) -> set[int]:
+        return {place for place in (self.item, self.user, self.count) if place is not None}
+
+    def of(self, header: Sequence[str]) -> dict[Role, str | None]:
+        """Return the names of the columns."""
+        places = zip(ROLES, (self.item, self.user, self.count), strict=True)
+        return {role: None if place is None else header[place] for role, place in places}
+
+
+def role_of(name: str) -> Role | None:
+    """Return the role of a column that has this name."""
+    plain = _plain(name)
+    return next((role for role, names in _NAMES.items() if names.fullmatch(plain)), None)
+
+
+def named_columns(choice: str | None, header: Sequence[str]) -> dict[Role, str]:
+    """Return the names in the caller's `choice`, which is one name of the header, or pairs."""
+    if choice is None:
+        return {}
+    if choice in header:
+        return {"item": choice}
+    pairs = [pair.partition("=") for pair in _PAIRS.split(choice)]
+    named = {role: name for role in ROLES for key, equals, name in pairs if equals and key == role}
+    return named if len(named) == len(pairs) else {"item": choice}
+
+
+def find_columns(
+    header: Sequence[str], cells: Sequence[Sequence[str]], choice: str | None = None
+) -> Columns:
+    """Return the columns, given their names and some cells of each.
+
+    Raises:
+        ColumnError: if `choice` names a column that does not exist, or two readings are plausible.
+    """
+    named = named_columns(choice, header)
+    places: dict[Role, int | None] = {
+        role: _named_place(role, named[role], header) for role in ROLES if role in named
+    }
+    numbers = [name for name in header if _NUMBER.fullmatch(name)]
+    try:
+        columns = _recognised(places, header, cells)
+        recognised = columns.used - set(places.values())
+        numbers = [header[place] for place in recognised if header[place] in numbers]
+    except ColumnError:
+        if not numbers:
+            raise
+    if numbers:
+        raise ColumnError(
+            f"{numbers[0]!r} is a number, not the name of a column: the first line must be a "
+            "header, such as item,count or user,item"
+        )
+    return columns
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+def _last_word(name: str) -> str:
+    words = re.findall("[A-Z]?[a-z]+|[A-Z]+", name)
+    return words[-1].lower() if words else ""
+
+
+def _named_place(role: Role, name: str, header: Sequence[str]) -> int | None:
+    if not name and role != "item":
+        return None
+    if name not in header:
+        raise ColumnError(
+            f"no column is named {name!r}; the columns are {', '.join(map(repr, header))}"
+        )
+    if header.count(name) > 1:
+        raise ColumnError(
+            f"{header.count(name)} columns are named {name!r}: give them different names"
+        )
+    return header.index(name)
+
+
+def _recognised(
+    named: dict[Role, int | None], header: Sequence[str], cells: Sequence[Sequence[str]]
+) -> Columns:
+    """Return the columns: those that the caller `named`, and others by their names."""
+    places, is_free = dict(named), set(range(len(header))) - set(named.values())
+    for role in ROLES:
+        if role not in places:
+            place = _recognised_place(role, header, cells, sorted(is_free))
+            if place is not None:
+                places[role] = place
+                is_free.remove(place)
+    item, user, count = (places.get(role) for role in ROLES)
+    is_known = item is not None and (user is not None or count is not None)
+    free = [
+        place
+        for place in sorted(is_free)
+        if header[place] or not _numbers_rows(cells[place], must_be_consecutive=not is_known)
+    ]
+    if item is None:
+        item, free = _only_column(header, free or sorted(is_free)), []
+    if not {"user", "count"} <= named.keys():
+        _refuse_unnamed(header, free)
+    if user is None and count is None and "user" not in places and free:
+        raise _unclear("user", header)
+    # A main name decides, and any other name only if no other column has whole numbers.
+    counts = [] if count is None else [count]
+    is_decided = any(_has_main_name("count", header[place]) for place in counts)
+    if "count" not in named and not is_decided:
+        for place in free:
+            if _may_have_counts(header[place], cells[place]):
+                raise _unclear("count", header, *counts, place)
+    _refuse_lists(header[item], cells[item], has_user=user is not None)
+    others = [place for place in free if not _ATTRIBUTE.fullmatch(_last_word(header[place]))]
+    return Columns(item, user, count, () if "user" in places else tuple(others))
+
+
+def _only_column(header: Sequence[str], places: Sequence[int]) -> int:
+    """Return the only one of `places`, which is the item next to users or counts."""
+    if len(places) != 1 or len(header) == 1:
+        raise _unclear("item", header)
+    return places[0]
+
+
+def _numbers_rows(cells: Sequence[str], *, must_be_consecutive: bool) -> bool:
+    """Return whether cells count the rows from 0 or 1; or only increase, as after a selection."""
+    if not all(cell.isascii() and cell.isdecimal() and len(cell) < 19 for cell in cells):
+        return False
+    numbers = [int(cell) for cell in cells]
+    if len(numbers) > 1 and not must_be_consecutive:
+        return all(low < high for low, high in pairwise(numbers))
+    return numbers in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
+
+
+def _is_row_number(name: str, cells: Sequence[str]) -> bool:
+    """Return whether a column with a synonym of `count` numbers three rows or more."""
+    return (
+        not _has_main_name("count", name)
+        and len(cells) > 2
+        and _numbers_rows(cells, must_be_consecutive=True)
+    )
+
+
+def _refuse_unnamed(header: Sequence[str], free: Sequence[int]) -> None:
+    for place in free:
+        if not header[place]:
+            raise ColumnError(
+                f"column {place + 1} has no name, and may hold items, users or counts: write its "
+                f"name into the first line; the columns are {', '.join(map(repr, header))}"
+            )
+
+
+def _refuse_lists(name: str, cells: Sequence[str], *, has_user: bool) -> None:
+    """Refuse a column of items whose cells are lists of items, or numbers of items."""
+    is_doubtful = has_user and _PLURAL.fullmatch(name) is not None
+    lists = sum(_LIST.fullmatch(cell.strip()) is not None for cell in cells)
+    listed = sum("," in cell or ";" in cell for cell in cells)
+    if max(lists, listed * is_doubtful) > _LISTED_SHARE * len(cells):
+        raise ColumnError(f"a cell of column {name!r} has a list: write a row for each item")
+    if is_doubtful and may_be_counts(cells):
+        raise ColumnError(
+            f"column {name!r} may have the number of a row's items: name it item if each number is "
+            "an item"
+        )
+
+
+def _recognised_place(
+    role: Role, header: Sequence[str], cells: Sequence[Sequence[str]], free: Sequence[int]
+) -> int | None:
+    """Return the only free column with a name of `role`, and with a main name if one has it."""
+    fitting = [
+        place
+        for place in free
+        if role_of(header[place]) == role
+        and not (role == "count" and _is_row_number(header[place], cells[place]))
+    ]
+    main = [place for place in fitting if _has_main_name(role, header[place])]
+    candidates = main or fitting
+    if len(candidates) > 1:
+        raise _unclear(role, header, *candidates)
+    return candidates[0] if candidates else None
+
+
+def _has_main_name(role: Role, name: str) -> bool:
+    return _MAIN_NAMES[role].fullmatch(_plain(name)) is not None
+
+
+def _may_have_counts(name: str, cells: Sequence[str]) -> bool:
+    """Return whether a column has whole numbers, and no name of other numbers."""
+    last = _last_word(name)
+    is_other = _ATTRIBUTE.fullmatch(last) or _IDENTIFIER.fullmatch(last)
+    return not is_other and may_be_counts(cells)
+
+
+def _unclear(role: Role, header: Sequence[str], *places: int) -> ColumnError:
+    listed = ", ".join(repr(name) for name in header)
+    if len(places) == 1:
+        fault = f"column {header[places[0]]!r} may be the count of the item, or another number"
+    elif places:
+        fault = f"{len(places)} columns may hold the {_MEANINGS[role]}"
+    elif role == "user":
+        fault = "no name of a column stands for users or for counts"
+    else:
+        fault = f"no name of a column stands for {_MEANINGS[role]}"
+    return ColumnError(f"{fault}; the columns are {listed}. {_ADVICE}")

@@ -1,0 +1,1 @@
+"""HTTP of all clients: addresses, repeated requests, limits of exchanges, and documents."""

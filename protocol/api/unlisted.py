@@ -1,0 +1,225 @@
+"""Items that an answer does not list: the cause, the count that suffices, and the next step.
+
+An item is listed if its count reaches each *bar*. One is the question's threshold, and others
+follow from privacy. For example, with epsilon 1 a trie shows what has 13 votes, and a device votes
+with probability 0.1. So about 130 devices must hold an item, and a threshold of 5 has no effect.
+
+Every text here depends only on what is public: the plan, the numbers of rounds and devices, and
+the listed items.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.description import Bar
+from protocol.mechanisms.registry import AnyPlan, AnyQuestion, mechanism_of
+from protocol.question_and_plan import DEFAULT_MIN_THRESHOLD
+from protocol.report_mechanism import ReportPlan
+
+
+class RoundFigures(Protocol):
+    """Public figures of a round, as the API and the dashboard have them."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def participants(self) -> int | None: ...
+    @property
+    def sampling_threshold(self) -> float: ...
+    @property
+    def counted_cohorts(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRounds:
+    """Rounds that are over, those of them with a sum, and those whose sum was read.
+
+    `devices` are those in all sums, None if their number is secret. `largest_t` is the largest
+    sampling threshold of a round, and `most_cohorts` the largest number of cohorts in a sum.
+    """
+
+    over: int
+    summed: int
+    decoded: int
+    devices: int | None
+    largest_t: float = 1
+    most_cohorts: int = 1
+
+    @classmethod
+    def of(cls, rounds: Sequence[RoundFigures]) -> "CountedRounds":
+        summed = [each for each in rounds if each.state in ("decoded", "undecoded")]
+        counts = [each.participants for each in summed]
+        return cls(
+            over=sum(each.state != "running" for each in rounds),
+            summed=len(summed),
+            decoded=sum(each.state == "decoded" for each in summed),
+            devices=None if None in counts else sum(count or 0 for count in counts),
+            largest_t=max((each.sampling_threshold for each in summed), default=1),
+            most_cohorts=max((each.counted_cohorts for each in summed), default=1),
+        )
+
+
+def highest_bar(plan: AnyPlan, rounds: CountedRounds) -> Bar:
+    """Return the bar that decides which items are listed, after `rounds` of which `plan` is one."""
+    return max(_bars(plan, rounds), key=lambda bar: bar.count)
+
+
+def _bars(plan: AnyPlan, rounds: CountedRounds) -> Iterator[Bar]:
+    question, devices = plan.question, _devices_of_a_count(plan, rounds)
+    more = "more devices" if question.asks_every_round else "more devices or rounds"
+    lowest = ""
+    if question.threshold > DEFAULT_MIN_THRESHOLD and not _has_noise(plan):
+        lowest = f" (devices accept {DEFAULT_MIN_THRESHOLD:g} by default)"
+    cause = f"the threshold is {question.threshold:,.6g}"
+    if question.counts_by_round:
+        counted = mechanism_of(plan).description.counted
+        cause = f"a round counts a {counted} from {question.threshold:,.6g} devices in it"
+    yield Bar(
+        question.threshold,
+        cause,
+        f"use a lower threshold{lowest}, or {more}",
+    )
+    yield from mechanism_of(plan).bars(plan, devices)
+
+
+def _has_noise(plan: AnyPlan) -> bool:
+    return getattr(plan.question, "epsilon", None) is not None
+
+
+def _devices_of_a_count(plan: AnyPlan, rounds: CountedRounds) -> int | None:
+    """Return the devices that one count is of: those of a round if all take part in every round."""
+    if rounds.devices is None or not rounds.summed or not plan.question.asks_every_round:
+        return rounds.devices
+    return rounds.devices // rounds.summed
+
+
+def why_nothing_is_listed(
+    plan: AnyPlan, rounds: CountedRounds, *, is_over: bool, largest: float | None = None
+) -> str:
+    """Return the cause of an empty answer, the number that suffices, and the next step.
+
+    `plan` is that of the last round. `largest` is the count of the most common item, where a
+    simulation knows it.
+    """
+    if not rounds.summed:
+        return _why_nothing_was_summed(plan, rounds)
+    if not rounds.decoded:
+        return _why_nothing_was_read(plan)
+    return " ".join((*_short_of_bar(plan, rounds, largest), *_later_rounds(plan, is_over=is_over)))
+
+
+def _why_nothing_was_summed(plan: AnyPlan, rounds: CountedRounds) -> str:
+    terms = plan.terms
+    each = "each cohort of a round" if terms.cohorts > 1 else "a round"
+    needed = f"{each} needs {terms.minimum:,} devices"
+    if not isinstance(plan, ReportPlan):
+        needed += f", of which {terms.min_summed:,} stay until its end"
+    if rounds.over:
+        return f"No round has a sum: {needed}. The rounds have the reasons."
+    return f"No round is over: {needed}."
+
+
+def _why_nothing_was_read(plan: AnyPlan) -> str:
+    words = getattr(plan.question, "words", None)
+    if words is None:
+        return "No round could be read: ask more devices."
+    return (
+        "No round could be read: a sum has more different items than there is room for. Use more "
+        f"words than {words:,}, or fewer devices in a round."
+    )
+
+
+def _short_of_bar(plan: AnyPlan, rounds: CountedRounds, largest: float | None) -> Iterator[str]:
+    """Yield the bar that no item reached, its cause, and the next step."""
+    bar, devices = highest_bar(plan, rounds), _devices_of_a_count(plan, rounds)
+    name, threshold = (
+        mechanism_of(plan).description.counted,
+        plan.question.threshold,
+    )
+    among = "" if devices is None else f" among {devices:,} devices"
+    if not math.isfinite(bar.count):
+        yield f"No {name} is listed{among}, even one that all of them hold: {bar.cause}."
+        yield f"To list some, {bar.step}."
+        return
+    least = f"{'about ' if _has_noise(plan) else ''}{_whole(bar.count)}"
+    yield f"No {name} is listed. One is listed from a count of {least}{among}: {bar.cause}."
+    if bar.count > threshold:
+        yield f"A threshold below that, such as {threshold:,.6g}, changes nothing."
+    yield f"To list more, {bar.step}."
+    if devices and largest:
+        # The noise of reports grows with the root of their number.
+        power = 2 if isinstance(plan, ReportPlan) and bar.count > threshold else 1
+        enough = math.ceil(devices * (bar.count / largest) ** power)
+        yield f"The most common {name} has {_whole(largest)}: {enough:,} such devices list it."
+    elif devices and bar.count > plan.question.largest_count(devices):
+        enough = math.ceil(bar.count / plan.question.contribution)
+        yield f"Fewer than {enough:,} devices cannot hold one {name} that often."
+
+
+def _later_rounds(plan: AnyPlan, *, is_over: bool) -> Iterator[str]:
+    """Yield a sentence on rounds to come, or on rounds that a trie lacks."""
+    needed = mechanism_of(plan).rounds_needed(plan.question)
+    if needed is None:
+        if not is_over:
+            yield "The next rounds add to the counts."
+    elif plan.rounds < needed:
+        yield f"The longest items need {needed} rounds, and the study has {plan.rounds}."
+    elif not is_over:
+        yield f"The longest items are complete after round {needed}; this is round {plan.round}."
+
+
+def limits_of_list(plan: AnyPlan, rounds: CountedRounds) -> list[str]:
+    """Return a sentence for each reason why a list that is not empty leaves out common items."""
+    limits, bar = list[str](), highest_bar(plan, rounds)
+    if 0 < rounds.decoded < rounds.summed:
+        limits.append(
+            f"The estimates rest on the {rounds.decoded:,} of {rounds.summed:,} rounds that could "
+            "be read."
+        )
+    if bar.count > plan.question.threshold:
+        count = f"a count below about {_whole(bar.count)}" if math.isfinite(bar.count) else "items"
+        limits.append(f"The list misses {count}: {bar.cause}. To list more, {bar.step}.")
+    if mechanism_of(plan).rounds_needed(plan.question) is not None:
+        limits.extend(_later_rounds(plan, is_over=True))
+    return limits
+
+
+def unlisted_options(question: AnyQuestion, listed: Iterable[str]) -> tuple[str, ...]:
+    """Return the options of a question with options that are not `listed`, in their order.
+
+    They are the items of a listed domain, or the segments of sums of numbers.
+    """
+    known = set(listed)
+    options = mechanism_of(question).options(question)
+    return tuple(option for option in options if option not in known)
+
+
+def option_counts(plan: AnyPlan, rounds: CountedRounds, listed: Iterable[str]) -> dict[str, str]:
+    """Return the options that are not `listed`, each with words; empty before a sum was read."""
+    if not rounds.decoded:
+        return {}
+    options = unlisted_options(plan.question, listed)
+    return dict.fromkeys(options, count_of_unlisted(plan, rounds))
+
+
+def count_of_unlisted(plan: AnyPlan, rounds: CountedRounds) -> str:
+    """Return the words that stand for the count of an option that is not listed.
+
+    They are the same for every such option, also for one that nobody holds. Only sums that were
+    all read, without sampling or noise, show that a count is below the threshold. The count of an
+    item may leave out some of several cohorts (`protocol/mechanisms/cohort_comparison.py`).
+    """
+    bar = highest_bar(plan, rounds)
+    if not math.isfinite(bar.count):
+        return "not known"
+    if plan.question.counts_by_round:
+        return f"fewer than {_whole(bar.count)} in each round"
+    is_exact = rounds.largest_t == 1 and not _has_noise(plan) and rounds.decoded == rounds.summed
+    is_exact &= rounds.most_cohorts == 1
+    return f"{'fewer than' if is_exact else 'not found to reach'} {_whole(bar.count)}"
+
+
+def _whole(count: float) -> str:
+    return f"{math.ceil(count):,}"

@@ -1,0 +1,138 @@
+"""Items that are known beforehand, as in a simulation, and the domains that hold them.
+
+The domain of a real study is chosen without the items of any device. A simulation may look at its
+data file. For example, the items `apple` and `fig` need an alphabet of seven letters and length
+five, and the items `3.5` and `12` an interval from 3.5 to 12.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from protocol.domains.base import SEGMENT_SEPARATOR
+from protocol.domains.numeric import NumericInterval
+from protocol.domains.product import Product
+from protocol.domains.strings import Alphabet, Listed, Utf8, alphabet_of, smallest_domain
+
+DomainChoice = Literal["auto", "alphabet", "utf8", "hashed", "numbers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownItems:
+    """The `items` of `devices` in each of `rounds`, and wishes for the domain that holds them.
+
+    `choice` is the kind of keys of texts, `alphabet` their characters, `levels` their length in
+    characters or bytes. Numbers are between `low` and `high`, rounded to `alpha` ^ `levels` cells.
+    """
+
+    items: Sequence[str]
+    devices: int
+    rounds: int
+    choice: DomainChoice = "auto"
+    alphabet: str | None = None
+    levels: int | None = None
+    low: float | None = None
+    high: float | None = None
+    alpha: int | None = None
+
+    @property
+    def are_numbers(self) -> bool:
+        """Return whether the items are wished to be numbers."""
+        return self.choice == "numbers" or self.low is not None or self.high is not None
+
+    @property
+    def longest(self) -> int:
+        """Return the bytes of the longest item, or of the longest wished one."""
+        return self.levels or max((len(item.encode()) for item in self.items), default=1) or 1
+
+    def text_domain(self) -> Alphabet | Utf8:
+        """Return the domain of texts with the shortest keys, or the wished one.
+
+        Raises:
+            ValueError: if the wishes contradict each other, or no such domain holds the items.
+        """
+        self._refuse_numbers()
+        if self.choice == "hashed":
+            raise ValueError(
+                "hashed keys go with a mechanism that fetches their strings, such as tracked: "
+                "others would find keys only"
+            )
+        if self.choice == "alphabet" or self.alphabet is not None:
+            if self.choice == "utf8":
+                raise ValueError("an alphabet has the characters of an alphabet, not of utf8")
+            characters = self.alphabet or "".join(sorted(set().union(*self.items)))
+            return alphabet_of(characters, self.items, self.levels)
+        if self.choice == "utf8" or self.levels:
+            return Utf8(max_bytes=self.longest)
+        return smallest_domain(self.items)
+
+    def dictionary(self) -> Listed | Alphabet:
+        """Return all strings of the wished alphabet, or the items that are not too long.
+
+        Raises:
+            ValueError: if there is one item only, or none.
+        """
+        self._refuse_numbers()
+        if self.alphabet is not None:
+            return alphabet_of(self.alphabet, self.items, self.levels)
+        limit = self.levels or math.inf
+        listed = tuple(i for i in dict.fromkeys(self.items) if len(i.encode()) <= limit)
+        if len(listed) < 2:
+            count = "one item only" if listed else "no item"
+            bytes_limit = f" of {self.levels} bytes at most" if self.levels else ""
+            raise ValueError(f"the file has {count}{bytes_limit}: a dictionary must have 2 or more")
+        return Listed(items=listed)
+
+    def interval(self, alpha: int, levels: int) -> NumericInterval:
+        """Return the interval of the numbers, with `alpha` and `levels` unless others are wished.
+
+        Raises:
+            ValueError: if no item is a number of the interval.
+        """
+        return self._interval_of([number_in(item) for item in self.items], alpha, levels)
+
+    def intervals_by_segment(self, alpha: int, levels: int) -> NumericInterval | Product:
+        """Return the interval, with a segment for each text before a number: `north:3.5`.
+
+        Raises:
+            ValueError: if no item is a number of the interval.
+        """
+        pairs = [item.partition(SEGMENT_SEPARATOR) for item in self.items]
+        numbers = [number_in(number) for segment, _, number in pairs if segment]
+        if all(number is None for number in numbers):
+            return self.interval(alpha, levels)
+        inner = self._interval_of(numbers, alpha, levels)
+        segments = tuple(sorted({segment for segment, separator, _ in pairs if separator}))
+        return Product(segments=segments, inner=inner)
+
+    def _interval_of(
+        self, numbers: Sequence[float | None], alpha: int, levels: int
+    ) -> NumericInterval:
+        if self.alphabet is not None:
+            raise ValueError("numbers have no alphabet")
+        known = [number for number in numbers if number is not None]
+        if not known:
+            raise ValueError("there are no numbers in the file: name the --column they are in")
+        interval = NumericInterval(
+            low=min(known) if self.low is None else self.low,
+            high=max(known) if self.high is None else self.high,
+            alpha=self.alpha or alpha,
+            length=self.levels or levels,
+        )
+        if not any(interval.low <= number <= interval.high for number in known):
+            raise ValueError(f"no number is between {interval.low:g} and {interval.high:g}")
+        return interval
+
+    def _refuse_numbers(self) -> None:
+        if self.are_numbers or self.alpha is not None:
+            raise ValueError("these items are texts: low, high and alpha go with numbers")
+
+
+def number_in(text: str) -> float | None:
+    """Return the finite number that `text` is, None if it is not."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

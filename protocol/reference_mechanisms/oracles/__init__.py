@@ -1,0 +1,1 @@
+"""Frequency oracles for comparison: others are better in bits, in time or in error."""

@@ -1,0 +1,78 @@
+"""URLs of databases: which ones are used, and how little of them is shown.
+
+Of `postgresql://me:secret@db.test:5432/counts?sslmode=require`, errors and logs show the driver,
+the host, the port and the name of the database. Any other part may be a password: libpq also reads
+`?password=secret`, and a person who forgets the host writes `postgresql://me:secret/counts`.
+"""
+
+import re
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+from sqlalchemy import Engine, event
+from sqlalchemy.engine import URL, Dialect, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError
+
+_DRIVERS: Final = {
+    "sqlite": "sqlite+pysqlite",
+    "sqlite+pysqlite": "sqlite+pysqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+_SHOWN_OPTIONS: Final = ("host", "port", "dbname")
+
+
+def parse_url(text: str) -> URL:
+    """Return the database URL in `text` with our driver.
+
+    Raises:
+        ValueError: if it is not usable. The error shows no part of `text` but its driver.
+    """
+    url = None
+    with suppress(ArgumentError, ValueError):  # the second one quotes what is not a port
+        url = make_url(text)
+    if url is None:
+        raise ValueError("not a database URL, such as sqlite:///blindtally.db")
+    if url.drivername not in _DRIVERS:
+        raise ValueError(f"sqlite:/// or postgresql:// expected, got {url.drivername}://")
+    is_sqlite = url.drivername.startswith("sqlite")
+    if is_sqlite and (url.host or url.database in (None, "", ":memory:")):
+        raise ValueError("a SQLite database needs a file: sqlite:///blindtally.db")
+    # A part of the password, which would be shown as the host or the name of the database.
+    if not is_sqlite and "@" in f"{url.host}{url.database}":
+        raise ValueError("write @ in a user or password of the database URL as %40")
+    return url.set(drivername=_DRIVERS[url.drivername])
+
+
+def shown_url(url: URL) -> str:
+    """Return the driver, host, port and name of a database."""
+    shown = URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
+    return shown.render_as_string()
+
+
+def hide_url_in_errors(engine: Engine) -> None:
+    """Remove from the errors of `engine`'s connections what `shown_url` does not show.
+
+    A driver quotes a user that a server refuses, and an option that it does not know.
+    """
+    event.listen(engine, "do_connect", partial(_connect, engine.url))
+
+
+def _connect(
+    url: URL, dialect: Dialect, _record: object, arguments: list[Any], options: dict[str, Any]
+) -> DBAPIConnection:
+    try:
+        return dialect.connect(*arguments, **options)
+    except dialect.loaded_dbapi.Error as error:
+        hidden = [
+            values for name, values in url.normalized_query.items() if name not in _SHOWN_OPTIONS
+        ]
+        for part in filter(None, (url.username, url.password, *chain(*hidden))):
+            text = re.sub(rf"(?<!\w){re.escape(part)}(?!\w)", "...", str(error))
+            if text != str(error):
+                error.args = (text,)
+        raise

@@ -1,0 +1,67 @@
+"""The epsilon of a device in several rounds is one number, in every command and on every device."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from blindtally.cli import app
+from protocol.privacy.noise_loss import CountNoise, noise_epsilon
+from protocol.privacy.parameters_for_budget import min_variance
+
+EPSILON, DELTA, ROUNDS = 4.567, 1e-5, 3
+REFUSAL = "noise for epsilon 4.57 at delta 1e-05, above 4"
+BUDGET = ("--epsilon", str(EPSILON), "--delta", str(DELTA), "--levels", str(ROUNDS))
+DOMAIN = '{"kind": "alphabet", "characters": "ab", "length": 3}'
+FIELDS = {"epsilon": EPSILON, "delta": DELTA, "mode": "noise", "domain": DOMAIN}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    path = tmp_path / "items.csv"
+    path.write_text("item,count\nabb,900\n")
+    return str(path)
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [*arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 and arguments[-1] == "-" else result.output
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(run(*arguments, "--json", "-"))
+    return read
+
+
+def test_five_places_state_the_same_epsilon(url: str, data: str) -> None:
+    variance = min_variance(EPSILON, DELTA, ROUNDS)
+    number = noise_epsilon({CountNoise(variance): ROUNDS}, DELTA)
+    assert EPSILON * 0.9999 < number <= EPSILON
+
+    planned = document("plan", "release", "--devices", "1000", *BUDGET)
+    (design,) = (each for each in planned["designs"] if each["mode"] == "noise")
+    assert (design["epsilon"], design["epsilon_server"]) == (number, number)
+
+    options = ("--devices", "100", "--set", "mode=noise", "--threshold", "50", "--data", data)
+    simulated = document("simulate", "triehh", *options, *BUDGET)
+    assert set(simulated["epsilon_by_party"].values()) == {number}
+
+    fields = (part for name, value in FIELDS.items() for part in ("--set", f"{name}={value}"))
+    sizes = ("--devices", "30", "--threshold", "5", "--rounds", str(ROUNDS), "--words", "900")
+    created = run("studies", "create", "x", "--mechanism", "triehh", *sizes, *fields, "--url", url)
+    assert f"devices with default settings refuse the study: it adds {REFUSAL}" in created
+    study = next(line for line in created.splitlines() if line.isalnum())
+
+    fleet = ("fleet", "--study", study, "--no-registrar", "--min-cohort", "5", "--data", data)
+    refused = run(*fleet, "--url", url, code=1)
+    assert REFUSAL in " ".join(refused.split())
+    below = run(*fleet, "--url", url, "--max-epsilon", str(number * 0.99999), code=1)
+    assert "noise for epsilon 4.57 at delta 1e-05" in " ".join(below.split())
+    played = document(*fleet, "--url", url, "--max-epsilon", str(number))
+    assert [each["number"] for each in played["rounds"]] == [1, 2, 3]
+
+    statement = document("privacy", study, "--delta", str(DELTA), "--url", url)
+    assert {each["epsilon"] for each in statement["parties"]} == {number}

@@ -1,0 +1,158 @@
+"""An empty answer states its cause, a number that suffices, and the next step."""
+
+import re
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from protocol.api.unlisted import (
+    CountedRounds,
+    count_of_unlisted,
+    highest_bar,
+    limits_of_list,
+    option_counts,
+    unlisted_options,
+    why_nothing_is_listed,
+)
+from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS, AnyPlan, parse_question
+from protocol.question_and_plan import Terms
+from protocol.simulation.study import run_study
+
+TERMS = Terms(cohort_size=1000, minimum=3, cohorts=20)
+LETTERS = {"kind": "alphabet", "characters": "\0abcdefgh", "length": 2, "pad": "\0"}
+OPTIONS = {"kind": "listed", "items": ["red", "green", "blue"]}
+REGIONS = {
+    "kind": "product",
+    "segments": ["north", "south"],
+    "inner": {"kind": "interval", "low": 0, "high": 10, "alpha": 10, "length": 2},
+}
+TRIE = {"mechanism": "triehh", "threshold": 5, "epsilon": 1, "delta": 1e-6, "domain": LETTERS}
+TRACKED = {"mechanism": "tracked", "threshold": 60, "words": 90_000, "domain": OPTIONS}
+SMALLEST = 8  # devices of 200 that hold the most common item
+
+
+def first_plan(fields: dict[str, Any], rounds: int = 2) -> AnyPlan:
+    sums = fields["mechanism"] in SUM_MECHANISMS
+    words = {"words": 5000} if sums else {}
+    question = parse_question({"contribution": 1} | words | fields)
+    plan: AnyPlan = MECHANISMS[question.mechanism].first_plan(
+        question, TERMS, "study", rounds, Random(1)
+    )
+    return plan
+
+
+def listed_items(plan: AnyPlan, items: Sequence[str], seed: int) -> list[str]:
+    """Return the items that a study in memory lists, in which each device holds one item."""
+    mechanism = SUM_MECHANISMS[plan.mechanism]
+    devices = [{item: 1} for item in items]
+    rounds = [[devices]] * plan.rounds if plan.question.asks_every_round else [[devices], [[{}]]]
+    outcomes = run_study(mechanism, plan.question, TERMS, rounds, Random(seed), planned=plan.rounds)
+    *_, last = outcomes
+    return [each.item for each in mechanism.final_estimates(plan.question, last.study_state)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "item"), [(TRIE, "ha"), (TRIE | {"mode": "noise"}, "ha"), (TRACKED, "blue")]
+)
+def test_the_number_of_devices_in_the_reason_lists_the_most_common_item(
+    fields: dict[str, Any], item: str
+) -> None:
+    """An item at the bar of a trie is listed with probability 0.95; two of three seeds suffice."""
+    plan = first_plan(fields)
+    few = [item] * SMALLEST + [""] * (200 - SMALLEST)
+    held = [{each: 1} if each else {} for each in few]
+    assert listed_items(plan, [each for each in few if each], 0) == []
+    rounds = CountedRounds(2, 2, 2, 400 if plan.question.asks_every_round else 200)
+    reason = why_nothing_is_listed(plan, rounds, is_over=True, largest=SMALLEST)
+    sentence = re.search(r"has 8: ([0-9,]+) such devices list it", reason)
+    assert sentence, reason
+    enough = int(sentence[1].replace(",", ""))
+    copies = [item] * round(enough * SMALLEST / len(held))
+    assert sum(listed_items(plan, copies, seed) == [item] for seed in range(3)) >= 2
+    assert sum(listed_items(plan, copies[: len(copies) // 3], seed) == [] for seed in range(3)) >= 2
+
+
+def test_a_trie_blames_the_votes_that_epsilon_needs_and_no_threshold_below_them() -> None:
+    plan = first_plan(TRIE)
+    reason = why_nothing_is_listed(plan, CountedRounds(2, 2, 2, 1200), is_over=True)
+    bar = highest_bar(plan, CountedRounds(2, 2, 2, 1200))
+    assert bar.count > 10 * plan.question.threshold
+    assert f"from {plan.release.threshold} votes in a level" in reason  # type: ignore[union-attr]
+    assert "because epsilon is 1" in reason
+    assert "such as 5, changes nothing" in reason
+    assert "use a lower threshold" not in reason
+    higher = first_plan(TRIE | {"threshold": 500.0})
+    assert "the threshold is 500" in why_nothing_is_listed(
+        higher, CountedRounds(2, 2, 2, 1200), is_over=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "rounds", "words"),
+    [
+        (TRACKED, CountedRounds(0, 0, 0, 0), "No round is over: each cohort of a round needs 3"),
+        (TRACKED, CountedRounds(2, 0, 0, 0), "No round has a sum: each cohort of a round needs 3"),
+        (TRACKED, CountedRounds(1, 1, 0, 900), "Use more words than 90,000"),
+        (TRACKED, CountedRounds(2, 2, 2, 50), "Fewer than 60 devices cannot hold one item"),
+        (TRACKED, CountedRounds(2, 2, 2, 900), "the threshold is 60. To list more, use a lower"),
+        (TRACKED, CountedRounds(2, 2, 2, 900), "(devices accept 5 by default)"),
+        (
+            {"mechanism": "krr", "threshold": 5, "epsilon": 1.0, "domain": OPTIONS},
+            CountedRounds(1, 1, 1, 600),
+            "the noise of the reports hides smaller ones, because epsilon is 1. A threshold below",
+        ),
+        (
+            {
+                "mechanism": "prefix-extension",
+                "threshold": 5,
+                "epsilon": 1.0,
+                "domain": {"kind": "utf8", "max_bytes": 8},
+            },
+            CountedRounds(1, 1, 1, 600),
+            "even one that all of them hold",
+        ),
+        (
+            {"mechanism": "number-sums", "threshold": 9, "domain": REGIONS},
+            CountedRounds(1, 1, 1, 16),
+            "a round counts a segment from 9 devices in it",
+        ),
+        (
+            TRIE | {"domain": LETTERS | {"length": 6}},
+            CountedRounds(2, 2, 2, 600),
+            "The longest items need 6 rounds, and the study has 2.",
+        ),
+    ],
+)
+def test_each_cause_has_its_number(
+    fields: dict[str, Any], rounds: CountedRounds, words: str
+) -> None:
+    reason = why_nothing_is_listed(first_plan(fields), rounds, is_over=False)
+    assert words in reason
+
+
+def test_options_that_are_not_listed_have_one_text_for_all_counts_below_the_bar() -> None:
+    exact, read = first_plan(TRACKED), CountedRounds(2, 2, 2, 900)
+    assert unlisted_options(exact.question, ["green"]) == ("red", "blue")
+    assert count_of_unlisted(exact, read) == "fewer than 60"
+    unread = CountedRounds(2, 2, 1, 900)
+    sampled = CountedRounds(2, 2, 2, 900, largest_t=3.5)
+    compared = CountedRounds(2, 2, 2, 900, most_cohorts=2)  # of which one may be left out
+    assert {count_of_unlisted(exact, each) for each in (unread, sampled, compared)} == {
+        "not found to reach 60"
+    }
+    words = {"red": "fewer than 60", "blue": "fewer than 60"}
+    assert option_counts(exact, read, ["green"]) == words
+    assert option_counts(exact, CountedRounds(2, 2, 0, 900), ["green"]) == {}
+    regions = first_plan({"mechanism": "number-sums", "threshold": 9, "domain": REGIONS})
+    assert unlisted_options(regions.question, ["south"]) == ("north",)
+    assert count_of_unlisted(regions, read) == "fewer than 9 in each round"
+    assert unlisted_options(first_plan(TRIE).question, []) == ()
+
+
+def test_a_list_states_the_rounds_that_were_not_read_and_the_bar_above_its_threshold() -> None:
+    partly = CountedRounds(4, 4, 3, 2400)
+    assert limits_of_list(first_plan(TRACKED), CountedRounds(4, 4, 4, 2400)) == []
+    assert len(limits_of_list(first_plan(TRACKED), partly)) == 1
+    assert "misses a count below about" in limits_of_list(first_plan(TRIE), partly)[1]
