@@ -38,8 +38,7 @@ MIN_COHORT_SIZE = 3  # devices; fewer hide nothing
 DEFAULT_MIN_THRESHOLD = 5.0  # of exact sums
 DEFAULT_MIN_SUMMED = 50  # devices
 DEFAULT_MAX_CONTRIBUTION = 100  # items of a device in a round
-DEFAULT_MIN_CORRUPT, DEFAULT_MIN_SIGMA = 0.1, 40  # of terms
-DEFAULT_MAX_DROPOUT = 0.5  # of a round's devices
+DEFAULT_MIN_CORRUPT = 0.1  # of terms
 DEFAULT_MAX_EPSILON, DEFAULT_MAX_DELTA = 4.0, 1e-5
 DEFAULT_MAX_UPLOAD_BYTES = 4 * 2**20  # in one round
 # Members of a committee, and the fraction of operators that may collude.

@@ -40,7 +40,6 @@ PACKAGES: Final = ("client", "protocol", "secagg", "server")
 _POLICY: Final = Policy(
     min_cohort=2,
     min_threshold=1,
-    max_dropout=0.4,
     trust_server_identities=True,
     accept_exact_estimates=True,
 )

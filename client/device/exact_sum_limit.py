@@ -26,7 +26,7 @@ from typing import TypeAlias
 from client.device.clock import DeviceClock
 from client.device.journal import JournalEntry, noisy_counts_of
 from protocol.api.device_limits import noisy_counts
-from protocol.api.device_policy import Policy, PolicyError
+from protocol.api.device_policy import EXACT_PERIOD_DAYS, Policy, PolicyError
 from protocol.clock_readings import DAY_SECONDS
 from protocol.mechanisms.registry import AnyPlan
 from protocol.privacy.noise_loss import noise_epsilon
@@ -50,7 +50,7 @@ def spends_exact_study(
         PolicyError: if the exact studies of the policy are spent, or `clock.check` raises it.
     """
     clock.check()
-    period, passed = policy.exact_period_days * DAY_SECONDS, clock.confirmed
+    period, passed = EXACT_PERIOD_DAYS * DAY_SECONDS, clock.confirmed
     recent = [each for each in vectors if passed - _time_of(each) < period]
     exact = _latest_times(each for each in recent if each.is_exact)
     if (service, plan.study) in exact and len(exact) <= policy.max_exact_studies:
@@ -87,7 +87,7 @@ def _refusal(
         reason = f"asks for a sum with too little noise (epsilon {epsilon:.3g} in all)"
     if limit > 0:
         service, study = last = sorted(exact, key=lambda key: exact[key])[-limit]
-        end = exact[last] + policy.exact_period_days * DAY_SECONDS
+        end = exact[last] + EXACT_PERIOD_DAYS * DAY_SECONDS
         # A reading at the end of the period, or the one that was just stored, and another one.
         days = (max(end, clock.readings.latest) - clock.now) / DAY_SECONDS + 1
         reason += f" of the items that study {study} of {service} had; the next is possible in "

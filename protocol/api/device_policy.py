@@ -6,17 +6,16 @@ refusal names its limit, so that the operator of the devices knows which one to 
 
 from dataclasses import dataclass, fields
 from numbers import Real
+from typing import Final
 
 from protocol.question_and_plan import (
     DEFAULT_MAX_CONTRIBUTION,
     DEFAULT_MAX_DELTA,
-    DEFAULT_MAX_DROPOUT,
     DEFAULT_MAX_EPSILON,
     DEFAULT_MAX_UPLOAD_BYTES,
     DEFAULT_MIN_COMMITTEE,
     DEFAULT_MIN_COMMITTEE_CORRUPT,
     DEFAULT_MIN_CORRUPT,
-    DEFAULT_MIN_SIGMA,
     DEFAULT_MIN_SUMMED,
     DEFAULT_MIN_THRESHOLD,
 )
@@ -24,12 +23,21 @@ from secagg.errors import UnsafeRequestError
 from secagg.keys import KEY_BYTES
 from secagg.seating import MAX_DRAWS
 
+# Limits of all devices. The documents state the probability that follows from the first two: each
+# sharing of keys in a study, until a vector is sent, gives an attacker who wants certain holders,
+# or a cohort of colluders, another chance of 2^-sigma.
+MIN_SIGMA: Final = 40
+MAX_SHARINGS: Final = MAX_DRAWS
+# A shorter period allows no more than a larger `Policy.max_exact_studies` does.
+EXACT_PERIOD_DAYS: Final = 30.0
+_FIXED_LIMITS: Final = {"min_sigma", "max_sharings"}
+
 
 class PolicyError(UnsafeRequestError):
     """The service asks for more than the device's policy allows.
 
     Attributes:
-        limit: the name of the limit in `Policy`, or of the promise that was broken.
+        limit: the name of the limit, in `Policy` or above, or of the promise that was broken.
         reason: what the study or its server does, such as "asks for ...".
         needed: the value of the limit that would accept the request, if one value is enough.
     """
@@ -37,7 +45,7 @@ class PolicyError(UnsafeRequestError):
     def __init__(self, limit: str, reason: str, needed: float | str | None = None) -> None:
         super().__init__(f"{reason} ({limit})")
         # The study chooses what a policy limits; its server passes that on.
-        if limit in Policy.__dataclass_fields__:
+        if limit in Policy.__dataclass_fields__ or limit in _FIXED_LIMITS:
             self.args = (f"the study {reason} ({limit})",)
         self.limit = limit
         self.reason = reason
@@ -51,14 +59,11 @@ class Policy:
     Attributes:
         max_contribution: items that the device adds to a round.
         min_cohort: devices in a sum.
-        min_corrupt, max_dropout, min_sigma: bounds on the assumptions from which the numbers of
-            holders and the threshold follow. Terms that assume no corrupt device protect nobody.
+        min_corrupt: the fraction of corrupt devices that a study assumes. Terms that assume none
+            protect nobody.
         max_upload_bytes: bytes that the device sends in one round before the survivors are known:
             its key shares and its vector, or its report. A vector has at most one
             element for every two of them.
-        max_sharings: how often the device shares keys in one study without sending a vector. Each
-            time gives an attacker who wants certain holders, or a cohort of colluders, another
-            chance of 2^-sigma.
         registrar: the public key of the one registrar that may enrol the devices. It must come to
             the device by another way than the server.
         min_threshold: the threshold of a study of exact sums, and of released counts that have no
@@ -89,7 +94,7 @@ class Policy:
             one device holds: a device that lies for the analyst lets a segment of one other device
             pass the threshold, and the cells of a sketch show rare items together with common ones.
         max_exact_studies: studies of exact sums to which the device gives the items of one
-            collection within `exact_period_days`, over all services. The difference of two exact
+            collection within `EXACT_PERIOD_DAYS`, over all services. The difference of two exact
             sums may reveal its items. A sum with noise is not exact as long as the noise of all
             such sums in that time together keeps `max_epsilon` at `max_delta`.
 
@@ -101,10 +106,7 @@ class Policy:
     min_cohort: int = DEFAULT_MIN_SUMMED
     min_threshold: float = DEFAULT_MIN_THRESHOLD
     min_corrupt: float = DEFAULT_MIN_CORRUPT
-    max_dropout: float = DEFAULT_MAX_DROPOUT
-    min_sigma: int = DEFAULT_MIN_SIGMA
     max_upload_bytes: int = DEFAULT_MAX_UPLOAD_BYTES
-    max_sharings: int = MAX_DRAWS
     registrar: bytes | None = None
     committee: frozenset[bytes] = frozenset()
     min_committee: int = DEFAULT_MIN_COMMITTEE
@@ -117,7 +119,6 @@ class Policy:
     max_round_seconds: float = 7 * 24 * 3600
     repeat_exact: bool = False
     max_exact_studies: int = 1
-    exact_period_days: float = 30.0
     accept_exact_estimates: bool = False
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ from protocol.api.device_limits import (
     upload_bytes,
     vector_elements,
 )
-from protocol.api.device_policy import Policy, PolicyError
+from protocol.api.device_policy import MAX_SHARINGS, MIN_SIGMA, Policy, PolicyError
 from protocol.api.one_shot import committee_terms
 from protocol.committee_terms import CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
@@ -106,7 +106,7 @@ def max_copies(policy: Policy, plan: AnyPlan) -> int:
 def sharings(policy: Policy, plan: AnyPlan) -> int:
     """Return the largest number of sharings in the plan's study, vectors included."""
     again = min(plan.rounds, policy.max_rounds) if plan.question.asks_every_round else 0
-    return policy.max_sharings + again
+    return MAX_SHARINGS + again
 
 
 def check_spent_noise(policy: Policy, plan: AnyPlan, spent: NoisyCounts) -> None:
@@ -190,11 +190,8 @@ def _terms_violations(policy: Policy, plan: AnyPlan) -> Iterator[PolicyError]:
     if terms.corrupt < policy.min_corrupt:
         reason = f"assumes a corrupt fraction of {terms.corrupt}, below {policy.min_corrupt}"
         yield PolicyError("min_corrupt", reason, terms.corrupt)
-    if terms.dropout > policy.max_dropout and not terms.is_one_shot:
-        reason = f"allows a dropout fraction of {terms.dropout}, above {policy.max_dropout}"
-        yield PolicyError("max_dropout", reason, terms.dropout)
-    if terms.sigma < policy.min_sigma:
-        reason = f"allows failures with probability 2^-{terms.sigma}, above 2^-{policy.min_sigma}"
+    if terms.sigma < MIN_SIGMA:
+        reason = f"allows failures with probability 2^-{terms.sigma}, above 2^-{MIN_SIGMA}"
         yield PolicyError("min_sigma", reason, terms.sigma)
 
 
@@ -238,9 +235,9 @@ def _volunteer_violations(policy: Policy, terms: VolunteerTerms) -> Iterator[Pol
     if terms.corrupt < policy.min_corrupt:
         reason = f"assumes a corrupt fraction of volunteers of {terms.corrupt:g}"
         yield PolicyError("min_corrupt", f"{reason}, below {policy.min_corrupt:g}", terms.corrupt)
-    if terms.sigma < policy.min_sigma:
+    if terms.sigma < MIN_SIGMA:
         reason = f"may draw a corrupt committee with probability 2^-{terms.sigma}"
-        yield PolicyError("min_sigma", f"{reason}, above 2^-{policy.min_sigma}", terms.sigma)
+        yield PolicyError("min_sigma", f"{reason}, above 2^-{MIN_SIGMA}", terms.sigma)
 
 
 def _threshold_violations(policy: Policy, plan: AnyPlan) -> Iterator[PolicyError]:

@@ -238,7 +238,7 @@ async def more() -> tuple[ParticipationOutcome, ...]:
     return await take_part(URL, ["hello"])
 
 
-wrong: int = Policy().min_sigma + Terms
+wrong: int = Policy().min_cohort + Terms
 """
 
 

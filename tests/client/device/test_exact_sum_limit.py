@@ -206,8 +206,6 @@ def test_a_device_may_refuse_all_exact_sums() -> None:
     assert not spends_exact_study(none, trie_plan(11), SERVICE_URL, [], clock_at(NOW))
     careless = replace(none, max_epsilon=math.inf)  # even then a sum without noise is exact
     refusal(exact_plan(), policy=careless)
-    for_ever = replace(POLICY, exact_period_days=math.inf)
-    refusal(exact_plan(), given_to(time=0), policy=for_ever)
 
 
 def test_coins_hide_nothing_from_the_server() -> None:

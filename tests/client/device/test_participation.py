@@ -20,7 +20,7 @@ from client.device.participation import MAX_ROW_BYTES, ReportParticipation
 from client.http.transport import Transport
 from protocol.api.device_limits import noisy_counts
 from protocol.api.device_messages import JoinRequest, SignedReport
-from protocol.api.device_policy import PolicyError
+from protocol.api.device_policy import MAX_SHARINGS, PolicyError
 from protocol.api.messages import RoundView
 from protocol.api.phases import MessageKind
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
@@ -295,12 +295,11 @@ async def test_a_plan_without_coins_asks_no_device_whose_coin_fell(joins: bool) 
 
 
 async def test_a_device_that_may_not_share_again_flips_no_coin() -> None:
-    journal, policy = MemoryJournal(), replace(POLICY, max_epsilon=100, max_sharings=0)
-    for number in range(policy.max_rounds):
-        journal.record(
-            JournalEntry.of(STUDY, number, 0, MessageKind.KEY_SHARES, bytes([number])),
-            policy.max_rounds,
-        )
+    journal, policy = MemoryJournal(), replace(POLICY, max_epsilon=100)
+    most = policy.max_rounds + MAX_SHARINGS
+    for number in range(most):
+        entry = JournalEntry.of(STUDY, number, 0, MessageKind.KEY_SHARES, bytes([number]))
+        journal.record(entry, most)
     before = journal.entries
     service = Service(view_of(9, question=INVITING_QUESTION))
     with pytest.raises(PolicyError, match="max_sharings"):

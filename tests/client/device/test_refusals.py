@@ -7,7 +7,7 @@ import pytest
 
 from client.device.journal import MemoryJournal
 from protocol.api.device_messages import Survivors
-from protocol.api.device_policy import Policy, PolicyError
+from protocol.api.device_policy import MAX_SHARINGS, Policy, PolicyError
 from secagg.errors import FaultyParticipantError, UnsafeRequestError
 from secagg.messages import (
     Complaints,
@@ -190,12 +190,12 @@ async def test_a_device_leaves_a_cohort_with_strangers_to_the_registrar() -> Non
 
 
 async def test_a_draw_of_holders_counts_even_if_they_are_refused() -> None:
-    journal, policy = MemoryJournal(), replace(POLICY, max_sharings=2)
-    for _ in range(2):
+    journal = MemoryJournal()
+    for _ in range(MAX_SHARINGS):
         cheat = Service(view_of(), cheats={"roster": borrowed_signatures})
         with pytest.raises(UnsafeRequestError, match="not its own"):
-            await play(cheat, device(journal=journal), policy)
+            await play(cheat, device(journal=journal))
     service = Service(view_of())
     with pytest.raises(PolicyError, match="max_sharings"):
-        await play(service, device(journal=journal), policy)
+        await play(service, device(journal=journal))
     assert service.received == {}  # it does not join a cohort in which it could not share

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from protocol.api.device_policy import Policy, PolicyError
+from protocol.api.device_policy import (
+    EXACT_PERIOD_DAYS,
+    MAX_SHARINGS,
+    MIN_SIGMA,
+    Policy,
+    PolicyError,
+)
 
 
 @pytest.mark.parametrize("key", ["aa" * 32, b"short"])
@@ -18,7 +24,7 @@ def test_keys_of_another_form_are_refused_at_once(key: Any) -> None:
 
 @pytest.mark.parametrize(
     "limit",
-    [{"min_cohort": "5"}, {"min_cohort": -1}, {"max_epsilon": float("nan")}, {"min_sigma": True}],
+    [{"min_cohort": "5"}, {"min_cohort": -1}, {"max_epsilon": float("nan")}, {"max_rounds": True}],
 )
 def test_a_limit_is_a_number_from_0_up(limit: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(limit))} is a number from 0 up, got"):
@@ -32,10 +38,7 @@ def test_the_default_limits_are_those_of_the_documents() -> None:
         min_cohort=50,
         min_threshold=5.0,
         min_corrupt=0.1,
-        max_dropout=0.5,
-        min_sigma=40,
         max_upload_bytes=4_194_304,
-        max_sharings=3,
         registrar=None,
         trust_server_identities=False,
         max_epsilon=4.0,
@@ -44,9 +47,9 @@ def test_the_default_limits_are_those_of_the_documents() -> None:
         max_round_seconds=604_800,
         repeat_exact=False,
         max_exact_studies=1,
-        exact_period_days=30.0,
         accept_exact_estimates=False,
     )
+    assert (MIN_SIGMA, MAX_SHARINGS, EXACT_PERIOD_DAYS) == (40, 3, 30)
 
 
 def test_a_refusal_passes_from_process_to_process() -> None:

@@ -81,8 +81,6 @@ def test_a_plan_within_the_policy_is_taken() -> None:
         (replace(POLICY, max_contribution=19), "max_contribution"),
         (replace(POLICY, min_cohort=65), "min_cohort"),
         (replace(POLICY, min_corrupt=0.11), "min_corrupt"),
-        (replace(POLICY, max_dropout=0.19), "max_dropout"),
-        (replace(POLICY, min_sigma=41), "min_sigma"),
         (replace(POLICY, max_upload_bytes=3000), "max_upload_bytes"),
         (replace(POLICY, registrar=bytes(32)), "registrar"),
     ],
@@ -95,10 +93,10 @@ def test_a_plan_beyond_a_limit_is_refused_by_the_limits_name(policy: Policy, lim
 
 
 def test_every_exceeded_limit_is_reported_with_a_sufficient_value() -> None:
-    wary = replace(POLICY, max_contribution=19, min_cohort=65, max_dropout=0.1)
+    wary = replace(POLICY, max_contribution=19, min_cohort=65, min_corrupt=0.11)
     violations = list(plan_violations(wary, PLAN, STUDY, 1))
     needed = {error.limit: error.needed for error in violations}
-    assert needed == {"min_cohort": 64, "max_dropout": 0.2, "max_contribution": 20}
+    assert needed == {"min_cohort": 64, "min_corrupt": 0.1, "max_contribution": 20}
     check_plan(replace(wary, **needed), PLAN, STUDY, 1)  # type: ignore[arg-type]
 
 
@@ -513,7 +511,7 @@ OPERATORS = [Identity.of(bytes([number]) * 32).public.hex() for number in range(
         (SUM, {"minimum": 61}, "min_cohort"),
         (SUM, {"minimum": 62}, None),
         (SUM, {"corrupt": 0.05}, "min_corrupt"),
-        (SUM, {"sigma": 30}, "min_sigma"),
+        (SUM, {"sigma": 39}, "min_sigma"),
         (SUM | {"words": 2_100_000}, {}, "max_upload_bytes"),
         (SKETCH, {}, "accept_exact_estimates"),
         (SKETCH | {"epsilon": 30, "delta": 1e-6}, {}, "accept_exact_estimates"),
