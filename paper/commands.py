@@ -10,7 +10,6 @@ import typer
 
 from blindtally.cli import CommandGroup
 from blindtally.console.errors import exit_with_error
-from blindtally.console.options import DaskOption, WorkersOption
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import fact_table, print_parts, result_table
 from blindtally.planning.f1_by_words import GOALS, StudySetting
@@ -26,6 +25,7 @@ from paper import (
     oracle_errors,
 )
 from paper.options import (
+    DaskOption,
     DataFilesOption,
     DataOption,
     OutOption,
@@ -35,6 +35,7 @@ from paper.options import (
     SeedOption,
     ThresholdOption,
     TokensOption,
+    WorkersOption,
 )
 from protocol.reference_mechanisms.count_sketches import MAX_CANDIDATES, candidate_count
 

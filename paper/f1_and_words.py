@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from blindtally.console.errors import exit_with_error
-from blindtally.console.options import DaskOption, WorkersOption
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 from blindtally.planning.f1_by_words import (
@@ -78,8 +77,8 @@ def words(
         typer.Option(min=1, max=20, help="Step between sizes of tracked, except near goals."),
     ] = 1,
     seed: SeedOption = 1,
-    workers: WorkersOption = 1,
-    dask: DaskOption = None,
+    workers: options.WorkersOption = 1,
+    dask: options.DaskOption = None,
     out: OutOption = None,
     json_path: JsonOption = None,
 ) -> None:
@@ -164,8 +163,8 @@ def grid(
         typer.Option(min=1, help="Number of settings, drawn by the seed.", show_default="all"),
     ] = None,
     seed: SeedOption = 1,
-    workers: WorkersOption = 1,
-    dask: DaskOption = None,
+    workers: options.WorkersOption = 1,
+    dask: options.DaskOption = None,
     out: OutOption = None,
     json_path: JsonOption = None,
 ) -> None:

@@ -45,6 +45,17 @@ OutOption = Annotated[
         "are written next to it as CSV.",
     ),
 ]
+WorkersOption = Annotated[
+    int, typer.Option(min=1, max=1024, help="Processes of this machine that share the work.")
+]
+DaskOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Dask scheduler to use, such as tcp://host:8786, or local for a cluster of "
+        "--workers on this machine.",
+    ),
+]
 _DATA_SUFFIX: Final = ".csv"
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from blindtally.console.errors import exit_with_error
-from blindtally.console.options import DaskOption, WorkersOption, complete_data
+from blindtally.console.options import complete_data
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts, result_table
 from paper import drawing, options, oracle_experiments
@@ -32,8 +32,8 @@ def ldp(
     ] = [1, 2, 3, 4, 5],  # noqa: B006  (the form that typer expects)
     runs: options.RunsOption = 100,
     seed: options.SeedOption = 1,
-    workers: WorkersOption = 1,
-    dask: DaskOption = None,
+    workers: options.WorkersOption = 1,
+    dask: options.DaskOption = None,
     out: options.OutOption = None,
     json_path: JsonOption = None,
 ) -> None:

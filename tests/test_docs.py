@@ -18,6 +18,9 @@ from blindtally.cli import COMMANDS, app
 from blindtally.commands.credentials_and_audit import create_first_credentials
 from blindtally.demo.server_process import ServerProcess
 from blindtally.fleet_run.registrar_key_files import create_key_file
+from blindtally.fleet_run.scenario import FleetScenario
+from blindtally.planning.sum_plan import AssumedItems
+from blindtally.simulate.scenario import Scenario
 from paper.commands import app as paper
 from protocol.api.device_policy import MAX_SHARINGS, MIN_SIGMA
 from protocol.api.messages import Timeouts
@@ -168,6 +171,8 @@ def test_the_page_of_commands_has_each_command_and_variable_of_the_service() -> 
     }
     assert shown >= COMMANDS.keys()
     assert all(f"`BLINDTALLY_{name.upper()}`" in page for name in Settings.model_fields)
+    for form in (AssumedItems, FleetScenario, Scenario):
+        assert all(re.search(f"`{name}[=`]", page) for name in form.model_fields)
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,15 @@
 """`blindtally studies create`: a study from options, with warnings of possible mistakes."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
+from blindtally.console.field_options import FieldOptions, unknown_field
 from blindtally.console.options import (
     DEFAULT_URL,
     ApiKeyOption,
-    ContributionOption,
-    StopAtOption,
     UrlOption,
     complete_mechanism,
     parse_field,
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from protocol.api.messages import StudyView
     from protocol.committee_terms import AnyCommitteeTerms
     from protocol.mechanisms.registry import AnyQuestion
+
+
+_COMMITTEE_FIELDS: Final = ("member", "volunteers", "committee_size")
+
+
+class StudyOptions(FieldOptions):
+    """The command, with the fields of questions and of the committee as options."""
+
+    def field_types(self) -> Mapping[str, object]:
+        from blindtally.console.mechanism_catalogue import question_field_types
+
+        return question_field_types() | dict.fromkeys(_COMMITTEE_FIELDS, object)
 
 
 def create_study(
@@ -45,7 +57,6 @@ def create_study(
             show_default="5; for triehh, those that the longest strings need",
         ),
     ] = None,
-    contribution: ContributionOption = 1,
     words: Annotated[
         int | None,
         Option(
@@ -61,8 +72,10 @@ def create_study(
         Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Field of the mechanism's question as JSON, such as "
-            'domain={"kind": "hashed", "max_bytes": 200} or epsilon=1; repeatable.',
+            help="Field of the mechanism's question as JSON, such as contribution=2 or "
+            'domain={"kind": "hashed", "max_bytes": 200}; or of the committee of one-shot sums: '
+            "member=KEY, volunteers or committee_size (docs/cli.md). Repeatable; each is an "
+            "option, too: --epsilon 1.",
         ),
     ] = None,
     cohorts: Annotated[
@@ -72,35 +85,18 @@ def create_study(
         str | None,
         Option(help="Public key of the registrar; without it, most devices refuse a sum."),
     ] = None,
-    member: Annotated[
-        list[str] | None,
-        Option(
-            metavar="KEY",
-            help="Public key of a committee's member, repeatable: devices then send one message "
-            "each, and the members open the sum (`blindtally member`).",
-        ),
-    ] = None,
-    volunteers: Annotated[
-        int | None,
-        Option(
-            min=3,
-            help="Number of devices that volunteer in each round, of which the registrar draws a "
-            "committee of --committee-size (`blindtally seat`).",
-        ),
-    ] = None,
-    committee_size: Annotated[
-        int | None,
-        Option(
-            min=3,
-            help="Number of members of a committee of volunteers, or the largest number of members "
-            "of one of operators.",
-            show_default="all operators",
-        ),
-    ] = None,
     population: Annotated[
         str | None, Option(help="Population whose privacy budget the study uses.")
     ] = None,
-    stop_at: StopAtOption = None,
+    stop_at: Annotated[
+        str | None,
+        Option(
+            metavar="PRECISION,RECALL",
+            help="Expected precision and recall of the list, such as 0.95,0.9, at which the study "
+            "ends before its last round. The true values can be lower, above all if the list is "
+            "short.",
+        ),
+    ] = None,
     draft: Annotated[bool, Option("--draft", help="Do not start the study.")] = False,
     url: UrlOption = DEFAULT_URL,
     key: ApiKeyOption = None,
@@ -119,14 +115,15 @@ def create_study(
     from protocol.mechanisms.quality_goal import parse_goal
     from protocol.question_and_plan import AUTO_WORDS
 
-    fields: dict[str, Any] = {"threshold": threshold, "contribution": contribution}
+    fields: dict[str, Any] = {"threshold": threshold, "contribution": 1}
     if words is not None:
         fields["words"] = words
     try:
-        fields |= dict(map(parse_field, sets or []))
+        pairs = [*map(parse_field, sets or [])]
+        fields |= {name: value for name, value in pairs if name not in _COMMITTEE_FIELDS}
         goal = parse_goal(stop_at)
         question = _question(mechanism, fields)
-        committee = _committee(member, volunteers, committee_size)
+        committee = _committee(pairs)
     except ValueError as error:
         raise exit_with_error(error) from None
     if getattr(question, "words", None) == AUTO_WORDS:
@@ -171,22 +168,22 @@ def _warnings(view: "StudyView") -> "Iterator[str]":
         yield f"devices with default settings refuse the study: it {refusal.reason}"
 
 
-def _committee(
-    operators: list[str] | None, volunteers: int | None, size: int | None
-) -> "AnyCommitteeTerms | None":
+def _committee(pairs: list[tuple[str, Any]]) -> "AnyCommitteeTerms | None":
     """Return the committee of a one-shot sum, None for a pairwise sum.
 
     Raises:
-        ValueError: if the options name no committee, or two, or one that cannot be safe.
+        ValueError: if the `pairs` name no committee, or two, or one that cannot be safe.
     """
     from protocol.committee_terms import CommitteeTerms, VolunteerTerms
 
+    operators = [value for name, value in pairs if name == "member"]
+    volunteers, size = (dict(pairs).get(name) for name in ("volunteers", "committee_size"))
     if operators and volunteers is not None:
         raise ValueError("a committee has operators or volunteers: leave out one of them")
     if operators:
-        return CommitteeTerms(members=tuple(operators), size=size)
+        return CommitteeTerms.model_validate({"members": operators, "size": size})
     if volunteers is not None and size is not None:
-        return VolunteerTerms(volunteers=volunteers, size=size)
+        return VolunteerTerms.model_validate({"volunteers": volunteers, "size": size})
     if volunteers is not None or size is not None:
         raise ValueError("pass --committee-size with --volunteers, or with each --member")
     return None
@@ -198,8 +195,6 @@ def _question(mechanism: str, fields: dict[str, Any]) -> "AnyQuestion":
     Raises:
         ValueError: if the mechanism does not exist, or a field is missing or invalid.
     """
-    from difflib import get_close_matches
-
     from blindtally.console.mechanism_catalogue import unknown_mechanism
     from protocol.mechanisms.registry import MECHANISMS, parse_question
     from protocol.question_and_plan import AUTO_WORDS
@@ -210,18 +205,8 @@ def _question(mechanism: str, fields: dict[str, Any]) -> "AnyQuestion":
     if fields.get("words") == AUTO_WORDS and "words" not in defaults:
         raise ValueError(f"the words of {mechanism} cannot be simulated: pass a number")
     fields = {**defaults, **fields}
-    known = _question_fields(mechanism)
+    known = sorted(MECHANISMS[mechanism].question_type.model_fields.keys() - {"mechanism"})
     for name in fields:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-            raise ValueError(f"{mechanism} has no field {name!r}: {hint}")
+            raise ValueError(unknown_field(mechanism, name, known))
     return parse_question({"mechanism": mechanism} | fields)
-
-
-def _question_fields(mechanism: str) -> list[str]:
-    """Return the names of the fields of a question, but not `mechanism`."""
-    from protocol.mechanisms.registry import MECHANISMS
-
-    fields = MECHANISMS[mechanism].question_type.model_fields
-    return [name for name in fields if name != "mechanism"]

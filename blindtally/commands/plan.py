@@ -4,19 +4,18 @@ There is a subcommand for each family of studies. Without its name, the options 
 a `--mechanism` is of released counts, another with an `--epsilon` is of reports.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 from typer.core import TyperGroup
 
 from blindtally.console.errors import exit_with_error, refuse_unused_options
+from blindtally.console.field_options import FieldOptions, annotations_of
 from blindtally.console.options import (
-    DEFAULT_ITEMS,
-    DEFAULT_ZIPF,
     ColumnOption,
-    MaxShareOption,
     SeedOption,
     complete_data,
     complete_mechanism,
@@ -55,7 +54,16 @@ plan = typer.Typer(
 )
 
 
-@plan.command("sum")
+class SumPlanOptions(FieldOptions):
+    """The command, with the fields of its assumed items as options."""
+
+    def field_types(self) -> Mapping[str, object]:
+        from blindtally.planning.sum_plan import AssumedItems
+
+        return annotations_of(AssumedItems)
+
+
+@plan.command("sum", cls=SumPlanOptions)
 def plan_sum(
     devices: DevicesOption,
     rounds: Annotated[int, Option(min=1, max=1000, help="Number of rounds (R).")],
@@ -65,15 +73,6 @@ def plan_sum(
     words: Annotated[
         int, Option(min=1, help="Maximum number of 16-bit words that a device sends in a round.")
     ],
-    domain: Annotated[
-        Literal["strings", "alphabet"],
-        Option(help="Items: strings of any length, or short ones of an alphabet."),
-    ] = "strings",
-    max_bytes: MaxBytesOption = 64,
-    alphabet: Annotated[
-        str, Option(help="Characters of the short strings.", show_default="a to z")
-    ] = "abcdefghijklmnopqrstuvwxyz",
-    length: Annotated[int, Option(min=1, max=16, help="Length of the short strings.")] = 3,
     contribution: PlanContributionOption = 1,
     cohorts: Annotated[
         int | None,
@@ -82,24 +81,6 @@ def plan_sum(
             max=1000,
             help="Number of cohorts of a round, which limit what lying devices can do.",
             show_default="as few as possible",
-        ),
-    ] = None,
-    zipf: Annotated[
-        float | None,
-        Option(
-            min=0.1,
-            max=3,
-            help="Exponent s of the assumed shares, rank^-s.",
-            show_default=f"{DEFAULT_ZIPF:g}, and a range over flat and steep shares",
-        ),
-    ] = None,
-    items: Annotated[
-        int | None,
-        Option(
-            min=10,
-            max=10**6,
-            help="Number of assumed items, at most.",
-            show_default=f"{DEFAULT_ITEMS:,}",
         ),
     ] = None,
     data: Annotated[
@@ -111,6 +92,16 @@ def plan_sum(
         ),
     ] = None,
     column: ColumnOption = None,
+    sets: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Assumptions about the items without --data: items=5000, zipf=1.2 and "
+            "max_bytes=16, or domain=alphabet with alphabet=abc and length=3 (docs/cli.md); "
+            "repeatable. Each is an option, too: --items 5000.",
+        ),
+    ] = None,
     runs: Annotated[int, Option(min=1, max=100, help="Number of simulated studies.")] = 3,
     seed: SeedOption = 1,
     json_path: JsonOption = None,
@@ -128,14 +119,9 @@ def plan_sum(
         rounds=rounds,
         threshold=threshold,
         words=words,
-        domain=domain,
-        max_bytes=max_bytes,
-        alphabet=alphabet,
-        length=length,
         contribution=contribution,
         cohorts=cohorts,
-        zipf=zipf,
-        items=items,
+        assumptions=sets or [],
         data=data,
         column=column,
         runs=runs,
@@ -189,7 +175,15 @@ def plan_reports(
             autocompletion=lambda: ["worst-mse", "l1", "l2", "heavy"],
         ),
     ] = None,
-    most: MaxShareOption = 1.0,
+    most: Annotated[
+        float,
+        Option(
+            "--most",
+            min=0,
+            max=1,
+            help="Upper bound on an item's share (f*), for --goal worst-mse.",
+        ),
+    ] = 1.0,
     json_path: JsonOption = None,
 ) -> None:
     """Recommend a mechanism of locally private reports by its predicted error.

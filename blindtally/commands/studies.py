@@ -6,7 +6,7 @@ import typer
 from typer import Argument, Option
 
 from blindtally.commands.changes import compare_studies
-from blindtally.commands.create_study import create_study
+from blindtally.commands.create_study import StudyOptions, create_study
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import (
     DEFAULT_URL,
@@ -39,7 +39,7 @@ studies = typer.Typer(
     "Example:\n  blindtally studies list",
 )
 studies.command("compare")(compare_studies)
-studies.command("create")(create_study)
+studies.command("create", cls=StudyOptions)(create_study)
 
 
 @studies.command("list")

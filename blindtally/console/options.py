@@ -6,9 +6,11 @@ what it needs when it runs, so that --help and completion do not wait for it.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from typer import BadParameter, Option
+
+from blindtally.console.field_options import split_pair
 
 # Population that a plan assumes.
 DEFAULT_ITEMS: Final = 100_000
@@ -32,9 +34,7 @@ def parse_field(pair: str) -> tuple[str, Any]:
     Raises:
         ValueError: if there is no value.
     """
-    name, equals, value = pair.partition("=")
-    if not equals:
-        raise ValueError(f"--set takes NAME=VALUE, got {pair!r}")
+    name, value = split_pair(pair)
     try:
         return name, json.loads(value)
     except ValueError:
@@ -102,20 +102,6 @@ ColumnOption = Annotated[
         help="Column of the items in a file, or columns: item=A,user=B,count=C.",
     ),
 ]
-ContributionOption = Annotated[
-    int, Option(min=1, help="Maximum number of items that a device adds to a round (m).")
-]
-DaskOption = Annotated[
-    str | None,
-    Option(
-        metavar="ADDRESS",
-        help="Dask scheduler to use, such as tcp://host:8786, or local for a cluster of "
-        "--workers on this machine.",
-    ),
-]
-DropoutOption = Annotated[
-    float, Option(min=0, max=0.4, help="Fraction of devices that drop out of a round.")
-]
 FleetDataOption = Annotated[
     Path | None,
     Option(
@@ -125,30 +111,7 @@ FleetDataOption = Annotated[
         autocompletion=complete_data,
     ),
 ]
-FleetRoundsOption = Annotated[int, Option(min=1, help="Number of rounds of a new study.")]
-MaxShareOption = Annotated[
-    float,
-    Option(
-        "--most", min=0, max=1, help="Upper bound on an item's share (f*), for --goal worst-mse."
-    ),
-]
 SeedOption = Annotated[int, Option(min=0, help="Seed of all random choices.")]
-StopAtOption = Annotated[
-    str | None,
-    Option(
-        metavar="PRECISION,RECALL",
-        help="Expected precision and recall of the list, such as 0.95,0.9, at which the study ends "
-        "before its last round. The true values can be lower, above all if the list is short.",
-    ),
-]
-SumOption = Annotated[
-    Literal["pairwise", "one-shot"],
-    Option(
-        "--sum",
-        help="Kind of sums in a new study: devices mask for one another (pairwise), or send one "
-        "message each to a committee of seven operators, which is simulated too (one-shot).",
-    ),
-]
 UrlOption = Annotated[
     str,
     Option(
@@ -157,7 +120,4 @@ UrlOption = Annotated[
         show_default="this machine, port 8000",
         callback=check_url,
     ),
-]
-WorkersOption = Annotated[
-    int, Option(min=1, max=1024, help="Processes of this machine that share the work.")
 ]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from random import SystemRandom
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from typer import Option
 
@@ -13,11 +13,8 @@ from blindtally.console.options import (
     DEFAULT_DROPOUT,
     DEFAULT_ROUNDS,
     ColumnOption,
-    ContributionOption,
-    DropoutOption,
     FleetDataOption,
     SeedOption,
-    SumOption,
 )
 from blindtally.console.output_files import JsonOption
 from blindtally.console.terminal import Terminal
@@ -38,7 +35,9 @@ def demo(
         bool,
         Option("--full", help=f"{FULL_ROUNDS} rounds of {FULL_DEVICES} devices, for some minutes."),
     ] = False,
-    dropout: DropoutOption = DEFAULT_DROPOUT,
+    dropout: Annotated[
+        float, Option(min=0, max=0.4, help="Fraction of devices that drop out of a round.")
+    ] = DEFAULT_DROPOUT,
     data: FleetDataOption = None,
     column: ColumnOption = None,
     seed: SeedOption = 4,
@@ -48,7 +47,9 @@ def demo(
             min=1, help="Total count from which an item is a heavy hitter.", show_default="by size"
         ),
     ] = None,
-    contribution: ContributionOption = DEFAULT_CONTRIBUTION,
+    contribution: Annotated[
+        int, Option(min=1, help="Maximum number of items that a device adds to a round (m).")
+    ] = DEFAULT_CONTRIBUTION,
     words: Annotated[
         int | None,
         Option(
@@ -57,7 +58,14 @@ def demo(
             show_default="by size",
         ),
     ] = None,
-    kind: SumOption = "pairwise",
+    kind: Annotated[
+        Literal["pairwise", "one-shot"],
+        Option(
+            "--sum",
+            help="Kind of sums: devices mask for one another (pairwise), or send one message each "
+            "to a committee of seven operators, which is simulated too (one-shot).",
+        ),
+    ] = "pairwise",
     json_path: JsonOption = None,
     out: Annotated[
         Path | None, Option(help="Folder for the results.", show_default="by the clock")

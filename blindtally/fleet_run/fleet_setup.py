@@ -23,11 +23,9 @@ from blindtally.console.options import DEFAULT_DEVICES, DEFAULT_IDLE_SECONDS
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import Dataset
 from blindtally.datasets.reading_report import ReadingReport
-from client.fleet.behaviour import dropouts_by_step
 from client.fleet.config_and_results import FleetConfig
 from protocol.api.device_policy import Policy
 from protocol.api.messages import StudyView, Timeouts
-from protocol.api.phases import Phase
 from protocol.api.plan_check import plan_violations
 from protocol.committee_terms import CommitteeTerms
 from protocol.domains.strings import Alphabet, smallest_domain
@@ -207,25 +205,6 @@ def holdings_for_fleet(
     rng = np.random.default_rng([seed, 0])
     blocks = chain.from_iterable(population.rounds([devices] * rounds, contribution, rng))
     return list(chain.from_iterable(blocks))
-
-
-def parse_dropout(pairs: Sequence[str], kind: SumKind) -> dict[Phase, float]:
-    """Return the share of devices that drop out in each phase, from pairs PHASE=SHARE.
-
-    Raises:
-        ValueError: if a pair is malformed, or the shares are impossible.
-    """
-    shares = {}
-    for pair in pairs:
-        name, _, share = pair.partition("=")
-        try:
-            shares[Phase(name)] = float(share)
-        except ValueError:
-            raise ValueError(
-                f"--dropout-in takes PHASE=SHARE such as sharing=0.1, got {pair!r}"
-            ) from None
-    dropouts_by_step(shares, kind)  # fails now, and not in the middle of a round
-    return shares
 
 
 def new_study_setup(

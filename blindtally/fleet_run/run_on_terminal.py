@@ -1,6 +1,6 @@
 """A fleet's run on a terminal: its progress, the answer, and the next steps."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,6 +19,7 @@ from blindtally.console.tables import key_notes, result_table
 from blindtally.console.terminal import Terminal, print_line
 from blindtally.fleet_run.fleet_setup import FleetSetup
 from blindtally.fleet_run.results import InexactSumError, RoundResult, left_out_notes
+from blindtally.fleet_run.scenario import POLICY_FIELDS
 from blindtally.fleet_run.screen import Screen
 from blindtally.fleet_run.study_run import StudyObservers, run_fleet
 from blindtally.fleet_run.study_status import report_status, study_url
@@ -36,15 +37,11 @@ from protocol.printable import printable
 from secagg.keys import Identity
 
 MAX_SHOWN_ITEMS = 20  # heavy hitters
-# The option with which devices take part, by the limit of the policy that refuses.
+# The options with which devices take part, by the limit of the policy that refuses.
 _OPTION_BY_LIMIT = {
-    "max_contribution": "--max-contribution {}",
-    "max_epsilon": "--max-epsilon {}",
-    "min_cohort": "--min-cohort {}",
-    "min_threshold": "--min-threshold {:g}",
-    "registrar": "--registrar FILE",
-    "repeat_exact": "--repeat-exact",
-}
+    name: f"--{name.replace('_', '-')}" + ("" if kind is bool else " {}")
+    for name, kind in POLICY_FIELDS.items()
+} | {"registrar": "--registrar FILE"}
 _COHORT_NOTE = "much more or less common in some cohorts, as by lying devices"
 
 
@@ -114,14 +111,15 @@ def exit_on_errors() -> Iterator[None]:
         )
         raise typer.Exit(130) from None
     except NobodyEnteredError as error:
-        advice = suggest_options(error.refusals, _OPTION_BY_LIMIT)
+        advice = suggest_options(error.refusals)
         raise exit_with_error(f"{error}{advice}", code=1) from None
     except (InexactSumError, LostWorkersError, ValueError) as error:
         raise service_error_exit(error) from None
 
 
-def suggest_options(refusals: Sequence[PolicyError], by: Mapping[str, str]) -> str:
+def suggest_options(refusals: Sequence[PolicyError]) -> str:
     """Return the options with which the devices that refused take part."""
+    by = _OPTION_BY_LIMIT
     options = [
         by[refusal.limit].format(refusal.needed)
         for refusal in refusals

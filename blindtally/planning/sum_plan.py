@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from blindtally.console.errors import exit_with_error
+from blindtally.console.field_options import annotations_of, collect_fields, validated
 from blindtally.console.output_files import write_json
 from blindtally.console.progress import progress_steps
 from blindtally.console.tables import print_parts, result_table
@@ -32,25 +35,36 @@ from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet
 from protocol.mechanisms.registry import parse_question
+from protocol.public_model import PublicModel
 from protocol.question_and_plan import SumQuestion
+
+
+class AssumedItems(PublicModel):
+    """Items that a plan without a file assumes: strings with shares as rank^-`zipf`.
+
+    They have up to `max_bytes` bytes, or `length` characters of the `alphabet`. Without `items` and
+    `zipf`, there are 100,000 items, and the exponent is 1, with a range over flat and steep shares.
+    """
+
+    domain: Literal["strings", "alphabet"] = "strings"
+    max_bytes: int = Field(default=64, ge=1, le=4096)
+    alphabet: str = "abcdefghijklmnopqrstuvwxyz"
+    length: int = Field(default=3, ge=1, le=16)
+    items: int | None = Field(default=None, ge=10, le=10**6)
+    zipf: float | None = Field(default=None, ge=0.1, le=3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumPlanRequest:
-    """Options of a plan of sums; items are those of the file `data`, or assumed."""
+    """Options of a plan of sums; items are those of the file `data`, or by the `assumptions`."""
 
     devices: int
     rounds: int
     threshold: float
     words: int
-    domain: str
-    max_bytes: int
-    alphabet: str
-    length: int
     contribution: int
     cohorts: int | None
-    zipf: float | None
-    items: int | None
+    assumptions: Sequence[str]  # NAME=VALUE of `AssumedItems`
     data: Path | None
     column: str | None
     runs: int
@@ -125,12 +139,15 @@ def _assumed_cases(
     if request.data is not None:
         case, report = case_of_file(request.data, request.column, setting, contribution)
         return case, [], report
-    domain: Domain = Hashed(max_bytes=request.max_bytes)
-    if request.domain == "alphabet":
-        domain = Alphabet(characters=request.alphabet, length=request.length)
-    counts = AssumedCounts(request.items, request.zipf)
+    types = annotations_of(AssumedItems)
+    values = collect_fields("a plan of sums", request.assumptions, types)
+    assumed = validated(AssumedItems, values)
+    domain: Domain = Hashed(max_bytes=assumed.max_bytes)
+    if assumed.domain == "alphabet":
+        domain = Alphabet(characters=assumed.alphabet, length=assumed.length)
+    counts = AssumedCounts(assumed.items, assumed.zipf)
     middle = middle_case(domain, counts, setting.tokens, contribution)
-    return middle, list(bracketing_cases(domain, counts, setting, contribution)), None
+    return middle, bracketing_cases(domain, counts, setting, contribution), None
 
 
 def _report_predictions(predictions: Sequence[Prediction]) -> None:

@@ -1,14 +1,14 @@
 """The command `blindtally simulate`: a study over a data file, in memory, against the truth."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperCommand
 
 from blindtally.console.errors import exit_with_error
+from blindtally.console.field_options import FieldOptions, annotations_of
 from blindtally.console.options import (
     ColumnOption,
     SeedOption,
@@ -24,36 +24,17 @@ if TYPE_CHECKING:
     from blindtally.simulate.scenario import SimulationRequest
 
 
-class FieldOptions(TyperCommand):
-    """Command in which each field of `--set` is an option, too: `--contribution 2`."""
+class SimulationOptions(FieldOptions):
+    """The command, with the fields of questions and of the scenario as options."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (typer's)
-        known = {"--help", *(name for option in self.params for name in option.opts)}
-        names = [each.partition("=")[0] for each in args if each.startswith("--")]
-        if set(names) - known:
-            args = [*_with_sets(args, known)]
-        return super().parse_args(ctx, args)
+    def field_types(self) -> Mapping[str, object]:
+        from blindtally.console.mechanism_catalogue import question_field_types
+        from blindtally.simulate.scenario import Scenario
 
-
-def _with_sets(args: list[str], known: set[str]) -> Iterator[str]:
-    """Yield `args`, with fields of questions and scenarios as values of `--set`."""
-    from blindtally.simulate.scenario import Scenario
-    from protocol.mechanisms.registry import MECHANISMS
-
-    fields = set(Scenario.model_fields).union(
-        *(each.question_type.model_fields for each in MECHANISMS.values())
-    )
-    rest = iter(args)
-    for each in rest:
-        option, equals, value = each.partition("=")
-        name = option.removeprefix("--").replace("-", "_")
-        if option.startswith("--") and option not in known and name in fields:
-            yield from ("--set", f"{name}={value if equals else next(rest, '')}")
-        else:
-            yield each
+        return {**question_field_types(), **annotations_of(Scenario)}
 
 
-COMMAND_CLASS: Final = FieldOptions
+COMMAND_CLASS: Final = SimulationOptions
 
 
 def simulate(

@@ -209,6 +209,8 @@ def test_a_watched_round_is_printed_once_per_state(
         (["create", "x", *SIZES, "--mechanism", "zzz"], 2, "`blindtally mechanisms` lists them"),
         (["create", "x", *SIZES, "--set", "nonsense"], 2, "--set takes NAME=VALUE"),
         (["create", "x", *SIZES, "--set", "confidense=0.6"], 2, "did you mean confidence?"),
+        (["create", "x", *SIZES, "--contribution", "0"], 2, "contribution: must be from 1 to "),
+        (["create", "x", *SIZES, "--committee-size", "5"], 2, "--committee-size with --volunteers"),
         (["create", "x", *SIZES, "--set", "zzz=1"], 2, "tracked has no field 'zzz': it has "),
         (["create", "x", *SIZES, "--stop-at", "2,2"], 2, "precision"),
         (["create", "x", *SIZES, "--words", "few"], 2, "neither a number from 1 nor auto"),
