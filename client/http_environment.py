@@ -2,6 +2,7 @@
 
     HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY   the proxy; never for this machine itself
     SSL_CERT_FILE, SSL_CERT_DIR                    the trusted certificates, instead of certifi's
+    SSLKEYLOGFILE                                  a file for the keys of TLS, for debugging
 
 httpx would read them itself. Its errors do not name the variable, it sends requests to this machine
 through a proxy too, and an entry such as [::1] in NO_PROXY is an error.
@@ -70,6 +71,8 @@ def tls_context() -> ssl.SSLContext:
     """
     variable = certificate_variable()
     path = Path(os.environ.get(variable, ""))
+    if (log := os.environ.get("SSLKEYLOGFILE")) and not _is_writable(Path(log)):
+        raise ValueError(f"SSLKEYLOGFILE={log!r} cannot be used: no file can be written there")
     try:
         if variable == "SSL_CERT_DIR":
             next(path.iterdir(), None)  # a missing folder is like an empty one to OpenSSL
@@ -79,6 +82,14 @@ def tls_context() -> ssl.SSLContext:
             raise
         reason = "has no certificates" if isinstance(error, ssl.SSLError) else error.strerror
         raise ValueError(f"{variable}={str(path)!r} cannot be used: {reason}") from None
+
+
+def _is_writable(path: Path) -> bool:
+    try:
+        with path.open("ab"):
+            return True
+    except OSError:
+        return False
 
 
 @cache

@@ -30,6 +30,8 @@ def backup(
     """
     from server.db.sqlite_backup import BackupError, back_up
 
+    if str(file) == "-":
+        raise exit_with_error("a backup is a file, not standard output: name a new file")
     try:
         content = back_up(_sqlite_file(database, "pg_dump"), file)
     except BackupError as error:

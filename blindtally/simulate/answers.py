@@ -72,8 +72,10 @@ def compare_study(study: PlayedStudy, items: Sequence[str] = ()) -> Comparison:
 def _items(study: PlayedStudy, dataset: Dataset) -> AnswerParts:
     comparison, quality = compare_study(study, dataset.items), study.final.quality
     by_rank = scores_at_ranks(comparison, study.truth)
+    is_empty = not comparison.missed and not comparison.found_items
+    scored = asdict(comparison.score)
     document = {
-        **asdict(comparison.score),
+        **(dict.fromkeys(scored) if is_empty else scored),
         "expected_precision": quality and quality.expected_precision,
         "expected_recall": quality and quality.expected_recall,
         "recall_at": {str(rank): recall for rank, (recall, _) in by_rank.items()},
@@ -84,7 +86,6 @@ def _items(study: PlayedStudy, dataset: Dataset) -> AnswerParts:
         "heavy_hitters": [asdict(hitter) for hitter in comparison.found_items],
         "missed": comparison.missed,
     }
-    is_empty = not comparison.missed and not comparison.found_items
     meaning = ", which no item has: precision and recall have no meaning" if is_empty else ""
     facts = {
         "heavy": _shown_share(comparison.found_items),

@@ -91,7 +91,7 @@ def _of_mapping(items: Mapping[Any, Any]) -> Counter[str]:
             for item, count in inner.items():
                 counts[_pair(key, item)] += _count(count, item)
         elif isinstance(value, str):
-            if value.isdecimal():  # a count that was read from a text, perhaps
+            if _is_whole(value):  # a count that was read from a text, perhaps
                 raise _two_readings(key, value)
             counts[_pair(key, value)] += 1
         elif isinstance(value, Iterable) and not isinstance(value, bytes):
@@ -174,7 +174,11 @@ def _of_list(records: Sequence[Any]) -> Counter[str]:
 
 
 def _is_whole(number: object) -> bool:
-    return isinstance(number, Real) and float(number).is_integer()
+    """Return whether `number` is a whole number, or a text of one."""
+    try:
+        return isinstance(number, Real | str) and float(number).is_integer()
+    except ValueError:
+        return False
 
 
 def _two_readings(first: object, second: object) -> ValueError:

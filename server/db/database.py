@@ -263,7 +263,8 @@ class Database:
                 channels = announced_channels(session)
                 self.before_announcement(channels)
                 if self._files is not None:
-                    self._files.check()
+                    version = session.connection().exec_driver_sql("PRAGMA user_version")
+                    self._files.check(checksum=version.scalar_one())
         except BaseException:
             self.on_rollback(channels)
             raise

@@ -9,6 +9,7 @@ see whether it has opened the same files.
 """
 
 import errno
+from functools import cached_property
 from pathlib import Path
 from zlib import crc32
 
@@ -31,7 +32,7 @@ class FileIdentities:
         paths = [file.with_name(file.name + suffix) for suffix in _SUFFIXES]
         self._identities = {path: file_identity(path) for path in paths}
 
-    @property
+    @cached_property
     def checksum(self) -> int:
         """Return a positive number of 31 bits for the inodes of the two files next to the database.
 
@@ -40,8 +41,17 @@ class FileIdentities:
         inodes = [identity and identity[1] for identity in self._identities.values()]
         return crc32(repr(inodes[1:]).encode()) & 0x7FFFFFFF | 1
 
-    def check(self) -> None:
-        """Raise OSError if a file was deleted or replaced."""
+    def check(self, checksum: int) -> None:
+        """Raise OSError if a file was deleted or replaced, or the database's `checksum` is other.
+
+        Then another program has written the content of a backup into the file.
+        """
+        if checksum != self.checksum:
+            raise OSError(
+                errno.ESTALE,
+                "the content of the database was replaced while it was served: stop the service, "
+                "and restore a backup",
+            )
         for path, identity in self._identities.items():
             if file_identity(path) != identity:
                 raise OSError(

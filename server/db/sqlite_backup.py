@@ -56,6 +56,7 @@ def back_up(database: Path, backup: Path) -> BackupContent:
                     _check_files(source, database)
                 source.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")
+                copy.execute("PRAGMA user_version = 0")  # which no server has
                 return _content(copy, backup)
         except BaseException:
             backup.unlink()

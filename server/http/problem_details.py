@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from protocol.api.messages import (
     MAX_PROBLEM_ERRORS,
@@ -136,9 +137,22 @@ async def error_response(request: Request, error: Exception) -> Response:
         return await _validation_response(request, error.errors())
     problem = problem_of(error)
     headers = error.headers if isinstance(error, HTTPException) else None
+    if problem.kind is ProblemType.METHOD_NOT_ALLOWED:
+        headers = {"Allow": ", ".join(sorted(_methods(request)))}
     if problem.kind not in _RETRYABLE:
         return problem_response(problem, headers)
     return problem_response(problem, headers, request.app.state.service.retry_after())
+
+
+def _methods(request: Request) -> set[str]:
+    """Return the methods of all routes at the path of a request; the framework names one's."""
+    methods = {
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        for route in request.app.routes
+        if route.matches({**request.scope, "method": method})[0] is Match.FULL
+    }
+    return methods | ({"HEAD"} if "GET" in methods else set())
 
 
 async def _validation_response(request: Request, faults: Sequence[Any]) -> Response:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -11,6 +12,8 @@ import httpx
 import numpy as np
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from blindtally.cli import app
@@ -212,6 +215,26 @@ async def test_a_backup_of_other_files_than_those_of_the_server_is_refused(
         assert not (tmp_path / "backup.db").exists()
         (tmp_path / "test.db").unlink()
         assert "there is no database" in await run(tmp_path, "backup", "b.db", code=1)
+
+
+async def test_a_backup_that_another_program_writes_into_a_served_database_is_noticed(
+    serve: Serve, sqlite_url: str, tmp_path: Path
+) -> None:
+    """Devices would go on with a round that has lost what was acknowledged."""
+    async with serve(sqlite_url) as served:
+        await run(tmp_path, "backup", "backup.db")
+        await served.create()
+        files = [sqlite3.connect(tmp_path / name) for name in ("backup.db", "test.db")]
+        with closing(files[0]) as copy, closing(files[1]) as database:
+            copy.backup(database)
+        with pytest.raises(OperationalError, match="content of the database was replaced"):
+            await served.store.database.write(lambda session: session.execute(text("SELECT 1")))
+        assert "ESTALE" in (await served.client.get("/readyz")).text
+
+
+def test_a_backup_is_a_file() -> None:
+    done = CliRunner().invoke(app, ["backup", "-"])
+    assert (done.exit_code, "not standard output" in done.output) == (2, True)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"word,count\n" * 1000])

@@ -134,6 +134,8 @@ def test_a_study_that_read_no_table_states_what_to_try() -> None:
 
 def test_a_threshold_that_no_item_reaches_is_noted(words: Path) -> None:
     asked = ("--data", words, "--column", "word", "--devices", 200, "--rounds", 1)
+    scores = documented(simulate(*asked, "--threshold", 1e9, "--json", "-"))
+    assert [scores[name] for name in ("f1", "precision", "recall")] == [None] * 3
     result = simulate(*asked, "--threshold", 1e9)
     assert "which no item has: precision and recall have no meaning" in " ".join(
         result.stdout.split()

@@ -136,6 +136,8 @@ _LABELLED_COUNTS: list[Any] = [
         [("maps", 2.0), ("mail", 1.0)],
         ["mail", ("maps", 2.0)],
         {"maps": "2"},
+        {"maps": "2.0"},
+        [("maps", "2"), ("mail", "1")],
     ],
 )
 def test_numbers_that_may_be_counts_are_refused_with_the_two_ways_out(items: Items) -> None:

@@ -49,7 +49,9 @@ async def test_an_unknown_path_and_a_wrong_method_are_refused(served: Served) ->
     refused(await served.client.get("/v1/nothing"), 404, "not-found")
     response = await served.client.delete("/healthz")
     refused(response, 405, "method-not-allowed")
-    assert response.headers["allow"] == "GET"
+    assert response.headers["allow"] == "GET, HEAD"
+    response = await served.client.delete("/v1/studies")
+    assert response.headers["allow"] == "GET, HEAD, POST"
 
 
 async def test_a_service_without_its_database_is_alive_but_not_ready(
