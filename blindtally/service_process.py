@@ -39,7 +39,7 @@ from server.db.database import Database
 from server.db.database_url import parse_url
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.db.sqlite_lock import DatabaseInUseError, sqlite_process_lock
-from server.settings import Settings, is_loopback
+from server.settings import SHUTDOWN_SECONDS, Settings, is_loopback
 from server.telemetry import logs, traces
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=settings.shutdown_seconds,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     try:
         config.load()
@@ -256,7 +256,7 @@ class _AnnouncingServer(uvicorn.Server):
         self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Shut down. A second signal changes nothing: it takes `shutdown_seconds` at most."""
+        """Shut down. A second signal changes nothing: it takes SHUTDOWN_SECONDS at most."""
         if not self.should_exit:
             super().handle_exit(sig, frame)
 

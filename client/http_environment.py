@@ -71,8 +71,11 @@ def tls_context() -> ssl.SSLContext:
     """
     variable = certificate_variable()
     path = Path(os.environ.get(variable, ""))
-    if (log := os.environ.get("SSLKEYLOGFILE")) and not _is_writable(Path(log)):
-        raise ValueError(f"SSLKEYLOGFILE={log!r} cannot be used: no file can be written there")
+    try:
+        if log := os.environ.get("SSLKEYLOGFILE"):
+            Path(log).open("ab").close()
+    except OSError as error:
+        raise ValueError(f"SSLKEYLOGFILE={log!r} cannot be used: {error.strerror}") from None
     try:
         if variable == "SSL_CERT_DIR":
             next(path.iterdir(), None)  # a missing folder is like an empty one to OpenSSL
@@ -82,14 +85,6 @@ def tls_context() -> ssl.SSLContext:
             raise
         reason = "has no certificates" if isinstance(error, ssl.SSLError) else error.strerror
         raise ValueError(f"{variable}={str(path)!r} cannot be used: {reason}") from None
-
-
-def _is_writable(path: Path) -> bool:
-    try:
-        with path.open("ab"):
-            return True
-    except OSError:
-        return False
 
 
 @cache

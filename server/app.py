@@ -44,7 +44,7 @@ from server.pages.forms import routes as form_routes
 from server.pages.forms.predictor import PredictionSource, Predictor
 from server.pages.page_requests import answer_error, unauthenticated_response
 from server.service import run_service
-from server.settings import Settings
+from server.settings import DEFAULT_PACE, Pace, Settings
 from server.telemetry import traces
 from server.telemetry.metrics import Metrics
 
@@ -61,13 +61,14 @@ def create_app(
     rng: Random,
     provider: TracerProvider | None = None,
     predictions: PredictionSource | None = None,
+    pace: Pace = DEFAULT_PACE,
 ) -> FastAPI:
     """Return the application; its database is opened when its lifespan starts.
 
-    Tests pass a `clock`; None is the database's clock. `rng` makes public seeds, identifiers and
-    graphs: pass the system's randomness. `provider` receives the traces; None is the provider of
-    the process, which discards them by default. `predictions` predict the results of a study for
-    the page that creates studies.
+    Tests pass a `clock` and a `pace`; without a clock, the time is the database's. `rng` makes
+    public seeds, identifiers and graphs: pass the system's randomness. `provider` receives the
+    traces; None is the provider of the process, which discards them by default. `predictions`
+    predict the results of a study for the page that creates studies.
     """
     metrics = Metrics()
 
@@ -75,7 +76,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         tracer = traces.job_tracer(provider)
         async with (
-            run_service(settings, clock, rng, metrics, tracer) as service,
+            run_service(settings, pace, clock, rng, metrics, tracer) as service,
             aclosing(EstimateHistories(service.store)) as histories,
             aclosing(Predictor(predictions)) as predictor,
         ):

@@ -29,7 +29,7 @@ from server.rounds.orchestrator import Orchestrator
 from server.rounds.retention import RetentionWorker
 from server.rounds.round_cache import RoundCache
 from server.rounds.status_cache import StatusCache
-from server.settings import Settings
+from server.settings import Pace, Settings
 from server.telemetry.metrics import Metrics
 
 _PAUSE_AFTER_FAILURE_SECONDS = 1.0  # of a background task
@@ -72,6 +72,7 @@ class Service:
 @asynccontextmanager
 async def run_service(
     settings: Settings,
+    pace: Pace,
     clock: Callable[[], datetime] | None,
     rng: Random,
     metrics: Metrics,
@@ -97,20 +98,17 @@ async def run_service(
             database.before_announcement = status_cache.on_change
             database.on_announcement = partial(_announce, notifier, status_cache)
             database.on_rollback = status_cache.after_change
-            orchestrator = Orchestrator(store, notifier, rng, settings, metrics, tracer)
+            orchestrator = Orchestrator(store, notifier, rng, pace, metrics, tracer)
             notifier.observe(orchestrator.on_notification)
             cohort_cache = CohortCache(store)
             orchestrator.on_bodies_deleted = cohort_cache.forget
             event_streams = EventStreams(
-                store.events,
-                notifier,
-                metrics,
-                settings.credential_cache_seconds,
+                store.events, notifier, metrics, pace.credential_cache_seconds
             )
             await orchestrator.resume()  # before a device is refused because of a deadline
             listener = PgListener(database, notifier)
             retention = RetentionWorker(store, orchestrator.lease_runner, settings)
-            poll_events = partial(event_streams.run, settings.poll_seconds)
+            poll_events = partial(event_streams.run, pace.poll_seconds)
             async with _background_tasks(
                 orchestrator.run,
                 listener.run,
@@ -130,7 +128,7 @@ async def run_service(
                         orchestrator,
                         event_streams,
                         metrics,
-                        Authenticator(settings, store.access),
+                        Authenticator(settings, pace, store.access),
                         RetryScheduler(rng),
                         _openid_provider(settings),
                     )

@@ -1,5 +1,6 @@
 """Settings of the service, by option or by environment variable BLINDTALLY_<NAME>."""
 
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final, Self
@@ -13,6 +14,29 @@ from server.db.database_url import parse_url
 from server.principals import Permission
 
 PAGE_SCOPES: Final = frozenset({Permission.READ, Permission.WRITE, Permission.OPERATE})
+
+
+MAX_DEVICE_DELTA: Final = 1e-3  # that a device may spend on reports to all studies
+SHUTDOWN_SECONDS: Final = 5  # for open requests to finish after Ctrl-C
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Durations that no operator needs to change; tests use others.
+
+    Attributes:
+        poll_seconds, min_poll_seconds: maximum and minimum between two checks of the cohorts.
+        lease_seconds: until another process takes over a job of a process that died.
+        credential_cache_seconds: for which a revoked credential may still be accepted.
+    """
+
+    poll_seconds: float = 1.0
+    min_poll_seconds: float = 0.05
+    lease_seconds: float = 15.0
+    credential_cache_seconds: float = 5.0
+
+
+DEFAULT_PACE: Final = Pace()
 
 
 class Settings(BaseSettings):
@@ -39,8 +63,6 @@ class Settings(BaseSettings):
     """Seconds to wait for a locked database, or for a connection to it."""
     max_device_epsilon: float = Field(default=16.0, gt=0, le=1000)
     """Epsilon that a device may spend on locally private reports to all studies."""
-    max_device_delta: float = Field(default=1e-3, ge=0, lt=1)
-    """Delta that a device may spend on locally private reports to all studies."""
     open: bool = False
     """Require no credentials: for trials on one machine."""
     initial_api_key: SecretStr | None = None
@@ -49,8 +71,6 @@ class Settings(BaseSettings):
     """Enrolment token for a million devices, added at the start if it is new."""
     initial_member_key: SecretStr | None = None
     """API key of members of committees (scope `committee`), added at the start if it is new."""
-    credential_cache_seconds: float = Field(default=5.0, gt=0, le=300)
-    """Seconds for which a revoked credential may still be accepted."""
     public_url: str | None = None
     """Address of the dashboard in browsers, such as https://stats.example.org."""
     oidc_issuer: str | None = None
@@ -79,20 +99,12 @@ class Settings(BaseSettings):
     """Seconds for which browsers must use HTTPS (HSTS); 0 sends no such header."""
     forwarded_allow_ips: str = ""
     """Addresses or networks of proxies whose X-Forwarded-* headers are trusted; empty for none."""
-    poll_seconds: float = Field(default=1.0, gt=0, le=60)
-    """Maximum seconds between two checks of the cohorts."""
-    min_poll_seconds: float = Field(default=0.05, ge=0, le=10)
-    """Minimum seconds between two checks of the cohorts."""
-    lease_seconds: float = Field(default=15.0, ge=1, le=3600)
-    """Seconds until another process takes over a job of a process that died."""
     keep_devices_days: float = Field(default=30.0, ge=0, le=36_500)
     """Days to keep identities, messages and reports of devices after the end of their study."""
     keep_studies_days: float | None = Field(default=None, ge=0, le=36_500)
     """Days to keep a study and its answer after its end; unset for ever."""
     keep_audit_days: float = Field(default=400.0, ge=1, le=36_500)
     """Days to keep entries of the audit trail."""
-    shutdown_seconds: int = Field(default=5, ge=1, le=300)
-    """Seconds for open requests to finish after Ctrl-C."""
 
     def scopes_of_person(self, email: str) -> frozenset[Permission]:
         """Return the scopes of an e-mail address in lower case, by its own or its domain's rule."""

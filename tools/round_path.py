@@ -34,7 +34,7 @@ from protocol.api.messages import HeavyHitterPage, RoundView  # noqa: E402
 from protocol.randomness import seeded_words  # noqa: E402
 from secagg.keys import Identity  # noqa: E402
 from server.app import create_app  # noqa: E402
-from server.settings import Settings  # noqa: E402
+from server.settings import Pace, Settings  # noqa: E402
 
 PACKAGES: Final = ("client", "protocol", "secagg", "server")
 _POLICY: Final = Policy(
@@ -99,8 +99,8 @@ async def _play(
 
 async def _play_two(record: Callable[[bool], None]) -> list[str]:
     with TemporaryDirectory() as folder:
-        settings = Settings(database_url=f"sqlite:///{folder}/round.db", open=True, poll_seconds=60)
-        app = create_app(settings, None, Random(1))
+        settings = Settings(database_url=f"sqlite:///{folder}/round.db", open=True)
+        app = create_app(settings, None, Random(1), pace=Pace(poll_seconds=60))
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),

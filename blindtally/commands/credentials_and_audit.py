@@ -169,7 +169,7 @@ def revoke(
 
     For an e-mail address, end the sessions of its owner, who logged in at the OpenID provider.
 
-    A running service accepts it for up to `BLINDTALLY_CREDENTIAL_CACHE_SECONDS` (5) seconds more.
+    A running service accepts it for up to five seconds more.
 
     Example:
       blindtally keys revoke 3f2a0c55d1e9

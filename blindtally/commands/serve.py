@@ -87,8 +87,7 @@ def serve(
 
     Flags have the environment variables shown. docs/cli.md has all other settings, among them
     BLINDTALLY_DATABASE_TIMEOUT_SECONDS, BLINDTALLY_MAX_UPLOAD_BYTES, BLINDTALLY_HSTS_SECONDS,
-    BLINDTALLY_POLL_SECONDS, BLINDTALLY_MIN_POLL_SECONDS, BLINDTALLY_LEASE_SECONDS,
-    BLINDTALLY_SHUTDOWN_SECONDS. Traces go to OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
+    BLINDTALLY_KEEP_STUDIES_DAYS. Traces go to OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
     """
     from client.extras_installation import import_server_modules
 

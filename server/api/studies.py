@@ -24,7 +24,7 @@ from server.http.etag import ETagRoute
 from server.http.problem_details import field_error
 from server.principals import Permission
 from server.service import Service, ServiceDep
-from server.settings import Settings
+from server.settings import MAX_DEVICE_DELTA, Settings
 
 _SCOPE = "studies"
 IdempotencyKeyHeader = Annotated[
@@ -49,9 +49,7 @@ router = APIRouter(prefix="/v1/studies", tags=["studies"], route_class=ETagRoute
 
 def device_limits(settings: Settings) -> DeviceLimits:
     """Return the operator's limits on what a study may cost one device."""
-    return DeviceLimits(
-        settings.max_upload_bytes, settings.max_device_epsilon, settings.max_device_delta
-    )
+    return DeviceLimits(settings.max_upload_bytes, settings.max_device_epsilon, MAX_DEVICE_DELTA)
 
 
 async def compute_plan(request: PlanRequest, service: Service) -> AnyPlan:

@@ -28,7 +28,7 @@ from server.http.accept import prefers
 from server.http.rate_limits import RateLimit
 from server.http.request_bodies import header
 from server.principals import ANONYMOUS, Principal
-from server.settings import Settings
+from server.settings import Pace, Settings
 
 # Of a path as it is received [RFC 3986, section 3.3]; "%" begins an escape.
 _PATH_CHARACTERS: Final = "%/:@!$&'()*+,;="
@@ -73,12 +73,12 @@ _TOO_MANY_FAILURES: Final = "too many requests without a valid credential: wait"
 class Authenticator:
     """Authentication of requests, with a cache of recent credentials."""
 
-    def __init__(self, settings: Settings, access: AccessRepository) -> None:
+    def __init__(self, settings: Settings, pace: Pace, access: AccessRepository) -> None:
         self.is_open = settings.open
         self._scopes_of = settings.scopes_of_person
         self._access = access
         self._principals: TTLCache[bytes, Principal] = TTLCache(
-            _MAX_CACHED_PRINCIPALS, settings.credential_cache_seconds, timer=monotonic
+            _MAX_CACHED_PRINCIPALS, pace.credential_cache_seconds, timer=monotonic
         )
         self._recently_valid: TTLCache[bytes, None] = TTLCache(
             _MAX_RECENTLY_VALID, _RECENT_SECONDS, timer=monotonic

@@ -48,7 +48,7 @@ from server.rounds.cohorts_to_poll import CohortChange, PendingCohorts, Round
 from server.rounds.heartbeat import Heartbeat
 from server.rounds.job_tasks import JobTasks, sum_batches
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
-from server.settings import Settings
+from server.settings import DEFAULT_PACE, Pace
 from server.telemetry.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
@@ -92,7 +92,7 @@ class Orchestrator:
     store: Store
     notifier: Notifier
     rng: Random
-    settings: Settings = field(default_factory=Settings)
+    pace: Pace = DEFAULT_PACE
     metrics: Metrics = field(default_factory=Metrics)
     tracer: Tracer = field(default_factory=NoOpTracer)
     on_bodies_deleted: Callable[[Collection[int]], None] = lambda _: None
@@ -112,7 +112,7 @@ class Orchestrator:
     def __post_init__(self) -> None:
         name = process_name()
         self.heartbeat = Heartbeat(self.store, name)
-        self.lease_runner = LeaseRunner(self.store.leases, name, self.settings.lease_seconds)
+        self.lease_runner = LeaseRunner(self.store.leases, name, self.pace.lease_seconds)
         self._jobs = JobRunner(self.store, self.rng, self.lease_runner, self.metrics, self.tracer)
         self._job_tasks = JobTasks(self.metrics, self.on_notification)
         self.metrics.reset_pending()
@@ -184,10 +184,10 @@ class Orchestrator:
             self.notifier.notify_all()
 
     async def _sleep(self, seconds: float | None) -> None:
-        """Sleep until woken, at most `seconds`, within the limits of the settings."""
-        longest = self.settings.poll_seconds
+        """Sleep until woken, at most `seconds`, within the limits of the pace."""
+        longest = self.pace.poll_seconds
         pause = _FIRST_PAUSE_SECONDS * 2 ** min(self._failures, 10) if self._failures else 0.0
-        await asyncio.sleep(max(min(pause, longest), self.settings.min_poll_seconds))
+        await asyncio.sleep(max(min(pause, longest), self.pace.min_poll_seconds))
         seconds = longest if seconds is None else min(seconds, longest)
         with suppress(TimeoutError):  # Python 3.11's wait_for may lose a cancellation
             async with asyncio.timeout(seconds):
@@ -213,7 +213,7 @@ class Orchestrator:
         snapshot = replace(snapshot, cohorts=tuple(self._effective_cohorts(snapshot)))
         if any(_ends_early(cohort.phase_status, snapshot.now) for cohort in snapshot.cohorts):
             # Their phase would end before messages that arrived in time, but wait for a commit.
-            await self.store.settle_arrivals(self.settings.database_timeout_seconds)
+            await self.store.settle_arrivals(self.store.database.max_wait_seconds)
         try:
             await self._check_all(snapshot)
         finally:  # after the sums that wait

@@ -37,7 +37,7 @@ REQUEST = StudyRequest(
 @asynccontextmanager
 async def serving(file: Path) -> AsyncIterator[FastAPI]:
     """Run a service on the SQLite database in `file`."""
-    settings = Settings(database_url=f"sqlite:///{file}", min_poll_seconds=0.01, open=True)
+    settings = Settings(database_url=f"sqlite:///{file}", open=True)
     made = application.create(settings, None, SystemRandom())
     async with made.router.lifespan_context(made):
         yield made

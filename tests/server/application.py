@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from sqlalchemy import create_engine
@@ -26,15 +26,19 @@ from server.db import database as database_module
 from server.db import migrations
 from server.db.database import Database
 from server.db.database_url import parse_url
-from server.settings import Settings
+from server.settings import Pace, Settings
+
+TEST_PACE: Final = Pace(poll_seconds=0.05, min_poll_seconds=0.005)
 
 
-def create(settings: Settings, clock: Callable[[], datetime] | None, rng: Random) -> FastAPI:
+def create(
+    settings: Settings, clock: Callable[[], datetime] | None, rng: Random, pace: Pace = TEST_PACE
+) -> FastAPI:
     """Return the service as `create_app` does, on a database that has its schema."""
     database = parse_url(settings.database_url).database
     if settings.database_url.startswith("sqlite:") and not Path(str(database)).exists():
         Path(str(database)).write_bytes(_migrated())
-    app = create_app(settings, clock, rng)
+    app = create_app(settings, clock, rng, pace=pace)
     app.router.routes[:] = _first().router.routes
     app.openapi = _first().openapi  # type: ignore[method-assign]
     return app

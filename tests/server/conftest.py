@@ -5,6 +5,7 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from server.http import rate_limits, request_layer
-from server.settings import Settings
+from server.settings import Pace, Settings
 from tests.server import application
 from tests.server.harness import Clock, Served, serving
 from tests.server.party import Party, gather_party
@@ -109,15 +110,12 @@ def serve(clock: Clock) -> Serve:
     seeds = itertools.count(2**16 * os.getpid())
 
     @asynccontextmanager
-    async def run(url: str, **settings: Any) -> AsyncIterator[Served]:
-        quick = {
-            "poll_seconds": 0.05,
-            "min_poll_seconds": 0.005,
-            "database_timeout_seconds": 5.0,
-            "open": True,
-        }
-        chosen = Settings(database_url=url, **(quick | settings))
-        async with serving(application.create(chosen, clock, Random(next(seeds))), clock) as served:
+    async def run(url: str, **changes: Any) -> AsyncIterator[Served]:
+        names = {field.name for field in fields(Pace)} & changes.keys()
+        pace = replace(application.TEST_PACE, **{name: changes.pop(name) for name in names})
+        chosen = Settings(**({"database_url": url, "open": True} | changes))
+        app = application.create(chosen, clock, Random(next(seeds)), pace)
+        async with serving(app, clock) as served:
             yield served
 
     return run

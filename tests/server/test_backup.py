@@ -27,6 +27,7 @@ from protocol.api.messages import RoundView
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.randomness import system_words
 from secagg.keys import Identity
+from server.settings import Pace
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, sum_of, together
 from tests.support.asgi_transport import StreamingAsgiTransport
@@ -150,7 +151,7 @@ async def test_a_restored_round_needs_each_message_that_was_acknowledged(
                 pass
         states = set(await ends)
         # The backup may have a job that the first server had begun; nobody renews its lease.
-        restored.clock.advance(restored.service.settings.lease_seconds + 1)
+        restored.clock.advance(Pace().lease_seconds + 1)
         view = await restored.until_closed(study)
         if is_lost:
             assert (view.state, states & {EndState.FINISHED}) == ("failed", set())

@@ -165,7 +165,7 @@ def request(mechanism: str, words: int) -> dict[str, Any]:
 async def service(file: Path) -> AsyncIterator[Served]:
     """Run a service whose randomness and clock are those of every other one."""
     url, clock = f"sqlite:///{file}", Clock()
-    settings = Settings(database_url=url, poll_seconds=0.05, min_poll_seconds=0.005, open=True)
+    settings = Settings(database_url=url, open=True)
     async with serving(application.create(settings, clock, Random(3)), clock) as served:
         yield served
 

@@ -134,9 +134,8 @@ async def test_an_open_event_stream_does_not_hold_up_a_shutdown(sqlite_url: str)
 
 
 async def test_a_device_whose_upload_a_shutdown_cuts_off_is_asked_to_retry(
-    sqlite_url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("BLINDTALLY_SHUTDOWN_SECONDS", "1")
     with running(sqlite_url) as process:
         reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(process.url).port)
         head = "POST /v1/studies HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

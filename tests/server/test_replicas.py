@@ -223,10 +223,9 @@ async def until_row(connection: psycopg.Connection[Any], query: str) -> tuple[An
 
 
 async def test_a_server_killed_before_it_commits_its_sum_is_replaced_by_the_other(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str,
 ) -> None:
     """Two real processes; kill -9 for the one that holds the lease."""
-    monkeypatch.setenv("BLINDTALLY_LEASE_SECONDS", "1")
     with running(postgres_url) as closed, running(postgres_url) as other:
         async with (
             httpx.AsyncClient(base_url=closed.url, timeout=20) as first,

@@ -13,8 +13,8 @@ from tests.server.fake_provider import CLIENT_SECRET, oidc_settings
 
 def test_the_environment_sets_what_no_argument_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLINDTALLY_PORT", "1234")
-    monkeypatch.setenv("BLINDTALLY_POLL_SECONDS", "2.5")
-    assert (Settings().port, Settings().poll_seconds) == (1234, 2.5)
+    monkeypatch.setenv("BLINDTALLY_KEEP_AUDIT_DAYS", "2.5")
+    assert (Settings().port, Settings().keep_audit_days) == (1234, 2.5)
     assert Settings(port=5).port == 5
 
 

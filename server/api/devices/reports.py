@@ -17,6 +17,7 @@ from server.errors import ProblemError, malformed
 from server.http.request_bodies import read_body
 from server.principals import Permission
 from server.service import ServiceDep
+from server.settings import MAX_DEVICE_DELTA
 
 router = APIRouter(prefix="/v1/studies/{study}/rounds/{number}/reports", tags=["devices"])
 IdentityPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The device's identity.")]
@@ -59,7 +60,7 @@ async def put_report(
     facts.check_enrolment(report.identity, report.registrar_signature)
     with as_malformed():
         mechanism.check(plan, np.frombuffer(report.body, np.uint8).reshape(1, nbytes))
-    limits = service.settings.max_device_epsilon, service.settings.max_device_delta
+    limits = service.settings.max_device_epsilon, MAX_DEVICE_DELTA
     cost = ReportCost(mechanism.epsilon(plan), mechanism.delta(plan), *limits)
     cohort = await service.round_cache.report_cohort((study, number))
     checked = Report(

@@ -432,7 +432,7 @@ async def closed(tmp_path: Path) -> AsyncIterator[tuple[FastAPI, str, str]]:
         new_secret(SystemRandom(), API_KEY_PREFIX),
         new_secret(SystemRandom(), ENROLMENT_TOKEN_PREFIX),
     )
-    settings = Settings(database_url=f"sqlite:///{tmp_path / 'closed.db'}", min_poll_seconds=0.01)
+    settings = Settings(database_url=f"sqlite:///{tmp_path / 'closed.db'}")
     made = create_app(settings, None, SystemRandom())
     async with made.router.lifespan_context(made):
         await made.state.service.store.access.add_initial(key, token)

@@ -234,11 +234,7 @@ def check_cursor(page: Page) -> None:
     page.locator("#size-charts summary").click()
 
 
-def test_a_study_is_created_watched_live_and_read(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A stream that held the shutdown up would do so for longer than the server may take.
-    monkeypatch.setenv("BLINDTALLY_SHUTDOWN_SECONDS", "300")
+def test_a_study_is_created_watched_live_and_read(browser: Browser, tmp_path: Path) -> None:
     with ServerProcess(tmp_path, is_open=True) as server:
         page = browser.new_page(accept_downloads=True)
         watched = WatchedPage(page, server.url)
@@ -415,7 +411,6 @@ def test_a_closed_service_takes_a_key_and_follows_live(
 ) -> None:
     key = new_secret(SystemRandom(), "btk_")
     monkeypatch.setenv("BLINDTALLY_INITIAL_API_KEY", key)
-    monkeypatch.setenv("BLINDTALLY_CREDENTIAL_CACHE_SECONDS", "0.1")
     server = ServerProcess(tmp_path)
     server.key = key  # so that it creates none
     with server, Analyst(server.url, key) as analyst:

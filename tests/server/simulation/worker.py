@@ -18,7 +18,7 @@ from server.db.repositories.leases import ALIVE_WITHIN
 from server.notify import notifier
 from server.notify.pg_listener import PgListener
 from server.rounds import heartbeat
-from server.settings import Settings
+from server.settings import Pace, Settings
 from tests.server.harness import NOON
 from tests.server.simulation.loop import Loop, Process, own_lock
 
@@ -61,8 +61,8 @@ class Host:
     def __init__(self, url: str) -> None:
         self.loop: Loop | None = None
         self.rng = Random()
-        quick: dict[str, Any] = {"poll_seconds": 1.0, "min_poll_seconds": 0}
-        self.app = create_app(Settings(database_url=url, open=True, **quick), self._now, self.rng)
+        settings, pace = Settings(database_url=url, open=True), Pace(min_poll_seconds=0)
+        self.app = create_app(settings, self._now, self.rng, pace=pace)
 
     def _now(self) -> datetime:
         assert self.loop is not None

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from server.app import create_app
 from server.settings import Settings
 from server.telemetry import traces
+from tests.server.application import TEST_PACE
 from tests.server.harness import Clock, play, serving
 
 
@@ -21,10 +22,9 @@ async def test_spans_of_requests_and_jobs_name_no_device(sqlite_url: str, clock:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    settings = Settings(
-        database_url=sqlite_url, poll_seconds=0.05, min_poll_seconds=0.005, open=True
-    )
-    async with serving(create_app(settings, clock, Random(1), provider), clock) as served:
+    settings = Settings(database_url=sqlite_url, open=True)
+    app = create_app(settings, clock, Random(1), provider, pace=TEST_PACE)
+    async with serving(app, clock) as served:
         study = await served.create()
         devices = await play(served, study)
         await served.until_closed(study)
