@@ -38,11 +38,11 @@ from server.pages import help as help_page
 from server.pages import login, operations, rendering
 from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
-from server.pages.estimate_histories import EstimateHistories
 from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
 from server.pages.forms.predictor import PredictionSource, Predictor
 from server.pages.page_requests import answer_error, unauthenticated_response
+from server.pages.round_history import RoundSizes
 from server.service import run_service
 from server.settings import DEFAULT_PACE, Pace, Settings
 from server.telemetry import traces
@@ -77,10 +77,9 @@ def create_app(
         tracer = traces.job_tracer(provider)
         async with (
             run_service(settings, pace, clock, rng, metrics, tracer) as service,
-            aclosing(EstimateHistories(service.store)) as histories,
             aclosing(Predictor(predictions)) as predictor,
         ):
-            app.state.service, app.state.histories = service, histories
+            app.state.service, app.state.round_sizes = service, RoundSizes(service.store)
             app.state.predictor = predictor
             app.state.selections = heavy_hitters.cached_selections(service)
             yield

@@ -34,8 +34,8 @@ from server.pages.drawing import (
     estimate_bars,
     sparkline,
 )
-from server.pages.estimate_histories import EstimateHistory, RoundSize
 from server.pages.rendering import chart_html, drawn
+from server.pages.round_history import EstimateHistory, RoundSize
 
 PAGE_ITEMS: Final = 50
 ItemOrder: TypeAlias = Literal["estimate", "item"]
@@ -45,7 +45,7 @@ _SHOWN_RANKS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class RankedItem:
-    """An item with its rank from 1, and the history of its estimate if that is known."""
+    """An item with its rank from 1, and the history of its estimate."""
 
     rank: int
     heavy_hitter: HeavyHitter
@@ -92,7 +92,7 @@ class ItemQuery:
 
 def item_table(
     items: Sequence[HeavyHitter],
-    history: EstimateHistory | None,
+    history: EstimateHistory,
     study: StudyView,
     query: ItemQuery,
 ) -> ItemTable:
@@ -118,9 +118,7 @@ def item_table(
     )
 
 
-def _history_line(study: str, item: str, history: EstimateHistory | None) -> Sparkline | None:
-    if history is None:
-        return None
+def _history_line(study: str, item: str, history: EstimateHistory) -> Sparkline | None:
     estimates = history.estimates_of(item)
     return drawn(study, "Estimates so far", lambda: sparkline(estimates), otherwise=None)
 

@@ -8,9 +8,9 @@ from protocol.api.messages import StudyView
 from protocol.question_and_plan import WORD_BITS
 from server.db.repositories.progress import RoundSummary
 from server.pages.drawing import Chart, Series
-from server.pages.estimate_histories import EstimateHistory, RoundSize
 from server.pages.formatting import items_label
 from server.pages.rendering import chart_html
+from server.pages.round_history import EstimateHistory, RoundSize
 
 _MAX_LINES: Final = 5  # items in one chart
 _MAX_LABEL_CHARS = 24  # characters of an item in a legend
@@ -91,47 +91,28 @@ def _words_chart(study: StudyView, rounds: _Rounds, sizes: _Sizes) -> Chart:
     )
 
 
-def count_chart(
-    study: StudyView,
-    items: Sequence[str],
-    history: EstimateHistory | None,
-    *,
-    is_pending: bool,
-) -> str:
-    """Return the chart of the most frequent items' estimates; empty if no history is known.
-
-    `is_pending`: further rounds are being read.
-    """
-    if history is None or not history.rounds or not items or study.rounds == 1:
+def count_chart(study: StudyView, items: Sequence[str], history: EstimateHistory) -> str:
+    """Return the chart of the most frequent items' estimates; empty without any."""
+    if not history.estimates or not items or study.rounds == 1:
         return ""
-    threshold, title = study.question.threshold, "Estimated counts so far"
-    return chart_html(
-        study.id,
-        title,
-        lambda: _count_chart(title, items[:_MAX_LINES], history, threshold, is_pending=is_pending),
-    )
+    title = "Estimated counts so far"
+    make = partial(_count_chart, title, items[:_MAX_LINES], history, study.question.threshold)
+    return chart_html(study.id, title, make)
 
 
 def _count_chart(
-    title: str,
-    items: Sequence[str],
-    history: EstimateHistory,
-    threshold: float,
-    *,
-    is_pending: bool,
+    title: str, items: Sequence[str], history: EstimateHistory, threshold: float
 ) -> Chart:
+    rounds = list(history.estimates)
     series = [Series(_truncated(item), history.estimates_of(item)) for item in items]
-    series.append(Series("threshold", [threshold] * len(history.rounds), "bound"))
-    note = "Estimates of the most frequent items after each round."
-    if is_pending:
-        note += " Later rounds are being read: load the page again in a moment."
+    series.append(Series("threshold", [threshold] * len(rounds), "bound"))
     return Chart(
         "counts",
         title,
-        history.rounds,
+        rounds,
         series,
         y_label="estimated count",
-        note=note,
+        note="Estimates of the most frequent items after each round.",
         help_anchor="estimate",
     )
 

@@ -16,9 +16,9 @@ from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import Complaints, KeyShares, UnmaskingShares
 from server.api.common import RoundNumber, StudyId
-from server.pages.estimate_histories import HistoriesDep
 from server.pages.page_requests import page_router
 from server.pages.rendering import event_context, render
+from server.pages.round_history import RoundSizesDep
 from server.principals import Permission
 from server.service import ServiceDep
 
@@ -208,14 +208,14 @@ async def show(
     number: RoundNumber,
     request: Request,
     service: ServiceDep,
-    histories: HistoriesDep,
+    sizes: RoundSizesDep,
 ) -> Response:
     """Show one round of a study."""
     live = await event_context(service.store, study)
     study_view = await service.store.studies.show(study)
     round_view = await service.store.rounds.show(study, number)
     now = await service.store.database.read_now()
-    size = (await histories.round_sizes(study, [number]))[number]
+    size = (await sizes.of_rounds(study, [number]))[number]
     return render(
         request,
         "round.html",

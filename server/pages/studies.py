@@ -37,11 +37,11 @@ from server.pages.answers import (
     unlisted_items,
     unresolved_keys,
 )
-from server.pages.estimate_histories import EstimateHistories, HistoriesDep
 from server.pages.forms.cloning import can_clone
 from server.pages.page_requests import page_router
 from server.pages.privacy_summary import privacy_cost, privacy_summary
 from server.pages.rendering import PAGE_HEADERS, event_context, render
+from server.pages.round_history import EstimateHistory, RoundSizes, RoundSizesDep
 from server.pages.rounds import PhaseProgress, round_progress
 from server.principals import Permission
 from server.service import Service, ServiceDep
@@ -93,27 +93,26 @@ async def show(
     study: StudyId,
     request: Request,
     service: ServiceDep,
-    histories: HistoriesDep,
+    round_sizes: RoundSizesDep,
     query: Annotated[ItemQuery, Depends()],
 ) -> Response:
     """Show one study: its answer, its rounds, and its privacy summary."""
     live = await event_context(service.store, study)
     view = await service.store.studies.show(study)
-    context = await _context(service, histories, view, query)
+    context = await _context(service, round_sizes, view, query)
     context["fleet_command"] = fleet_command(view, str(request.base_url).rstrip("/"))
     return render(request, "study.html", study=view, search=query.search, **live, **context)
 
 
 async def _context(
-    service: Service, histories: EstimateHistories, study: StudyView, query: ItemQuery
+    service: Service, round_sizes: RoundSizes, study: StudyView, query: ItemQuery
 ) -> dict[str, Any]:
     store = service.store
     mechanism = mechanism_of(study.question)
     kind = mechanism.answer_kind(study.question)
     rounds = await store.progress.round_summaries(study.id, MAX_ROUNDS_SHOWN)
-    sizes = await histories.round_sizes(study.id, [each.number for each in rounds])
-    largest = max((size.nbytes for size in sizes.values()), default=0)
-    history, is_pending = await histories.history(study, rounds, largest)
+    sizes = await round_sizes.of_rounds(study.id, [each.number for each in rounds])
+    history = await EstimateHistory.of_study(store, study, MAX_ROUNDS_SHOWN)
     items = await store.answers.heavy_hitters(study.id)
     quality = await store.answers.list_quality(study.id)
     entry = await store.populations.ledger_entry(study.id)
@@ -139,11 +138,8 @@ async def _context(
         "quality": quality_sentence(quality, has_keys=table.has_keys) if quality else None,
         "numbers": await number_summaries(store, study),
         "segments": await segment_summaries(service, study, _ITEMS_PER_SEGMENT),
-        "count_chart": charts.count_chart(
-            study, [item.item for item in items], history, is_pending=is_pending
-        ),
+        "count_chart": charts.count_chart(study, [item.item for item in items], history),
         "charts": charts.round_charts(study, rounds, sizes),
-        "is_pending": is_pending,
         "unresolved_keys": unresolved_keys(study, sizes.values()) if table.has_keys else None,
         "privacy": privacy_summary(study, entry),
         "statement": await asyncio.to_thread(study_statement, study, entry),

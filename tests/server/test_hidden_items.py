@@ -5,7 +5,6 @@ also holds a rare item. The sums are put into the database, and the rest is the 
 that an analyst can read is compared byte by byte, after each round.
 """
 
-import asyncio
 import importlib
 import pkgutil
 from collections.abc import AsyncIterator, Iterator
@@ -185,9 +184,6 @@ async def readings(served: Served, study: str, other: str, number: int) -> dict[
             events = await served.store.events.after(study, 0)
             read[path] = b"".join(each.model_dump_json().encode() for each in events)
             continue
-        if path.startswith("/studies/"):  # a page may begin to read the history of its estimates
-            await served.client.get(path)
-            await asyncio.gather(*served.app.state.histories._reading.values())
         response = await served.client.get(path)
         assert response.status_code in (200, 307, 404, 409, 422), (path, response.text)
         headers = {"etag", "content-length", "content-type", "link"}

@@ -19,7 +19,6 @@ from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
 from server.first_plan import PlanRequest
-from server.pages.estimate_histories import RoundSize
 from server.pages.formatting import (
     items_label,
     nbytes,
@@ -32,6 +31,7 @@ from server.pages.forms.fields import NAME_FIELD, question_form, study_document
 from server.pages.forms.predictor import AdviceLine, Prediction
 from server.pages.page_requests import page_router, read_form
 from server.pages.rendering import render
+from server.pages.round_history import RoundSize
 from server.principals import Permission
 from server.service import Service, ServiceDep
 

@@ -1,6 +1,5 @@
 """Pages of the list and of a study: they show the same data as the API, as text."""
 
-import asyncio
 import csv
 import io
 import re
@@ -24,13 +23,12 @@ from protocol.mechanisms.central.hierarchical_histogram import (
     SAMPLING_VARIANCE_ARRAY,
 )
 from protocol.study_state import StudyState
-from server.db.repositories.rounds import ClosedRound
+from server.db.repositories.answers import lasting_name
 from server.db.schema import HeavyHitterRow, StudyStateRow
 from server.pages.answers import unresolved_keys
 from server.pages.drawing import Bar, Bars, estimate_bars
-from server.pages.estimate_histories import EstimateHistory, RoundSize
+from server.pages.round_history import EstimateHistory, RoundSize
 from server.pages.rounds import round_progress
-from server.rounds.decoding import decode_round
 from tests.server.harness import Served, histogram_request, play, study_request, together
 from tests.server.pages.browsing import page_of, post
 from tests.server.pages.test_rounds import received, stages
@@ -201,47 +199,17 @@ async def test_the_page_of_a_study_shows_the_data_of_the_api(served: Served) -> 
     assert "No epsilon bounds the privacy loss of exact sums" in page
 
 
-async def test_a_history_that_is_decoded_again_equals_the_earlier_estimates(served: Served) -> None:
-    study, estimates = await served.create(rounds=3), []
+async def test_a_history_has_the_earlier_estimates(each_served: Served) -> None:
+    served, estimates = each_served, {}
+    study = await served.create(rounds=3)
     for number in (1, 2, 3):
         await play(served, study, after=number - 1)
         await served.until_closed(study, number)
         rows = await served.store.answers.heavy_hitters(study)
-        estimates.append({row.item: row.estimate for row in rows})
-    store, histories = served.store, served.app.state.histories
-    view = await store.studies.show(study)
-    rounds, history, is_pending = (
-        await store.progress.round_summaries(study, 10),
-        EstimateHistory(view.question.domain),
-        True,
-    )
-    while is_pending:
-        history, is_pending = await histories.history(view, rounds, 4000)
-        await asyncio.sleep(0.01)
-    assert (history.rounds, history.estimates) == ((1, 2, 3), tuple(estimates))
-    assert history.study_state == await store.answers.study_state(study)
-    assert (await histories.history(view, rounds, 2**40))[0] is None  # too large to decode again
-
-
-async def test_a_page_states_that_its_history_lacks_rounds(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study, gate = await served.create(rounds=2), asyncio.Event()
-    for number in (1, 2):
-        await play(served, study, after=number - 1)
-        await served.until_closed(study, number)
-
-    async def decode_slowly(*arguments: Any) -> ClosedRound:
-        if arguments[2].round == 2:
-            await gate.wait()
-        return await decode_round(*arguments)
-
-    monkeypatch.setattr("server.pages.estimate_histories.decode_round", decode_slowly)
-    assert "Later rounds are being read" in await page_of(served, f"/studies/{study}")
-    gate.set()
-    page = await page_of(served, f"/studies/{study}")
-    assert "being read" not in page
-    assert 'aria-label="Estimates so far: 6, 12"' in page
+        estimates[number] = {row.item: row.estimate for row in rows}
+    assert await served.store.answers.estimates_by_round(study, 10) == estimates
+    last = await served.store.answers.estimates_by_round(study, 2)
+    assert last == {number: estimates[number] for number in (2, 3)}
 
 
 async def test_hostile_items_are_shown_as_text(served: Served) -> None:
@@ -453,12 +421,13 @@ def test_the_history_of_a_key_is_that_of_the_item_whose_string_was_fetched_later
     domain = Hashed(max_bytes=20, salt="study")
     key = domain.name("example.org")
     counts = ((key, 5.0), ("example.org", 9.0))
-    keys = EstimateHistory(domain).key_of
-    estimates = tuple({keys(name): count} for name, count in counts)
-    history = EstimateHistory(domain, estimates=estimates)
+    estimates = {
+        n: {lasting_name(domain, name): count} for n, (name, count) in enumerate(counts, 1)
+    }
+    history = EstimateHistory(domain, estimates)
     assert history.estimates_of("example.org") == history.estimates_of(key) == [5, 9]
     assert history.estimates_of("example.com") == [None, None]
-    assert EstimateHistory(Utf8(max_bytes=20)).key_of("example.org") == "example.org"
+    assert lasting_name(Utf8(max_bytes=20), "example.org") == "example.org"
 
 
 async def test_a_study_with_a_budget_shows_the_epsilon_of_each_party(served: Served) -> None:
