@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
-from blindtally.console.field_options import FieldOptions, unknown_field
+from blindtally.console.field_options import FieldOptions, parse_field, unknown_field
 from blindtally.console.options import (
     DEFAULT_URL,
     ApiKeyOption,
     UrlOption,
     complete_mechanism,
-    parse_field,
     parse_words,
 )
 from blindtally.console.output_files import JsonOption, write_json

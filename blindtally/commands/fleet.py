@@ -47,9 +47,7 @@ def fleet(
         ),
     ] = None,
     study: Annotated[str | None, Option(help="Id of the study to join.")] = None,
-    new: Annotated[
-        bool, Option("--create", help="Create a study first, as the demo does.")
-    ] = False,
+    new: Annotated[bool, Option("--create", help="Create a study first.")] = False,
     data: FleetDataOption = None,
     column: ColumnOption = None,
     devices: Annotated[
@@ -106,39 +104,33 @@ def fleet(
         new_study_setup,
         useful_processes,
     )
-    from blindtally.fleet_run.registrar_key_files import load_or_create_key_file, load_registrar_of
+    from blindtally.fleet_run.registrar_key_files import load_registrar_of
     from blindtally.fleet_run.run_on_terminal import (
         exit_on_errors,
         open_shard_pool,
-        pin_registrar,
         run_on_terminal,
     )
-    from blindtally.fleet_run.scenario import config_for, parse_scenario
+    from blindtally.fleet_run.scenario import parse_scenario
     from blindtally.fleet_run.study_run import create_study
     from protocol.mechanisms.quality_goal import parse_goal
 
     if (study is None) is not new:
         raise exit_with_error("--study names a study, and --create makes one: pass one of them")
     with exit_on_errors():
-        scenario, policy = parse_scenario(sets or [])
+        scenario, config = parse_scenario(sets or [], devices, seed, is_new=new)
         if scenario.stop_at is not None and not new:
             raise exit_with_error("--stop-at needs --create: the goal of a study does not change")
         goal = parse_goal(scenario.stop_at)
-        config = config_for(scenario, policy, devices, seed, is_new=new)
         config = replace(config, token=token, api_key=key)
         file, key_file = DataFile(data, column), None if scenario.no_registrar else registrar
         with open_analyst(url, key) as analyst:
             joined = analyst.study(study) if study else None
-            view = joined.view if joined else scenario.kind
-            processes = workers or useful_processes(view, devices)
+            view = joined.view if joined else None
+            processes = workers or useful_processes(view or scenario.kind, devices)
             with open_shard_pool(processes, scenario.dask) as shards:
-                if key_file is not None:
-                    identity = (
-                        load_registrar_of(joined.view, key_file)
-                        if joined
-                        else load_or_create_key_file(key_file)
-                    )
-                    config = pin_registrar(config, identity)
+                if key_file and (identity := load_registrar_of(view, key_file)):
+                    policy = replace(config.policy, registrar=identity.public)
+                    config = replace(config, registrar=identity, policy=policy)
                 if joined is None:
                     setup = new_study_setup(
                         file, config, rounds, scenario.idle, goal, scenario.member

@@ -4,6 +4,7 @@ Each field is an option, too: `--dropout 0.1` is `--set dropout=0.1`. One that i
 flag: `--repeat-exact` is `--set repeat_exact=true`.
 """
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_origin
@@ -58,8 +59,8 @@ def annotations_of(model: type[BaseModel]) -> dict[str, object]:
     return {name: field.annotation for name, field in model.model_fields.items()}
 
 
-def split_pair(pair: str) -> tuple[str, str]:
-    """Return the name and the value of a NAME=VALUE.
+def parse_field(pair: str) -> tuple[str, Any]:
+    """Return the name and the value of a NAME=VALUE: the value is JSON, or otherwise the text.
 
     Raises:
         ValueError: if there is no value.
@@ -67,7 +68,10 @@ def split_pair(pair: str) -> tuple[str, str]:
     name, equals, value = pair.partition("=")
     if not equals:
         raise ValueError(f"--set takes NAME=VALUE, got {pair!r}")
-    return name, value
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def unknown_field(owner: str, name: str, known: Collection[str]) -> str:
@@ -77,16 +81,14 @@ def unknown_field(owner: str, name: str, known: Collection[str]) -> str:
     return f"{owner} has no field {name!r}: {hint}"
 
 
-def collect_fields(
-    owner: str, pairs: Iterable[str], types: Mapping[str, object]
-) -> dict[str, str | list[str]]:
+def collect_fields(owner: str, pairs: Iterable[str], types: Mapping[str, object]) -> dict[str, Any]:
     """Return the values of NAME=VALUE `pairs`: all of a tuple or dict, else the last one.
 
     Raises:
         ValueError: if a pair is malformed, or `owner` has no such field.
     """
-    values = dict[str, str | list[str]]()
-    for name, value in map(split_pair, pairs):
+    values = dict[str, Any]()
+    for name, value in map(parse_field, pairs):
         if name not in types:
             raise ValueError(unknown_field(owner, name, types))
         is_list = get_origin(types[name]) in (tuple, dict)
@@ -98,13 +100,11 @@ def validated(form: type[T], values: Mapping[str, object]) -> T:
     """Return the `form`, a model or a dataclass, with these `values` of its fields.
 
     Raises:
-        ValueError: if a value is invalid; the error names the field and the value.
+        ValueError: if a value is invalid; the error names its field.
     """
     try:
         return TypeAdapter(form).validate_python(values)
     except ValidationError as error:
-        faults = [
-            f"{path[0]}: {fault}, got {values[str(path[0])]!r}" if path else fault
-            for path, fault in validation_faults(error, form)
-        ]
-        raise ValueError("; ".join(faults)) from None
+        faults = validation_faults(error, form)
+        named = (": ".join([*map(str, path[:2]), fault]) for path, fault in faults)
+        raise ValueError("; ".join(named)) from None

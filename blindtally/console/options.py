@@ -4,13 +4,10 @@ No completion may be slow or fail: the user waits for it at every press of a key
 what it needs when it runs, so that --help and completion do not wait for it.
 """
 
-import json
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from typer import BadParameter, Option
-
-from blindtally.console.field_options import split_pair
 
 # Population that a plan assumes.
 DEFAULT_ITEMS: Final = 100_000
@@ -26,19 +23,6 @@ _DATA_SUFFIXES = tuple(
     for form in (".csv", ".tsv", ".txt", ".jsonl", ".parquet")
     for packed in ("", ".gz", ".bz2", ".xz", ".zst")
 )
-
-
-def parse_field(pair: str) -> tuple[str, Any]:
-    """Return the name and the value of a NAME=VALUE: the value is JSON, or otherwise the text.
-
-    Raises:
-        ValueError: if there is no value.
-    """
-    name, value = split_pair(pair)
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def parse_words(text: str) -> int:

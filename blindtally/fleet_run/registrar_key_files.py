@@ -43,28 +43,22 @@ def create_key_file(path: Path, owner: KeyOwner = "registrar") -> Identity:
     return Identity.of(secret)
 
 
-def load_or_create_key_file(path: Path) -> Identity:
-    """Return the registrar whose key is in the file at `path`; make the file if it is missing.
-
-    Raises:
-        KeyFileError: if the file cannot be made, or has no such key.
-    """
-    if path.exists():
-        return load_key_file(path)
-    identity = create_key_file(path)
-    print_line(f"made {path}, the secret key of a registrar: it enrols these devices", err=True)
-    return identity
-
-
-def load_registrar_of(study: StudyView, path: Path) -> Identity | None:
+def load_registrar_of(study: StudyView | None, path: Path) -> Identity | None:
     """Return the registrar of `study`, whose key is in the file at `path`.
 
-    Reports need no registrar: of a study of reports that names none, return None.
+    Reports need no registrar: of a study of reports that names none, return None. For a new study,
+    None, make the file if it is missing.
 
     Raises:
         KeyFileError: if the study sums vectors and names no registrar, or if the file has no key,
-            or the key of another registrar.
+            or the key of another registrar, or cannot be made.
     """
+    if study is None:
+        if path.exists():
+            return load_key_file(path)
+        identity = create_key_file(path)
+        print_line(f"made {path}, the secret key of a registrar: it enrols these devices", err=True)
+        return identity
     named = study.terms.registrar
     if named is None:
         if study.question.mechanism in REPORT_MECHANISMS:

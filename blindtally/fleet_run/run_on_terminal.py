@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,6 @@ from blindtally.fleet_run.study_run import StudyObservers, run_fleet
 from blindtally.fleet_run.study_status import report_status, study_url
 from blindtally.workers import open_workers
 from client.analyst.analyst import Study
-from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError, ShardPool
 from client.http.address_and_retries import shown_url
@@ -34,7 +33,6 @@ from protocol.api.messages import HeavyHitter, RoundView, StudyView
 from protocol.description import AnswerKind
 from protocol.mechanisms.registry import mechanism_of
 from protocol.printable import printable
-from secagg.keys import Identity
 
 MAX_SHOWN_ITEMS = 20  # heavy hitters
 # The options with which devices take part, by the limit of the policy that refuses.
@@ -43,14 +41,6 @@ _OPTION_BY_LIMIT = {
     for name, kind in POLICY_FIELDS.items()
 } | {"registrar": "--registrar FILE"}
 _COHORT_NOTE = "much more or less common in some cohorts, as by lying devices"
-
-
-def pin_registrar(config: FleetConfig, registrar: Identity | None) -> FleetConfig:
-    """Return `config` with devices that `registrar` enrols, and that accept no other registrar."""
-    if registrar is None:
-        return config
-    policy = replace(config.policy, registrar=registrar.public)
-    return replace(config, registrar=registrar, policy=policy)
 
 
 def run_on_terminal(

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Final, get_type_hints
 
 from pydantic import BeforeValidator, Field
 
@@ -68,28 +68,20 @@ class FleetScenario(PublicModel):
 FIELDS: Final[Mapping[str, object]] = {**annotations_of(FleetScenario), **POLICY_FIELDS}
 
 
-def parse_scenario(pairs: Sequence[str]) -> tuple[FleetScenario, dict[str, Any]]:
-    """Return the scenario in NAME=VALUE `pairs`, and the fields of the policy among them.
-
-    Raises:
-        ValueError: if a pair is malformed, names no field, or has an invalid value.
-    """
-    values = collect_fields("a fleet", pairs, FIELDS)
-    policy = {name: values.pop(name) for name in POLICY_FIELDS if name in values}
-    return validated(FleetScenario, values), policy
-
-
-def config_for(
-    scenario: FleetScenario, policy: Mapping[str, Any], devices: int | None, seed: int, is_new: bool
-) -> FleetConfig:
-    """Return the configuration of a fleet whose devices have these fields of their policy.
+def parse_scenario(
+    pairs: Sequence[str], devices: int | None, seed: int, *, is_new: bool
+) -> tuple[FleetScenario, FleetConfig]:
+    """Return the scenario in NAME=VALUE `pairs`, and the configuration of its fleet.
 
     If its study `is_new` and has one-shot sums without members, the fleet also runs operators.
 
     Raises:
-        ValueError: if a field of the policy is invalid, or no device can drop out as asked.
+        ValueError: if a pair is malformed, names no field, or has an invalid value.
         typer.Exit: if a member is not a key.
     """
+    values = collect_fields("a fleet", pairs, FIELDS)
+    policy = {name: values.pop(name) for name in POLICY_FIELDS if name in values}
+    scenario = validated(FleetScenario, values)
     members = [*parse_public_keys(scenario.member, "--member")]
     operators = new_operators(scenario.kind) if is_new and not members else ()
     count = devices or DEFAULT_DEVICES
@@ -101,7 +93,7 @@ def config_for(
         "trust_server_identities": scenario.no_registrar,
     }
     dropouts_by_step(scenario.dropout_in, scenario.kind)  # fails now, and not in a round
-    return FleetConfig(
+    config = FleetConfig(
         count,
         scenario.dropout,
         seed,
@@ -111,3 +103,4 @@ def config_for(
         ),
         operators=operators,
     )
+    return scenario, config

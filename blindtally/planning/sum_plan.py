@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.field_options import annotations_of, collect_fields, validated
@@ -48,7 +48,7 @@ class AssumedItems(PublicModel):
 
     domain: Literal["strings", "alphabet"] = "strings"
     max_bytes: int = Field(default=64, ge=1, le=4096)
-    alphabet: str = "abcdefghijklmnopqrstuvwxyz"
+    alphabet: Annotated[str, BeforeValidator(str)] = "abcdefghijklmnopqrstuvwxyz"
     length: int = Field(default=3, ge=1, le=16)
     items: int | None = Field(default=None, ge=10, le=10**6)
     zipf: float | None = Field(default=None, ge=0.1, le=3)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from blindtally.console.options import parse_field
+from blindtally.console.field_options import parse_field
 from blindtally.simulate.populations import DriftKind
 from protocol.domains.known_items import DomainChoice
 from protocol.mechanism import Mechanism
