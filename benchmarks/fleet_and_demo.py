@@ -6,7 +6,7 @@ A fleet in one process plays rounds of one cohort before a server on SQLite, on 
 of a study and without dropouts; the rounds after the first are measured. The reference of a device
 is the work of its primitives alone: masks, key agreements, checks of signatures, hashes. The fleet
 checks each signature once, and computes each agreement once for both of its devices. The reference
-of the server is what the primitives take there (`secure_sums/whole_sum.py`). Both are measured in
+of the server is what the primitives take there (`harness.py`). Both are measured in
 the same run. The server's requests, JSON and database are in its value only.
 
 The demo is `blindtally demo` as a user starts it, with the start of all its processes, the study
@@ -25,10 +25,15 @@ from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
-from benchmarks.harness import BenchmarkRow, argument_parser, report
-from benchmarks.secure_sums.floors import Floors
-from benchmarks.secure_sums.meters import CostMeter, ReplicaProcess
-from benchmarks.secure_sums.whole_sum import device_primitives, server_primitives
+from benchmarks.harness import (
+    BenchmarkRow,
+    Floors,
+    argument_parser,
+    device_primitives,
+    report,
+    server_primitives,
+)
+from benchmarks.meters import CostMeter, ReplicaProcess
 from blindtally.garbage_collection import collect_rarely
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
@@ -54,7 +59,7 @@ def fleet_rows(devices: int, words: int) -> list[BenchmarkRow]:
     registrar = Identity.generate(SystemRandom())
     terms = Terms(cohort_size=devices, minimum=devices // 2, registrar=registrar.public.hex())
     question = TrackedQuestion(
-        threshold=devices / 10, contribution=1, domain=Utf8(max_bytes=8), words=words
+        threshold=max(5, devices / 10), contribution=1, domain=Utf8(max_bytes=8), words=words
     )
     policy = Policy(
         registrar=registrar.public, accept_exact_estimates=True, min_cohort=devices // 3

@@ -33,8 +33,8 @@ from typing import Final
 import httpx
 
 from benchmarks.harness import BenchmarkRow
-from benchmarks.secure_sums.load_generator import DeviceConnection, HttpRequest
-from benchmarks.secure_sums.meters import CostMeter, ReplicaProcess, postgres
+from benchmarks.load_generator import DeviceConnection, HttpRequest
+from benchmarks.meters import CostMeter, ReplicaProcess, postgres
 from blindtally.fleet_run.fleet_setup import OPERATORS, new_operators
 from blindtally.fleet_run.results import verify_sum
 from client.analyst.analyst import Analyst, Study
@@ -95,7 +95,7 @@ class OneShotStudy:
             else CommitteeTerms(members=tuple(each.public.hex() for each in self.operators)),
         )
         question = TrackedQuestion(
-            threshold=self.devices / 50,
+            threshold=max(5, self.devices / 50),
             contribution=1,
             domain=Utf8(max_bytes=8),
             words=self.words,
@@ -111,6 +111,7 @@ class OneShotStudy:
             committee=frozenset(operator.public for operator in self.operators),
             min_volunteers=self.volunteers or None,
             accept_exact_estimates=True,
+            min_cohort=self.devices // 2,
         )
         return FleetConfig(
             self.devices,

@@ -8,8 +8,7 @@ Each row has the figure of one-shot sums as its value, and that of a pairwise su
 vector as its reference: for a device, all bytes that it sends and all of its CPU time in a cohort
 of `--cohort` devices (rates of 0.1 and 0.2). Vectors are `tracked`, 490 elements of
 12 bits (735 bytes), and 1,000 or 5,000 elements of 16 bits. A pairwise sum adds modulo 2^b, and
-the lanes of a one-shot sum have the smallest primes above (`benchmarks/one_shot_lanes.py` has the
-bytes of all mechanisms). The committee of 300 is drawn from a
+the lanes of a one-shot sum have the smallest primes above. The committee of 300 is drawn from a
 population, of which a tenth is corrupt and a tenth away.
 
 Times are process CPU milliseconds of one thread. A device's is the median over all devices. Its
@@ -26,9 +25,14 @@ from random import Random, SystemRandom
 
 import numpy as np
 
-from benchmarks.harness import BenchmarkRow, argument_parser, fastest_cpu_seconds, report
+from benchmarks.harness import (
+    BenchmarkRow,
+    Stopwatch,
+    argument_parser,
+    fastest_cpu_seconds,
+    report,
+)
 from benchmarks.one_shot_service import OneShotStudy, service_rows
-from benchmarks.secure_sums.server_work import Stopwatch
 from secagg.aggregator import route_shares
 from secagg.keys import SIGNATURE_BYTES, Identity
 from secagg.oneshot.committee import (

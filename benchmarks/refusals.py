@@ -29,8 +29,8 @@ from random import SystemRandom
 import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
-from benchmarks.secure_sums.load_generator import LoadRound, request_json
-from benchmarks.secure_sums.meters import CostMeter, ReplicaProcess
+from benchmarks.load_generator import LoadRound, request_json
+from benchmarks.meters import CostMeter, ReplicaProcess
 from benchmarks.service import study_request
 from protocol.api.messages import RoundView
 

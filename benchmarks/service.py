@@ -16,10 +16,8 @@ A time to send is one until the service has acknowledged the message, and a time
 until the document has followed; the first devices that receive wait for the end of the phase. The
 load generator runs on the same processors (its share has a row). Server CPU is that of the server
 processes alone, PostgreSQL has its own rows. One row has all the servers' work, also closing phases
-and summing. The floor of an upload,
-measured in the same run: SHA-256 of the body, an Ed25519 verification, and a bare insert of
-400 kB, each committed. Bare servers (`benchmarks/secure_sums/bare_servers.py`) get uploads of the
-same size in the same run. The sum is compared with its true value.
+and summing. The floor of an upload, measured in the same run: SHA-256 of the body, an Ed25519
+verification, and a bare insert of 400 kB, each committed. The sum is compared with its true value.
 
 With `--open-studies` the same servers play further rounds, whose costs are compared with those of
 the first: one with that round in the history, one in cohorts of 20, and one next to open studies,
@@ -39,15 +37,14 @@ import httpx
 import numpy as np
 
 from benchmarks.harness import BenchmarkRow, argument_parser, report
-from benchmarks.secure_sums.bare_servers import KINDS, bare_upload_seconds
-from benchmarks.secure_sums.health_probe import probing
-from benchmarks.secure_sums.load_generator import LoadRound, request_json
-from benchmarks.secure_sums.meters import (
+from benchmarks.load_generator import LoadRound, request_json
+from benchmarks.meters import (
     CostMeter,
     ReplicaProcess,
     UploadFloor,
     measure_floor,
     postgres,
+    probing,
 )
 from protocol.api.messages import RoundView, Timeouts
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
@@ -200,14 +197,9 @@ def comparison_rows(
 
 
 def round_rows(
-    name: str,
-    devices: int,
-    meter: CostMeter,
-    closing: float,
-    floor: UploadFloor,
-    bare: dict[str, float],
+    name: str, devices: int, meter: CostMeter, closing: float, floor: UploadFloor
 ) -> list[BenchmarkRow]:
-    """Return the figures of a round; `bare` has the CPU seconds of bare servers for an upload."""
+    """Return the figures of a round."""
     rows = []
 
     def add(figure: str, value: float, unit: str, reference: float | None = None) -> None:
@@ -222,8 +214,6 @@ def round_rows(
     add("uploads", count / meter.elapsed[upload], "1/s", 1 / floor.elapsed)
     spent = 1e3 * meter.spent[upload] / count
     add("server CPU per upload", spent, "ms", 1e3 * floor.seconds)
-    for kind, seconds in bare.items():
-        add(f"server CPU per upload, compared with bare {kind}", spent, "ms", 1e3 * seconds)
     if floor.database:
         spent = 1e3 * meter.spent_by_database[upload] / count
         add("PostgreSQL CPU per upload", spent, "ms", 1e3 * floor.database)
@@ -280,8 +270,7 @@ def main() -> None:
             request = study_request(devices, options.words, options.cohort, options.rate)
             closing, nbytes = measure_round(request, servers, meter)
             floor = measure_floor(url, nbytes, backend)
-            bare = {kind: bare_upload_seconds(kind, url, nbytes) for kind in KINDS}
-            rows += round_rows(name, devices, meter, closing, floor, bare)
+            rows += round_rows(name, devices, meter, closing, floor)
             if options.open_studies is not None:
                 first = RoundCosts.of(meter, devices, closing)
                 rows += comparison_rows(name, devices, options, servers, first)

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks.service_capacity import (
+from tests.support.service_capacity import (
     MEASURED_COSTS,
     ONE_SHOT_COSTS,
     TARGET_UTILISATION,
     TRACKED_WORDS,
     LoadSetting,
-    capacity_rows,
+    capacity,
     cohort_cpu,
     device_cpu,
     model_load,
-    one_shot_rows,
+    one_shot_capacity,
     simulate_load,
 )
 
@@ -60,13 +60,7 @@ def test_costs_grow_as_on_the_page() -> None:
 
 
 def test_a_plan_adds_up() -> None:
-    small, large = (
-        {
-            row.name.partition(": ")[2]: row.value
-            for row in capacity_rows(MEASURED_COSTS, DROPOUT_SETTING, n, 86_400)
-        }
-        for n in (1e6, 1e9)
-    )
+    small, large = (capacity(MEASURED_COSTS, DROPOUT_SETTING, n, 86_400) for n in (1e6, 1e9))
     each = "server CPU a device"
     assert (
         large[each]
@@ -80,22 +74,15 @@ def test_a_plan_adds_up() -> None:
     )
 
 
-def test_the_page_shows_the_plan_of_the_program() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
+def test_the_page_shows_the_plan() -> None:
     setting = LoadSetting(1000, 10_000, 4, 1.0)
-    for column, devices in ((1, 1e6), (2, 1e9)):
-        for row in capacity_rows(MEASURED_COSTS, setting, devices, 86_400):
-            name = row.name.partition(": ")[2]
-            line = next(x for x in page.splitlines() if x.startswith(f"| {name}"))
-            shown = float(re.sub(r"[^0-9.]", "", line.split("|")[1 + column]))
-            assert shown == pytest.approx(row.value, rel=0.06), name
-
-
-def test_the_page_shows_the_plan_of_one_shot_sums() -> None:
+    columns = [capacity(MEASURED_COSTS, setting, devices, 86_400) for devices in (1e6, 1e9)]
+    columns += [
+        one_shot_capacity(ONE_SHOT_COSTS, words, 1e9, 86_400) for words in (20_000, TRACKED_WORDS)
+    ]
     page = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
-    for column, words in ((3, 20_000), (4, TRACKED_WORDS)):
-        for row in one_shot_rows(ONE_SHOT_COSTS, words, 1e9, 86_400):
-            name = row.name.partition(": ")[2]
+    for number, column in enumerate(columns, 1):
+        for name, value in column.items():
             line = next(x for x in page.splitlines() if x.startswith(f"| {name}"))
-            shown = float(re.sub(r"[^0-9.]", "", line.split("|")[1 + column]))
-            assert shown == pytest.approx(row.value, rel=0.06), name
+            shown = float(re.sub(r"[^0-9.]", "", line.split("|")[1 + number]))
+            assert shown == pytest.approx(value, rel=0.06), name

@@ -3,8 +3,7 @@
 The default threshold and capacity grow with the fleet, so that every size shows the same behaviour.
 The first table has no room for a different item of each device, so devices sample their items. Its
 sum shows that many devices hold the same items, so the next sampling threshold is lower. The
-threshold of heavy hitters lies between the items of many devices and the long tail (`python -m
-benchmarks.demo_f1`).
+threshold of heavy hitters lies between the items of many devices and the long tail.
 """
 
 import math

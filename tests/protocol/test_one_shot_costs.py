@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.one_shot_lanes import CASES, COMMITTEES, largest_ratio, plans_of, terms_of
 from protocol.api.one_shot import joined_lanes, message_bytes
 from protocol.mechanisms.registry import SUM_MECHANISMS
+from tests.support.one_shot_lanes import CASES, COMMITTEES, largest_ratio, plans_of, terms_of
 
 # Of vectors with narrow lanes; those of operators have the primes that suffice for few members.
 NARROW_BOUNDS = dict(zip(COMMITTEES, (1.02, 1.05, 1.08, 1.15), strict=True))

@@ -5,7 +5,6 @@ import random
 import numpy as np
 import pytest
 
-from benchmarks.quantiles import VALUE_KINDS, leaf_counts, noisy_tree, rank_errors, sampled_trie
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.registry import SUM_MECHANISMS, mechanism_of, parse_question
@@ -23,6 +22,13 @@ from protocol.question_and_plan import Terms
 from protocol.simulation.study import run_study
 from protocol.study_state import EMPTY_STATE, StudyState
 from tests.protocol.chance import seeded
+from tests.support.rank_errors import (
+    VALUE_KINDS,
+    leaf_counts,
+    noisy_tree,
+    rank_errors,
+    sampled_trie,
+)
 
 BETA = 0.1
 GRID = np.linspace(0, 1, 34)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.triehh import (
+from protocol.randomness import seeded_words
+from tests.support.words_of_devices import (
     TrieStudyResult,
     WordPopulation,
     draw_population,
@@ -11,13 +12,12 @@ from benchmarks.triehh import (
     frequencies,
     run_study,
 )
-from protocol.randomness import seeded_words
 
 
 def run(devices: int) -> tuple[TrieStudyResult, WordPopulation]:
     rng = np.random.default_rng(1)
     people = draw_population(*frequencies(), devices, rng)
-    return run_study(first_plan(devices, 1.0), people, seeded_words(rng), rng), people
+    return run_study(first_plan(devices, 1.0), people, seeded_words(rng)), people
 
 
 def test_a_million_devices_give_a_thousand_words() -> None:
@@ -37,6 +37,6 @@ def test_a_hundred_thousand_devices_give_their_hundred_most_common_words() -> No
 def test_figures_follow_their_definitions(words: str, recall: float, f1: float) -> None:
     """The items are a, b, c and d; of the three best of "abx", two are right."""
     people = WordPopulation("abcd", np.zeros((4, 1), np.uint8), np.arange(4))
-    result = TrieStudyResult(list(words), 0.0, (1,))
+    result = TrieStudyResult(list(words), (1,))
     assert result.recall(people, 4) == recall
     assert result.f1(people, 4) == pytest.approx(f1)

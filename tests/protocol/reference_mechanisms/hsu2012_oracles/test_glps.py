@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.one_heavy_hitter import glps_error
 from protocol.reference_mechanisms.hsu2012_oracles.glps import (
     Scrambling,
     SparseRecovery,
     paper_sparsity,
 )
+from tests.support.one_heavy_hitter import glps_error
 
 SEED = bytes(32)
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.one_heavy_hitter import count_recoveries, with_runner_up, with_uniform_tail
 from protocol.randomness import seeded_words
 from protocol.reference_mechanisms.hsu2012_oracles.bucket import BucketProjection
 from protocol.reference_mechanisms.hsu2012_oracles.glps import SparseRecovery
 from protocol.reference_mechanisms.hsu2012_oracles.johnson_lindenstrauss import JohnsonLindenstrauss
 from protocol.reference_mechanisms.hsu2012_oracles.projection_oracle import NoiseKind, Projection
+from tests.support.one_heavy_hitter import count_recoveries, with_runner_up, with_uniform_tail
 
 DOCS = Path(__file__).parents[4] / "docs"
 ROWS = {row["name"]: row for row in json.loads((DOCS / "figures" / "hsu2012.json").read_text())}

@@ -1,22 +1,14 @@
 """Bytes of a vector with the prime lanes of a one-shot sum, for every mechanism of sums.
 
-    python -m benchmarks.one_shot_lanes [--json PATH]
-
-Each row has the vector of one plan with prime lanes as its value, and with lanes modulo 2^b, those
-of a pairwise sum, as its reference; sizes of tables are the same. For `tracked` this is the plan
-of a study of `ROUNDS` rounds with the largest ratio. The last rows have the whole message of a
-device to seven operators, in the plan that the mechanism makes for a one-shot sum, which fits in
-its words; the reference are the bytes of these words.
+Sizes of tables are those of a pairwise sum, whose lanes are modulo 2^b.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import BenchmarkRow, argument_parser, report
-from protocol.api.one_shot import message_bytes
 from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.registry import SUM_MECHANISMS, AnyPlan, parse_question
 from protocol.question_and_plan import Terms
@@ -106,32 +98,10 @@ def _histograms(devices: int, rng: np.random.Generator) -> list[dict[str, int]]:
 def largest_ratio(plans: Sequence[AnyPlan], committee: str) -> tuple[int, int]:
     """Return the bytes with prime lanes and modulo 2^b, of the plan with the largest ratio."""
 
-    def sizes(plan: Any) -> tuple[int, int]:  # noqa: ANN401 - of any mechanism
+    def sizes(plan: Any) -> tuple[int, int]:
         mechanism = SUM_MECHANISMS[plan.mechanism]
         terms = terms_of(plan.terms.cohort_size, committee)
         prime = plan.model_copy(update={"terms": terms})
         return mechanism.vector_bytes(prime), mechanism.vector_bytes(plan)
 
     return max(map(sizes, plans), key=lambda pair: pair[0] / pair[1])
-
-
-def measure() -> Iterator[BenchmarkRow]:
-    """Yield the vectors of each case for each committee, and then the messages to operators."""
-    for case in CASES:
-        plans = plans_of(case, None)
-        for committee in COMMITTEES:
-            prime, usual = largest_ratio(plans, committee)
-            yield BenchmarkRow(f"{case}: {committee}", prime, "B", usual)
-    for case in CASES:
-        plan = plans_of(case, "7 operators")[-1]
-        yield BenchmarkRow(f"{case}: message", message_bytes(plan), "B", plan.question.nbytes)
-
-
-def main() -> None:
-    """Print the rows, and write JSON if asked."""
-    options = argument_parser(__doc__).parse_args()
-    report([*measure()], "modulo 2^b", options.json)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,5 @@
 """Resources of a service for its number of devices: a model of measured costs, and a simulation.
 
-    python -m benchmarks.service_capacity [--devices N ...] [--seconds T] [--cohort n] [--words W]
-                                  [--cores S] [--json PATH]
-
 The *model* is arithmetic over the costs of one device, one byte and one cohort (`UnitCosts`,
 measured by `benchmarks.service` and `benchmarks.secagg`):
 
@@ -14,29 +11,27 @@ measured by `benchmarks.service` and `benchmarks.secagg`):
 
 The *simulation* (simpy) has the same costs and none of these formulas: devices arrive by a Poisson
 process, fill cohorts, wait for one another, think, and queue for cores, first come, first served.
-Both are printed for some loads. They agree within 10% on load and 15% on the time to an
-answer, up to a load of 0.7 (`tests/test_service_capacity.py`).
+They agree within 10% on load and 15% on the time to an answer, up to a load of 0.7
+(`tests/test_service_capacity.py`).
 
 A one-shot sum has no phases in which devices wait. Its model is a rate times the costs of a device
 (`OneShotCosts`), for a committee of seven operators with A = D = 1.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 from typing import Any
 
 import simpy
 
-from benchmarks.harness import BenchmarkRow, argument_parser, report
 from blindtally.planning.committee_cost import CommitteeCost
 from secagg.oneshot.parameters import committee_parameters
 from secagg.parameters import Assumptions, choose_parameters
 
 PHASES = ("sharing", "checking", "masking", "confirming", "unmasking")  # after enrolling
 TARGET_UTILISATION = 0.6  # of the servers, at the daily peak: above it, queues grow
-_SIMULATED_SECONDS = 400.0  # many times the time to an answer
 PEAK_TO_MEAN_RATIO = 3  # of a day's arrivals
 
 
@@ -45,8 +40,8 @@ class UnitCosts:
     """Measured costs: CPU seconds, and bytes.
 
     November 2026, two cores with little other load: `benchmarks.service` with PostgreSQL, rates of
-    0.1, 1,000 devices with 10,000 words and 600 with 100,000; `secure_sums/floors.py` times 1.3,
-    the ratio that `benchmarks.secagg` measures.
+    0.1, 1,000 devices with 10,000 words and 600 with 100,000; the floors of
+    `benchmarks.secagg` times 1.3, the ratio that it measures.
     """
 
     join: float = 1.0e-3  # a server's CPU for a device that enrols
@@ -222,46 +217,41 @@ class _QueueSimulation:
             self._busy += cpu
 
 
-def capacity_rows(
+def capacity(
     costs: UnitCosts, setting: LoadSetting, devices: float, seconds: float
-) -> list[BenchmarkRow]:
+) -> dict[str, float]:
     """Return the resources of a load whose peak is `PEAK_TO_MEAN_RATIO` times its mean."""
     rate = PEAK_TO_MEAN_RATIO * devices / seconds
-    each = device_cpu(costs, setting)
-    database = costs.database + costs.database_byte * setting.sent_bytes
+    sent = setting.sent_bytes
+    database = costs.database + costs.database_byte * sent
     received = (
         costs.download_bytes_per_member * setting.n
         + costs.download_bytes_per_holder * setting.holders
     )
-    sent = setting.sent_bytes
-    figures = _service_figures(rate, each, database, sent, received)
-    name = f"{devices:,.0f} devices in {seconds / 3600:g} h"
-    return [BenchmarkRow(f"{name}: {figure}", value, unit) for figure, value, unit in figures]
+    return _service_figures(rate, device_cpu(costs, setting), database, sent, received)
 
 
 def _service_figures(
     rate: float, server: float, database: float, sent: float, received: float
-) -> list[tuple[str, float, str]]:
+) -> dict[str, float]:
     """Return figures of a peak `rate`, from CPU seconds and bytes of one device."""
     gigabit = rate * 8 / 1e9
-    return [
-        ("devices a second, peak", rate, "1/s"),
-        ("server CPU a device", 1e3 * server, "ms"),
-        (
-            f"cores of servers, {TARGET_UTILISATION:.0%} busy at the peak",
-            rate * server / TARGET_UTILISATION,
-            "",
-        ),
-        ("cores of databases", rate * database / TARGET_UTILISATION, ""),
-        ("written", rate * sent / 1e6, "MB/s"),
-        ("received from devices", gigabit * sent, "Gbit/s"),
-        ("sent to devices", gigabit * received, "Gbit/s"),
-    ]
+    return {
+        "devices a second, peak": rate,
+        "server CPU a device": 1e3 * server,  # milliseconds
+        f"cores of servers, {TARGET_UTILISATION:.0%} busy at the peak": rate
+        * server
+        / TARGET_UTILISATION,
+        "cores of databases": rate * database / TARGET_UTILISATION,
+        "written": rate * sent / 1e6,  # MB/s
+        "received from devices": gigabit * sent,  # Gbit/s
+        "sent to devices": gigabit * received,
+    }
 
 
-def one_shot_rows(
+def one_shot_capacity(
     costs: OneShotCosts, words: int, devices: float, seconds: float
-) -> list[BenchmarkRow]:
+) -> dict[str, float]:
     """Return the resources of one-shot sums of `words` 16-bit words, with the same peak."""
     rate = PEAK_TO_MEAN_RATIO * devices / seconds
     layout = CommitteeCost(committee_parameters(OPERATORS, 0.2, 0.2), words, True).layout
@@ -269,56 +259,7 @@ def one_shot_rows(
     server = costs.server + costs.byte * message
     database = costs.database + costs.database_byte * message
     member = costs.member + costs.member_byte * column
-    gigabit = rate * 8 / 1e9
-    figures = [
-        *_service_figures(rate, server, database, message, costs.open_round_bytes),
-        ("sent to each member", gigabit * column, "Gbit/s"),
-        ("cores of each member", rate * member / TARGET_UTILISATION, ""),
-    ]
-    name = f"{devices:,.0f} devices in {seconds / 3600:g} h, one-shot, {words:,} words"
-    return [BenchmarkRow(f"{name}: {figure}", value, unit) for figure, value, unit in figures]
-
-
-def validation_rows(
-    costs: UnitCosts, setting: LoadSetting, loads: list[float], seed: int = 1
-) -> list[BenchmarkRow]:
-    """Return rows of the simulation with the model as reference, under some loads."""
-    rows = []
-    for load in loads:
-        rate = load * setting.cores / device_cpu(costs, setting)
-        loaded = replace(setting, per_second=rate)
-        model = model_load(costs, loaded)
-        simulated = simulate_load(costs, loaded, _SIMULATED_SECONDS, Random(seed))
-        name = f"load {load:g}, {rate:,.1f} devices per second:"
-        rows.append(BenchmarkRow(f"{name} load", simulated.load, "", model.load))
-        rows.append(BenchmarkRow(f"{name} answer", simulated.answer, "s", model.answer))
-    return rows
-
-
-def main() -> None:
-    """Print the plan and the check, and write JSON rows if asked."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--devices", type=float, nargs="+", default=[1e6, 1e9])
-    parser.add_argument("--seconds", type=float, default=86_400, help="Duration of all arrivals.")
-    parser.add_argument("--cohort", type=int, default=1000)
-    parser.add_argument("--words", type=int, default=10_000, help="32-bit words of a vector.")
-    parser.add_argument("--cores", type=int, default=4, help="Cores of the simulated service.")
-    options = parser.parse_args()
-    setting = LoadSetting(options.cohort, options.words, options.cores, 1.0)
-    rows = [
-        row
-        for n in options.devices
-        for row in capacity_rows(MEASURED_COSTS, setting, n, options.seconds)
-    ]
-    rows += [
-        row
-        for n in options.devices
-        for words in (2 * options.words, TRACKED_WORDS)
-        for row in one_shot_rows(ONE_SHOT_COSTS, words, n, options.seconds)
-    ]
-    rows += validation_rows(MEASURED_COSTS, setting, [0.3, 0.5, 0.7])
-    report(rows, "model", options.json)
-
-
-if __name__ == "__main__":
-    main()
+    return _service_figures(rate, server, database, message, costs.open_round_bytes) | {
+        "sent to each member": rate * 8 / 1e9 * column,
+        "cores of each member": rate * member / TARGET_UTILISATION,
+    }

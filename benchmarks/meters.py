@@ -1,28 +1,44 @@
-"""Servers and databases whose CPU, memory and latencies are measured, and an upload's floor."""
+"""Servers and databases whose CPU, memory and latencies are measured, and an upload's floor.
 
+    python -m benchmarks.meters PORT
+
+This program asks a server for its health until its standard input ends, and prints the seconds of
+the longest waits. The server answers `/healthz` in its event loop without a query. So its longest
+answer is the time for which one piece of work held the event loop, and with it all devices.
+`/readyz` may also wait for a query. The probe is another process than the load generator, whose
+threads wait for each other.
+"""
+
+import http.client
+import subprocess
+import sys
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from random import SystemRandom
 from threading import Event, Thread
+from typing import Final
 
 import psutil
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 
 from benchmarks.harness import cpu_seconds
-from benchmarks.secure_sums.load_generator import HttpResponse
+from benchmarks.load_generator import HttpResponse
 from blindtally.demo.server_process import ServerProcess
 from secagg.keys import Identity, is_signed
 from server.db.database_url import parse_url
 
 _FLOOR_REPETITIONS = 200  # uploads for each floor
 _MEMORY_POLL_SECONDS = 0.1
+PATHS: Final = ("/healthz", "/readyz")
+_PAUSE_SECONDS = 0.02  # between two requests of a probe
+_TIMEOUT_SECONDS = 120
 
 
 class ReplicaProcess(ServerProcess):
@@ -174,3 +190,49 @@ def _insert_bodies(engine: Engine, body: bytes) -> list[HttpResponse]:
 
 def _mean_cpu_seconds(work: Callable[[], object]) -> float:
     return cpu_seconds(lambda: [work() for _ in range(_FLOOR_REPETITIONS)]) / _FLOOR_REPETITIONS
+
+
+@contextmanager
+def probing(ports: Sequence[int]) -> Iterator[dict[str, float]]:
+    """Probe the servers on `ports`; yield the longest seconds by path, which are set at the end."""
+    command = [sys.executable, "-m", __name__]
+    probes = [
+        subprocess.Popen(  # noqa: S603 - this module
+            [*command, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for port in ports
+    ]
+    for probe in probes:
+        assert probe.stdout is not None
+        probe.stdout.readline()
+    seconds = dict.fromkeys(PATHS, 0.0)
+    try:
+        yield seconds
+    finally:
+        for probe in probes:
+            for path, longest in zip(PATHS, probe.communicate()[0].split(), strict=True):
+                seconds[path] = max(seconds[path], float(longest))
+
+
+def main() -> None:
+    """Ask until the standard input ends; print the seconds of the longest answer at each path.
+
+    The first line is printed when the first request is sent.
+    """
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    over = Event()
+    Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=_TIMEOUT_SECONDS)
+    longest = dict.fromkeys(PATHS, 0.0)
+    while not over.wait(_PAUSE_SECONDS):
+        for path in PATHS:
+            start = time.perf_counter()
+            connection.request("GET", path)
+            connection.getresponse().read()
+            longest[path] = max(longest[path], time.perf_counter() - start)
+    sys.stdout.write(" ".join(map(str, longest.values())))
+
+
+if __name__ == "__main__":
+    main()

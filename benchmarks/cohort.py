@@ -2,24 +2,20 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from random import Random, SystemRandom
 
 import numpy as np
 
-from benchmarks.harness import BenchmarkRow
-from benchmarks.secure_sums.floors import Floors, device_floor, sealing_floor
-from benchmarks.secure_sums.sampled_server import FLOOR_BURSTS, SampledServer
-from benchmarks.secure_sums.server_work import (
+from benchmarks.harness import (
+    BenchmarkRow,
+    Floors,
     Stopwatch,
-    checking_work,
-    confirm_again,
-    join_cohort,
+    device_floor,
+    sealing_floor,
     shares_floor,
-    sum_rows,
-    unmasking_work,
 )
 from secagg.aggregator import (
     UnmaskingRequest,
@@ -30,20 +26,96 @@ from secagg.aggregator import (
     check_unmasking_shares,
     route_shares,
 )
-from secagg.keys import SIGNATURE_BYTES
+from secagg.keys import SIGNATURE_BYTES, Identity
 from secagg.messages import Complaints, KeyShares, MaskedInput, SignedInput, UnmaskingShares
-from secagg.participant import Checked, Confirmed, Masked, Shared
+from secagg.parameters import Assumptions
+from secagg.participant import Checked, Confirmed, Joined, Masked, Shared, join
 from secagg.ring import Lane, Ring, Vector
-from secagg.roster import Roster, ShareCommitments, roster_bytes, share_commitments_bytes
+from secagg.roster import (
+    Roster,
+    RosterEntry,
+    ShareCommitments,
+    roster_bytes,
+    share_commitments_bytes,
+)
 from secagg.session import Session, Transcript
 from secagg.shares import ReceivedShares
 from secagg.unmasking import SumMessages, unmask
 
 DROPOUT_SHARES = (0.0, 0.1, 0.2)
-MIN_SAMPLED_DEVICES = 10_000  # in larger cohorts the server's work is sampled
 PARTICIPANTS_PER_BURST = 100  # between bursts of floors; their messages are checked together
 FLOOR_BURSTS_PER_BLOCK = 4
+FLOOR_BURSTS = 10  # before and after each unmasking
 MIN_UNMASKING_SECONDS, MAX_UNMASKINGS = 1.0, 30  # repetitions end at the first limit
+
+
+@dataclass(frozen=True, slots=True)
+class CpuWork:
+    """CPU seconds of some work, and its floor."""
+
+    seconds: float
+    floor: float
+
+    def __add__(self, other: "CpuWork") -> "CpuWork":
+        return CpuWork(self.seconds + other.seconds, self.floor + other.floor)
+
+    def row(self, name: str) -> BenchmarkRow:
+        return BenchmarkRow(f"server: {name}", self.seconds, "s", self.floor)
+
+
+def join_cohort(n: int, rng: Random, watch: Stopwatch) -> tuple[list[Joined], Session]:
+    """Return `n` participants with rates of 0.2, and their session; time how they join."""
+    joined = []
+    for _ in range(n):
+        identity = Identity.generate(rng)
+        with watch.time("join"):
+            joined.append(join(identity, rng))
+    plan = rng.randbytes(32)
+    roster = Roster.of(
+        [
+            RosterEntry(state.identity.public, state.public_keys, state.advertise(plan))
+            for state in joined
+        ]
+    )
+    return joined, Session(plan, 0, roster, Assumptions(0.2, 0.2))
+
+
+def confirm_again(
+    state: Masked, transcript: Transcript, survivors: Collection[int]
+) -> tuple[Confirmed, bytes]:
+    """Confirm `survivors` with a copy of `state`, which may confirm other survivors later."""
+    return Masked(state.checked, transcript).confirm(survivors)
+
+
+def checking_work(floors: Floors, each: dict[str, float], n: int, dropout: float) -> CpuWork:
+    """Return the work of checking the messages of `n` participants, of which survivors upload.
+
+    `each` has the seconds for a participant's key shares and complaints, its upload, and its last
+    messages.
+    """
+    survivors = n * (1 - dropout)
+    spent = n * each["key shares"] + survivors * (each["upload"] + each["last"])
+    # All sign key shares and complaints; survivors the upload, confirmation and unmasking shares.
+    verified = 2 * n + 3 * survivors
+    return CpuWork(spent, verified * floors["verification"] + survivors * floors["arrival"])
+
+
+def unmasking_work(floors: Floors, seconds: float, survivors: int, pairs: int) -> CpuWork:
+    """Return the work of removing the own masks of `survivors`, and `pairs` of pairwise masks."""
+    masks = (survivors + pairs) * floors["mask"]
+    return CpuWork(seconds, masks + pairs * floors["agreement"])
+
+
+def sum_rows(
+    case: str, checking: CpuWork, unmasking: CpuWork, masks: int, hashes: float
+) -> list[BenchmarkRow]:
+    """Return the rows of unmasking and of all work, without and with the floor of `hashes`."""
+    whole = checking + unmasking
+    return [
+        unmasking.row(f"unmask, {case}, {masks:,} masks"),
+        whole.row(f"all, {case}"),
+        (whole + CpuWork(0.0, hashes)).row(f"all, {case}, hashes of shares too"),
+    ]
 
 
 @dataclass(slots=True)
@@ -80,9 +152,6 @@ class CohortBenchmark:
         """Return the figures of this cohort."""
         gc.collect()
         gc.disable()
-        if self.n >= MIN_SAMPLED_DEVICES:
-            server = SampledServer(self.n, self.ring, self.name, self.progress)
-            return server.rows(self.floors, DROPOUT_SHARES)
         transcript = self._check(self._share())
         self._mask(transcript)
         rows = [row for share in DROPOUT_SHARES for row in self._server_rows(transcript, share)]
