@@ -1,11 +1,11 @@
 """Devices that a simulation plays per second, its memory, and the speed at which tables fill.
 
-    python -m benchmarks.scale [--devices N ...] [--rounds R] [--words PATH] [--json PATH]
+    python -m benchmarks.scale [--devices N ...] [--rounds R] [--json PATH]
                                [--shared N] [--secure N [--rates G ...]]
 
 Each N is a run of `blindtally simulate adaptive-iblt` in its own process, from its start to its
-result on disk: devices with one word each, 5,000 16-bit words to send, no dropouts. Words and
-counts are those in PATH, lines of "word,count", or made up, with frequencies like real ones.
+result on disk: devices with one word each, 5,000 16-bit words to send, no dropouts. Words are made
+up, with frequencies like those of real ones.
 
     devices x rounds   per second of the clock; the reference is 10^8 in a minute
     CPU                all CPU of the process, per device and round
@@ -287,9 +287,8 @@ def main() -> None:
     parser.add_argument("--shared", type=int, help="Devices of a round, such as 40000000.")
     parser.add_argument("--secure", type=int, help="Devices in a cohort, such as 1000.")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.05, 0.2])
-    parser.add_argument("--words", type=Path, help="File of words and counts.")
     options = parser.parse_args()
-    words, shares = frequencies(options.words)
+    words, shares = frequencies()
     counts = np.maximum(1, np.round(shares * _TOTAL_COUNT)).astype(np.int64)
     population = ItemCounts(tuple(words), counts)
     # Simulations first: the memory of a process counts what it was forked from.

@@ -4,11 +4,9 @@ There are ten levels of 27 symbols, epsilon and delta are over all of them, and 
 16-bit words at most.
 """
 
-import gzip
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,23 +57,8 @@ class TrieStudyResult:
         return 2 * recall / (recall * len(best) / right + 1) if right else 0.0
 
 
-def frequencies(path: Path | None = None) -> tuple[list[str], NDArray[np.float64]]:
-    """Return words of 3 to 9 letters and their shares: lines of "word,count,...", or made up."""
-    if path is None:
-        return _synthetic_words()
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        lines = [line.replace(",", " ").split() for line in file]
-    kept = {word: int(count) for word, count, *_ in lines if count.isdigit() and _is_word(word)}
-    shares = np.array(list(kept.values()), np.float64)
-    return list(kept), shares / shares.sum()
-
-
-def _is_word(word: str) -> bool:
-    return 3 <= len(word) <= 9 and set(word) <= set(LETTERS)
-
-
-def _synthetic_words() -> tuple[list[str], NDArray[np.float64]]:
-    """Return random words, the k-th with a share in proportion to (k + 20)^-1.28.
+def frequencies() -> tuple[list[str], NDArray[np.float64]]:
+    """Return random words, the k-th with a share in proportion to (k + 20)^-1.28, and the shares.
 
     In a million draws the 100th, 300th and 1,000th most common word have 1,616, 461 and 104; of the
     words of film subtitles they have 1,470, 454 and 96.
