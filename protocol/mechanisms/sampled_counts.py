@@ -14,9 +14,9 @@ far as the item's rate stays: the item may have change points (`estimation/chang
 read. Only firm items take part in change points, in the prior, in totals of segments and in the
 expected errors of the list. For example, with t = 4 an item needs five samples to be firm; each
 stands for four tokens, and is of one device. A *faint* item was counted with two to four devices,
-each of which stands for others. It may be listed by its own samples, if they make it heavy, and no
-other number depends on it. All other items are hidden: `SampledCounts.shown` leaves them out before
-anything is estimated.
+each of which stands for others. It may be listed by its own samples, if they make it heavy. Then
+the expected number of missed items depends on it, and no other number. All other items are hidden:
+`SampledCounts.shown` leaves them out before anything is estimated.
 
 **Heavy hitters** are chosen by their posterior probability, given that they are shown
 (`SampledCounts`).
@@ -236,8 +236,7 @@ class SampledCounts(SumMechanism[SumQ, P]):
             return FinalAnswer(())
         rows = np.flatnonzero(is_listed)
         correct = float(result.heavy[rows].sum())
-        hidden = max(0.0, result.hidden_heavy - float(result.heavy[is_listed & ~firm].sum()))
-        missed = float(result.heavy[firm & ~is_listed].sum()) + hidden
+        missed = float(result.heavy[firm & ~is_listed].sum()) + result.hidden_heavy
         quality = ListQuality(
             expected_precision=round(correct / len(rows), 4) if len(rows) else None,
             expected_recall=round(correct / (correct + missed), 4) if len(rows) else None,
@@ -280,7 +279,9 @@ class SampledCounts(SumMechanism[SumQ, P]):
         least = question.least_holders / np.maximum(shown.column(HOLDERS_COLUMN), 1e-9)
         least[firm] = np.minimum(least[firm], 1.0)  # which rounding may exceed
         threshold = decision_threshold(question.threshold)
-        return posterior(counts, variances, threshold, self.known_share(fitted), least)
+        return posterior(
+            counts, variances, threshold, self.known_share(fitted), least, question.confidence
+        )
 
     def estimates_quality(self, question: SumQ) -> bool:
         del question

@@ -36,7 +36,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,6 +48,8 @@ from protocol.numerics.arrays import Floats
 from protocol.quantiles.cdf import CumulativeDistribution
 from protocol.quantiles.complete_tree import rank_variance
 from protocol.quantiles.prefix_tree import PrefixTree
+
+_MAX_KNOTS: Final = 2**16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,13 +173,23 @@ class Distribution:
         return BoundedEstimate(self.cumulative.rank(positions), low, high)
 
     def quantile(self, q: ArrayLike) -> BoundedEstimate:
-        """Return the first value of each rank `q` from 0 to 1."""
+        """Return the first value of each rank `q` from 0 to 1.
+
+        Its interval has all values whose interval of the rank contains `q`. If the rank of the last
+        value that was counted may be below `q`, it ends where the domain does.
+        """
         ranks = _checked_floats(q, 0.0, 1.0, "q")
-        positions = self.cumulative.quantile(ranks)
-        margin = self.errors.rank_margin(positions, ranks, self._margin_sds)
-        low, _ = self._leaf_bounds(self.cumulative.quantile(np.maximum(ranks - margin, 0.0)))
-        _, high = self._leaf_bounds(self.cumulative.quantile(np.minimum(ranks + margin, 1.0)))
-        return BoundedEstimate(self._values(positions), self._values(low), self._values(high))
+        positions, known = self._knots
+        margin = self.errors.rank_margin(positions, known, self._margin_sds)
+        reached = np.maximum.accumulate(known + margin)
+        passed = np.minimum.accumulate((known - margin)[::-1])[::-1]
+        # A rank is 0 at the start and 1 at the end, for any counts.
+        reached, passed = np.append(reached, np.inf), np.append(passed, np.inf)
+        ends = np.append(positions, 1.0)
+        low, _ = self._leaf_bounds(_crossings(reached, ends, ranks, "left"))
+        _, high = self._leaf_bounds(_crossings(passed, ends, ranks, "right"))
+        values = self._values(self.cumulative.quantile(ranks))
+        return BoundedEstimate(values, self._values(low), self._values(high))
 
     def cdf(self, points: int = 101) -> tuple[NDArray[Any], BoundedEstimate]:
         """Return `points` (2 to 2^20) equidistant values, from first to last, and their ranks."""
@@ -219,6 +231,14 @@ class Distribution:
         return shares
 
     @property
+    def _knots(self) -> tuple[Floats, Floats]:
+        """Return positions and their ranks, at most 2^16 of them and the last."""
+        positions, ranks = self.cumulative.positions, self.cumulative.ranks
+        step = -(-len(positions) // _MAX_KNOTS)
+        taken = np.append(np.arange(0, len(positions) - 1, step), len(positions) - 1)
+        return positions[taken], ranks[taken]
+
+    @property
     def _margin_sds(self) -> float:
         return math.sqrt(2 * math.log(2 / self.beta))
 
@@ -252,6 +272,19 @@ class Distribution:
 
     def _values(self, positions: Floats) -> Floats:
         return self._interval.values_at(positions)
+
+
+def _crossings(
+    bounds: Floats, positions: Floats, ranks: Floats, side: Literal["left", "right"]
+) -> Floats:
+    """Return the positions at which growing `bounds` cross each of `ranks`; 0 before the first."""
+    after = np.searchsorted(bounds, ranks, side=side)
+    before = np.maximum(after - 1, 0)
+    rise = bounds[after] - bounds[before]
+    is_step = (rise == 0) | np.isinf(rise)
+    part = np.where(is_step, 1.0, (ranks - bounds[before]) / np.where(is_step, 1.0, rise))
+    crossing = positions[before] + part * (positions[after] - positions[before])
+    return np.asarray(np.where(after == 0, 0.0, crossing), np.float64)
 
 
 def _position_of_digits(row: NDArray[np.uint8], base: int) -> float:

@@ -17,7 +17,7 @@ from protocol.domains.strings import Utf8
 from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.quality_goal import QualityGoal, goal_fault, parse_goal
-from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.question_and_plan import SumQuestion, Terms
 from protocol.reference_mechanisms.subsampled_iblt import SubsampledIbltQuestion
@@ -141,6 +141,43 @@ def test_the_expectations_hold_in_the_round_in_which_they_end_a_study() -> None:
         expected_missed += answer.quality.expected_missed
     assert abs(correct - expected_correct) < 4 * variance**0.5
     assert abs(missed - expected_missed) < 4 * expected_missed**0.5
+
+
+@pytest.mark.parametrize("rounds", [1, 5])
+@pytest.mark.parametrize("name", ["adaptive-iblt", "tracked"])
+def test_the_expected_recall_is_true_where_two_samples_make_an_item_heavy(
+    name: str, rounds: int
+) -> None:
+    """Many listed items were counted with fewer than five devices, so that the fit lacks them.
+
+    The means of 20 studies differ by 0.03 at most. Without the listed ones, the expected recall of
+    one round was 0.27 too high.
+    """
+    question = parse_question(
+        {
+            "mechanism": name,
+            "threshold": 2 * rounds + 8,
+            "contribution": 1,
+            "words": 400 if rounds == 1 else 600,
+            "domain": {"kind": "utf8", "max_bytes": 8},
+        }
+    )
+    mechanism, terms = SUM_MECHANISMS[name], Terms(cohort_size=500, minimum=250)
+    shares = 1 / np.arange(1, 2001)
+    expected, recalls = list[float](), list[float]()
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        held = rng.choice(2000, size=(rounds, 500), p=shares / shares.sum())
+        parts = [[[{f"{item:x}": 1} for item in row]] for row in held.tolist()]
+        *_, last = run_study(mechanism, question, terms, parts, Random(seed), planned=rounds)
+        answer = mechanism.final_answer(question, last.study_state)
+        listed = {each.item for each in answer.heavy_hitters}
+        items, counts = np.unique(held, return_counts=True)
+        heavy = {f"{item:x}" for item in items[counts >= question.threshold].tolist()}
+        assert answer.quality is not None
+        expected.append(answer.quality.expected_recall or 0.0)
+        recalls.append(len(heavy & listed) / len(heavy))
+    assert np.mean(expected) == pytest.approx(np.mean(recalls), abs=0.1)
 
 
 def test_an_item_whose_string_is_not_known_yet_counts_as_wrong() -> None:

@@ -90,6 +90,31 @@ def test_ranks_masses_and_quantiles_are_within_their_intervals(name: str, kind: 
     assert max(float(missed.max()) for missed in misses) <= 20
 
 
+@pytest.mark.parametrize("name", ["ratio, pruned", "plain, pruned", "histogram"])
+@kinds
+def test_quantiles_of_few_devices_agree_with_the_ranks_of_their_values(
+    name: str, kind: object
+) -> None:
+    """The estimate may end before values that devices hold: noise or pruning hid them."""
+    assert callable(kind)
+    parts, misses = np.array([0.01, 0.05, 0.5, 0.95, 0.99]), np.zeros(5)
+    for seed in range(60):
+        values = np.sort(kind(np.random.default_rng(seed), 400))
+        try:
+            measured = made(name, values, seed)
+        except EmptyTreeError:
+            continue
+        quantile, leaves = measured.quantile(parts), np.arange(4**5 + 1) / 4**5
+        exact = values[np.ceil(parts * len(values)).astype(int) - 1]
+        misses[(exact < quantile.low) | (exact > quantile.high)] += 1
+        ranks = measured.rank(leaves)
+        for part, low, high in zip(parts, quantile.low, quantile.high, strict=True):
+            may_have = leaves[(ranks.low <= part) & (part <= ranks.high)]
+            assert low - 1e-9 <= may_have.min(initial=1)
+            assert may_have.max(initial=0) <= high + 1e-9
+    assert misses.max() <= 15  # of 60 at beta 0.1: p below 1e-3 of more
+
+
 @kinds
 def test_a_million_devices_have_the_accuracy_that_is_aimed_at(kind: object) -> None:
     assert callable(kind)
