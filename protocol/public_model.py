@@ -21,7 +21,10 @@ Rows: TypeAlias = Annotated[tuple[T, ...], FailFast()]
 class PublicModel(BaseModel):
     """Public document: frozen, complete, and without unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # The input may be a secret key, pasted by mistake.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+    )
 
 
 def invalid(faults: Iterable[str]) -> ValidationError:

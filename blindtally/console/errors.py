@@ -33,7 +33,7 @@ def parse_public_keys(keys: Iterable[str], option: str) -> Iterator[bytes]:
     """
     for key in keys:
         if not re.fullmatch("[0-9a-fA-F]{64}", key):
-            raise exit_with_error(f"{option} takes 64 hexadecimal digits, not {key!r}")
+            raise exit_with_error(f"{option} takes the 64 hexadecimal digits of a public key")
         yield bytes.fromhex(key)
 
 

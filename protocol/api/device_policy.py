@@ -125,8 +125,8 @@ class Policy:
         self._check_numbers()
         for key in (*self.committee, *([] if self.registrar is None else [self.registrar])):
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-                raise ValueError(
-                    f"registrar and committee have public keys of {KEY_BYTES} bytes, got {key!r}: "
+                raise ValueError(  # it may be a secret key, so it is not shown
+                    f"registrar and committee have public keys of {KEY_BYTES} bytes: "
                     "bytes.fromhex reads a key of hexadecimal digits"
                 )
 

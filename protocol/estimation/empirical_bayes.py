@@ -158,7 +158,7 @@ def _seen_bars(
         samples = np.maximum(pairs[1] * part, _MIN_SAMPLES)
         heavy = weigh(_likelihoods(samples, shares, edges), prior)[:, is_heavy].sum(axis=1)
         bars = np.where(heavy >= confidence, np.minimum(samples, pairs[1]), bars)
-    return bars[places.reshape(-1)]
+    return np.asarray(bars[places.reshape(-1)], np.float64)
 
 
 def normal_posterior(counts: Floats, variances: Floats, threshold: float) -> Posterior:

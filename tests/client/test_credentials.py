@@ -15,9 +15,11 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import ValidationError
+from typer import Exit
 from typer.testing import CliRunner
 
 from blindtally.cli import app
+from blindtally.console.errors import parse_public_keys
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
 from client.committee.member import CommitteeMember
@@ -30,7 +32,10 @@ from client.errors import ServiceError, ServiceUnreachableError, UnreadableAnswe
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.http_connection import fleet_client
 from client.http.transport import Transport, http_client
+from protocol.api.device_policy import Policy
 from protocol.api.messages import Problem
+from protocol.committee_terms import CommitteeTerms
+from protocol.question_and_plan import Terms
 from secagg.keys import Identity
 from server.settings import Settings
 
@@ -390,3 +395,27 @@ def test_a_password_of_an_address_is_in_no_log(url: str, caplog: pytest.LogCaptu
         list(analyst.studies())
     assert "Basic" in str(_Refusals.shown[-1])
     assert SECRET not in caplog.text + chained(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda key: Policy(registrar=key),
+        lambda key: Policy(registrar=key.encode()),
+        lambda key: Policy(committee=frozenset([key])),
+        lambda key: Terms(cohort_size=100, minimum=50, registrar=key),
+        lambda key: CommitteeTerms(members=(key, key, key)),
+        lambda key: list(parse_public_keys([key], "--member")),
+    ],
+)
+def test_a_secret_key_that_is_pasted_as_a_public_one_is_not_shown(
+    use: Callable[[str], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    CliRunner().invoke(app, ["registrar", str(tmp_path / "a.key")])
+    content = (tmp_path / "a.key").read_text()
+    with pytest.raises((ValueError, Exit)) as refusal:
+        use(content)
+    shown = chained(refusal.value) + capsys.readouterr().err
+    digits = content.split()[-1]
+    assert len(digits) == 64
+    assert not any(digits[at : at + 8] in shown for at in range(57))

@@ -277,7 +277,7 @@ def test_devices_arrive_over_time_are_slow_and_drop_out_in_the_given_phases(
         (["--dropout-in", "enrolling=0.1"], "devices drop out in sharing, checking, masking"),
         (["--dropout-in", "masking=0.95"], "from 0 to 0.9"),
         (["--arrivals", "bursts"], "bursts arrivals need a span"),
-        (["--member", "zz"], "--member takes 64 hexadecimal digits, not 'zz'"),
+        (["--member", "zz"], "--member takes the 64 hexadecimal digits of a public key"),
     ],
 )
 def test_impossible_options_are_reported(options: list[str], fault: str) -> None:
