@@ -2,9 +2,10 @@
 
 import re
 
+import pytest
 from sqlalchemy import text
 
-from tests.server.harness import Served, play, together
+from tests.server.harness import Served, play, study_request, together
 from tests.server.pages.browsing import page_of
 
 
@@ -73,6 +74,18 @@ async def test_a_failed_round_gives_the_reason(served: Served) -> None:
     assert '<span class="state failed">failed</span>' in page.partition("</h1>")[2][:100]
     assert "state finished" not in page + await page_of(served, "/")
     assert "more words" not in page
+
+
+async def test_of_many_cohorts_those_with_a_fault_are_shown_first(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.pages.rounds.MAX_CARDS", 2)
+    study = await served.create(terms=study_request()["terms"] | {"cohorts": 3})
+    failed = "UPDATE cohorts SET failure = 'too few' WHERE number = 2"
+    await served.store.database.write(lambda session: session.execute(text(failed)))
+    page = await page_of(served, f"/studies/{study}/rounds/1")
+    assert re.findall(r'id="cohort-(\d)"', page) == ["2", "0"]
+    assert "1 more cohorts are in <code>GET" in page
 
 
 async def test_blamed_participants_are_named(served: Served) -> None:
