@@ -20,8 +20,8 @@ from random import Random
 import httpx
 
 from protocol.api.credentials import possession_statement, secret_digest
-from protocol.api.device_messages import LENGTH_BYTES, JoinRequest, Survivors
 from protocol.api.messages import EnrolmentRequest, RoundView, SlotAssignment
+from protocol.api.messages_outside_sums import LENGTH_BYTES, JoinRequest, Survivors
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from secagg.keys import Identity
 from secagg.messages import unpack_signatures, unpack_signed_inputs

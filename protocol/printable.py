@@ -21,6 +21,7 @@ from unicodedata import category, combining, is_normalized
 CrashInfo: TypeAlias = (
     tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 )
+_MAX_CELL_CHARS: Final = 32
 # Characters that `str.isprintable` accepts, although a screen shows nothing for them.
 _INVISIBLE_RANGES: Final = (
     *((0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2800, 0x2800)),
@@ -102,3 +103,15 @@ def _is_composed(character: str) -> bool:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def cell_text(cell: object) -> str:
+    """Return a cell of a table, which may come from a device, without hidden characters."""
+    text = f"{cell:,.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
+    return printable(text)
+
+
+def one_line(cell: object) -> str:
+    """Return `cell_text` as one short line."""
+    text = cell_text(cell)
+    return text if len(text) <= _MAX_CELL_CHARS else text[: _MAX_CELL_CHARS - 1] + "…"

@@ -16,8 +16,8 @@ from typing import ParamSpec, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from protocol.api.device_messages import packed_report_bytes
 from protocol.api.messages import PopulationName, ProblemType, RoundCount
+from protocol.api.messages_outside_sums import packed_report_bytes
 from protocol.api.one_shot import message_bytes
 from protocol.api.validation_errors import validation_faults
 from protocol.domains.hashed import Hashed

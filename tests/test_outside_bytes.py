@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.api import messages
-from protocol.api.device_messages import SignedReport, packed_report_bytes
+from protocol.api.messages_outside_sums import SignedReport, packed_report_bytes
 from protocol.mechanisms.quality_goal import parse_goal
 from protocol.mechanisms.registry import (
     REPORT_MECHANISMS,
@@ -214,7 +214,7 @@ DECODERS = {
     "secagg.messages.unpack_signatures": Decoder(
         pack_signatures({1: bytes(64), 3: bytes(64)}), unpack_signatures, pack_signatures
     ),
-    "protocol.api.device_messages.SignedReport.unpack": Decoder(
+    "protocol.api.messages_outside_sums.SignedReport.unpack": Decoder(
         bytes(packed_report_bytes(7, True)),
         lambda body: SignedReport.unpack(KEY, body, 7, has_registrar=True),
         SignedReport.pack,

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from protocol.api.device_messages import SignedReport, packed_report_bytes
 from protocol.api.messages import ProblemType
+from protocol.api.messages_outside_sums import SignedReport, packed_report_bytes
 from protocol.committee_terms import CommitteeTerms
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
 from blindtally.console.tables import print_parts
-from protocol.api.device_messages import packed_report_bytes
+from protocol.api.messages_outside_sums import packed_report_bytes
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from protocol.report_advice import GUESS_ERRORS, Goal, ReportWish, best_candidate, users_needed
 

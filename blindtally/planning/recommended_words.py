@@ -10,7 +10,7 @@ from typing import Final
 from blindtally.console.options import DEFAULT_ITEMS
 from blindtally.planning.bracketing_populations import AssumedCounts, middle_case
 from blindtally.planning.f1_by_words import TRACKED, StudySetting, f1_over_sizes
-from blindtally.planning.forecast import DEVICE_RANGE, ROUND_RANGE
+from blindtally.planning.study_forecast import DEVICE_RANGE, ROUND_RANGE
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.strings import Alphabet, Utf8

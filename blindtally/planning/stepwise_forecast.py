@@ -15,7 +15,7 @@ from typing import Final
 
 from blindtally.planning.bracketing_populations import AssumedCounts, bracketing_cases, middle_case
 from blindtally.planning.f1_by_words import StudySetting
-from blindtally.planning.forecast import StudyForecast, forecast_in_steps
+from blindtally.planning.study_forecast import StudyForecast, forecast_in_steps
 from protocol.domains.hashed import Hashed
 
 RUNS: Final = 2

@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
 from blindtally.planning.f1_by_words import StudySetting
-from blindtally.planning.forecast import DEVICE_RANGE, ROUND_RANGE, StudyForecast
 from blindtally.planning.stepwise_forecast import (
     RUNS,
     ForecastRequest,
@@ -19,6 +18,7 @@ from blindtally.planning.stepwise_forecast import (
     begin,
     prepare,
 )
+from blindtally.planning.study_forecast import DEVICE_RANGE, ROUND_RANGE, StudyForecast
 from blindtally.process_pool import RetryingProcessPool
 from protocol.domains.hashed import Hashed
 from protocol.mechanisms.registry import AnyPlan

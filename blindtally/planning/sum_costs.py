@@ -6,7 +6,7 @@ out. `benchmarks/secagg.py` measures the time of a sum.
 
 from dataclasses import dataclass
 
-from protocol.api.device_messages import JoinRequest, Survivors
+from protocol.api.messages_outside_sums import JoinRequest, Survivors
 from secagg.keys import (
     KEY_BYTES,
     SIGNATURE_BYTES,

@@ -23,14 +23,14 @@ from blindtally.planning.bracketing_populations import (
     middle_case,
 )
 from blindtally.planning.f1_by_words import StudySetting
-from blindtally.planning.forecast import (
+from blindtally.planning.lying_devices import LyingDevices, effects_of_liars, equal_cohorts
+from blindtally.planning.study_forecast import (
     DEVICE_RANGE,
     Prediction,
     StudyForecast,
     forecast_study,
     max_steps,
 )
-from blindtally.planning.lying_devices import LyingDevices, effects_of_liars, equal_cohorts
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.domains.strings import Alphabet

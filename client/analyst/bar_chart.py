@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from client.analyst.result_table import one_line
 from client.extras_installation import install_command
+from protocol.printable import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

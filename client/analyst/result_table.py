@@ -20,7 +20,7 @@ from typing import (
 from pydantic import BaseModel
 
 from client.extras_installation import install_command
-from protocol.printable import printable
+from protocol.printable import cell_text, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyarrow import DataType, Table
 
 _MAX_SHOWN_ROWS: Final = 100  # as text and in HTML
-_MAX_TEXT_CHARS: Final = 32  # of a cell
 _DEFAULT_BARS: Final = 20
 
 T = TypeVar("T")
@@ -95,7 +94,7 @@ class ResultTable(Sequence[T]):
         """Return the first rows as HTML, for notebooks."""
         head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
         rows = "".join(
-            "<tr>" + "".join(f"<td>{_html_cell(cell)}</td>" for cell in record) + "</tr>"
+            "<tr>" + "".join(f"<td>{escape(cell_text(cell))}</td>" for cell in record) + "</tr>"
             for record in self[:_MAX_SHOWN_ROWS]._records
         )
         hidden = len(self) - _MAX_SHOWN_ROWS
@@ -183,21 +182,6 @@ def arrow_type(annotation: Any) -> "DataType | None":  # noqa: ANN401 - any anno
     }
     kinds = [each for each in simple_types if isinstance(kind, type) and issubclass(kind, each)]
     return simple_types[kinds[0]] if kinds else None
-
-
-def _text(cell: object) -> str:
-    return f"{cell:,.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
-
-
-def one_line(cell: object) -> str:
-    """Return a cell, which may come from a device, as one short line without hidden characters."""
-    text = printable(_text(cell))
-    return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
-
-
-def _html_cell(cell: object) -> str:
-    """Return the text of a cell, which may come from a device, as HTML."""
-    return escape(printable(_text(cell)))
 
 
 def _plain(cell: object) -> object:

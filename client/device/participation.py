@@ -27,15 +27,15 @@ from client.http.url_paths import url_path
 from protocol.api.cohort_check import check_cohort, check_enrolment, check_seating, check_slot
 from protocol.api.credentials import new_secret
 from protocol.api.device_limits import noise_events
-from protocol.api.device_messages import (
+from protocol.api.device_policy import PolicyError
+from protocol.api.messages import SlotAssignment
+from protocol.api.messages_outside_sums import (
     NEXT_DOCUMENTS,
     DocumentKind,
     JoinRequest,
     SignedReport,
     Survivors,
 )
-from protocol.api.device_policy import PolicyError
-from protocol.api.messages import SlotAssignment
 from protocol.api.phases import MessageKind
 from protocol.api.plan_check import check_plan, check_spent_epsilon, sharings
 from protocol.mechanisms.registry import REPORT_MECHANISMS

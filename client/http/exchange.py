@@ -14,7 +14,7 @@ from typing import Final
 import httpx
 
 from client.errors import TRANSIENT_STATUSES
-from protocol.api.device_messages import LENGTH_BYTES
+from protocol.api.messages_outside_sums import LENGTH_BYTES
 from secagg.errors import UnsafeRequestError
 
 CONNECT_SECONDS: Final = 10.0

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from typing import Final
 
-from protocol.api.device_messages import packed_report_bytes
+from protocol.api.messages_outside_sums import packed_report_bytes
 from protocol.api.one_shot import message_bytes
 from protocol.committee_terms import CommitteeTerms
 from protocol.mechanisms.registry import (

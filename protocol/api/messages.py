@@ -13,8 +13,8 @@ from unicodedata import category, normalize
 
 from pydantic import AfterValidator, Field
 
-from protocol.api.device_messages import Hex64
 from protocol.api.events import EndCause, end_sentence
+from protocol.api.messages_outside_sums import Hex64
 from protocol.api.phases import Phase
 from protocol.estimation.estimates import ListQuality
 from protocol.mechanisms.quality_goal import QualityGoal

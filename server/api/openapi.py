@@ -5,8 +5,8 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from protocol.api.device_messages import JoinRequest
 from protocol.api.messages import EnrolmentRequest, PopulationRequest, Problem, StudyRequest
+from protocol.api.messages_outside_sums import JoinRequest
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.registry import parse_question
 from protocol.privacy.ledger import Budget

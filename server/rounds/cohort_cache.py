@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from cachetools import LRUCache
 
-from protocol.api.device_messages import Survivors
+from protocol.api.messages_outside_sums import Survivors
 from protocol.api.phases import MessageKind
 from secagg.aggregator import UnmaskingRequest, complaints_by_dealer, route_shares
 from secagg.messages import Complaints, KeyShares, SignedInput, pack_signatures

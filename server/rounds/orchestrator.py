@@ -45,8 +45,8 @@ from server.errors import INTERNAL_FAULT, ProblemError
 from server.notify.notifier import Notifier
 from server.rounds.checked_cohorts import CHECKS
 from server.rounds.cohorts_to_poll import CohortChange, PendingCohorts, Round
+from server.rounds.concurrent_jobs import ConcurrentJobs, sum_batches
 from server.rounds.heartbeat import Heartbeat
-from server.rounds.job_tasks import JobTasks, sum_batches
 from server.rounds.jobs import JobRunner, LeaseRunner, log_fields, process_name
 from server.settings import DEFAULT_PACE, Pace
 from server.telemetry.metrics import Metrics
@@ -99,7 +99,7 @@ class Orchestrator:
     heartbeat: Heartbeat = field(init=False)
     lease_runner: LeaseRunner = field(init=False)
     _jobs: JobRunner = field(init=False)
-    _job_tasks: JobTasks = field(init=False)
+    _concurrent_jobs: ConcurrentJobs = field(init=False)
     _poll_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _wake_event: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _pending: PendingCohorts = field(default_factory=PendingCohorts, init=False)
@@ -114,7 +114,7 @@ class Orchestrator:
         self.heartbeat = Heartbeat(self.store, name)
         self.lease_runner = LeaseRunner(self.store.leases, name, self.pace.lease_seconds)
         self._jobs = JobRunner(self.store, self.rng, self.lease_runner, self.metrics, self.tracer)
-        self._job_tasks = JobTasks(self.metrics, self.on_notification)
+        self._concurrent_jobs = ConcurrentJobs(self.metrics, self.on_notification)
         self.metrics.reset_pending()
 
     def check(self, *channels: str) -> None:
@@ -151,7 +151,7 @@ class Orchestrator:
             while True:
                 await self._sleep(await self._try_poll())
         finally:
-            await self._job_tasks.cancel()
+            await self._concurrent_jobs.cancel()
 
     async def _try_poll(self) -> float | None:
         database, tried = self.store.database, monotonic()
@@ -220,7 +220,7 @@ class Orchestrator:
             if self._finished_cohorts and not self._is_claimed(snapshot, DELETE_BODIES_JOB):
                 finished = frozenset(self._finished_cohorts)
                 delete = partial(self._jobs.delete_bodies, finished, self._forget)
-                self._job_tasks.start({DELETE_BODIES_JOB: delete})
+                self._concurrent_jobs.start({DELETE_BODIES_JOB: delete})
         await self._close_rounds(snapshot)
         self.metrics.last_poll.set(snapshot.now.timestamp())
         ends = [*snapshot.claimed.values()]
@@ -264,7 +264,7 @@ class Orchestrator:
     async def _check(self, snapshot: PendingSnapshot, cohort: PendingCohort) -> None:
         """Settle a cohort, unless a job is working on it; note when it must be read again."""
         job = _job_of(cohort)
-        if job in self._job_tasks:
+        if job in self._concurrent_jobs:
             return  # its end reports the cohort
         if job.name in snapshot.claimed:
             self._pending.schedule(cohort.id, snapshot.claimed[job.name])
@@ -284,11 +284,11 @@ class Orchestrator:
             job = close_round_job(study, number)
             if not self._is_claimed(snapshot, job):
                 close = partial(self._jobs.close_round, study, number)
-                self._job_tasks.start({job: close})
+                self._concurrent_jobs.start({job: close})
 
     def _is_claimed(self, snapshot: PendingSnapshot, job: Job) -> bool:
         """Return whether this process or another one does the job already."""
-        return job in self._job_tasks or job.name in snapshot.claimed
+        return job in self._concurrent_jobs or job.name in snapshot.claimed
 
     def _effective_cohorts(self, snapshot: PendingSnapshot) -> Iterator[PendingCohort]:
         """Yield the cohorts of `snapshot`; patience only counts while a server could receive."""
@@ -322,7 +322,7 @@ class Orchestrator:
         sums, self._due_sums = self._due_sums, []
         for batch in sum_batches(sums):
             works = {_job_of(each): partial(self._jobs.sum_cohort, each) for each in batch}
-            self._job_tasks.start(works, *(cohort_channel(each.id) for each in batch))
+            self._concurrent_jobs.start(works, *(cohort_channel(each.id) for each in batch))
 
     async def _settle_safely(self, cohort: PendingCohort, now: datetime) -> None:
         try:
@@ -375,7 +375,7 @@ class Orchestrator:
 
     async def _start_seating(self, cohort: PendingCohort) -> None:
         seat = partial(self._jobs.seat_round, cohort.study, cohort.round)
-        self._job_tasks.start({_job_of(cohort): seat}, cohort_channel(cohort.id))
+        self._concurrent_jobs.start({_job_of(cohort): seat}, cohort_channel(cohort.id))
 
     async def _add_sum(self, cohort: PendingCohort) -> None:
         self._due_sums.append(cohort)

@@ -19,15 +19,15 @@ from client.device.encoding import Contribution
 from client.device.journal import Journal, MemoryJournal
 from client.device.participation import SumParticipation
 from client.http.transport import Transport
-from protocol.api.device_messages import (
+from protocol.api.device_policy import Policy
+from protocol.api.messages import RoundView, SlotAssignment
+from protocol.api.messages_outside_sums import (
     NEXT_DOCUMENTS,
     DocumentKind,
     JoinRequest,
     Survivors,
     frame_document,
 )
-from protocol.api.device_policy import Policy
-from protocol.api.messages import RoundView, SlotAssignment
 from protocol.api.phases import MessageKind
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion

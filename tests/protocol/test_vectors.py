@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.api.credentials import possession_statement
-from protocol.api.device_messages import SignedReport
+from protocol.api.messages_outside_sums import SignedReport
 from protocol.mechanisms.registry import parse_plan
 from protocol.report_mechanism import REPORTS_SCOPE
 from secagg.keys import Identity

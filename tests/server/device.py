@@ -10,8 +10,8 @@ from random import Random
 import httpx
 import numpy as np
 
-from protocol.api.device_messages import JoinRequest, Survivors
 from protocol.api.messages import RoundView, SlotAssignment
+from protocol.api.messages_outside_sums import JoinRequest, Survivors
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.randomness import seeded_words
 from secagg.keys import Identity

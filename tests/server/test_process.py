@@ -18,8 +18,8 @@ from fastapi import FastAPI
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from protocol.api.device_messages import frame_document
 from protocol.api.messages import ProblemType
+from protocol.api.messages_outside_sums import frame_document
 from tests.server.harness import Clock, Served
 
 

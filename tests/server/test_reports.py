@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from sqlalchemy import select
 
-from protocol.api.device_messages import SignedReport
 from protocol.api.messages import RoundView
+from protocol.api.messages_outside_sums import SignedReport
 from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.question_and_plan import Terms
 from protocol.randomness import seeded_words

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from protocol.api.device_messages import frame_document, frame_length
+from protocol.api.messages_outside_sums import frame_document, frame_length
 from server.api.dependencies import PendingError
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.errors import ProblemError

@@ -20,8 +20,8 @@ from typing import Any, Final, TypeAlias
 
 from fastapi import APIRouter, Response
 
-from protocol.api.device_messages import DocumentKind, Survivors
 from protocol.api.messages import Pending
+from protocol.api.messages_outside_sums import DocumentKind, Survivors
 from protocol.api.phases import MESSAGE_KIND, Phase
 from secagg.messages import pack_signatures, pack_signed_inputs
 from server.api.common import OCTET_STREAM_RESPONSE, WaitSeconds, problem_responses

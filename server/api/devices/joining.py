@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
-from protocol.api.device_messages import DocumentKind, JoinRequest
 from protocol.api.messages import SlotAssignment
+from protocol.api.messages_outside_sums import DocumentKind, JoinRequest
 from protocol.api.phases import Phase
 from secagg.keys import PublicKeys, is_signed
 from secagg.roster import RosterEntry

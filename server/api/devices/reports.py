@@ -5,8 +5,8 @@ from typing import Annotated
 import numpy as np
 from fastapi import APIRouter, Path, Request
 
-from protocol.api.device_messages import SignedReport, packed_report_bytes
 from protocol.api.messages import ProblemType
+from protocol.api.messages_outside_sums import SignedReport, packed_report_bytes
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import check_identity
 from server.api.common import OCTET_STREAM_BODY, RoundNumber, StudyId, problem_responses

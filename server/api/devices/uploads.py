@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from fastapi import APIRouter, Request, Response
 
-from protocol.api.device_messages import NEXT_DOCUMENTS
+from protocol.api.messages_outside_sums import NEXT_DOCUMENTS
 from protocol.api.phases import MESSAGE_KIND, PAIRWISE_SUM, MessageKind, Phase
 from secagg.aggregator import (
     check_answers,

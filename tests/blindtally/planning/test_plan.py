@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
-from blindtally.planning import forecast
+from blindtally.planning import study_forecast
 from blindtally.planning.bracketing_populations import zipf_population
 from blindtally.planning.f1_by_words import F1Curve, F1Point
 from protocol.domains.hashed import Hashed
@@ -53,7 +53,7 @@ def words(tmp_path: Path) -> Path:
 def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the search for words, which takes most of the time of a plan."""
     curve = F1Curve("tracked", (F1Point(60, (1.0,)),))
-    monkeypatch.setattr(forecast, "f1_over_sizes", lambda *_: curve)
+    monkeypatch.setattr(study_forecast, "f1_over_sizes", lambda *_: curve)
 
 
 @pytest.mark.usefixtures("no_search")

@@ -18,8 +18,8 @@ from client.errors import (
 )
 from client.http.exchange import DocumentStream
 from client.http.transport import RESPONSE_TIMEOUT_SECONDS, Transport
-from protocol.api.device_messages import frame_document
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, Problem, ProblemType
+from protocol.api.messages_outside_sums import frame_document
 from protocol.api.phases import Phase
 from secagg.errors import UnsafeRequestError
 from tests.client.mock_transport import MockTransport

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from protocol.api.device_messages import JoinRequest
 from protocol.api.messages import Problem, ProblemType, Timeouts, csv_text
+from protocol.api.messages_outside_sums import JoinRequest
 
 KEY = "ab" * 32
 JOIN = {"identity": KEY, "mask_key": KEY, "encryption_key": KEY, "signature": KEY * 2}

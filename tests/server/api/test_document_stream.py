@@ -10,8 +10,8 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from protocol.api.device_messages import NEXT_DOCUMENTS
 from protocol.api.messages import SlotAssignment
+from protocol.api.messages_outside_sums import NEXT_DOCUMENTS
 from protocol.api.phases import MessageKind, Phase
 from server.api.dependencies import PendingError
 from server.api.devices.document_stream import DocumentReader, DocumentStream

@@ -5,7 +5,7 @@ from random import Random
 
 import httpx
 
-from protocol.api.device_messages import JoinRequest
+from protocol.api.messages_outside_sums import JoinRequest
 from protocol.question_and_plan import Plan
 from secagg.keys import Identity, PublicKeys
 from secagg.participant import join

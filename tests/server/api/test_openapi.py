@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from protocol.api.device_messages import JoinRequest
 from protocol.api.messages import EnrolmentRequest, PopulationRequest, StudyRequest
+from protocol.api.messages_outside_sums import JoinRequest
 from tests.server.harness import Served
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from protocol.api.device_messages import Survivors
+from protocol.api.messages_outside_sums import Survivors
 from secagg.messages import unpack_signatures, unpack_signed_inputs
 from secagg.roster import Roster, ShareCommitments
 from secagg.shares import ReceivedShares

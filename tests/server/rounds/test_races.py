@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from protocol.api.device_messages import Survivors
+from protocol.api.messages_outside_sums import Survivors
 from server.db.database import Database
 from server.db.database_errors import BusyError
 from server.db.database_url import parse_url

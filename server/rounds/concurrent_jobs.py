@@ -23,7 +23,7 @@ _MAX_BATCH_DEVICES = 64  # in small cohorts that are summed together, perhaps wi
 _log = structlog.get_logger(__name__)
 
 
-class JobTasks:
+class ConcurrentJobs:
     """Tasks of jobs; `on_end` is called with the channels of each task that ends."""
 
     def __init__(self, metrics: Metrics, on_end: Callable[[Sequence[str]], None]) -> None:

@@ -1,4 +1,4 @@
-"""JobTasks: a few tasks at a time, and an error of one job ends no other."""
+"""ConcurrentJobs: a few tasks at a time, and an error of one job ends no other."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,7 +15,7 @@ from protocol.api.phases import Phase, PhaseStatus
 from protocol.question_and_plan import Terms
 from server.db.repositories.leases import Job
 from server.db.repositories.pending_cohorts import PendingCohort
-from server.rounds.job_tasks import JobTasks, sum_batches
+from server.rounds.concurrent_jobs import ConcurrentJobs, sum_batches
 from server.telemetry.metrics import Metrics
 from tests.server.harness import NOON
 
@@ -26,7 +26,7 @@ class Recorder:
     def __init__(self) -> None:
         self.metrics = Metrics()
         self.ended: list[Sequence[str]] = []
-        self.tasks = JobTasks(self.metrics, self.ended.append)
+        self.tasks = ConcurrentJobs(self.metrics, self.ended.append)
         self.started: list[str] = []
         self.may_end = asyncio.Event()
 
@@ -112,7 +112,7 @@ async def test_the_error_of_a_job_ends_no_other() -> None:
 async def test_a_job_that_fails_is_not_repeated_at_once_and_its_error_is_logged_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("server.rounds.job_tasks._PAUSE_AFTER_FAILURE_SECONDS", 0.1)
+    monkeypatch.setattr("server.rounds.concurrent_jobs._PAUSE_AFTER_FAILURE_SECONDS", 0.1)
     recorder, start = Recorder(), monotonic()
     with structlog.testing.capture_logs() as lines:
         for count in range(1, 4):
