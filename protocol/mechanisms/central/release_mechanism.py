@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import model_validator
 
@@ -31,14 +30,12 @@ from protocol.privacy.noise_shares import (
     MAX_EVENTS,
     NoiseShares,
     signed_residues,
-    simulate_skellam_sum,
 )
 from protocol.privacy.release import Release
 from protocol.question_and_plan import Plan
 from protocol.randomness import RandomWords
 from protocol.sketches.vote_table import max_votes
 from protocol.study_state import StudyState
-from secagg.ring import Lane, Vector
 
 _FALSE_ALARM_PROBABILITY = 2.0**-64  # that coins of honest devices give more votes than allowed
 _LISTED_PROBABILITY = 0.95  # of an item whose count is at the bar
@@ -110,13 +107,6 @@ class ReleasePlan(Plan):
         """Return the integers whose remainders are the `sums` of a lane."""
         whole = sums.astype(np.int64)
         return signed_residues(whole, self.cell_modulus) if self.release.variance else whole
-
-    def simulate_noise(self, votes: NDArray[Any], variance: float, rng: Generator) -> Vector:
-        """Return the `votes` of a lane with noise of `variance`, drawn at once, if there is any."""
-        if self.release.variance:
-            votes = votes + simulate_skellam_sum(rng, variance, len(votes))
-        lane = Lane(self.cell_modulus, len(votes))
-        return ((votes % lane.q).astype(lane.dtype),)
 
     def max_noise_variance(self, participants: int) -> float:
         """Return the largest variance of the noise in the sum of `participants` devices."""
