@@ -165,7 +165,7 @@ def _facts(plan: AnyPlan) -> list[AdviceLine]:
 def plan_command_options(plan: AnyPlan) -> dict[str, Any] | None:
     """Return the options with which `blindtally plan` predicts a study; None if it cannot."""
     question: Any = plan.question
-    if plan.mechanism not in ("tracked", "adaptive-iblt"):
+    if not mechanism_of(plan).is_planned:
         return None
     return {
         "devices": plan.terms.max_devices,
