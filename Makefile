@@ -14,7 +14,7 @@ COMPILED := protocol/*/*.so protocol/*/*/*.so
 CHECK_COMPILED := @$(BIN)/python -c 'from client.extras_installation import import_server_modules; \
   import_server_modules()' 2>/dev/null || \
   { echo "no C compiler with Python's headers found (Debian, Ubuntu: apt install gcc python3-dev)" >&2; exit 1; }
-EXTRAS := arrow,dask,demo,oidc,pandas,postgres,traces
+EXTRAS := arrow,dask,demo,oidc,pandas,plot,postgres,traces
 PYTEST := $(BIN)/pytest --dist worksteal
 # Only slow tests use the fuzzer, whose import takes seconds in each worker.
 NO_FUZZER := -p no:schemathesis

@@ -131,5 +131,5 @@ def write_figure(
                 try:
                     picture(file)
                 except ImportError:
-                    command = install_command("demo")
+                    command = install_command("plot")
                     raise exit_with_error(f"pictures need matplotlib: {command}") from None

@@ -15,7 +15,6 @@ from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
 from blindtally.console.service_connection import service_error_exit
 from blindtally.console.terminal import Terminal, print_line
-from blindtally.demo.picture import draw
 from blindtally.demo.server_process import ServerDownError, ServerProcess, StoppedBySignalError
 from blindtally.fleet_run.fleet_setup import FleetSetup, usable_processors
 from blindtally.fleet_run.results import InexactSumError, StudyResults, summarize_study
@@ -25,7 +24,6 @@ from blindtally.fleet_run.study_run import StudyObservers, create_study, run_fle
 from blindtally.fleet_run.study_status import report_status
 from client.analyst.analyst import Analyst
 from client.errors import ServiceError, ServiceUnreachableError
-from client.extras_installation import install_command
 from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError
 from client.open_files import OpenFilesError
@@ -110,10 +108,6 @@ def write_results(
     write_json(str(folder / "results.json"), results.as_json(), is_secret=True)
     write_json(json_path, results.as_json())
     print_results(console, results)
-    try:
-        draw(results, folder)
-    except ImportError:
-        console.print(f"no picture: matplotlib is missing ({install_command('demo')})")
     names = ", ".join(sorted(path.name for path in folder.iterdir()))
     console.print()
     console.print(f"in {folder}/: {names}", soft_wrap=True)

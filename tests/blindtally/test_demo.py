@@ -59,7 +59,7 @@ def test_the_demo_finds_heavy_hitters_and_writes_everything_down(tmp_path: Path)
     assert re.search(r"starting a server: http://127.0.0.1:\d+/ shows", lines[0])
     assert any("blindtally.db" in line and "serve --open --database" in line for line in lines)
     names = {path.name for path in out.iterdir()}
-    assert names == {"blindtally.db", "results.json", "results.png", "results.svg", "server.log"}
+    assert names == {"blindtally.db", "results.json", "server.log"}
     results = json.loads(copy.read_text())
     assert results == json.loads((out / "results.json").read_text())
     assert results["sums_exact"] is True
