@@ -9,6 +9,7 @@ codes, so they are items and users; only where a number is expected, they are mi
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final
@@ -29,6 +30,11 @@ _SEPARATOR: Final = r"[., '’_\u00a0\u202f]"
 _SEPARATED: Final = re.compile(
     rf"[-+]?\d{{1,3}}({_SEPARATOR}\d{{2,3}})*{_SEPARATOR}\d{{3}}([.,]\d*)?"
 )
+
+# Lists in brackets, and tags such as <a><b> and #a #b.
+_LIST: Final = re.compile(r"\[.*\]|\{.*\}|\(.*\)|(<[^<>]+>){2,}|#\S+(\s+#\S+)+", re.DOTALL)
+_PARENTHESES: Final = re.compile(r"\([^)]*\)")  # as in the names of browsers
+_LIST_SEPARATORS: Final = (";", "|", ",", " / ", "\n", "\u3001", " ")
 
 
 def item_fault(item: str) -> str:
@@ -82,3 +88,33 @@ def _count_state(cell: str) -> bool | None:
     except ValueError:
         text = cell.strip()
         return text.isdecimal() or _SEPARATED.fullmatch(text) is not None
+
+
+def may_be_lists(cells: Iterable[str], signs: str, *, may_have_blanks: bool) -> bool:
+    """Return whether half of the cells are lists, as their syntax or one of `signs` shows.
+
+    Or a fifth have a separator that other texts have, too, and in most of these parts come again:
+    one in another place, or all (both if they are words). In "Paris, FR", the country is last.
+    """
+    texts = {text for cell in cells if (text := cell.strip())}
+    if 2 * sum(_LIST.fullmatch(text) is not None for text in texts) >= (len(texts) or 1):
+        return True
+    plain = [_PARENTHESES.sub("", text) for text in texts]
+    separators = _LIST_SEPARATORS[: None if may_have_blanks else -1]
+    return any(_have_lists(plain, each, is_sign=each in signs) for each in separators)
+
+
+def _have_lists(texts: Iterable[str], separator: str, *, is_sign: bool) -> bool:
+    split = [[part for each in text.split(separator) if (part := each.strip())] for text in texts]
+    lists = [parts for parts in split if len(parts) > 1]
+    places = defaultdict[str, list[tuple[bool, bool]]](list)
+    for parts in split:
+        for place, part in enumerate(parts, 1):
+            places[part].append((place == 1, place == len(parts)))
+    of_lists = [[places[part] for part in parts] for parts in lists]
+    again = [
+        (any(len({*each}) > 1 for each in at), all(len(each) > 1 for each in at)) for at in of_lists
+    ]
+    number = sum(map(all if separator == " " else any, again))
+    is_usual = number > 1 and 2 * number > len(lists) >= 0.2 * len(split)
+    return is_usual or (is_sign and 2 * len(lists) >= (len(split) or 1))

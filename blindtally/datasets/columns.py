@@ -11,16 +11,16 @@ item and user. With `user=`, each row is a device; with `count=`, each row is on
 """
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias, get_args
 
-from blindtally.datasets.cells import may_be_counts
+from blindtally.datasets.cells import may_be_counts, may_be_lists
 
 Role: TypeAlias = Literal["item", "user", "count"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-_MEANINGS: Final = {"item": "items", "user": "users", "count": "counts"}
 _MAIN_NAMES: Final = {
     "item": re.compile("items?"),
     "user": re.compile("user(id)?|uid"),
@@ -50,10 +50,12 @@ _ATTRIBUTE: Final = re.compile(
     "|longitude"
 )
 _IDENTIFIER: Final = re.compile("id|code|index")
-# A column of the items of each row, which may be their number or a list of them.
-_PLURAL: Final = re.compile(r"\w{3,}s")
-_LIST: Final = re.compile(r"\[.*\]|\{.*\}|\(.*\)", re.DOTALL)
-_LISTED_SHARE: Final = 0.5  # of cells, beyond which a column holds lists
+# Names of numbers of things, such as "Number of Orders", "# items" and "items_total".
+_TOTAL: Final = "counts?|cnt|totals?|sum|amount|qty|quantity|freq|frequency|frequencies"
+_NUMBER_NAME: Final = re.compile(
+    f"(#|n|no|nr|nb|num|numbers?|anzahl|menge|nombre|cantidad|{_TOTAL})( .*)?|.* ({_TOTAL})"
+)
+_PLURAL: Final = re.compile(r"\w{2,}[^\Wius]s")
 # Numbers are recognised in the format of any country.
 _NUMBER: Final = re.compile(r"[-+]?[\d.,' ]*\d")
 _PAIRS: Final = re.compile(r",(?=(?:item|user|count)=)")
@@ -131,6 +133,8 @@ def find_columns(
             f"{numbers[0]!r} is a number, not the name of a column: the first line must be a "
             "header, such as item,count or user,item"
         )
+    if "item" not in named:
+        _refuse_lists(columns, header[columns.item], cells[columns.item])
     return columns
 
 
@@ -138,9 +142,8 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
-def _last_word(name: str) -> str:
-    words = re.findall("[A-Z]?[a-z]+|[A-Z]+", name)
-    return words[-1].lower() if words else ""
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in re.findall("#|[A-Z]?[a-z]+|[A-Z]+", name)] or [""]
 
 
 def _named_place(role: Role, name: str, header: Sequence[str]) -> int | None:
@@ -188,8 +191,7 @@ def _recognised(
         for place in free:
             if _may_have_counts(header[place], cells[place]):
                 raise _unclear("count", header, *counts, place)
-    _refuse_lists(header[item], cells[item], has_user=user is not None)
-    others = [place for place in free if not _ATTRIBUTE.fullmatch(_last_word(header[place]))]
+    others = [place for place in free if not _ATTRIBUTE.fullmatch(_words(header[place])[-1])]
     return Columns(item, user, count, () if "user" in places else tuple(others))
 
 
@@ -228,18 +230,21 @@ def _refuse_unnamed(header: Sequence[str], free: Sequence[int]) -> None:
             )
 
 
-def _refuse_lists(name: str, cells: Sequence[str], *, has_user: bool) -> None:
-    """Refuse a column of items whose cells are lists of items, or numbers of items."""
-    is_doubtful = has_user and _PLURAL.fullmatch(name) is not None
-    lists = sum(_LIST.fullmatch(cell.strip()) is not None for cell in cells)
-    listed = sum("," in cell or ";" in cell for cell in cells)
-    if max(lists, listed * is_doubtful) > _LISTED_SHARE * len(cells):
-        raise ColumnError(f"a cell of column {name!r} has a list: write a row for each item")
-    if is_doubtful and may_be_counts(cells):
-        raise ColumnError(
-            f"column {name!r} may have the number of a row's items: name it item if each number is "
-            "an item"
-        )
+def _refuse_lists(columns: Columns, name: str, cells: Sequence[str]) -> None:
+    """Refuse a column of items whose cells may be lists of items, or numbers of items."""
+    words, has_user = _words(name), columns.user is not None
+    is_plural = has_user and not _is_other(name) and any(map(_PLURAL.fullmatch, words))
+    is_number = has_user and (is_plural or _NUMBER_NAME.fullmatch(" ".join(words)))
+    if may_be_lists(cells, ";|," if is_plural else ";|", may_have_blanks=columns.count is None):
+        fault = f"a cell of column {name!r} has a list"
+    elif is_number and may_be_counts(cells):
+        fault = f"column {name!r} may have the number of a row's items"
+    else:
+        return
+    choice = shlex.quote(f"item={name}")
+    raise ColumnError(
+        f"{fault}: write a row for each item, or add --column {choice} if each cell is one item"
+    )
 
 
 def _recognised_place(
@@ -265,9 +270,11 @@ def _has_main_name(role: Role, name: str) -> bool:
 
 def _may_have_counts(name: str, cells: Sequence[str]) -> bool:
     """Return whether a column has whole numbers, and no name of other numbers."""
-    last = _last_word(name)
-    is_other = _ATTRIBUTE.fullmatch(last) or _IDENTIFIER.fullmatch(last)
-    return not is_other and may_be_counts(cells)
+    return not _is_other(name) and may_be_counts(cells)
+
+
+def _is_other(name: str) -> bool:
+    return any(names.fullmatch(_words(name)[-1]) for names in (_ATTRIBUTE, _IDENTIFIER))
 
 
 def _unclear(role: Role, header: Sequence[str], *places: int) -> ColumnError:
@@ -275,9 +282,9 @@ def _unclear(role: Role, header: Sequence[str], *places: int) -> ColumnError:
     if len(places) == 1:
         fault = f"column {header[places[0]]!r} may be the count of the item, or another number"
     elif places:
-        fault = f"{len(places)} columns may hold the {_MEANINGS[role]}"
+        fault = f"{len(places)} columns may hold the {role}s"
     elif role == "user":
         fault = "no name of a column stands for users or for counts"
     else:
-        fault = f"no name of a column stands for {_MEANINGS[role]}"
+        fault = f"no name of a column stands for {role}s"
     return ColumnError(f"{fault}; the columns are {listed}. {_ADVICE}")

@@ -18,7 +18,8 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import chain, islice
+from functools import partial
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import Final, TypeAlias
@@ -52,11 +53,21 @@ Dataset: TypeAlias = ItemCounts | DeviceHistograms
 MIN_ROUND_DEVICES: Final = 3
 _HEADER_SEARCH_LINES: Final = 20
 _SAMPLE_LINES: Final = 100
-_MIN_COUNTED_SHARE: Final = 0.9
-_MAX_DELIMITED_SHARE: Final = 0.1  # of baskets
 _MIN_SUMMED_ROWS: Final = 3  # above a row with their total
-# Other lines than baskets: an item and a number, points of a list, and log lines.
-_NO_BASKET: Final = re.compile(r"[^:=]+[:=]\s*[\d.,]+|[-*•]\s.*|.*::.*|.*\s[\"\[].*|\[.*\]")
+# Other lines than baskets: an item and a number, points of a list, and sparse vectors.
+_NO_BASKET: Final = re.compile(
+    r"[^:=]+[:=]\s*[\d.,]+|[-*•]\s.*|.*::.*|.*\s[\"\[].*|\[.*\].*|\S+(\s\d+:[\d.]+)+"
+)
+# Log lines have a date or a time of day, or begin with a level or with KEY=VALUE.
+_TIME: Final = (
+    r"\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.](\d\d?|[A-Z][a-z]{2})[-/.]\d{4}(:\S+)?"
+    r"|\d\d:\d\d|\d\d?:\d\d:\d\d|1\d{9}\.\d+"
+)
+_LEVEL: Final = "TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERR|ERROR|SEVERE|FATAL|CRITICAL"
+_LOG: Final = re.compile(
+    rf"(?=.*\s)(.*?(?<![^\s\[(<\"=])({_TIME})(?![^\sT\])\",.])|\W*({_LEVEL})\b)|[A-Za-z][\w.-]*=\S"
+)
+_NUMBERS: Final = re.compile(r"[-+]?\d+(\.\d+)?(\s+[-+]?\d+(\.\d+)?){2,}")
 _JSON_START: Final = re.compile(r"\s*(\{|\[\s*($|[\[{\"]))")
 # Excel writes this line to name the separator.
 _SEPARATOR_LINE: Final = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
@@ -123,7 +134,7 @@ def _read_text(lines: Iterator[str], report: ReadingReport) -> Dataset:
     if delimiter is None and (is_quoted or name in chosen):
         delimiter = ","  # of a table with one column
     if delimiter is not None:
-        return _read_table(csv_table(path, whole, delimiter, first, report), report)
+        return _read_table(csv_table(path, whole, delimiter, report), report)
     if choice is not None:
         raise DataError(
             path, f"has no column {choice!r}, and no delimiter of columns in its first line"
@@ -140,12 +151,6 @@ def _read_baskets(lines: Iterator[str], report: ReadingReport) -> DeviceHistogra
                 "commas, semicolons, tabs or vertical bars between its cells"
             )
             raise DataError(report.path, fault, number)
-    if counted := _item_with_count(start):
-        fault = (
-            f"a line such as {counted[:60]!r} may be an item and its count, or items of a device: "
-            "write a table with commas, which begins with the line item,count or user,item"
-        )
-        raise DataError(report.path, fault)
     _refuse_other_lines(report.path, start)
     report.form = "baskets without a header"
     report.meaning = "each line is a device, its items separated by blanks"
@@ -156,39 +161,43 @@ def _read_baskets(lines: Iterator[str], report: ReadingReport) -> DeviceHistogra
     return DeviceHistograms.of(_baskets(chain(start, lines), report))
 
 
-def _item_with_count(lines: Iterable[str]) -> str:
-    """Return the first line that may be an item and its count, if nearly all are; empty if not.
-
-    Such a line begins or ends with a whole number, and has a word that is none.
-    """
-    baskets = [words for line in lines if (words := line.split())]
-    for place in (0, -1):
-        counted = [
-            words
-            for words in baskets
-            if len(words) > 1
-            and may_be_count(words[place])
-            and (len(words) == 2 or not all(map(may_be_count, words)))
-        ]
-        if len(counted) > _MIN_COUNTED_SHARE * len(baskets):
-            return " ".join(counted[0])
-    return ""
-
-
 def _refuse_other_lines(path: Path, lines: Sequence[str]) -> None:
-    """Refuse lines that have delimiters of columns, though the first one has none, or a syntax."""
+    """Refuse lines of which a share has another form, by which they may not be baskets."""
     texts = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
-    delimited = [(number, line) for number, line in texts if delimiter_of(line) is not None]
-    other = [(number, line) for number, line in texts if _NO_BASKET.fullmatch(line)]
-    for doubtful, share in ((delimited, _MAX_DELIMITED_SHARE), (other, _MIN_COUNTED_SHARE)):
+    widths = [len(line.split()) for _, line in texts]
+    width = max(widths, key=widths.count, default=0)
+    for form, is_form, share in (
+        ("a line of a log", _LOG.match, 0.5),  # errors take several lines
+        ("an item and its count", _has_count, 0.9),
+        ("a row of a table", delimiter_of, 0.1),
+        ("a row of a table", _NO_BASKET.fullmatch, 0.9),
+        ("a row of numbers", partial(_is_row_of_numbers, width=width), 0.9),
+    ):
+        doubtful = [(number, line) for number, line in texts if is_form(line)]
         if len(doubtful) > share * len(texts):
             number, line = doubtful[0]
             fault = (
-                f"{line[:60]!r} may be a row of a table, or items of a device: write a table with "
-                "commas, which begins with the line item,count or user,item, or separate the items "
-                "of each device by blanks"
+                f"{' '.join(line.split())[:60]!r} may be {form}, or items of a device: write a "
+                "table with commas, which begins with the line item,count or user,item"
             )
             raise DataError(path, fault, number)
+
+
+def _has_count(line: str) -> bool:
+    """Return whether a whole number is the first or last word, and a word is none."""
+    words = line.split()
+    is_pair = len(words) == 2 or (len(words) > 1 and not all(map(may_be_count, words)))
+    return is_pair and (may_be_count(words[0]) or may_be_count(words[-1]))
+
+
+def _is_row_of_numbers(line: str, *, width: int) -> bool:
+    """Return whether a line has `width` numbers; five rising numbers or more are a sorted set."""
+    words = line.split()
+    return (
+        len(words) == width
+        and _NUMBERS.fullmatch(line) is not None
+        and (width < 5 or any(float(low) >= float(high) for low, high in pairwise(words)))
+    )
 
 
 def _baskets(lines: Iterable[str], report: ReadingReport) -> Iterator[Counter[str]]:

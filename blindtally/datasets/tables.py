@@ -34,6 +34,8 @@ Rows: TypeAlias = Iterator[tuple[int, list[str]]]  # the line, and the cells
 # Of cells; spreadsheets export semicolons where decimals have commas.
 _DELIMITERS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _SAMPLE_ROWS: Final = 100
+# The line below the header of a table for people.
+_RULER: Final = re.compile(r"[-+:=\s]*-{3}[-+:=\s]*")
 _MAX_RAGGED_SHARE: Final = 0.1
 _BATCH_ROWS: Final = 2**14
 _MAX_JSON_NAMES: Final = 1000
@@ -73,31 +75,51 @@ def _known_names(header: str, delimiter: str, choice: str | None) -> int:
     return len(roles) + sum(name in names for name in chosen)
 
 
-def csv_table(
-    path: Path, lines: Iterable[str], delimiter: str, header_line: str, report: ReadingReport
-) -> Table:
-    """Return the table in `lines`; the first one with text is `header_line`.
+def csv_table(path: Path, lines: Iterable[str], delimiter: str, report: ReadingReport) -> Table:
+    """Return the table in `lines`, whose first one with text is the header.
 
     Raises:
         DataError: if there are no rows, or the columns are unclear.
     """
-    padded = header_line.count(delimiter) == header_line.count(f"{delimiter} ") > 0
-    reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=padded)
+    start = list(islice(lines, _SAMPLE_ROWS))
+    # Without it, a quotation mark after a blank opens no cell.
+    is_padded = any(f'{delimiter} "' in line for line in start)
+    reader = csv.reader(
+        chain(start, lines), delimiter=delimiter, strict=True, skipinitialspace=is_padded
+    )
     header: list[str] = []
     try:
         while not header:
             header = next(reader)
     except csv.Error as error:
         raise _syntax_error(path, str(error), 1, reader.line_num) from None
-    if delimiter == "|" and len(header) > 2 and not (header[0].strip() or header[-1].strip()):
-        raise DataError(path, "is a Markdown table: save it as CSV", reader.line_num)
     form = f"a table separated by {_DELIMITERS.get(delimiter, repr(delimiter))}"
     names, line = [name.strip() for name in header], reader.line_num
     rows = _even_rows(reader, header, form, report)
     first = list(islice(rows, _SAMPLE_ROWS))
     sample = list(zip(*(cells for _, cells in first), strict=True))
     columns = _find_columns(path, names, sample, report.choice, line)
-    return Table(form, names, columns, chain(first, rows))
+    used, item = columns.used - {columns.count}, columns.item
+    lengths, of_texts = (
+        {len(each) for each in cells} for cells in (sample[item], map(str.strip, sample[item]))
+    )
+    if len(lengths) == 1 and lengths < of_texts and header[item] == names[item]:
+        report.notes.append("blanks that fill items up to one length were kept")
+        used.remove(item)
+    return Table(form, names, columns, _without_blanks(chain(first, rows), used, report))
+
+
+def _without_blanks(rows: Rows, places: Iterable[int], report: ReadingReport) -> Rows:
+    """Yield rows without blanks around the cells at `places`, and note the number of such cells."""
+    changed = 0
+    for line, row in rows:
+        for place in places:
+            if row[place] != (text := row[place].strip()):
+                changed += text != ""
+                row[place] = text
+        yield line, row
+    if changed:
+        report.notes.append(f"blanks around {changed:,} cell{'s' * (changed > 1)} were left out")
 
 
 def _find_columns(
@@ -123,6 +145,9 @@ def _even_rows(reader: "Reader", header: list[str], form: str, report: ReadingRe
     try:
         for row in reader:
             line, start = start, reader.line_num + 1
+            if not rows and width > 1 and _RULER.fullmatch("".join(row)):
+                form = "is a ruler, as psql and Markdown have: save the table as CSV (psql --csv)"
+                raise DataError(report.path, form, line)
             if len(row) == width and row != header:
                 rows += 1
                 yield line, row
@@ -143,13 +168,8 @@ def _even_rows(reader: "Reader", header: list[str], form: str, report: ReadingRe
 
 def _syntax_error(path: Path, fault: str, start: int, line: int) -> DataError:
     """Return the error of a row that begins in line `start`, as the csv module reports it."""
-    if fault == "unexpected end of data":
+    if fault == "unexpected end of data" or fault.startswith("field larger than"):
         return DataError(path, "a quotation mark opens a cell, and none closes it", start)
-    if fault.startswith("field larger than"):
-        long = f"has a cell of more than {csv.field_size_limit():,} characters"
-        return DataError(
-            path, f"{long}: perhaps a quotation mark opens it, and none closes it", start
-        )
     if "expected after" in fault:
         return DataError(path, "a quotation mark inside a cell must be doubled", line)
     return DataError(path, fault, line)

@@ -45,6 +45,9 @@ _NO_HEADER = "the first line must be a header"
         ("user,country,word\nu,FR,a\n", "country", [{"FR": 1}]),
         ("query\nripe pear\nfig\n", "query", [{"ripe pear": 1}, {"fig": 1}]),
         ("query\nripe pear\nfig\n", "item=query", [{"ripe pear": 1}, {"fig": 1}]),
+        ("user,order number\nu,1\nv,3\n", None, [{"1": 1}, {"3": 1}]),
+        ("user,item\nu,a|b\nv,b\n", "item=item", [{"a|b": 1}, {"b": 1}]),
+        ("user,status\nu,200\nv,404\n", None, [{"200": 1}, {"404": 1}]),
     ],
 )
 def test_columns_are_those_with_known_names_or_named_by_the_caller(
@@ -56,11 +59,7 @@ def test_columns_are_those_with_known_names_or_named_by_the_caller(
 @pytest.mark.parametrize(
     ("content", "column", "fault"),
     [
-        (
-            "product,price\nfig,3\n",
-            None,
-            "for users or for counts; the columns are 'product'",
-        ),
+        ("product,price\nfig,3\n", None, "for users or for counts; the columns are 'product'"),
         ("fruit,score\nfig,3\n", None, "no name of a column stands for items"),
         ("who,item\nu,a\n", None, _ASKS),
         ("who,item\nu,a\n", "item", _ASKS),
@@ -87,7 +86,17 @@ def test_columns_are_those_with_known_names_or_named_by_the_caller(
         ("item,count\na,4\nb,3\nc,2\nGrand Total,9\n", None, "'Grand Total', is the sum of all"),
         ('user,items\nu,"a, b"\nv,"b, c"\n', None, "column 'items' has a list: write a row"),
         ("user,item\nu,\"['a', 'b']\"\n", None, "column 'item' has a list: write a row"),
-        ("user,items\nu,1\nv,3\n", None, "the number of a row's items"),
+        *(
+            (f"user,{name}\nu,1\nv,3\n", None, f"row's items: write .* '?item={name}'? if each")
+            for name in ("items", "Number of Orders", "# items", "total", "numVisits", "orders_sum")
+        ),
+        *(
+            ("user,item\nu," + cells.replace("~", "\nv,"), None, "a cell of .* has a list")
+            for cells in (
+                *("a|b~c|d~e", "C;C++~R;Go~D", '"a, b"~"b, c"~a', "a / b~b / c~d", "a b~b c~a c"),
+                *('"a\nb"~"b\nc"~a', "<c#><wpf>~<go><c#>~<go>", "#a #b~#c #d~#e"),
+            )
+        ),
         ("region,item,count\nn,a,1\ns,a,2\n", None, "line 3: item 'a' comes again"),
         ("apple,4000\npear,2500\n", None, f"line 1: '4000' is a number, .* {_NO_HEADER}"),
         ("1,2\n3,4\n", None, _NO_HEADER),
@@ -110,6 +119,19 @@ def test_unclear_columns_are_refused_with_the_option_that_names_them(
 ) -> None:
     with pytest.raises(DataError, match=fault):
         read(content, column)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        *("Paris, FR~Lyon, FR~Nice, FR~Rome, IT", "Paris, Texas~Texas~Rome~Paris~Oslo~Lima"),
+        *("ripe pear~pear~red fig~green plum", "New York~New Delhi~East York"),
+        *("Firefox (X11; Linux)~Firefox (Win; x64)", "a.org/?x=1,2~a.org/?x=2~b.org/a|b"),
+    ],
+)
+def test_texts_with_separators_are_items(read: Read, items: str) -> None:
+    rows = "".join(f'"{item}","{item}"\n' for item in items.split("~"))
+    assert read(f"user,item\n{rows}")[0] == [{item: 1} for item in items.split("~")]
 
 
 def test_the_report_states_the_columns_and_the_meaning_of_a_row(read: Read) -> None:

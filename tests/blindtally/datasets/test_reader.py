@@ -110,7 +110,11 @@ def test_lines_of_an_item_and_its_count_are_not_baskets(tmp_path: Path, line: st
 
 @pytest.mark.parametrize(
     "lines",
-    ["1 2 3\n4 5\n", "tea milk\n", "7up tea\n", "404\n500\n", "3 a\nb\n"],
+    [
+        *("1 2 3\n4 5\n", "tea milk\n", "7up tea\n", "404\n500\n", "3 a\nb\n"),
+        *("1 3 5 7 9\n2 4 6 8 9\n", "2026-11-29\n2026-11-30\n", "1.2.30 2.3.4\n9.1.1\n"),
+        *("a.org/2026/11/29/x b.org\n", "00:11:22:33:44:55 b\n", "/?x=1 /?y=2\n", "Info desk\n"),
+    ],
 )
 def test_lines_with_other_numbers_are_baskets(tmp_path: Path, lines: str) -> None:
     assert held(written(tmp_path, lines)) == [
@@ -130,6 +134,17 @@ def test_lines_with_other_numbers_are_baskets(tmp_path: Path, lines: str) -> Non
         '1.2.3.4 - - [10/Oct] "GET / HTTP/1.1" 200\n',
         "1 apple 4000\n2 pear 2500\n",
         "4000 iphone 15\n2500 pixel 9\n",
+        *(
+            f"{start} a disk is full\n{start} b\n  at line\n"
+            for start in (
+                *("2026-11-29 10:00:01", "2026/11/29", "29.11.2026", "[2026-11-29T10:00:01.5Z]"),
+                *("Oct 11 22:14:15 host", "<34>Oct 11 22:14:15", "I1129 10:00:01.123", "10:00"),
+                *("29/Nov/2026:10:00:01", "1701254400.123", "level=error", "ts=2024", "a.b=1"),
+                *("ERROR", "WARNING:root:", "[INFO]"),
+            )
+        ),
+        *("[    0.000] Linux\n[    1.000] Ready\n", "1 3:1 5:1\n0 2:1\n", "196 242 3\n186 302 3\n"),
+        *("4\n9\n" + "1 118 2.5\n" * 30, "1 0 0 1 1 0\n0 1 1 0 0 0\n"),
     ],
 )
 def test_lines_of_other_forms_are_not_baskets(tmp_path: Path, lines: str) -> None:
@@ -141,9 +156,9 @@ def test_empty_lines_before_a_header_are_skipped(tmp_path: Path) -> None:
     assert counted(written(tmp_path, "\n\r\nword,count\nthe,3\n")) == {"the": 3}
 
 
-def test_cells_keep_their_blanks_commas_and_quotes(tmp_path: Path) -> None:
+def test_cells_keep_their_commas_and_quotes_without_blanks_around(tmp_path: Path) -> None:
     content = '\ufeffcity,n\n"Paris, FR",2\n a  ,3\n"the ""hi""",1\nof ,1\n'
-    expected = {"Paris, FR": 2, " a  ": 3, 'the "hi"': 1, "of ": 1}
+    expected = {"Paris, FR": 2, "a": 3, 'the "hi"': 1, "of": 1}
     assert counted(written(tmp_path, content)) == expected
     assert counted(written(tmp_path, content.replace("\n", "\r\n"))) == expected
 
@@ -178,10 +193,7 @@ def test_the_shipped_data_matches_its_note() -> None:
         (" \n\n", "data.csv: is empty"),
         ('"item, count"\na\n', "line 1: no name of a column stands for items"),
         ("item,count\n", "data.csv: has a header and no rows"),
-        (
-            "item,count\na,1\nb,x\n",
-            _NO_COUNT + " from 1 up, got 'x'",
-        ),
+        ("item,count\na,1\nb,x\n", _NO_COUNT + " from 1 up, got 'x'"),
         ("item,count\na,\nb,0\n", "holds no items: 1 row without a count (in line 2); 1 row whose"),
         ('item,count\na,1\nb,"1,234"\n', _NO_COUNT + " from 1 up, without separators of thousands"),
         ("item;count\na;1\nb;1.234\n", _NO_COUNT + " from 1 up, without separators of thousands"),
@@ -195,25 +207,13 @@ def test_the_shipped_data_matches_its_note() -> None:
         ("item,count\na,1\nb,-2\n", _NO_COUNT),
         ("item,count\na,1\nb,1.5\n", _NO_COUNT),
         ("item,count\na,1\nb,١\n", _NO_COUNT),
-        (
-            "item,count\na,1\nb," + "9" * 30 + "\n",
-            _NO_COUNT,
-        ),
+        ("item,count\na,1\nb," + "9" * 30 + "\n", _NO_COUNT),
         ("item,count\na,1\nb,2,3\n", "line 3: has 3 cells where the header has 2"),
-        (
-            'item,count\na,1\n\n"b,2\nc,3\n',
-            "line 4: a quotation mark opens a cell, and none closes it",
-        ),
-        (
-            'item,count\na,1\n"b,2\n' + "c,3\n" * 40_000,
-            "line 3: has a cell of more than 131,072 characters: perhaps a quotation mark opens it",
-        ),
+        ('item,count\na,1\n\n"b,2\nc,3\n', "line 4: a quotation mark opens a cell, and none"),
+        ('item,count\na,1\n"b,2\n' + "c,3\n" * 40_000, "line 3: a quotation mark opens a cell"),
         ("item,count\na,-1\nb,2\n", _NO_FIRST_COUNT),
         ("item;count\na;1,5\nb;2\n", _NO_FIRST_COUNT),
-        (
-            "user,item,count\n0,a,1.5\n",
-            _NO_FIRST_COUNT,
-        ),
+        ("user,item,count\n0,a,1.5\n", _NO_FIRST_COUNT),
         ("item,count\na,1\nb\n", "line 3: has 1 cells"),
         ('user,item\nu,"a\nv,b\nw,"c"\n', "line 4: a quotation mark inside a cell must be doubled"),
         ("item,count\na,b\n", _NO_FIRST_COUNT),

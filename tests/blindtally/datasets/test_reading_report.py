@@ -1,5 +1,7 @@
 """Missing values are left out and counted, and items that look alike are pointed out."""
 
+import json
+
 from tests.support.data_files import Read
 
 
@@ -36,8 +38,8 @@ def test_marks_that_may_be_words_are_items_with_a_note(read: Read) -> None:
 
 def test_items_that_look_alike_are_counted_apart_with_a_note(read: Read) -> None:
     alike = ["pêche", "pe\u0302che", "fig", "fig ", "f\u200big", "a b", "a\u00a0b", "x\ny", "Fig"]
-    rows = "".join(f'{place},"{item}"\n' for place, item in enumerate(alike))
-    histograms, report = read(f"user,item\n{rows}")
+    rows = [json.dumps({"user": place, "item": item}) for place, item in enumerate(alike)]
+    histograms, report = read("\n".join(rows))
     assert histograms == [{item: 1} for item in alike]
     twins, composed, broken = report.notes
     assert r"'pe\u0302che' and 'p\xeache' look the same and count apart" in twins

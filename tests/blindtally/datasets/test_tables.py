@@ -1,5 +1,6 @@
 """Rows of CSV, JSON Lines and Parquet give the same items, and uneven rows are counted."""
 
+import re
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
@@ -25,6 +26,21 @@ from tests.support.data_files import Read
 )
 def test_tables_of_each_form_are_read(read: Read, content: str) -> None:
     assert read(content)[0] == [{"a": 1}, {"b": 1}]
+
+
+def test_blanks_around_cells_are_left_out_with_a_note(read: Read) -> None:
+    rows = ('item\nu, a\nu ,"b "\n', ' item\nu, "a"\nu , b \n', "item\nu,a\nu,b\u00a0\n")
+    for data, report in (read(f"user,{each}") for each in rows):
+        assert data == [{"a": 1, "b": 1}]
+        assert re.fullmatch(r"blanks around (1 cell|2 cells|3 cells) were left out", *report.notes)
+
+
+def test_blanks_that_fill_items_up_to_one_length_are_kept_with_a_note(read: Read) -> None:
+    data, report = read("prefix,count\nthe,3\nof ,2\na  ,1\n")
+    assert data == {"the": 3, "of ": 2, "a  ": 1}
+    assert report.notes == ["blanks that fill items up to one length were kept"]
+    for content in ("prefix,count\n the,3\n of ,2\n", "prefix ,count\nthe,3\nof ,2\n"):
+        assert read(content)[0] == {"the": 3, "of": 2}
 
 
 def test_a_comma_in_the_name_of_a_column_does_not_make_a_table_of_commas(read: Read) -> None:
@@ -113,13 +129,14 @@ def test_a_damaged_page_of_parquet_is_named(read: Read) -> None:
         ('["a","b"]\n', "line 1: is not a JSON object"),
         ('{\n"item":"a"\n}\n', "line 1: is not a JSON object"),
         ('{"item":"a"}\n{"item":', "line 2: is not a JSON object"),
-        (
-            '{"item":["a","b"]}\n',
-            "line 1: .* is neither text nor number: write a row for each item",
-        ),
+        ('{"item":["a","b"]}\n', "line 1: .* is neither text nor number: write a row for each"),
         ('{"apple":3,"pear":2}\n', "no name of a column stands for items"),
-        ("| user | item |\n|---|---|\n| u | a |\n", "is a Markdown table: save it as CSV"),
-        (" user | item \n---+---\n u | a \n", "line 2: has 1 cells where the header has 2"),
+        ("| user | item |\n|---|---|\n| u | a |\n", "line 2: is a ruler, .* save the table"),
+        *(
+            (f" user | item \n{ruler}\n" + " u | a \n" * rows, "line 2: is a ruler.*psql --csv")
+            for ruler in ("---+---", "---- | :---:")
+            for rows in (1, 40)
+        ),
         ("user,item\nu0,Paris, FR\nu1,x\n", "line 2: has 3 cells where the header has 2"),
     ],
 )
