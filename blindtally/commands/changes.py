@@ -30,12 +30,10 @@ def _unit() -> str:
 def changes(
     study: Annotated[str, Argument(help="Id of the study.")],
     item: Annotated[
-        list[str] | None,
-        Option(help="Heavy hitter whose rate by round to show; repeatable."),
+        list[str] | None, Option(help="Heavy hitter whose rate by round to show; repeatable.")
     ] = None,
     before: Annotated[
-        str | None,
-        Option(metavar="FIRST-LAST", help="Earlier rounds.", show_default="first half"),
+        str | None, Option(metavar="FIRST-LAST", help="Earlier rounds.", show_default="first half")
     ] = None,
     after: Annotated[
         str | None, Option(metavar="FIRST-LAST", help="Later rounds.", show_default="last half")

@@ -4,11 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from blindtally.commands.credentials_and_audit import (
-    DEFAULT_DATABASE,
-    DatabaseOption,
-    with_access,
-)
+from blindtally.commands.credentials_and_audit import DEFAULT_DATABASE, DatabaseOption, with_access
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.terminal import print_line
 
@@ -19,8 +15,7 @@ if TYPE_CHECKING:
 
 def clock(
     confirm: Annotated[
-        bool,
-        Option("--confirm", help="Confirm the present time: old rows are then deleted by it."),
+        bool, Option("--confirm", help="Confirm the present time: old rows are then deleted by it.")
     ] = False,
     database: DatabaseOption = DEFAULT_DATABASE,
     json_path: JsonOption = None,

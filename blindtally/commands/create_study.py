@@ -44,8 +44,7 @@ def create_study(
     mechanism: Annotated[
         str,
         Option(
-            help="Mechanism; `blindtally mechanisms` lists them.",
-            autocompletion=complete_mechanism,
+            help="Mechanism; `blindtally mechanisms` lists them.", autocompletion=complete_mechanism
         ),
     ] = "tracked",
     rounds: Annotated[

@@ -49,8 +49,7 @@ def member(
         ),
     ] = None,
     unverified: Annotated[
-        bool,
-        Option("--unverified", help="Serve studies without a registrar too. For trials."),
+        bool, Option("--unverified", help="Serve studies without a registrar too. For trials.")
     ] = False,
     max_megabytes: Annotated[
         int, Option(min=1, help="Largest size of what it receives of all devices of a sum, in MB.")
@@ -59,8 +58,7 @@ def member(
         str, Option(help="Address of the status page, with /healthz and /metrics.")
     ] = "127.0.0.1",
     status_port: Annotated[
-        int | None,
-        Option(min=1, max=65535, help="Port of the status page.", show_default="none"),
+        int | None, Option(min=1, max=65535, help="Port of the status page.", show_default="none")
     ] = None,
 ) -> None:
     """Serve as a member of committees that open one-shot sums, until Ctrl-C.
@@ -74,10 +72,7 @@ def member(
       blindtally member operator.key --url https://counts.example.org
     """
     from blindtally.console.service_connection import service_error_exit
-    from blindtally.fleet_run.registrar_key_files import (
-        create_key_file,
-        load_key_file,
-    )
+    from blindtally.fleet_run.registrar_key_files import create_key_file, load_key_file
     from blindtally.member_process import run_member
     from client.committee.member import CommitteeMember, MemberPolicy
     from client.committee.member_journal import MemberJournal, MemberJournalError

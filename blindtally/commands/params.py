@@ -106,11 +106,7 @@ def params(
         raise exit_with_error(_NO_DEVICES)
     corrupt = _PAIRWISE_CORRUPT if corrupt is None else corrupt
     words = _PAIRWISE_WORDS if words is None else words
-    from blindtally.planning.parameter_report import (
-        as_json,
-        feasible_alternatives,
-        show_parameters,
-    )
+    from blindtally.planning.parameter_report import as_json, feasible_alternatives, show_parameters
     from blindtally.planning.sum_costs import SumCost
     from secagg.errors import InfeasibleError
     from secagg.parameters import Assumptions, choose_parameters

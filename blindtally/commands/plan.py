@@ -14,12 +14,7 @@ from typer.core import TyperGroup
 
 from blindtally.console.errors import exit_with_error, refuse_unused_options
 from blindtally.console.field_options import FieldOptions, annotations_of
-from blindtally.console.options import (
-    ColumnOption,
-    SeedOption,
-    complete_data,
-    complete_mechanism,
-)
+from blindtally.console.options import ColumnOption, SeedOption, complete_data, complete_mechanism
 from blindtally.console.output_files import JsonOption
 
 DevicesOption = Annotated[int, Option(min=1, help="Number of devices in a round (n).")]
@@ -135,8 +130,7 @@ def plan_release(
     devices: DevicesOption,
     epsilon: Annotated[float, Option(help="Privacy loss of all released counts.")],
     mechanism: Annotated[
-        str,
-        Option(help="Mechanism whose counts are released.", autocompletion=complete_mechanism),
+        str, Option(help="Mechanism whose counts are released.", autocompletion=complete_mechanism)
     ] = "triehh",
     delta: Annotated[float, Option(help="Delta of --epsilon.")] = 1e-6,
     levels: Annotated[int, Option(help="Number of levels, each of them a round.")] = 10,

@@ -8,17 +8,8 @@ from typer import Argument, Option
 from blindtally.commands.changes import compare_studies
 from blindtally.commands.create_study import StudyOptions, create_study
 from blindtally.console.errors import exit_with_error
-from blindtally.console.options import (
-    DEFAULT_URL,
-    ApiKeyOption,
-    UrlOption,
-)
-from blindtally.console.output_files import (
-    JsonOption,
-    check_output_path,
-    write_csv,
-    write_json,
-)
+from blindtally.console.options import DEFAULT_URL, ApiKeyOption, UrlOption
+from blindtally.console.output_files import JsonOption, check_output_path, write_csv, write_json
 from blindtally.console.tables import fact_table, key_notes, print_parts, result_table
 from blindtally.console.terminal import ask, print_line
 
@@ -204,10 +195,7 @@ def _round_printer() -> "Callable[[RoundView], None]":
 
 
 def _print_study(
-    view: "StudyView",
-    rounds: "Sequence[RoundView]",
-    rows: "Sequence[HeavyHitter]",
-    top: int,
+    view: "StudyView", rounds: "Sequence[RoundView]", rows: "Sequence[HeavyHitter]", top: int
 ) -> None:
     from blindtally.console.answer_notes import notes_on_list, option_rows
 

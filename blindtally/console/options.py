@@ -82,8 +82,7 @@ ApiKeyOption = Annotated[
 ColumnOption = Annotated[
     str | None,
     Option(
-        metavar="NAME",
-        help="Column of the items in a file, or columns: item=A,user=B,count=C.",
+        metavar="NAME", help="Column of the items in a file, or columns: item=A,user=B,count=C."
     ),
 ]
 FleetDataOption = Annotated[

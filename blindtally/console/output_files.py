@@ -109,10 +109,7 @@ def write_csv(path: str, rows: Iterable[Sequence[object]]) -> None:
             ]
         csv.writer(sys.stdout, **style).writerows(rows)
         return
-    with (
-        atomic_write(Path(path)) as file,
-        file.open("w", encoding="utf-8", newline="") as stream,
-    ):
+    with atomic_write(Path(path)) as file, file.open("w", encoding="utf-8", newline="") as stream:
         csv.writer(stream, **style).writerows(rows)
 
 

@@ -12,11 +12,7 @@ from pydantic import BeforeValidator, Field
 from blindtally.console.errors import parse_public_keys
 from blindtally.console.field_options import annotations_of, collect_fields, validated
 from blindtally.console.options import DEFAULT_DEVICES, DEFAULT_IDLE_SECONDS
-from blindtally.fleet_run.fleet_setup import (
-    DEFAULT_MIN_COHORT,
-    min_cohort_for,
-    new_operators,
-)
+from blindtally.fleet_run.fleet_setup import DEFAULT_MIN_COHORT, min_cohort_for, new_operators
 from client.fleet.behaviour import MAX_DROPOUT, Arrivals, FleetBehaviour, dropouts_by_step
 from client.fleet.config_and_results import FleetConfig
 from protocol.api.device_policy import Policy

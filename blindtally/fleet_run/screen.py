@@ -82,11 +82,9 @@ class Screen:
 
 
 def _round_line(result: RoundResult, rounds: int) -> Text:
-    sums = {
-        True: Text("sum exact, ", "green"),
-        False: Text("no sum, ", "yellow"),
-        None: Text(),
-    }[result.exact]
+    sums = {True: Text("sum exact, ", "green"), False: Text("no sum, ", "yellow"), None: Text()}[
+        result.exact
+    ]
     sampling = f"sampling t {result.t:.2f}  " if result.capacity else ""
     seconds = sum(result.seconds.values())
     return Text.assemble(

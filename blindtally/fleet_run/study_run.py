@@ -11,11 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from blindtally.fleet_run.fleet_setup import FleetSetup
-from blindtally.fleet_run.results import (
-    RoundResult,
-    summarize_round,
-    verify_sum,
-)
+from blindtally.fleet_run.results import RoundResult, summarize_round, verify_sum
 from client.analyst.analyst import Analyst, Study
 from client.fleet.config_and_results import FleetRound
 from client.fleet.fleet import Fleet, ProgressReporter

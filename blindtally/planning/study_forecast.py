@@ -144,11 +144,7 @@ def _with_range(
     f1 = {population: row[name] for population, row in f1_by_population.items() if name in row}
     low, high = min(f1, key=f1.__getitem__), max(f1, key=f1.__getitem__)
     return replace(
-        prediction,
-        f1_low=f1[low],
-        f1_low_population=low,
-        f1_high=f1[high],
-        f1_high_population=high,
+        prediction, f1_low=f1[low], f1_low_population=low, f1_high=f1[high], f1_high_population=high
     )
 
 

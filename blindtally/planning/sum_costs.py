@@ -7,11 +7,7 @@ out. `benchmarks/secagg.py` measures the time of a sum.
 from dataclasses import dataclass
 
 from protocol.api.messages_outside_sums import JoinRequest, Survivors
-from secagg.keys import (
-    KEY_BYTES,
-    SIGNATURE_BYTES,
-    PublicKeys,
-)
+from secagg.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKeys
 from secagg.messages import (
     Complaints,
     KeyShares,
@@ -28,11 +24,7 @@ from secagg.roster import (
     roster_bytes,
     share_commitments_bytes,
 )
-from secagg.shares import (
-    SHARE_PAIR_BYTES,
-    SharePair,
-    received_shares_bytes,
-)
+from secagg.shares import SHARE_PAIR_BYTES, SharePair, received_shares_bytes
 
 
 @dataclass(frozen=True)

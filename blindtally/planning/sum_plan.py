@@ -159,10 +159,7 @@ def _report_predictions(predictions: Sequence[Prediction]) -> None:
 
 
 def _show_plan(
-    forecast: StudyForecast,
-    liars: Sequence[LyingDevices],
-    question: SumQuestion,
-    data: Path | None,
+    forecast: StudyForecast, liars: Sequence[LyingDevices], question: SumQuestion, data: Path | None
 ) -> None:
     rows = [
         (
@@ -206,12 +203,7 @@ def _show_range(predictions: Sequence[Prediction], data: Path | None) -> None:
 
 def _show_liars(liars: Sequence[LyingDevices]) -> None:
     rows = [
-        (
-            f"{row.liars}",
-            f"{row.lift:,.0f}",
-            f"{row.lost_share:.0%}",
-            f"{row.unreadable_share:.0%}",
-        )
+        (f"{row.liars}", f"{row.lift:,.0f}", f"{row.lost_share:.0%}", f"{row.unreadable_share:.0%}")
         for row in liars
     ]
     numbers = ["count of an item nobody holds", "lost part of an item", "unreadable part"]

@@ -9,12 +9,7 @@ from typer import Argument, Option
 
 from blindtally.console.errors import exit_with_error
 from blindtally.console.field_options import FieldOptions, annotations_of
-from blindtally.console.options import (
-    ColumnOption,
-    SeedOption,
-    complete_data,
-    complete_mechanism,
-)
+from blindtally.console.options import ColumnOption, SeedOption, complete_data, complete_mechanism
 from blindtally.console.output_files import JsonOption, write_json
 from blindtally.console.tables import print_parts
 from blindtally.console.terminal import print_line
@@ -64,8 +59,7 @@ def simulate(
         ),
     ] = None,
     devices: Annotated[
-        int | None,
-        Option(min=3, help="Number of devices in a round (n).", show_default="10,000"),
+        int | None, Option(min=3, help="Number of devices in a round (n).", show_default="10,000")
     ] = None,
     threshold: Annotated[
         float | None,

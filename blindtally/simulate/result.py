@@ -58,11 +58,7 @@ def result_of(
         "question": study.question.model_dump(mode="json", exclude={"domain": {"items"}}),
         "terms": simulated.terms.model_dump(mode="json"),
         "parameters": request.parameters
-        | {
-            "rounds": rounds,
-            "devices": max(schedule.sizes),
-            "lost_rounds": sorted(schedule.lost),
-        },
+        | {"rounds": rounds, "devices": max(schedule.sizes), "lost_rounds": sorted(schedule.lost)},
     }
     done = f"{len(study.thresholds)} rounds of {rounds}" if study.is_partial else None
     facts = {

@@ -183,11 +183,7 @@ def played(count: int = 3) -> tuple[FleetRound, CohortView, Vector]:
         MECHANISM.ring(plan).add(total, vector)
     cohort = CohortView.model_validate(
         cohort_document(
-            "summed",
-            enrolled=count + 1,
-            holders=3,
-            threshold=2,
-            survivors=range(count),
+            "summed", enrolled=count + 1, holders=3, threshold=2, survivors=range(count)
         )
     )
     view = RoundView.model_validate(

@@ -63,10 +63,7 @@ ARGUMENT_LISTS: Final[dict[tuple[str, ...], list[list[str]]]] = {
     ("tokens", "list"): [["--database", "{database}"]],
     ("tokens", "create"): [["ok", "--database", "{database}", "--json", NO_FILE]],
     ("tokens", "revoke"): [[TEXT, "--database", "{database}"]],
-    ("studies", "list"): [
-        ["--url", URL],
-        ["--url", URL, "--json", "-"],
-    ],
+    ("studies", "list"): [["--url", URL], ["--url", URL, "--json", "-"]],
     ("studies", "show"): [
         *(["items", "--url", URL, *more] for more in ([], ["--csv", "-"], ["--json", "-"])),
         *([kind, "--url", URL] for kind in ("trie", "sums", "problem", "problem" + TEXT)),

@@ -51,12 +51,7 @@ def peel_cells() -> Callable[[], object]:
 
 @pytest.mark.parametrize(
     "kernel",
-    [
-        count_by_hashes,
-        count_by_lines,
-        count_by_fields,
-        peel_cells,
-    ],
+    [count_by_hashes, count_by_lines, count_by_fields, peel_cells],
     ids=["hashes", "lines", "fields", "cells"],
 )
 def test_other_threads_go_on_meanwhile(kernel: Callable[[], Callable[[], object]]) -> None:

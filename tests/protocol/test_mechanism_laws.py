@@ -143,8 +143,7 @@ def test_blocks_of_a_fleet_add_up_as_its_devices_one_by_one(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["tracked, some items", "approximate-histogram, theorem", "triehh, in noise"],
+    "name", ["tracked, some items", "approximate-histogram, theorem", "triehh, in noise"]
 )
 @fewer(0.1)
 @given(data=st.data())

@@ -17,13 +17,7 @@ from protocol.oracles.predicted_error import predicted_error
 from protocol.oracles.registry import oracle_from_parameters
 from protocol.randomness import seeded_words
 from protocol.reference_mechanisms.oracles.local_hashing import LocalHashing
-from protocol.report_advice import (
-    GUESS_ERRORS,
-    Goal,
-    ReportWish,
-    best_candidate,
-    users_needed,
-)
+from protocol.report_advice import GUESS_ERRORS, Goal, ReportWish, best_candidate, users_needed
 from tests.protocol.chance import seeded
 
 

@@ -236,10 +236,7 @@ class Group:
 
 
 def assemble(
-    n: int,
-    assumptions: Assumptions = ASSUMPTIONS,
-    seed: int = 0,
-    registrar: Identity | None = None,
+    n: int, assumptions: Assumptions = ASSUMPTIONS, seed: int = 0, registrar: Identity | None = None
 ) -> Group:
     """Return a group of `n` that have joined, enrolled if there is a registrar."""
     rng = Random(seed)

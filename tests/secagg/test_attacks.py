@@ -61,9 +61,7 @@ def test_a_server_with_both_secrets_would_read_the_vector(group: Group) -> None:
 # Two rosters
 
 
-def test_shares_under_another_roster_cannot_be_decrypted(
-    group: Group,
-) -> None:
+def test_shares_under_another_roster_cannot_be_decrypted(group: Group) -> None:
     """Guards: the roster in `Session.label`, from which the pads on shares are derived.
 
     A colluder signs two pairs of keys: the victim receives one, the others receive the other.

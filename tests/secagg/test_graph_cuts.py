@@ -144,8 +144,7 @@ def can_be_cut(selected: list[int], honest: int, corrupt: int, t: int, dropouts:
 
 
 @pytest.mark.parametrize(
-    ("n", "corrupt", "k", "t", "dropouts"),
-    [(12, 3, 2, 3, 0), (9, 2, 3, 4, 3), (11, 1, 2, 3, 3)],
+    ("n", "corrupt", "k", "t", "dropouts"), [(12, 3, 2, 3, 0), (9, 2, 3, 4, 3), (11, 1, 2, 3, 3)]
 )
 def test_random_graphs_can_be_cut_no_more_often_than_the_bound(
     n: int, corrupt: int, k: int, t: int, dropouts: int

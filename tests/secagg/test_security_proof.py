@@ -226,8 +226,7 @@ def test_the_terms_follow_sigma(sigma: int, corrupt: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "corrupt", "dropout"),
-    [(25, 0.2, 0.2), (40, 0.05, 0.05), (60, 0.1, 0.1), (100, 0.1, 0.1)],
+    ("n", "corrupt", "dropout"), [(25, 0.2, 0.2), (40, 0.05, 0.05), (60, 0.1, 0.1), (100, 0.1, 0.1)]
 )
 def test_invented_entries_keep_cut_within_its_part(n: int, corrupt: float, dropout: float) -> None:
     proof = Proof(n, corrupt, dropout)

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.shamir import (
-    SHARE_BYTES,
-    P,
-    correct_errors,
-    is_share,
-    recover_many,
-    split,
-)
+from secagg.shamir import SHARE_BYTES, P, correct_errors, is_share, recover_many, split
 from tests.secagg.conftest import Script
 from tests.vectors.reference import interpolate, recover
 from tests.vectors.reference import split as split_by_definition

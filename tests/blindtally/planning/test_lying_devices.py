@@ -5,13 +5,7 @@ import pytest
 from blindtally.planning.lying_devices import effects_of_liars, equal_cohorts
 from protocol.mechanism import CohortSum
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from tests.protocol.mechanisms.liars import (
-    DEVICES,
-    DIGITS,
-    NOBODYS_ITEM,
-    attacked_round,
-    count_of,
-)
+from tests.protocol.mechanisms.liars import DEVICES, DIGITS, NOBODYS_ITEM, attacked_round, count_of
 
 QUESTION = AdaptiveIbltQuestion(threshold=50, contribution=1, words=700, domain=DIGITS)
 

@@ -30,9 +30,7 @@ def plan_of(
     return MECHANISMS[mechanism].first_plan(parse_question(fields), terms, "x", rounds, Random(1))
 
 
-async def test_a_study_that_finds_items_is_simulated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_study_that_finds_items_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(form_predictions, "_TIMEOUT_SECONDS", 600)  # shared machines
     plan = plan_of("tracked", domain=HASHED)
     steps = [step async for step in ProcessPredictions().predict(plan)]

@@ -13,10 +13,7 @@ from protocol.api.messages_outside_sums import JoinRequest, Survivors
 from secagg.keys import Identity
 from secagg.messages import pack_signatures, pack_signed_inputs
 from secagg.parameters import Assumptions, choose_parameters
-from secagg.roster import (
-    roster_bytes,
-    share_commitments_bytes,
-)
+from secagg.roster import roster_bytes, share_commitments_bytes
 from secagg.shares import received_shares_bytes
 from tests.secagg.conftest import RING, assemble
 

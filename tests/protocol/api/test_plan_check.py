@@ -25,12 +25,7 @@ from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
-from protocol.mechanisms.registry import (
-    MECHANISMS,
-    AnyPlan,
-    parse_plan,
-    parse_question,
-)
+from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_plan, parse_question
 from protocol.mechanisms.tracked.plan import TrackedQuestion
 from protocol.privacy.noise_loss import CountNoise, noise_epsilon
 from protocol.privacy.parameters_for_budget import min_variance

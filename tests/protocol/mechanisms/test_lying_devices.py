@@ -257,8 +257,7 @@ def decode_cohorts(attacked: AttackedRound, lies: dict[int, Vector]) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("question", "number"),
-    [(adaptive(), 1), (tracked(), 4), (tracked(10), 4), (subsampled(), 1)],
+    ("question", "number"), [(adaptive(), 1), (tracked(), 4), (tracked(10), 4), (subsampled(), 1)]
 )
 def test_honest_cohorts_give_the_answer_of_their_sum(question: Any, number: int) -> None:
     attacked = attacked_round(question, number, cohorts=20)

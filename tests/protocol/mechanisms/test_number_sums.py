@@ -12,10 +12,7 @@ from pydantic import ValidationError
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.domains.strings import Alphabet
-from protocol.estimation.number_summary import (
-    NoNumbersError,
-    NumberSummary,
-)
+from protocol.estimation.number_summary import NoNumbersError, NumberSummary
 from protocol.mechanisms.number_sums import NumberSums, NumberSumsPlan, NumberSumsQuestion
 from protocol.numerics.arrays import Integers
 from protocol.question_and_plan import Terms
@@ -267,9 +264,7 @@ def rare(rng: np.random.Generator, shape: tuple[int, int]) -> Integers:
     ("draw", "devices", "covered"), [(normal, 10, 0.95), (skewed, 200, 0.94), (rare, 200, 0.94)]
 )
 def test_intervals_hold_the_populations_mean_and_deviation(
-    draw: Callable[[np.random.Generator, tuple[int, int]], Integers],
-    devices: int,
-    covered: float,
+    draw: Callable[[np.random.Generator, tuple[int, int]], Integers], devices: int, covered: float
 ) -> None:
     """Fewer than `covered` less four standard errors cover with probability 3e-5."""
     rng, studies = np.random.default_rng(5), 1000

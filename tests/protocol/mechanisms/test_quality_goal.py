@@ -33,11 +33,7 @@ shares = st.floats(0.001, 0.999)
 
 
 def quality(precision: float, recall: float) -> ListQuality:
-    return ListQuality(
-        expected_precision=precision,
-        expected_recall=recall,
-        expected_missed=1,
-    )
+    return ListQuality(expected_precision=precision, expected_recall=recall, expected_missed=1)
 
 
 @given(shares, shares, shares, shares)

@@ -6,19 +6,11 @@ import numpy as np
 import pytest
 
 from protocol.domains.strings import Listed
-from protocol.estimation.estimates import (
-    Estimate,
-    FinalAnswer,
-    add_estimates,
-    totals_of_all_rounds,
-)
+from protocol.estimation.estimates import Estimate, FinalAnswer, add_estimates, totals_of_all_rounds
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltPlan, AdaptiveIbltQuestion
 from protocol.mechanisms.registry import SUM_MECHANISMS, parse_question
-from protocol.mechanisms.sampled_counts import (
-    change_point_totals,
-    record_round_counts,
-)
+from protocol.mechanisms.sampled_counts import change_point_totals, record_round_counts
 from protocol.question_and_plan import Terms
 from protocol.study_state import EMPTY_STATE, StudyState, add_devices
 from tests.protocol.chance import seeded

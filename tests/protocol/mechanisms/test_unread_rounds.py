@@ -65,12 +65,7 @@ def test_an_item_that_was_counted_in_unread_rounds_is_not_scaled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "own"),
-    [
-        ("adaptive-iblt", {}),
-        ("subsampled-iblt", {"t": 1.0}),
-        ("tracked", {}),
-    ],
+    ("mechanism", "own"), [("adaptive-iblt", {}), ("subsampled-iblt", {"t": 1.0}), ("tracked", {})]
 )
 def test_a_round_that_is_not_read_counts_by_the_rates_of_the_others(
     mechanism: str, own: dict[str, object]

@@ -177,8 +177,7 @@ def sum_of(vectors: list[Any], slots: list[int]) -> bytes:
 @given(
     st.integers(3, 16).flatmap(
         lambda n: st.tuples(
-            st.just(n),
-            st.dictionaries(st.integers(0, n - 1), st.sampled_from(PHASES[1:])),
+            st.just(n), st.dictionaries(st.integers(0, n - 1), st.sampled_from(PHASES[1:]))
         )
     ),
     st.integers(0, 2**32),

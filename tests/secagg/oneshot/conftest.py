@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 from secagg.keys import Identity, KeyPair, Keystream
-from secagg.oneshot.committee import (
-    Committee,
-    OneShotSession,
-    Registrar,
-    sign_committee,
-)
+from secagg.oneshot.committee import Committee, OneShotSession, Registrar, sign_committee
 from secagg.oneshot.member import Agreed, Checked, Volunteered, volunteer
 from secagg.oneshot.member_messages import ComplaintList, MemberSum
 from secagg.oneshot.message import (

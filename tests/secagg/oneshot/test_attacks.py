@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 
 from secagg.errors import FaultyParticipantError, OutOfPhaseError, UnsafeRequestError
 from secagg.keys import Identity
-from secagg.oneshot.committee import (
-    Committee,
-    sign_committee,
-)
+from secagg.oneshot.committee import Committee, sign_committee
 from secagg.oneshot.field import FieldMatrix, lagrange_matrix
 from secagg.oneshot.member import Checked, volunteer_again
 from secagg.oneshot.member_messages import ComplaintList
@@ -29,10 +26,7 @@ from secagg.oneshot.message import (
     encrypt_shares,
     make_message,
 )
-from secagg.oneshot.opening import (
-    check_complaints,
-    check_set_signature,
-)
+from secagg.oneshot.opening import check_complaints, check_set_signature
 from secagg.oneshot.sharing import secret_points
 from secagg.ring import Vector
 from tests.secagg.oneshot.conftest import (

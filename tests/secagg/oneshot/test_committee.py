@@ -8,24 +8,11 @@ import pytest
 
 from secagg.errors import UnsafeRequestError
 from secagg.keys import Identity
-from secagg.oneshot.committee import (
-    Committee,
-    Operators,
-    Registrar,
-    draw_members,
-    sign_committee,
-)
+from secagg.oneshot.committee import Committee, Operators, Registrar, draw_members, sign_committee
 from secagg.oneshot.member import volunteer
-from secagg.oneshot.message import (
-    DeviceMessage,
-    make_message,
-)
+from secagg.oneshot.message import DeviceMessage, make_message
 from secagg.oneshot.parameters import CommitteeParameters
-from tests.secagg.oneshot.conftest import (
-    PARAMETERS,
-    PLAN,
-    Round,
-)
+from tests.secagg.oneshot.conftest import PARAMETERS, PLAN, Round
 
 
 def servers_committee() -> tuple[Committee, list[Any]]:

@@ -43,15 +43,7 @@ def test_primes_below_ten_thousand_are_those_of_a_sieve() -> None:
 
 @pytest.mark.parametrize(
     ("least", "prime"),
-    [
-        (0, 2),
-        (8, 11),
-        (14, 17),
-        (257, 257),
-        (258, 263),
-        (65536, 65537),
-        (2**61 - 1, 2**61 - 1),
-    ],
+    [(0, 2), (8, 11), (14, 17), (257, 257), (258, 263), (65536, 65537), (2**61 - 1, 2**61 - 1)],
 )
 def test_a_lane_has_the_smallest_prime_that_suffices(least: int, prime: int) -> None:
     assert least_prime(least) == prime

@@ -20,13 +20,7 @@ from secagg.oneshot.opening import (
     choose_messages,
 )
 from secagg.oneshot.parameters import CommitteeParameters
-from tests.secagg.oneshot.conftest import (
-    RING,
-    Round,
-    assemble,
-    badly_shared,
-    same,
-)
+from tests.secagg.oneshot.conftest import RING, Round, assemble, badly_shared, same
 
 COLLUDING = (1, 2)
 HONEST = range(3, 10)
@@ -42,9 +36,7 @@ def test_a_message_with_bad_shares_is_excluded_and_the_sum_is_exact(whole: Round
     assert same(whole.total(), whole.plain_sum([0, 2, 3, 4, 5]))
 
 
-def test_malicious_devices_with_few_bad_shares_each_do_not_remove_the_members(
-    whole: Round,
-) -> None:
+def test_malicious_devices_with_few_bad_shares_each_do_not_remove_the_members(whole: Round) -> None:
     """Guards: messages are excluded before members, once t + A members remain."""
     for device, members in ((1, (3, 4)), (2, (5, 6)), (4, (7, 8))):
         badly_shared(whole, device, members)

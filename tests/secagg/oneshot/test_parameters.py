@@ -91,11 +91,7 @@ def binomial_tail(trials: int, probability: Fraction, least: int) -> Fraction:
     return Fraction(ways, whole**trials)
 
 
-@given(
-    trials=st.integers(1, 60),
-    tenths=st.integers(0, 10),
-    least=st.integers(-1, 62),
-)
+@given(trials=st.integers(1, 60), tenths=st.integers(0, 10), least=st.integers(-1, 62))
 def test_binomial_tails_are_exact(trials: int, tenths: int, least: int) -> None:
     exact = float(binomial_tail(trials, Fraction(tenths, 10), least))
     assert exp(log_binomial_tail(trials, tenths / 10, least)) == pytest.approx(exact, rel=1e-9)
@@ -137,8 +133,7 @@ def test_a_committee_that_is_too_small_to_draw_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p", "tests"),
-    [(13, 13), (257, 6), (4093, 5), (4099, 4), (65537, 3), (2**61 - 1, 1)],
+    ("p", "tests"), [(13, 13), (257, 6), (4093, 5), (4099, 4), (65537, 3), (2**61 - 1, 1)]
 )
 def test_degree_tests_have_48_bits(p: int, tests: int) -> None:
     assert degree_tests(p) == tests

@@ -13,17 +13,9 @@ from secagg.oneshot.committee import Committee, OneShotSession, Registrar
 from secagg.oneshot.field import PackedRows
 from secagg.oneshot.member import volunteer
 from secagg.oneshot.member_messages import ComplaintList, MemberSum
-from secagg.oneshot.message import (
-    DeviceMessage,
-    FaultyMessageError,
-    check_message,
-    make_message,
-)
+from secagg.oneshot.message import DeviceMessage, FaultyMessageError, check_message, make_message
 from secagg.oneshot.opening import check_complaints, check_set_signature, check_sum, open_sum
-from secagg.oneshot.parameters import (
-    committee_parameters,
-    drawn_committee_parameters,
-)
+from secagg.oneshot.parameters import committee_parameters, drawn_committee_parameters
 from secagg.ring import Lane, Ring
 from secagg.session import Registry
 from tests.secagg.conftest import Script

@@ -10,14 +10,7 @@ from protocol.mechanisms.central.trie_plan import TrieHhPlan
 from protocol.privacy.events import SampleThresholdEvent, SkellamNoiseEvent
 from protocol.privacy.release import Release
 from tests.protocol.chance import seeded
-from tests.protocol.mechanisms.central.tries import (
-    PAD_DOMAIN,
-    TERMS,
-    TEXT,
-    TRIE,
-    asked,
-    first,
-)
+from tests.protocol.mechanisms.central.tries import PAD_DOMAIN, TERMS, TEXT, TRIE, asked, first
 
 
 def test_a_long_item_is_cut_if_the_question_allows_it() -> None:

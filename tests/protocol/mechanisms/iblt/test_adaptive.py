@@ -10,11 +10,7 @@ from pydantic import ValidationError
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
-from protocol.mechanisms.iblt.threshold_control import (
-    TableLoad,
-    first_controller,
-    log_change,
-)
+from protocol.mechanisms.iblt.threshold_control import TableLoad, first_controller, log_change
 from protocol.mechanisms.iblt.threshold_sampling import coarse_threshold
 from protocol.question_and_plan import WORD_BITS, Terms
 from protocol.randomness import seeded_words

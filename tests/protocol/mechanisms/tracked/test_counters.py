@@ -17,10 +17,7 @@ from protocol.mechanisms.tracked.counters import (
     first_counts,
     window_starts,
 )
-from protocol.mechanisms.tracked.tuning_constants import (
-    MAX_WEIGHED_COUNTS,
-    WINDOW_MISS_PROBABILITY,
-)
+from protocol.mechanisms.tracked.tuning_constants import MAX_WEIGHED_COUNTS, WINDOW_MISS_PROBABILITY
 
 LETTERS = "abcdefghij"
 MAX_TOTAL = 10_000
