@@ -38,7 +38,7 @@ from blindtally.garbage_collection import collect_rarely
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
-from client.fleet.http_connection import fleet_client
+from client.http.transport import http_client
 from protocol.api.device_policy import Policy
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.registry import SUM_MECHANISMS
@@ -71,7 +71,7 @@ def fleet_rows(devices: int, words: int) -> list[BenchmarkRow]:
         analyst = stack.enter_context(Analyst(server.url))
         study = analyst.create("fleet", question, terms, rounds=_ROUNDS)
         config = FleetConfig(devices, policy=policy, registrar=registrar)
-        fleet = Fleet(partial(fleet_client, server.url), study.view, holdings, config)
+        fleet = Fleet(partial(http_client, server.url), study.view, holdings, config)
         plan = study.round(1).plan
         ring = SUM_MECHANISMS[plan.mechanism].ring(plan)
         floors = Floors(ring.nbytes // 4)

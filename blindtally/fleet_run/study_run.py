@@ -15,8 +15,8 @@ from blindtally.fleet_run.results import RoundResult, summarize_round, verify_su
 from client.analyst.analyst import Analyst, Study
 from client.fleet.config_and_results import FleetRound
 from client.fleet.fleet import Fleet, ProgressReporter
-from client.fleet.http_connection import fleet_client
 from client.fleet.shards import ShardPool
+from client.http.transport import http_client
 from protocol.api.phases import Phase
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 
@@ -63,7 +63,7 @@ def run_fleet(
         InexactSumError: if a sum is not the sum of its survivors' vectors.
     """
     fleet = Fleet(
-        partial(fleet_client, url),
+        partial(http_client, url),
         study.view,
         setup.holdings,
         setup.fleet_config,

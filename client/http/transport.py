@@ -13,7 +13,7 @@ its limits (`client.http.exchange`) ends the device's part in the study.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 import httpx
@@ -53,26 +53,17 @@ def http_client(url: str) -> httpx.AsyncClient:
     whenever it takes or returns one. With a pool of 160 connections that takes seconds.
 
     Raises:
-        ValueError: if `url` is not an http or https address.
-    """
-    return httpx.AsyncClient(
-        limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
-        timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=CONNECT_SECONDS, pool=None),
-        **device_options(url),
-    )
-
-
-def device_options(url: str) -> dict[str, Any]:
-    """Return the options of a device's HTTP client of the service at `url`.
-
-    Raises:
-        ValueError: as `http_options`, or if `url` has a user or a password.
+        ValueError: if `url` is not an http or https address, or has a user or a password.
     """
     options = http_options(url)
     if options["auth"] is not None:
         shown = shown_url(service_url(url))
         raise ValueError(f"{shown} must have no user or password: devices show tickets instead")
-    return options
+    return httpx.AsyncClient(
+        limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_SECONDS),
+        timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=CONNECT_SECONDS, pool=None),
+        **options,
+    )
 
 
 class Transport:

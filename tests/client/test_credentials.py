@@ -30,7 +30,6 @@ from client.device.device_state import DeviceState
 from client.device.take_part import take_part
 from client.errors import ServiceError, ServiceUnreachableError, UnreadableAnswerError
 from client.fleet.config_and_results import FleetConfig
-from client.fleet.http_connection import fleet_client
 from client.http.transport import Transport, http_client
 from protocol.api.device_policy import Policy
 from protocol.api.messages import Problem
@@ -152,7 +151,7 @@ def transport(url: str, secret: str, _folder: Path) -> None:
 
 def fleet(url: str, secret: str, _folder: Path) -> None:
     async def send(ticket: str | None) -> None:
-        async with fleet_client(url) as http:
+        async with http_client(url) as http:
             await Transport(http).send("GET", "/studies", ticket=ticket)
 
     asyncio.run(send(FleetConfig(1, token=secret).token))
@@ -375,7 +374,7 @@ def test_a_refused_setting_shows_no_password(
 def test_a_refused_address_shows_no_password(
     address: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for use in (Analyst, Device, http_client, fleet_client):
+    for use in (Analyst, Device, http_client):
         with pytest.raises(ValueError, match=r"address|host") as refusal:
             use(address)
         assert SECRET not in chained(refusal.value)

@@ -14,7 +14,6 @@ from blindtally.cli import app
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
 from client.errors import ServiceError, ServiceUnreachableError, UnreadableAnswerError
-from client.fleet.http_connection import fleet_client
 from client.http.transport import Transport, http_client
 from client.http_environment import proxy_of, tls_context
 from tests.server.fake_provider import OIDC_SETTINGS
@@ -69,9 +68,8 @@ async def test_a_request_to_this_machine_uses_no_proxy(
         assert list(analyst.studies()) == []
     async with AsyncAnalyst(url, patience=1) as analyst:
         assert [each async for each in analyst.studies()] == []
-    for connect in (http_client, fleet_client):
-        async with connect(url) as http:
-            assert (await Transport(http, 1).send("GET", "/studies")).status_code == 200
+    async with http_client(url) as http:
+        assert (await Transport(http, 1).send("GET", "/studies")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -122,7 +120,7 @@ def test_an_unusable_variable_is_named(
 ) -> None:
     monkeypatch.setenv(variable, value)
     url = "https://service.test"
-    for use in (Analyst, AsyncAnalyst, http_client, fleet_client):
+    for use in (Analyst, AsyncAnalyst, http_client):
         with pytest.raises(ValueError, match=f"^{variable}.*{reason}") as refusal:
             use(url)
         assert SECRET not in str(refusal.value)

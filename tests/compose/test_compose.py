@@ -270,6 +270,7 @@ def test_secrets_stay_out_of_git_and_of_images() -> None:
         assert ".env" in (ROOT / file).read_text().splitlines()
 
 
+@pytest.mark.timeout(1800)  # it makes a base image, and downloads packages
 def test_a_replica_killed_in_mid_round_costs_no_sum() -> None:
     if os.environ.get("BLINDTALLY_COMPOSE") != "1":
         pytest.skip("docker-compose.yml is tried in a real engine by make compose-test: minutes")

@@ -15,7 +15,6 @@ from client.device.blocking_device import Device
 from client.device.device_state import DeviceState
 from client.device.take_part import take_part
 from client.errors import UnreadableAnswerError
-from client.fleet.http_connection import fleet_client
 from client.http.address_and_retries import repeated, service_url
 from client.http.transport import http_client
 
@@ -53,10 +52,9 @@ def test_the_refusal_of_an_address_shows_no_password(rest: str) -> None:
 
 def test_a_device_sends_no_password() -> None:
     """Refuse a password, which would replace the ticket of the device."""
-    for connect in (http_client, fleet_client):
-        with pytest.raises(ValueError, match="no user or password") as refusal:
-            connect("http://me:secret@host")
-        assert "secret" not in str(refusal.value)
+    with pytest.raises(ValueError, match="no user or password") as refusal:
+        http_client("http://me:secret@host")
+    assert "secret" not in str(refusal.value)
 
 
 def test_an_address_has_one_form() -> None:
