@@ -243,14 +243,15 @@ def _read_table(table: Table, report: ReadingReport) -> Dataset:
 
 
 def _refuse_total(path: Path, totals: Mapping[str, int]) -> None:
-    """Refuse a last row with the sum of all others, as spreadsheets have it."""
-    item, count = [*totals.items()][-1] if totals else ("", 0)
-    if len(totals) > _MIN_SUMMED_ROWS and 2 * count == sum(totals.values()):
-        fault = (
-            f"the count of the last item, {item[:40]!r}, is the sum of all others: delete its row "
-            "if it is their total"
-        )
-        raise DataError(path, fault)
+    """Refuse a first or last row with the sum of all others, as spreadsheets have it."""
+    rows = [*totals.items()] if len(totals) > _MIN_SUMMED_ROWS else []
+    for place, (item, count) in zip(("first", "last"), (rows[:1] + rows[-1:]), strict=False):
+        if 2 * count == sum(totals.values()):
+            fault = (
+                f"the count of the {place} item, {item[:40]!r}, is the sum of all others: delete "
+                "its row if it is their total"
+            )
+            raise DataError(path, fault)
 
 
 def _read_devices(table: Table, report: ReadingReport) -> DeviceHistograms:

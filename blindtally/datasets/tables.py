@@ -209,9 +209,11 @@ def _json_records(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict[
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=_with_unique_names)
         except json.JSONDecodeError:
             record = None
+        except KeyError:
+            raise DataError(path, "has a name twice in one object", number) from None
         except (ValueError, RecursionError):
             fault = "has a number of too many digits, or too many brackets inside each other"
             raise DataError(path, fault, number) from None
@@ -219,6 +221,13 @@ def _json_records(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict[
             advice = "write one object per line, as jq -c '.[]' does with an array"
             raise DataError(path, f"is not a JSON object: {advice}", number)
         yield number, record
+
+
+def _with_unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise KeyError
+    return record
 
 
 def parquet_table(path: Path, file: BinaryIO, choice: str | None) -> Table:

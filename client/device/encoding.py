@@ -29,10 +29,7 @@ Items: TypeAlias = (
     | Mapping[float, int]
 )
 MAX_EXACT_FLOAT: Final = 2**53  # digits of a larger float mean nothing
-_NAMES_OF_COUNTS: Final = (
-    "count",
-    "proportion",
-)  # pandas gives them to the columns of value_counts
+_NAMES_OF_COUNTS: Final = ("count", "proportion")  # of pandas' columns of value_counts
 
 
 class LeftOutReason(StrEnum):
@@ -85,6 +82,8 @@ def _counts(items: object) -> Mapping[Any, Any] | None:
 
 def _of_mapping(items: Mapping[Any, Any]) -> Counter[str]:
     counts = Counter[str]()
+    if {isinstance(value, str) for value in items.values() if np.isscalar(value)} == {True, False}:
+        raise ValueError("a mapping has counts of items, or an item of each segment, and not both")
     for key, value in items.items():
         inner = _counts(value)
         if inner is not None:
@@ -119,6 +118,8 @@ def _records(items: object) -> list[Any]:
     # Their parts are characters and bytes, which are nobody's items.
     if isinstance(items, str | bytes | bytearray | memoryview):
         raise ValueError(f"items must be a list, not one text: pass [{items!r}]")  # noqa: TRY004 - a caller's mistake, as the others here
+    if isinstance(items, enumerate):
+        raise ValueError("items must be a list, not enumerate(items): pass the items")  # noqa: TRY004 - a caller's mistake, as the others here
     if hasattr(items, "readline"):  # lines have their ends
         raise ValueError("items must be a list, not a file: pass file.read().splitlines()")
     try:
@@ -210,7 +211,9 @@ def item_text(item: object) -> str:
     if isinstance(item, Real) and not math.isnan(number := float(item)):
         is_whole = abs(number) <= MAX_EXACT_FLOAT and number.is_integer()
         return str(int(number)) if is_whole else str(item)
-    raise ValueError(f"an item is a text or a number, got {item!r}: leave out missing values")
+    is_missing = str(item).lower() in ("none", "nan", "nat", "<na>")
+    advice = "leave out missing values" if is_missing else "pass its text"
+    raise ValueError(f"an item is a text or a number, got {item!r}: {advice}")
 
 
 def make_contribution(

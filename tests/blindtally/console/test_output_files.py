@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer import BadParameter
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
-from blindtally.console.output_files import atomic_write, write_json
+from blindtally.console.output_files import atomic_write, check_output_path, write_json
 
 SMALL_STUDY_OPTIONS = ["--devices", "200", "--rounds", "3", "--words", "400", "--threshold", "5"]
 
@@ -28,6 +29,12 @@ def test_a_terminal_shows_progress_rate_and_time() -> None:
     assert "3/3" in run.stderr
     assert "s each" in run.stderr or "/s" in run.stderr
     assert "━" not in run.stdout
+
+
+def test_closed_standard_output_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(BadParameter, match="standard output is closed"):
+        check_output_path("-")
 
 
 def test_without_a_terminal_no_progress_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:

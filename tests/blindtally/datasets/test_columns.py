@@ -84,6 +84,7 @@ def test_columns_are_those_with_known_names_or_named_by_the_caller(
         ("text,word_count\nso it goes,3\n", None, _ASKS),
         ("customer,product,total\nu,a,20\n", None, "'total' may be the count of the item"),
         ("item,count\na,4\nb,3\nc,2\nGrand Total,9\n", None, "'Grand Total', is the sum of all"),
+        ("item,count\nAll,9\na,4\nb,3\nc,2\n", None, "the first item, 'All', is the sum of all"),
         ('user,items\nu,"a, b"\nv,"b, c"\n', None, "column 'items' has a list: write a row"),
         ("user,item\nu,\"['a', 'b']\"\n", None, "column 'item' has a list: write a row"),
         *(

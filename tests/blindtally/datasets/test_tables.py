@@ -127,6 +127,7 @@ def test_a_damaged_page_of_parquet_is_named(read: Read) -> None:
         ),
         ('[{"item":"a"}]\n', "line 1: is not a JSON object: write one object per line, as jq"),
         ('["a","b"]\n', "line 1: is not a JSON object"),
+        ('{"user":"u","item":"a","item":"b"}\n', "line 1: has a name twice in one object"),
         ('{\n"item":"a"\n}\n', "line 1: is not a JSON object"),
         ('{"item":"a"}\n{"item":', "line 2: is not a JSON object"),
         ('{"item":["a","b"]}\n', "line 1: .* is neither text nor number: write a row for each"),

@@ -2,6 +2,8 @@
 
 import math
 from collections import Counter
+from datetime import date
+from decimal import Decimal
 from enum import Enum
 from io import BytesIO, StringIO
 from random import Random
@@ -213,6 +215,24 @@ def test_a_column_of_an_arrow_table_is_a_list_of_items_and_the_table_is_not() ->
         count_items(table)
     with pytest.raises(ValueError, match="got None: leave out missing values"):
         count_items(table["minutes"])
+
+
+@pytest.mark.parametrize(
+    ("items", "fault"),
+    [
+        (
+            {"item": "Paris", "count": 2},
+            "counts of items, or an item of each segment, and not both",
+        ),
+        (enumerate(["Paris"]), r"not enumerate\(items\): pass the items"),
+        ([date(2026, 11, 29)], "got datetime.date.*: pass its text"),
+        ([Decimal("1.5")], "got Decimal.*: pass its text"),
+        ([math.nan], "got nan: leave out missing values"),
+    ],
+)
+def test_the_error_states_what_to_pass(items: Any, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        count_items(items)
 
 
 @pytest.mark.parametrize("item", [None, b"Paris", ["Paris"], math.nan])
