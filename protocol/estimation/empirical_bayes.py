@@ -19,7 +19,9 @@ that are more precise than the grid stay as they are.
 
 Estimates with normal noise, those of sketches and of private reports, exist for all items of a
 domain. Their grid has one more cell for items that nobody holds, and items with nearly equal
-estimates and variances share a row of likelihoods.
+estimates and variances share a row of likelihoods. The prior of an item is that of the *others*:
+an isolated one would else confirm itself, and its error seem too small. A few virtual items at all
+counts let it be unlike the others.
 
 Only *shown* items take part. Of a known item with s samples, five devices or more had b or fewer
 of them: an item of count c has b samples with probability P(Bin(c, p) >= b). It has one by which it
@@ -60,6 +62,10 @@ _MAX_SMOOTHING_CELLS = 20
 # the listed ones were expected to be heavy, 72 were; with 1, 105 and 90. 60 heavy items of 100,000:
 # 12 and 13; with 1, 90 and 35.
 NORMAL_SMOOTHING = 0.25
+# Where errors are normal, in each e-fold of counts; fewer in a domain that is not larger. Of 200
+# items by Zipf's law, 2,000 devices, noise of 40 and the threshold 200, 6% of intervals miss the
+# count; without such items and with its own estimate in the prior of an item, 19%.
+_ISOLATED_ITEMS, _SMALL_DOMAIN = 3.0, 200
 _ITERATIONS = 60
 _VIRTUAL_ITEMS = 2.0
 MIN_COUNT, _MIN_SHARE, _MIN_SHAPE = 0.5, 1e-4, 1e-6
@@ -178,7 +184,13 @@ def normal_posterior(counts: Floats, variances: Floats, threshold: float) -> Pos
     squares = np.minimum(z_scores**2, _MAX_SQUARED_Z_SCORE)
     likelihoods = np.exp(-squares / 2)
     width = smoothing_width(counts, deviations / threshold, threshold, NORMAL_SMOOTHING)
-    weights = weigh(likelihoods, fit_prior(likelihoods, sizes, width, zero_cells=1))
+    prior = fit_prior(likelihoods, sizes, width, zero_cells=1)
+    own = weigh(likelihoods, prior)
+    own[:, 1:] = [_smooth(row, width) for row in own[:, 1:]]
+    others = np.maximum((sizes.sum() + _VIRTUAL_ITEMS) * prior - own, 0)
+    isolated = _ISOLATED_ITEMS * len(counts) / (len(counts) + _SMALL_DOMAIN)
+    others[:, 1:] += isolated * CELL_WIDTH
+    weights = weigh(likelihoods, others)
     means, posterior_variances, heavy = _moments(weights, grid, grid >= threshold)[
         :, rows.reshape(-1)
     ]

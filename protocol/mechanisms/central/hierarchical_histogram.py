@@ -41,11 +41,11 @@ from protocol.description import (
 from protocol.domains import Domain
 from protocol.domains.base import Digits
 from protocol.domains.known_items import KnownItems
+from protocol.estimation.empirical_bayes import decision_threshold, normal_posterior
 from protocol.estimation.estimates import (
     MAX_SHOWN_ESTIMATES,
     Estimate,
     estimates_of_values,
-    reaches_threshold,
 )
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
@@ -290,11 +290,15 @@ class HierarchicalHistogram(
         leaves = tree.levels[-1]
         alone = noise * leaf_variance(tree.base, tree.depth)
         variances = alone + np.maximum(leaves, 0) * float(state.arrays[SAMPLING_VARIANCE_ARRAY][0])
-        is_heavy = reaches_threshold(leaves, variances, question.threshold, question.confidence)
+        result = normal_posterior(leaves, variances, decision_threshold(question.threshold))
+        is_heavy = result.heavy >= question.confidence
         tail = _EXPECTED_FALSE_POSITIVES / (_EXPECTED_FALSE_POSITIVES + len(leaves))
         is_heavy &= leaves > -special.ndtri(tail) * np.sqrt(alone)
-        leaves = np.minimum(leaves, question.largest_count(int(devices_per_level(state).sum())))
-        return estimates_of_values(question.domain, np.flatnonzero(is_heavy), leaves, variances)
+        means = np.minimum(
+            result.means, question.largest_count(int(devices_per_level(state).sum()))
+        )
+        rows = np.flatnonzero(is_heavy)
+        return estimates_of_values(question.domain, rows, means, result.variances, result.heavy)
 
     def dp_event(self, plan: HierarchicalHistogramPlan, rounds: int) -> DpEvent:
         return release_loss(plan.question, plan.release, _release_count(plan.question, rounds))

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from protocol.estimation.empirical_bayes import (
     Posterior,
+    normal_posterior,
     posterior,
     probabilities_of_reaching,
     probabilities_of_top,
@@ -193,3 +194,21 @@ def test_items_with_equal_estimates_share_the_places_at_the_top() -> None:
     assert got[0] == 1
     assert got[1:4] == pytest.approx(np.full(3, 1 / 3), abs=0.05)
     assert probabilities_of_top(counts, counts, 7).tolist() == [1] * 5
+
+
+def test_an_isolated_item_does_not_confirm_itself() -> None:
+    """200 items by Zipf's law under noise of 40, of which about one in a study is listed.
+
+    7% of the intervals missed the count, and 19% when the prior of an item had its own estimate.
+    """
+    rng, shares = np.random.default_rng(1), 1 / np.arange(1, 201)
+    inside: list[bool] = []
+    for _ in range(150):
+        truth = rng.multinomial(2000, shares / shares.sum())
+        counts = truth + rng.normal(0, 40, len(truth))
+        result = normal_posterior(counts, np.full(len(truth), 1600.0), 199.5)
+        listed = result.heavy >= 0.5
+        low, high = gamma_interval(result.means[listed], result.variances[listed])
+        inside += ((low <= truth[listed]) & (truth[listed] <= high)).tolist()
+    assert len(inside) > 100
+    assert np.mean(inside) > 0.87
