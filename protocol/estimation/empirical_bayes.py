@@ -20,7 +20,7 @@ that are more precise than the grid stay as they are.
 Estimates with normal noise, those of sketches and of private reports, exist for all items of a
 domain. Their grid has one more cell for items that nobody holds, and items with nearly equal
 estimates and variances share a row of likelihoods. The prior of an item is that of the *others*:
-an isolated one would else confirm itself, and its error seem too small. A few virtual items at all
+an isolated one would confirm itself, and its error seem too small. A few virtual items at all
 counts let it be unlike the others.
 
 Only *shown* items take part. Of a known item with s samples, five devices or more had b or fewer
