@@ -8,7 +8,8 @@ the rounding of each number to the middle of its cell, by w / 2 at most:
 The intervals are for the population, if the devices that took part are a random part of it:
 
     mean       m ± t s / sqrt(n), with the quantile t of Student's distribution of n - 1 degrees
-    variance   s^2 ± z sqrt(s^2 (R^2 - s^2) / n), with R the distance of m to the farther end
+    variance   s^2 ± z sqrt(s^2 (R^2 - s^2) / n), and at its upper end e^2 more, with the error
+               e = z s / sqrt(n) of the mean, and R the distance of m to the farther end, plus e
 
 The first is exact for normal numbers, and otherwise holds if n is large compared with the skew. The
 second needs no shape: numbers within R of their mean have E (x - m)^4 <= R^2 s^2, so the interval
@@ -120,11 +121,13 @@ def _deviation_interval(
     largest = (interval.high - interval.low) / 2  # half of the devices at each end
     if variance is None:
         return 0.0, largest
-    radius = max(interval.high - mean, mean - interval.low)
+    z = -float(special.ndtri(beta / 2))
+    error = variance and z * sqrt(variance / n)
+    radius = min(2 * largest, max(interval.high - mean, mean - interval.low) + error)
     spread = sqrt(variance * max(0.0, radius**2 - variance) / n)
-    margin = spread and -float(special.ndtri(beta / 2)) * spread
+    margin = spread and z * spread
     rounded = rounding * sqrt(n / (n - 1))
     low = sqrt(max(0.0, variance - margin)) - rounded
-    high = sqrt(variance + margin) + rounded
+    high = sqrt(variance + margin + error**2) + rounded
     # The numbers that took part may deviate more than any population, by n / (n - 1).
     return max(0.0, low), max(min(largest, high), sqrt(variance))

@@ -260,8 +260,13 @@ def rare(rng: np.random.Generator, shape: tuple[int, int]) -> Integers:
     return np.where(rng.random(shape) < 0.1, 90, 0).astype(np.int64)
 
 
+def at_the_ends(rng: np.random.Generator, shape: tuple[int, int]) -> Integers:
+    return np.where(rng.random(shape) < 0.5, 99, 0).astype(np.int64)
+
+
 @pytest.mark.parametrize(
-    ("draw", "devices", "covered"), [(normal, 10, 0.95), (skewed, 200, 0.94), (rare, 200, 0.94)]
+    ("draw", "devices", "covered"),
+    [(normal, 10, 0.95), (skewed, 200, 0.94), (rare, 200, 0.94), (at_the_ends, 10, 0.95)],
 )
 def test_intervals_hold_the_populations_mean_and_deviation(
     draw: Callable[[np.random.Generator, tuple[int, int]], Integers], devices: int, covered: float
