@@ -130,4 +130,4 @@ def _deviation_interval(
     low = sqrt(max(0.0, variance - margin)) - rounded
     high = sqrt(variance + margin + error**2) + rounded
     # The numbers that took part may deviate more than any population, by n / (n - 1).
-    return max(0.0, low), max(min(largest, high), sqrt(variance))
+    return max(0.0, min(low, largest)), max(min(largest, high), sqrt(variance))
