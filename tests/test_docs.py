@@ -30,7 +30,12 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = (".", "docs", "docs/mechanisms", "examples")
 PAGES = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.md"))
 SOURCE_FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
-PYTHON_FILES = {path.name for folder in SOURCE_FOLDERS for path in folder.rglob("*.py")}
+PYTHON_FILES = [path for folder in SOURCE_FOLDERS for path in folder.rglob("*.py")]
+TESTS = {
+    name
+    for path in (ROOT / "tests").rglob("test_*.py")
+    for name in (path.stem, *re.findall(r"def (test_\w+)", path.read_text()))
+}
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -135,9 +140,11 @@ def test_each_table_is_whole(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_files_that_a_page_names_exist(page: Path) -> None:
-    for name in re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", page.read_text()):
-        assert name in PYTHON_FILES, f"{page.name} names {name}"
+def test_python_files_and_tests_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    for name in re.findall(r"`((?:[\w/]+/)?\w+\.py)`", text):
+        assert any(path.match(name) for path in PYTHON_FILES), f"{page.name} names {name}"
+    assert not set(re.findall(r"`(test_\w+)`", text)) - TESTS
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
