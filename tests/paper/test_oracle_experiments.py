@@ -95,7 +95,7 @@ def test_the_data_are_those_of_the_paper() -> None:
 def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
     baskets = tmp_path / "clicks.txt"
     rng = np.random.default_rng(1)
-    lines = (" ".join(map(str, rng.geometric(0.01, 6))) for _ in range(600))
+    lines = (" ".join(map(str, rng.geometric(0.01, rng.integers(4, 9)))) for _ in range(600))
     baskets.write_text("\n".join(lines) + "\n")
     picture, rows = tmp_path / "ldp.png", tmp_path / "ldp.json"
     words = ["ldp", "--data", baskets, "--devices", 500, "--runs", 1, "--epsilon", 2]

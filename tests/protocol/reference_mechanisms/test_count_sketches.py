@@ -65,7 +65,7 @@ def test_confidence_decides_what_is_reported_and_changes_no_estimate(name: str) 
 
     everything = reported(1e-6)
     assert set(everything) == {"aa", "ab", "ba", "bb"}
-    assert everything["aa"] == pytest.approx(97, abs=3)  # of four items, few are so frequent
+    assert everything["aa"] == pytest.approx(95, abs=4)  # the other three are less frequent
     for confidence, items in ((0.5, {"aa", "ab"}), (0.97, {"aa"}), (1 - 1e-9, set())):
         assert reported(confidence) == {item: everything[item] for item in items}
 
