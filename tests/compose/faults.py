@@ -125,12 +125,13 @@ def hold(compose: Compose) -> str:
     """Hold connections in each way that the proxy limits, while good requests are answered."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    address = (_proxy_address(compose), 8000)
+    address = (_proxy_address(compose, "outside"), 8000)
+    other = (_proxy_address(compose, "inside"), 8000)  # where this machine has another address
     with ThreadPoolExecutor(3) as clients:
         held = [clients.submit(each, address) for each in (_stay_idle, _send_slowly, _read_nothing)]
         seconds = list[float]()
         while not all(each.done() for each in held):
-            seconds.append(_time_good_request(compose))
+            seconds.append(_time_good_request(compose, other))
             time.sleep(0.2)
     refused, slow, unread = (each.result() for each in held)
     return (
@@ -224,10 +225,10 @@ def flood(compose: Compose) -> str:
     )
 
 
-def _proxy_address(compose: Compose) -> str:
-    """Return the proxy's address in its network: the published port has a limit of open files."""
+def _proxy_address(compose: Compose, network: str) -> str:
+    """Return the proxy's address in a network: the published port has a limit of open files."""
     (proxy,) = compose.containers("proxy")
-    path = f'index .NetworkSettings.Networks "{PROJECT}_outside" "IPAddress"'
+    path = f'index .NetworkSettings.Networks "{PROJECT}_{network}" "IPAddress"'
     return compose.docker("inspect", f"--format={{{{{path}}}}}", proxy).strip()
 
 
@@ -240,10 +241,10 @@ def _send_wrong_keys(port: int, stop: Event) -> Counter[int]:
     return statuses
 
 
-def _time_good_request(compose: Compose) -> float:
+def _time_good_request(compose: Compose, address: tuple[str, int] | None = None) -> float:
     """Return the seconds of a request with the operator's key, which must succeed."""
-    start = time.monotonic()
-    if (status := _get(compose.port, "/v1/studies", compose.api_key)) != 200:
+    start, (host, port) = time.monotonic(), address or ("127.0.0.1", compose.port)
+    if (status := _get(port, "/v1/studies", compose.api_key, host=host)) != 200:
         raise Unproved(f"the operator's key got {status} during a flood of strangers")
     return time.monotonic() - start
 
@@ -260,9 +261,11 @@ def _await_ready(compose: Compose, expected: int) -> int:
     raise Unproved(f"/readyz answers {status}, and not {expected} after {_READY_SECONDS} s")
 
 
-def _get(port: int, path: str, key: str | None = None, timeout: float = 60) -> int:
+def _get(
+    port: int, path: str, key: str | None = None, timeout: float = 60, host: str = "127.0.0.1"
+) -> int:
     """Return the status of a request through the proxy."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
     try:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         connection.request("GET", path, headers=headers)
