@@ -32,9 +32,9 @@ shown item stands for (1 - pi) / pi hidden ones of its count. For example, at p 
 tokens has five samples with probability 0.56. The fit starts from Zipf's law, because shown items
 reveal little about counts that are rarely shown. An item that takes no part in the fit may still be
 listed, by fewer samples. So pi is then the probability that an item is in the fit or listed, and
-listed items stand for hidden ones, too. Where all items have
-about the same count, the expected number of missed items is too small: 17, where 80 of 100 items
-with 20 tokens were missed at t = 8 to 10.
+listed items stand for hidden ones, too. Where all items have about the same count, the expected
+number of missed items is too small: 17, where 80 of 100 items with 20 tokens were missed at t = 8
+to 10.
 
 Source: empirical Bayes is from [Robbins56], smoothing in each step from [Silverman90], and the
 number of hidden items from [HorvitzThompson52]; samples that stand for estimates are ours.
@@ -140,7 +140,8 @@ def posterior(
     means, spread, heavy = moments[:, rows.reshape(-1)]
     is_precise = variances < (_MIN_RELATIVE_ERROR * counts) ** 2
     bars = _seen_bars(distinct, prior, edges, is_heavy, confidence)
-    shown = np.minimum(known, _chances_of_samples(bars, distinct[1], grid))
+    lower = bars < distinct[2]
+    shown[lower] = np.minimum(known, _chances_of_samples(bars[lower], distinct[1, lower], grid))
     seen = np.where((fitted > 0) | (moments[2] >= confidence), sizes, 0)
     hidden = seen[:, np.newaxis] * weights * (1 - shown) / shown
     return Posterior(
@@ -159,11 +160,13 @@ def _seen_bars(
     The latter takes fewer of them, at least two fifths, if they make it heavy by `confidence`.
     """
     pairs, places = np.unique(distinct[1:], axis=1, return_inverse=True)
-    shares, bars = pairs[0], pairs[1].copy()
+    bars, left = pairs[1].copy(), np.arange(pairs.shape[1])
     for part in _FEWER_HOLDERS if math.isfinite(confidence) else ():
-        samples = np.maximum(pairs[1] * part, _MIN_SAMPLES)
-        heavy = weigh(_likelihoods(samples, shares, edges), prior)[:, is_heavy].sum(axis=1)
-        bars = np.where(heavy >= confidence, np.minimum(samples, pairs[1]), bars)
+        samples = np.maximum(pairs[1, left] * part, _MIN_SAMPLES)
+        likelihoods = _likelihoods(samples, pairs[0, left], edges)
+        suffices = weigh(likelihoods, prior)[:, is_heavy].sum(axis=1) >= confidence
+        left = left[suffices]  # still fewer samples make the others no heavier
+        bars[left] = np.minimum(samples[suffices], pairs[1, left])
     return np.asarray(bars[places.reshape(-1)], np.float64)
 
 
@@ -249,7 +252,7 @@ def _likelihoods(samples: Floats, shares: Floats, edges: Floats) -> Floats:
 
 
 def _chances_of_samples(least: Floats, shares: Floats, counts: Floats) -> Floats:
-    """Return the probability of `least` samples (k,) or more of items of each of `counts` (k, c).
+    """Return the probability that an item with each of `counts` (k, c) has `least` (k,) samples.
 
     Each token is sampled with the probability `shares` (k,) of its item. Lower counts than `least`
     are treated as `least`: an exact count may be above the middle of its cell.
