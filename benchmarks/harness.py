@@ -169,7 +169,7 @@ def shares_floor(floors: Floors, n: int, holders: int, vector_bytes: int) -> flo
 
 
 def device_primitives(assumptions: Assumptions, n: int, floors: Floors) -> float:
-    """Return the CPU seconds of the primitives of a device in a cohort of `n`."""
+    """Return the CPU seconds that a device in a cohort of `n` spends on primitives."""
     p = choose_parameters(n, assumptions)
     neighbours = 2 * p.holders - p.holders**2 / (n - 1)  # selected by it, or selecting it
     device = device_floor(floors, neighbours, neighbours, p.holders + p.spot_checks)

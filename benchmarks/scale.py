@@ -27,7 +27,7 @@ The clock exceeds the CPU by the machine's other work. The floor of the whole pr
 the same run (`harness.py`), per device:
 
     device's    a keystream per neighbour and one for its own mask, agreements with neighbours,
-                holders and dealers, checks of the signatures of holders and of spot checks, its
+                holders and dealers, signature checks for holders and for spot checks, its
                 vector hashed, four times k envelopes
     server's    three checks of its signature, and one of its key shares, its vector hashed and
                 added, its own mask removed, its shares hashed

@@ -111,7 +111,8 @@ class CommandGroup(TyperGroup):
         except ModuleNotFoundError as error:
             raise _missing_part(ctx.invoked_subcommand, error) from None
         except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:  # which no command expects of `Path.exists`
+            # No command expects this error of `Path.exists`.
+            if error.errno != errno.ENAMETOOLONG:
                 raise
             raise exit_with_error(f"{error.filename}: {error.strerror}") from None
         except KeyboardInterrupt as stop:

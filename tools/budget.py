@@ -98,7 +98,7 @@ def policy_fields() -> int:
 
 
 def foreign_private_names() -> int:
-    """Return the uses of private names of modules of other distributions."""
+    """Return the number of private names that are imported from other distributions."""
     own = {*PACKAGES, *sys.stdlib_module_names}
     return sum(_foreign_private_names(path, own) for path in _files(*PACKAGES))
 

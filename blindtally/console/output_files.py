@@ -52,7 +52,8 @@ def check_output_path(path: str | None) -> str | None:
     Raises:
         typer.BadParameter: if it cannot, or is the next option because the user gave no path.
     """
-    if path == "-" and sys.stdout is None:  # as after >&- in a shell
+    # A shell closes standard output by >&-.
+    if path == "-" and sys.stdout is None:
         raise typer.BadParameter("cannot write -: standard output is closed")
     if path is None or path == "-":
         return path

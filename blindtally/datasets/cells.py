@@ -33,7 +33,8 @@ _SEPARATED: Final = re.compile(
 
 # Lists in brackets, and tags such as <a><b> and #a #b.
 _LIST: Final = re.compile(r"\[.*\]|\{.*\}|\(.*\)|(<[^<>]+>){2,}|#\S+(\s+#\S+)+", re.DOTALL)
-_PARENTHESES: Final = re.compile(r"\([^)]*\)")  # as in the names of browsers
+# Names of browsers have them, with separators in between.
+_PARENTHESES: Final = re.compile(r"\([^)]*\)")
 _LIST_SEPARATORS: Final = (";", "|", ",", " / ", "\n", "\u3001", " ")
 
 

@@ -51,7 +51,7 @@ class TrieStudyResult:
         return len(set(self.words) & set(population.words[:most])) / most
 
     def f1(self, population: WordPopulation, most: int) -> float:
-        """Return the harmonic mean of the recall and of the precision of the `most` best."""
+        """Return F1 for the `most` best: the harmonic mean of recall and precision."""
         best, recall = self.words[:most], self.recall(population, most)
         right = len(set(best) & set(population.words[:most]))
         return 2 * recall / (recall * len(best) / right + 1) if right else 0.0

@@ -19,19 +19,6 @@ _HOLDINGS = [
     *[(user, "pear") for user in range(12, 35)],
     *[(user, "plum") for user in range(29, 40)],
 ]
-_FORMS = [
-    "last-user",
-    "user_id",
-    "column",
-    "named",
-    "code",
-    "pipes",
-    "json",
-    "excel",
-    "utf-16",
-    "zstd",
-    "missing",
-]
 _TRUTH = Counter(item for _, item in _HOLDINGS)
 
 
