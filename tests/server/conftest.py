@@ -23,9 +23,9 @@ from cryptography.x509.oid import NameOID
 from server.http import rate_limits, request_layer
 from server.settings import Pace, Settings
 from tests.server import application
+from tests.server.cohort import Cohort, create_full_cohort
 from tests.server.harness import Clock, Served, serving
-from tests.server.party import Party, gather_party
-from tests.server.simulation.shelf import postgres
+from tests.server.simulation.databases import postgres
 
 # As the service logs them: formatting hundreds of tracebacks with local variables takes minutes.
 _PLAIN_RENDERER = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
@@ -150,9 +150,9 @@ async def each_closed(serve: Serve, database_url: str) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-async def party(served: Served) -> Party:
+async def cohort(served: Served) -> Cohort:
     """Return a study on SQLite whose one cohort is full."""
-    return await gather_party(served)
+    return await create_full_cohort(served)
 
 
 @pytest.fixture

@@ -104,14 +104,14 @@ class Device:
         return self.seat
 
     async def apply(self, study: str, number: int) -> httpx.Response:
-        wish = self.wish()
+        request = self.join_request()
         return await self.client.post(
             f"/v1/studies/{study}/rounds/{number}/participants",
-            json=wish.model_dump(),
+            json=request.model_dump(),
             headers=self.headers,
         )
 
-    def wish(self) -> JoinRequest:
+    def join_request(self) -> JoinRequest:
         """Return the request to join the round in view."""
         keys = self.joined.public_keys
         return JoinRequest(

@@ -12,11 +12,17 @@ from secagg.messages import UnmaskingShares, unpack_signatures
 from secagg.roster import ShareCommitments
 from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER
 from server.db.repositories.leases import sum_job
+from tests.server.cohort import Cohort, create_full_cohort, refused
 from tests.server.device import Device
+from tests.server.false_messages import (
+    altered,
+    false_shares,
+    signed_reveal,
+    spoiled,
+    with_vector,
+)
 from tests.server.harness import STEPS, Served, study_request, sum_of, together, until_summed
-from tests.server.lies import altered, false_shares, signed_reveal, spoiled, with_vector
 from tests.server.pages.browsing import page_of
-from tests.server.party import Party, gather_party, refused
 
 REGISTRAR = Identity.of(b"r" * 32)
 TWO_COHORTS = {"cohort_size": 6, "minimum": 6, "cohorts": 2, "corrupt": 0.17, "dropout": 0.34}
@@ -36,21 +42,21 @@ async def test_a_false_share_is_corrected_and_its_dealer_barred(
     served: Served, survives: bool
 ) -> None:
     """A share of the mask key is needed if its dealer drops out, a share of the seed otherwise."""
-    party = await gather_party(served, rounds=2)
-    liar, *honest = party.devices
+    cohort = await create_full_cohort(served, rounds=2)
+    liar, *honest = cohort.devices
     with false_shares(2):
         await liar.share()
     await together(honest, "share")
-    await party.go("check")
+    await cohort.take_steps("check")
     if survives:
-        await party.go("mask")
+        await cohort.take_steps("mask")
     else:
-        await party.lose("mask", 0)
-    await party.go("confirm", "reveal")
-    await party.end()
-    (cohort,) = (await served.show_round(party.study)).cohorts
-    assert cohort.blamed == {0: FALSE_DEALER}
-    await bars(served, party.study, liar)
+        await cohort.take_step_without("mask", 0)
+    await cohort.take_steps("confirm", "reveal")
+    await cohort.check_exact_sum()
+    (shown,) = (await served.show_round(cohort.study)).cohorts
+    assert shown.blamed == {0: FALSE_DEALER}
+    await bars(served, cohort.study, liar)
 
 
 async def test_many_false_shares_fail_their_cohort_and_no_other(served: Served) -> None:
@@ -77,17 +83,17 @@ async def test_many_false_shares_fail_their_cohort_and_no_other(served: Served) 
 
 
 async def test_a_holder_that_reveals_a_false_share_is_named_and_barred(served: Served) -> None:
-    party = await gather_party(served, rounds=2)
-    await party.go("share", "check", "mask", "confirm")
-    liar, *honest = party.devices
+    cohort = await create_full_cohort(served, rounds=2)
+    await cohort.take_steps("share", "check", "mask", "confirm")
+    liar, *honest = cohort.devices
     unmasking_shares = UnmaskingShares.unpack(await liar.compute_reveal())
     false = replace(unmasking_shares, seed_shares=altered(unmasking_shares.seed_shares, 0, flipped))
     assert (await liar.put("unmasking-shares", signed_reveal(liar, false))).status_code == 204
     await together(honest, "reveal")
-    await party.end()  # the sum is exact
-    (cohort,) = (await served.show_round(party.study)).cohorts
-    assert cohort.blamed == {0: FALSE_HOLDER}
-    await bars(served, party.study, liar, FALSE_HOLDER)
+    await cohort.check_exact_sum()  # the sum is exact
+    (shown,) = (await served.show_round(cohort.study)).cohorts
+    assert shown.blamed == {0: FALSE_HOLDER}
+    await bars(served, cohort.study, liar, FALSE_HOLDER)
 
 
 def flipped(share: bytes) -> bytes:
@@ -108,69 +114,69 @@ async def test_blame_is_shown_once_a_cohort_is_over_and_not_before(served: Serve
     assert (await served.until_closed(study)).cohorts[0].blamed == {4: FALSE_DEALER}
 
 
-async def spoil(party: Party, *, committed: bool) -> Device:
+async def spoil(cohort: Cohort, *, committed: bool) -> Device:
     """Let a device send garbage to two of its holders, and all check; return it."""
-    liar, *honest = party.devices
+    liar, *honest = cohort.devices
     body = spoiled(liar, await liar.compute_shares(), 0, 3, committed=committed)  # holders 1 and 4
     assert (await liar.put("key-shares", body)).status_code == 204
     await together(honest, "share")
-    await party.go("check")
+    await cohort.take_steps("check")
     return liar
 
 
-async def test_a_dealer_of_shares_that_cannot_be_used_is_left_out(party: Party) -> None:
+async def test_a_dealer_of_shares_that_cannot_be_used_is_left_out(cohort: Cohort) -> None:
     with structlog.testing.capture_logs() as logs:
-        liar = await spoil(party, committed=False)
-        await party.served.until_phase(party.study, "answering")
+        liar = await spoil(cohort, committed=False)
+        await cohort.served.until_phase(cohort.study, "answering")
         answers = liar.checked.answer(unpack_signatures(await liar.read("complaints"))).pack()
         detail = refused(await liar.put("answers", answers), 422, "malformed")
         assert "committed to another share for 1" in detail
-        honest = party.devices[1]
+        honest = cohort.devices[1]
         assert (await honest.get("share-commitments", wait=0)).status_code == 202
-        assert await party.served.pass_phase(party.study) == "masking"
+        assert await cohort.served.pass_phase(cohort.study) == "masking"
     (complaint,) = (entry for entry in logs if entry["event"] == "complaints about shares")
     assert (complaint["pairs"], complaint["dealers_holders"]) == (2, [(0, 1), (0, 4)])
     refused(await liar.get("share-commitments"), 410, "dropped-out")
     commitments = ShareCommitments.unpack(await honest.read("share-commitments"))
     assert list(commitments) == [1, 2, 3, 4, 5]
-    refused(await liar.put("masked-input", bytes(party.sizes()["masked-input"])), 422, "malformed")
-    party.counted = party.devices = party.devices[1:]
-    await party.go("mask")  # waits for nobody else
-    await party.go("confirm", "reveal")
-    await party.end()
-    (cohort,) = (await party.served.show_round(party.study)).cohorts
-    received = {record.phase: record.received for record in cohort.history}
+    refused(await liar.put("masked-input", bytes(cohort.sizes()["masked-input"])), 422, "malformed")
+    cohort.counted = cohort.devices = cohort.devices[1:]
+    await cohort.take_steps("mask")  # waits for nobody else
+    await cohort.take_steps("confirm", "reveal")
+    await cohort.check_exact_sum()
+    (shown,) = (await cohort.served.show_round(cohort.study)).cohorts
+    received = {record.phase: record.received for record in shown.history}
     assert (received["checking"], received["answering"], received["masking"]) == (6, 0, 5)
-    page = await page_of(party.served, f"/studies/{party.study}/rounds/1")
+    page = await page_of(cohort.served, f"/studies/{cohort.study}/rounds/1")
     assert "answered complaints about their shares" in page
     assert "<strong>1</strong> checked and sent no table in time, or were left out" in page
 
 
-async def test_a_dealer_that_answers_complaints_is_in_the_sum(party: Party) -> None:
-    liar = await spoil(party, committed=True)
-    await party.served.until_phase(party.study, "answering")
-    stranger = party.devices[1]
+async def test_a_dealer_that_answers_complaints_is_in_the_sum(cohort: Cohort) -> None:
+    liar = await spoil(cohort, committed=True)
+    await cohort.served.until_phase(cohort.study, "answering")
+    stranger = cohort.devices[1]
     refused(await stranger.put("answers", bytes(134)), 422, "malformed")
     await liar.answer()
-    await party.served.until_phase(party.study, "masking")
+    await cohort.served.until_phase(cohort.study, "masking")
     refused(await stranger.put("answers", bytes(134)), 409, "wrong-phase")
-    await party.go("mask", "confirm", "reveal")
-    await party.end()
-    (cohort,) = (await party.served.show_round(party.study)).cohorts
-    assert [record.phase for record in cohort.history][2:5] == ["checking", "answering", "masking"]
+    await cohort.take_steps("mask", "confirm", "reveal")
+    await cohort.check_exact_sum()
+    (shown,) = (await cohort.served.show_round(cohort.study)).cohorts
+    assert [record.phase for record in shown.history][2:5] == ["checking", "answering", "masking"]
 
 
-async def test_too_few_dealers_that_are_not_left_out_fail_the_cohort(party: Party) -> None:
+async def test_too_few_dealers_that_are_not_left_out_fail_the_cohort(cohort: Cohort) -> None:
     """Let three of six dealers not answer, where the quorum is 4."""
-    liars, honest = party.devices[:3], party.devices[3:]
+    liars, honest = cohort.devices[:3], cohort.devices[3:]
     for liar in liars:
         body = spoiled(liar, await liar.compute_shares(), 0)
         assert (await liar.put("key-shares", body)).status_code == 204
     await together(honest, "share")
-    await party.go("check")
-    await party.served.until_phase(party.study, "answering")
-    assert await party.served.pass_phase(party.study) == "failed"
-    assert await party.fail() == "0 of 3 answered complaints in time, where 1 are needed"
+    await cohort.take_steps("check")
+    await cohort.served.until_phase(cohort.study, "answering")
+    assert await cohort.served.pass_phase(cohort.study) == "failed"
+    assert await cohort.check_failure() == "0 of 3 answered complaints in time, where 1 are needed"
 
 
 async def poison(device: Device, *, lawful: bool = False) -> None:
@@ -256,15 +262,15 @@ async def test_a_cohort_whose_lawful_sum_cannot_be_decoded_is_left_out(served: S
         refused(await again.apply(study, 2), 409, problem)
 
 
-async def test_a_poisoned_cohort_names_the_dealers_of_false_shares_in_it(party: Party) -> None:
-    liar, poisoner, *honest = party.devices
+async def test_a_poisoned_cohort_names_the_dealers_of_false_shares_in_it(cohort: Cohort) -> None:
+    liar, poisoner, *honest = cohort.devices
     with false_shares(3):
         await liar.share()
     await together([poisoner, *honest], "share")
-    await party.go("check")
+    await cohort.take_steps("check")
     await poison(poisoner)
     await together([liar, *honest], "mask")
-    await party.go("confirm", "reveal")
-    assert "not a sum of honest vectors" in await party.fail()
-    (cohort,) = (await party.served.show_round(party.study)).cohorts
-    assert cohort.blamed == {0: FALSE_DEALER}
+    await cohort.take_steps("confirm", "reveal")
+    assert "not a sum of honest vectors" in await cohort.check_failure()
+    (shown,) = (await cohort.served.show_round(cohort.study)).cohorts
+    assert shown.blamed == {0: FALSE_DEALER}

@@ -16,8 +16,8 @@ from protocol.mechanisms.central.hierarchical_histogram import (
 )
 from protocol.study_state import StudyState
 from server.db.schema import StudyStateRow
+from tests.server.cohort import refused
 from tests.server.harness import Served
-from tests.server.party import refused
 
 NUMBERS = {
     "mechanism": "hierarchical-histogram",

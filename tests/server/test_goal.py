@@ -12,8 +12,8 @@ from protocol.privacy.ledger import Statement
 from server.db.database_errors import BusyError
 from server.db.repositories.leases import close_round_job
 from server.db.repositories.rounds import ClosedRound
+from tests.server.cohort import refused
 from tests.server.harness import Served, histogram_request, play, study_request
-from tests.server.party import refused
 
 GOAL = {"precision": 0.9, "recall": 0.8}
 # In each round 6 of 6 devices hold "ab" and 2 of them each other item: none reaches 7 in round 1.

@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Any
 
+from tests.server.cohort import refused
 from tests.server.harness import Served, study_request
-from tests.server.party import refused
 
 WORDS = {
     "mechanism": "triehh",

@@ -12,19 +12,19 @@ from server.db.repositories.devices.one_shot_messages import OneShotMessage
 from server.db.repositories.devices.reports import Report
 from server.db.repositories.devices.uploads import Upload
 from server.errors import ProblemError
+from tests.server.cohort import create_full_cohort
 from tests.server.harness import Served
-from tests.server.one_shot import party as one_shot
-from tests.server.one_shot.party import PINNED, Operators, convene
-from tests.server.party import gather_party
+from tests.server.one_shot import rounds as one_shot
+from tests.server.one_shot.rounds import PINNED, Operators, convene
 from tests.server.test_reports import create
 
 Send = Callable[[], Awaitable[object]]
 
 
 async def upload(served: Served) -> Send:
-    party = await gather_party(served)
-    await served.until_phase(party.study, "sharing")
-    seat = party.devices[0].seat
+    cohort = await create_full_cohort(served)
+    await served.until_phase(cohort.study, "sharing")
+    seat = cohort.devices[0].seat
     assert seat is not None
     slot = await served.store.participants.slot(seat.participant)
     message = Upload.of(slot, MessageKind.KEY_SHARES, b"x")

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from protocol.estimation.number_summary import NumberSummaries
+from tests.server.cohort import refused
 from tests.server.harness import STEPS, Served, study_request, together
 from tests.server.pages.browsing import page_of
-from tests.server.party import refused
 
 INTERVAL = {"kind": "interval", "low": -0.5, "high": 99.5, "alpha": 10, "length": 2}
 SEGMENTED = {"kind": "product", "segments": ["north", "south", "west"], "inner": INTERVAL}

@@ -9,9 +9,9 @@ from sqlalchemy.pool import Pool, PoolProxiedConnection
 from protocol.api.messages import SlotAssignment
 from secagg.roster import Roster
 from server.notify.retry_after import MAX_RETRY_AFTER_SECONDS
+from tests.server.cohort import create_full_cohort, refused
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Served
-from tests.server.party import gather_party, refused
 
 CROWD = 300
 
@@ -28,8 +28,8 @@ async def one_of(pool: Pool) -> PoolProxiedConnection:
 async def test_an_empty_pool_is_unavailable_for_a_while(serve: Serve, database_url: str) -> None:
     """The pool is empty, for example because PostgreSQL has no free connection."""
     async with serve(database_url, database_timeout_seconds=0.1) as served:
-        party = await gather_party(served)
-        device = await party.go_but_one("share")
+        cohort = await create_full_cohort(served)
+        device = await cohort.take_steps_but_last_device("share")
         body = await device.compute_shares()
         pool, kept = served.store.database.engine.pool, int(served.store.database.is_sqlite)
         with ExitStack() as held:
@@ -37,7 +37,7 @@ async def test_an_empty_pool_is_unavailable_for_a_while(serve: Serve, database_u
                 held.callback((await one_of(pool)).close)
             for answer in (
                 await device.put("key-shares", body),
-                await served.client.get(f"/v1/studies/{party.study}"),
+                await served.client.get(f"/v1/studies/{cohort.study}"),
                 await served.client.get("/readyz"),
             ):
                 refused(answer, 503, "unavailable")
@@ -49,8 +49,8 @@ async def test_an_empty_pool_is_unavailable_for_a_while(serve: Serve, database_u
             while (await served.client.get("/readyz")).status_code != 200:
                 await served.tick()
         await device.upload("key-shares", body)
-        await party.go(*STEPS[1:])
-        await party.end()
+        await cohort.take_steps(*STEPS[1:])
+        await cohort.check_exact_sum()
 
 
 async def test_of_a_reconnect_storm_after_a_restart_each_device_is_answered_with_pace_and_kept(

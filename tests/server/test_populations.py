@@ -11,9 +11,9 @@ from protocol.api.phases import Phase
 from protocol.privacy.ledger import Statement
 from server.db.repositories.populations import EXACT_SUM_PERIOD
 from server.db.schema import CohortRow
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
-from tests.server.party import refused
 
 BUDGET = {"epsilon": 1.5, "delta": 1e-5, "party": "server"}
 QUESTION = {

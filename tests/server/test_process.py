@@ -73,8 +73,8 @@ async def test_a_stopped_service_answers_waiting_devices(
             (device,) = await served.join(study, 1)
             waiting = asyncio.create_task(device.get("roster", wait=30))
             path = f"/v1/studies/{study}/rounds/1/participants?wait=30"
-            wish = {"json": device.wish().model_dump(), "headers": device.headers}
-            joining = asyncio.create_task(client.post(path, **wish))
+            request = {"json": device.join_request().model_dump(), "headers": device.headers}
+            joining = asyncio.create_task(client.post(path, **request))
             await asyncio.sleep(0.3)
             started = monotonic()
             process.popen.send_signal(how)

@@ -25,9 +25,9 @@ from server.db.repositories.devices.device_spending import ReportCost
 from server.db.schema import DeviceSpendingRow
 from server.errors import ProblemError
 from server.rounds.decoding import decode_reports
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served
-from tests.server.party import refused
 
 ITEMS = [f"word {number}" for number in range(600)]
 QUESTION = {

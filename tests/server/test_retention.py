@@ -22,12 +22,12 @@ from server.errors import ProblemError
 from server.principals import Permission, Principal
 from server.rounds.retention import RetentionWorker
 from server.service import Service
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.credentials import keyed, seated, showing, study_of
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, play, study_request, sum_of, together, until_summed
-from tests.server.one_shot.volunteer_party import Volunteers, create_drawn
-from tests.server.party import refused
+from tests.server.one_shot.volunteer_rounds import Volunteers, create_drawn
 from tests.server.test_reports import create as create_reports
 from tests.server.test_reports import put, report
 

@@ -16,11 +16,11 @@ from secagg.keys import Identity
 from server.db.repositories.devices.seatings import SeatingRepository, Seats
 from server.errors import INTERNAL_FAULT
 from server.principals import Permission
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.credentials import keyed
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, together
-from tests.server.party import refused
 from tests.server.test_invited import WORDS
 
 REGISTRAR = Identity.of(bytes(range(32)))

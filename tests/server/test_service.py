@@ -9,10 +9,10 @@ import pytest
 from protocol.api.messages import RoundPage, RoundView, SlotAssignment
 from protocol.api.phases import Phase
 from server import service
+from tests.server.cohort import create_full_cohort, refused
 from tests.server.conftest import Serve
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, play, study_request, sum_of, together, until_summed
-from tests.server.party import gather_party, refused
 
 
 async def test_a_round_without_losses_is_exact_and_ends_the_study(each_served: Served) -> None:
@@ -169,17 +169,17 @@ async def test_a_device_of_a_failed_cohort_may_return_unlike_a_counted_one(serve
 async def test_a_device_that_dropped_out_before_its_vector_may_return_unlike_a_counted_one(
     served: Served,
 ) -> None:
-    party = await gather_party(served, rounds=2)
-    dropped_out, counted, *_ = party.devices
-    await party.go("share", "check")
-    await party.lose("mask", 0)
-    await party.go("confirm", "reveal")
-    await party.end()
-    second = await served.open_round(party.study, 1)
+    cohort = await create_full_cohort(served, rounds=2)
+    dropped_out, counted, *_ = cohort.devices
+    await cohort.take_steps("share", "check")
+    await cohort.take_step_without("mask", 0)
+    await cohort.take_steps("confirm", "reveal")
+    await cohort.check_exact_sum()
+    second = await served.open_round(cohort.study, 1)
     again = counted.again()
     again.view = second
-    refused(await again.apply(party.study, 2), 409, "already-counted")
-    await dropped_out.again().join(party.study, second)
+    refused(await again.apply(cohort.study, 2), 409, "already-counted")
+    await dropped_out.again().join(cohort.study, second)
 
 
 async def test_a_domain_that_pads_with_zero_characters_is_asked_about_and_shown(

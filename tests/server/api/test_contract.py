@@ -25,8 +25,8 @@ from schemathesis.specs.openapi import checks
 from server.app import create_app
 from server.http import request_bodies
 from server.settings import Settings
+from tests.server.cohort import Cohort
 from tests.server.harness import NOON, Clock, Served
-from tests.server.party import Party
 
 HAS_MANY_EXAMPLES = "BLINDTALLY_EXAMPLES" in os.environ
 WAIT = "1"  # seconds
@@ -69,10 +69,10 @@ class Loop:
         """Return parameters of paths: of a cohort that waits for vectors."""
         served = Served(self._app, self._client, Clock())
         study = await served.create()
-        party = Party(served, study, await served.join(study, 6))
-        await party.go("share", "check")
+        cohort = Cohort(served, study, await served.join(study, 6))
+        await cohort.take_steps("share", "check")
         await served.until_phase(study, "masking")
-        device = party.devices[0]
+        device = cohort.devices[0]
         self.ticket = device.headers
         return {"study": study, "number": 1, "cohort": 0, "participant": device.seat.participant}
 

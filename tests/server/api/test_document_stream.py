@@ -16,9 +16,9 @@ from protocol.api.phases import MessageKind, Phase
 from server.api.dependencies import PendingError
 from server.api.devices.document_stream import DocumentReader, DocumentStream
 from server.db.repositories.devices.participants import CohortStatus
+from tests.server.cohort import Cohort, create_full_cohort, refused
 from tests.server.device import KINDS, Device
 from tests.server.harness import NOON, STEPS, Served, study_request, together
-from tests.server.party import Party, gather_party, refused
 from tests.server.test_seating import joined, seat
 from tests.support.asgi_transport import StreamingAsgiTransport
 
@@ -46,29 +46,29 @@ async def put(device: Device, kind: str, body: bytes, wait: float = 10) -> httpx
     )
 
 
-async def test_each_message_is_answered_by_what_a_get_returns(party: Party) -> None:
-    device = party.devices[0]
+async def test_each_message_is_answered_by_what_a_get_returns(cohort: Cohort) -> None:
+    device = cohort.devices[0]
     for step, kind in zip(STEPS, KINDS, strict=True):
         body = await device.compute(kind)
         device.record(kind, body)
         sending = asyncio.create_task(put(device, kind, body))
-        await together(party.devices[1:], step)
+        await together(cohort.devices[1:], step)
         response = await sending
         following = NEXT_DOCUMENTS.get(MessageKind(kind), ())
         assert response.status_code == (200 if following else 204)
         again = await put(device, kind, body)  # a repetition, in a later phase
         assert again.content == response.content
         assert list(documents(response.content)) == [await device.read(each) for each in following]
-    await party.end()
+    await cohort.check_exact_sum()
 
 
 async def test_headers_acknowledge_a_message_before_the_documents_exist(
-    party: Party, streaming: httpx.AsyncClient
+    cohort: Cohort, streaming: httpx.AsyncClient
 ) -> None:
-    device = await party.go_but_one("share")
+    device = await cohort.take_steps_but_last_device("share")
     body = await device.compute("key-shares")
     device.record("key-shares", body)
-    first = party.devices[0]
+    first = cohort.devices[0]
     path = f"{first.path}/key-shares?wait=10"
     sent = {"content": first.bodies["key-shares"], "headers": OCTETS | first.headers}
     async with streaming.stream("PUT", path, **sent) as response:
@@ -79,9 +79,9 @@ async def test_headers_acknowledge_a_message_before_the_documents_exist(
         assert list(documents(await response.aread())) == [await first.read("encrypted-shares")]
 
 
-async def test_a_response_ends_without_documents_that_do_not_come_in_time(party: Party) -> None:
-    await party.go_but_one("share", "check")
-    device = party.devices[0]
+async def test_a_response_ends_without_documents_that_do_not_come_in_time(cohort: Cohort) -> None:
+    await cohort.take_steps_but_last_device("share", "check")
+    device = cohort.devices[0]
     response = await put(device, "complaints", device.bodies["complaints"], wait=0.05)
     assert (response.status_code, response.content) == (200, b"")
     response = await put(device, "complaints", device.bodies["complaints"], wait=0)
@@ -89,22 +89,22 @@ async def test_a_response_ends_without_documents_that_do_not_come_in_time(party:
 
 
 async def test_a_refused_document_ends_the_response_and_its_get_has_the_reason(
-    party: Party,
+    cohort: Cohort,
 ) -> None:
-    await party.go("share", "check", "mask")
-    device = party.devices[0]
+    await cohort.take_steps("share", "check", "mask")
+    device = cohort.devices[0]
     body = await device.compute("confirmation")
     sending = asyncio.create_task(put(device, "confirmation", body))
-    await together(party.devices[1:3], "confirm")
-    assert await party.served.pass_phase(party.study) == "failed"
+    await together(cohort.devices[1:3], "confirm")
+    assert await cohort.served.pass_phase(cohort.study) == "failed"
     response = await sending
     assert (response.status_code, response.content) == (200, b"")
     refused(await device.get("confirmations"), 410, "cohort-failed")
 
 
-async def test_a_refused_message_is_not_answered_by_documents(party: Party) -> None:
-    device = party.devices[0]
-    await party.go("share")
+async def test_a_refused_message_is_not_answered_by_documents(cohort: Cohort) -> None:
+    device = cohort.devices[0]
+    await cohort.take_steps("share")
     refused(await put(device, "key-shares", bytes(10)), 422, "malformed")
     refused(await put(device, "complaints", device.bodies["key-shares"], wait=31), 422, "malformed")
 
@@ -120,7 +120,7 @@ async def test_a_join_is_answered_by_the_slot_at_once_and_then_by_the_roster(
     path = f"/v1/studies/{study}/rounds/1/participants?wait=10"
     first = devices[0]
     for device, status in ((first, 200), (last, 201)):
-        sent = {"json": device.wish().model_dump(), "headers": device.headers}
+        sent = {"json": device.join_request().model_dump(), "headers": device.headers}
         async with streaming.stream("POST", path, **sent) as response:
             assert response.status_code == status
             parts = response.aiter_raw()
@@ -134,10 +134,10 @@ async def test_a_join_is_answered_by_the_slot_at_once_and_then_by_the_roster(
 
 async def test_waiting_devices_hold_no_bodies(served: Served, streaming: httpx.AsyncClient) -> None:
     question = study_request()["question"] | {"words": 200_000}
-    party = await gather_party(served, question=question)
-    await party.go("share", "check")
-    await party.go_but_one("mask")
-    device = party.devices[0]
+    cohort = await create_full_cohort(served, question=question)
+    await cohort.take_steps("share", "check")
+    await cohort.take_steps_but_last_device("mask")
+    device = cohort.devices[0]
     body = device.bodies["masked-input"]
     assert len(body) > 100_000
     path, headers = f"{device.path}/masked-input?wait=10", OCTETS | device.headers
@@ -168,7 +168,7 @@ async def test_a_join_is_answered_by_the_roster_of_the_cohort_in_which_the_devic
     waiting = asyncio.Queue[None]()
 
     async def roster_of(device: Device) -> bytes:
-        sent = {"json": device.wish().model_dump(), "headers": device.headers}
+        sent = {"json": device.join_request().model_dump(), "headers": device.headers}
         async with streaming.stream("POST", path, **sent) as response:
             parts = response.aiter_raw()
             (slot,) = documents(await anext(parts))
@@ -194,7 +194,7 @@ async def test_waiting_joins_hold_no_bodies(served: Served, streaming: httpx.Asy
     tracemalloc.start()
     try:
         for device in devices:
-            body = device.wish().model_dump_json().encode() + padding
+            body = device.join_request().model_dump_json().encode() + padding
             headers = {"content-type": "application/json"} | device.headers
             request = streaming.build_request("POST", path, content=body, headers=headers)
             opened.append(await streaming.send(request, stream=True))

@@ -11,10 +11,10 @@ from protocol.api.events import Event, EventKind, FailureCause
 from protocol.api.phases import Phase
 from server.db.repositories.events import EventRepository
 from server.notify import event_streams
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served, play
 from tests.server.listener import listening
-from tests.server.party import refused
 
 STUDY_CREATED, STUDY_STARTED = "study-created", "study-started"
 ROUND_OPENED, PHASE_CHANGED = "round-opened", "cohort-phase-changed"

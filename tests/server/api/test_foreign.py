@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy import func, select
 
 from server.db.schema import MessageRow
+from tests.server.cohort import refused
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, sum_of, together
-from tests.server.party import refused
 
 PHASES = ("sharing", "checking", "masking", "confirming", "unmasking")
 
@@ -50,7 +50,7 @@ async def test_a_replay_from_an_earlier_round_or_another_study_is_refused_and_ch
     devices = [device.again() for device in before]
     path = f"/v1/studies/{study}/rounds/{number}/participants"
     for device, old in zip(devices, before, strict=True):
-        stale = old.wish().model_dump()
+        stale = old.join_request().model_dump()
         replayed = await served.client.post(path, json=stale, headers=old.headers)
         assert "signature" in refused(replayed, 422, "malformed")
         await device.join(study, view)

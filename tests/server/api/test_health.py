@@ -18,9 +18,9 @@ from sqlalchemy.exc import OperationalError
 from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.readiness import _WRITE_TEMPORARY_FILE, Readiness
 from server.db.schema import IdempotencyKeyRow
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
-from tests.server.party import refused
 
 
 async def until_ready(served: Served) -> None:

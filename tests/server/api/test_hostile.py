@@ -5,8 +5,8 @@ from typing import Any
 
 import structlog
 
+from tests.server.cohort import refused
 from tests.server.harness import Served, study_request
-from tests.server.party import refused
 
 LONG_TEXT = "z" * 2**20
 LARGE_BODY = (LONG_TEXT, 413, "too-large")

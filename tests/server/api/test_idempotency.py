@@ -8,9 +8,9 @@ from sqlalchemy import func, select
 
 from server.db.idempotency import RETENTION
 from server.db.schema import IdempotencyKeyRow
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
-from tests.server.party import refused
 from tests.server.test_populations import make
 
 KEY = "5f1c-" + "k" * 195

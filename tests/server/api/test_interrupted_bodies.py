@@ -12,9 +12,9 @@ import uvicorn
 from sqlalchemy import func, select
 
 from server.db.schema import EventRow, MessageRow, ParticipantRow, StudyRow
+from tests.server.cohort import Cohort
 from tests.server.device import KINDS, Device
 from tests.server.harness import STEPS, Served, study_request
-from tests.server.party import Party
 
 _PATIENCE = 60.0
 OCTETS = "application/octet-stream"
@@ -67,14 +67,14 @@ async def send_half(served: Served, line: str, body: bytes, **headers: str) -> N
     assert await rows(served) == before
 
 
-async def test_an_interrupted_upload_has_no_effect_and_may_be_sent_again(party: Party) -> None:
+async def test_an_interrupted_upload_has_no_effect_and_may_be_sent_again(cohort: Cohort) -> None:
     for step, kind in zip(STEPS, KINDS, strict=True):
-        device = await party.go_but_one(step)
+        device = await cohort.take_steps_but_last_device(step)
         body = await device.compute(kind)
         headers = {"Content_Type": OCTETS} | device.headers
-        await send_half(party.served, f"PUT {device.path}/{kind}", body, **headers)
+        await send_half(cohort.served, f"PUT {device.path}/{kind}", body, **headers)
         await device.upload(kind, body)
-    await party.end()
+    await cohort.check_exact_sum()
 
 
 async def test_an_interrupted_document_gives_no_slot_and_creates_no_study(served: Served) -> None:
@@ -82,8 +82,8 @@ async def test_an_interrupted_document_gives_no_slot_and_creates_no_study(served
     study = await served.create()
     device = Device(served.client, "device", {}, Random(1))
     device.view = await served.open_round(study)
-    wish = device.wish().model_dump_json().encode()
+    request = device.join_request().model_dump_json().encode()
     path = f"/v1/studies/{study}/rounds/1/participants"
-    await send_half(served, f"POST {path}", wish, **kind, **device.headers)
+    await send_half(served, f"POST {path}", request, **kind, **device.headers)
     await send_half(served, "POST /v1/studies", json.dumps(study_request()).encode(), **kind)
     assert (await device.apply(study, 1)).status_code == 201

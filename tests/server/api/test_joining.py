@@ -11,9 +11,9 @@ from secagg.keys import Identity, PublicKeys
 from secagg.participant import join
 from secagg.roster import Roster
 from secagg.session import advertisement_statement
+from tests.server.cohort import Cohort, refused
 from tests.server.device import Device
 from tests.server.harness import STEPS, Served, study_request, together
-from tests.server.party import Party, refused
 from tests.server.statements import statements
 
 TERMS = study_request()["terms"]
@@ -31,10 +31,10 @@ async def stranger(
     return device
 
 
-async def send(device: Device, wish: JoinRequest) -> httpx.Response:
+async def send(device: Device, request: JoinRequest) -> httpx.Response:
     study, number = device.view.plan.study, device.view.number
     path = f"/v1/studies/{study}/rounds/{number}/participants"
-    return await device.client.post(path, json=wish.model_dump(), headers=device.headers)
+    return await device.client.post(path, json=request.model_dump(), headers=device.headers)
 
 
 async def enrolled(served: Served, study: str) -> int:
@@ -93,7 +93,7 @@ async def test_a_signature_over_another_statement_is_refused(served: Served) -> 
     for change in WRONG_STATEMENTS.values():
         study = await served.create()
         device = await stranger(served, study)
-        wish = device.wish()
+        request = device.join_request()
         plan, keys = change(device.view.plan, device.joined.public_keys)
         signed = advertisement_statement(plan.digest(), keys)
         for false in (
@@ -101,38 +101,38 @@ async def test_a_signature_over_another_statement_is_refused(served: Served) -> 
             {"signature": "00" * 64},
             {"identity": OTHER_IDENTITY.public.hex()},
         ):
-            answer = await send(device, wish.model_copy(update=false))
+            answer = await send(device, request.model_copy(update=false))
             assert "signature" in refused(answer, 422, "malformed")
         assert await enrolled(served, study) == 0
-        assert (await send(device, wish)).status_code == 201  # it may still join
+        assert (await send(device, request)).status_code == 201  # it may still join
 
 
 async def test_malformed_keys_are_refused(served: Served) -> None:
     """Under an identity of low order all signatures are easy to forge."""
     study = await served.create()
     device = await stranger(served, study)
-    wish = device.wish()
+    request = device.join_request()
     for change, why in (
         ({"identity": LOW_ORDER}, "low order"),
         ({"identity": LOW_ORDER, "signature": "01" + "00" * 63}, "low order"),
         ({"mask_key": LOW_ORDER}, "low order"),
         ({"encryption_key": LOW_ORDER}, "low order"),
         ({"mask_key": "zz" * 32}, "64 hexadecimal digits"),
-        ({"encryption_key": wish.mask_key}, "differ"),
+        ({"encryption_key": request.mask_key}, "differ"),
     ):
-        answer = await send(device, wish.model_copy(update=change))
+        answer = await send(device, request.model_copy(update=change))
         assert why in refused(answer, 422, "malformed")
         assert answer.json()["errors"]
     assert await enrolled(served, study) == 0
 
 
-async def test_a_full_round_takes_no_more_devices(party: Party) -> None:
-    late = await stranger(party.served, party.study)
-    response = await late.apply(party.study, 1)
+async def test_a_full_round_takes_no_more_devices(cohort: Cohort) -> None:
+    late = await stranger(cohort.served, cohort.study)
+    response = await late.apply(cohort.study, 1)
     refused(response, 409, "no-round")
     assert response.headers["retry-after"] == "1"
-    await party.go(*STEPS)
-    await party.end()
+    await cohort.take_steps(*STEPS)
+    await cohort.check_exact_sum()
 
 
 async def test_joining_an_unknown_study_or_round_is_not_found(served: Served) -> None:
@@ -140,7 +140,7 @@ async def test_joining_an_unknown_study_or_round_is_not_found(served: Served) ->
     device = await stranger(served, study)
     for path in ("studies/nope/rounds/1", "studies/{study}/rounds/9"):
         url = f"/v1/{path.format(study=study)}/participants"
-        body = device.wish().model_dump()
+        body = device.join_request().model_dump()
         response = await served.client.post(url, json=body, headers=device.headers)
         refused(response, 404, "not-found")
 
@@ -182,8 +182,8 @@ async def test_a_device_that_the_registrar_did_not_enrol_for_this_study_is_refus
     lent = await stranger(served, study, "another device", registrar=REGISTRAR)
     unknown = await stranger(served, study, registrar=OTHER_IDENTITY)
     for false in (None, "00" * 64, other.enrolment, lent.enrolment, unknown.enrolment):
-        wish = device.wish().model_copy(update={"registrar_signature": false})
-        refused(await send(device, wish), 403, "not-enrolled")
+        request = device.join_request().model_copy(update={"registrar_signature": false})
+        refused(await send(device, request), 403, "not-enrolled")
     assert await enrolled(served, study) == 0
     assert (await device.apply(study, 1)).status_code == 201
 
@@ -196,8 +196,8 @@ async def test_one_program_takes_no_more_slots_than_the_registrar_signed_identit
     for number in range(20):
         invented = await stranger(served, study, f"invented {number}")
         for signature in (None, signed.enrolment, "00" * 64):
-            wish = invented.wish().model_copy(update={"registrar_signature": signature})
-            refused(await send(invented, wish), 403, "not-enrolled")
+            request = invented.join_request().model_copy(update={"registrar_signature": signature})
+            refused(await send(invented, request), 403, "not-enrolled")
     again = signed.again()  # with other keys and another credential
     again.view = signed.view
     refused(await again.apply(study, 1), 409, "conflict")

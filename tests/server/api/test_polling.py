@@ -8,8 +8,8 @@ import pytest
 from protocol.api.messages import RoundView
 from server.db.repositories.rounds import RoundRepository
 from server.notify.retry_after import MAX_RETRY_AFTER_SECONDS, RetryScheduler
+from tests.server.cohort import Cohort, refused
 from tests.server.harness import Served
-from tests.server.party import Party, refused
 
 
 async def test_a_document_is_sent_again_only_if_it_changed(served: Served) -> None:
@@ -57,13 +57,13 @@ async def test_devices_that_ask_for_the_open_round_share_one_read(
         refused(await served.client.get(f"{address}?{query}"), 422, "malformed")
 
 
-async def test_an_answer_that_is_not_ready_has_a_time_to_retry(party: Party) -> None:
-    client, study = party.served.client, party.study
+async def test_an_answer_that_is_not_ready_has_a_time_to_retry(cohort: Cohort) -> None:
+    client, study = cohort.served.client, cohort.study
     answer = await client.get(f"/v1/studies/{study}/rounds/open?after=1")
     refused(answer, 409, "no-round")
     assert answer.headers["retry-after"] == "1"
-    await party.served.until_phase(study, "sharing")
-    pending = await party.devices[0].get("encrypted-shares", wait=0)
+    await cohort.served.until_phase(study, "sharing")
+    pending = await cohort.devices[0].get("encrypted-shares", wait=0)
     assert (pending.status_code, pending.headers["retry-after"]) == (202, "0")
 
 

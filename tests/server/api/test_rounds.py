@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from protocol.mechanisms.registry import AnyPlan, parse_plan
+from tests.server.cohort import refused
 from tests.server.device import Device
 from tests.server.harness import Served
-from tests.server.party import refused
 
 
 async def test_a_running_round_shows_the_number_of_received_messages(served: Served) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from protocol.api.segments import SegmentSummaries
+from tests.server.cohort import refused
 from tests.server.harness import STEPS, Served, study_request, together
 from tests.server.pages.browsing import page_of
-from tests.server.party import refused
 
 SEGMENTS = ["north", "south", "west"]
 TEXT = {"kind": "product", "segments": SEGMENTS, "inner": {"kind": "utf8", "max_bytes": 3}}

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, StudyPage, StudyView
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
-from tests.server.party import refused
 
 
 async def test_a_study_is_created_shown_started_once_and_stopped_once(each_served: Served) -> None:

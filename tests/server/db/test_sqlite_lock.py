@@ -15,9 +15,9 @@ from blindtally.service_process import _upgrade_database
 from server.db.database import Database
 from server.db.sqlite_lock import DatabaseInUseError, hold_lock, is_locked, sqlite_process_lock
 from server.settings import Settings
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, study_request, sum_of, together
-from tests.server.party import refused
 
 
 async def test_a_second_server_on_a_sqlite_file_is_refused_in_words(

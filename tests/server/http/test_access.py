@@ -28,6 +28,7 @@ from server.pages import changes, operations, rounds, studies
 from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
 from server.principals import Permission
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.credentials import (
     ALL_SCOPES,
@@ -42,7 +43,6 @@ from tests.server.device import Device
 from tests.server.harness import Served, study_request
 from tests.server.listener import listening
 from tests.server.pages.browsing import SAME_ORIGIN
-from tests.server.party import refused
 
 PATH_PARAMETERS = {"study": "0123456789abcdef", "number": "1", "cohort": "0", "name": "phones"}
 PATH_PARAMETERS |= {"registrar": "ab" * 32, "other": "fedcba9876543210"}

@@ -21,6 +21,7 @@ from server.http.auth import client_address, rate_limit_key
 from server.http.rate_limits import RateLimit
 from server.http.request_bodies import BodyMemory, LimitedBody
 from server.settings import Settings
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.credentials import (
     application,
@@ -31,7 +32,6 @@ from tests.server.credentials import (
     showing,
     study_of,
 )
-from tests.server.party import refused
 
 
 def test_a_limit_counts_the_last_minute_and_the_minute_before_in_proportion(

@@ -10,9 +10,9 @@ import pytest
 from server.http import request_bodies
 from server.http.request_bodies import BodyMemory
 from server.settings import Settings
+from tests.server.cohort import create_full_cohort, refused
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Served, study_request
-from tests.server.party import gather_party, refused
 
 JSON = {"Content-Type": "application/json"}
 OCTETS = {"Content-Type": "application/octet-stream"}
@@ -95,8 +95,8 @@ async def test_unfinished_bodies_of_one_sender_take_a_limited_memory(
 async def test_a_body_that_is_stored_counts_no_longer_while_its_response_waits(
     served: Served,
 ) -> None:
-    party = await gather_party(served)
-    device = party.devices[0]
+    cohort = await create_full_cohort(served)
+    device = cohort.devices[0]
     body = await device.compute("key-shares")
     headers = device.headers | OCTETS
     path = f"{device.path}/key-shares?wait=20"
@@ -143,10 +143,10 @@ async def test_a_body_without_a_length_is_refused_at_the_first_chunk_too_many(
 
 
 async def test_an_upload_without_a_length_is_read_no_further_than_it_may_be(served: Served) -> None:
-    party = await gather_party(served)
-    await party.go("share")
-    device = party.devices[0]
-    for what, most in party.sizes().items():
+    cohort = await create_full_cohort(served)
+    await cohort.take_steps("share")
+    device = cohort.devices[0]
+    for what, most in cohort.sizes().items():
         body = Chunks(10**6)
         request = served.client.build_request(
             "PUT", f"{device.path}/{what}", headers=device.headers | OCTETS
@@ -168,10 +168,10 @@ async def test_a_study_with_too_large_uploads_is_refused(serve: Serve, sqlite_ur
         response = await served.client.post("/v1/studies", json=study_request())
         assert response.status_code == 422
     async with serve(sqlite_url, max_upload_bytes=needed) as served:
-        party = await gather_party(served)
-        await party.go(*STEPS)
-        await party.end()
-        assert len(party.devices[0].vector_body) == needed
+        cohort = await create_full_cohort(served)
+        await cohort.take_steps(*STEPS)
+        await cohort.check_exact_sum()
+        assert len(cohort.devices[0].vector_body) == needed
 
 
 class Dripping(httpx.AsyncByteStream):

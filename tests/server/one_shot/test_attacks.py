@@ -31,8 +31,9 @@ from secagg.oneshot.member_messages import unpack_digests
 from server.db.repositories.committees import MemberMessage
 from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
 from server.errors import ProblemError
+from tests.server.cohort import refused
 from tests.server.harness import Served
-from tests.server.one_shot.party import (
+from tests.server.one_shot.rounds import (
     MEMBER_POLICY,
     OPERATORS,
     PINNED,
@@ -48,7 +49,6 @@ from tests.server.one_shot.party import (
     send_all,
     sum_of_vectors,
 )
-from tests.server.party import refused
 
 OCTETS = {"content-type": "application/octet-stream"}
 

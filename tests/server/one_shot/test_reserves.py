@@ -10,7 +10,7 @@ from protocol.committee_terms import CommitteeTerms
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from tests.server.harness import Served
-from tests.server.one_shot.party import (
+from tests.server.one_shot.rounds import (
     MINIMUM,
     TERMS,
     Operators,

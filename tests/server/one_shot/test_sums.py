@@ -14,9 +14,10 @@ from secagg.keys import Identity
 from secagg.oneshot.message import merkle_levels
 from server.db.repositories.devices.one_shot_messages import OneShotMessageRepository
 from server.rounds.jobs import JobRunner
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served
-from tests.server.one_shot.party import (
+from tests.server.one_shot.rounds import (
     PINNED,
     TERMS,
     Operators,
@@ -29,7 +30,6 @@ from tests.server.one_shot.party import (
     send_all,
     sum_of_vectors,
 )
-from tests.server.party import refused
 from tests.server.statements import statements
 
 DAY = 24 * 3600.0

@@ -20,11 +20,12 @@ from secagg.oneshot.member import volunteer
 from server.db.repositories.committees import MemberMessage
 from server.errors import ProblemError
 from server.principals import Permission
+from tests.server.cohort import refused
 from tests.server.credentials import book, enrolled, keyed, showing
 from tests.server.harness import Served, study_request
-from tests.server.one_shot.party import TIMEOUTS, one_shot_device, open_sum, send
+from tests.server.one_shot.rounds import TIMEOUTS, one_shot_device, open_sum, send
 from tests.server.one_shot.test_attacks import OCTETS, Wire
-from tests.server.one_shot.volunteer_party import (
+from tests.server.one_shot.volunteer_rounds import (
     POLICY,
     REGISTRAR,
     SIZE,
@@ -38,7 +39,6 @@ from tests.server.one_shot.volunteer_party import (
     enrolled_device,
     enrolment,
 )
-from tests.server.party import refused
 
 
 def with_committee(view: RoundView, committee: Committee) -> RoundView:

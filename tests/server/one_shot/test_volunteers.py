@@ -10,9 +10,10 @@ from client.committee.registrar import DrawRecord, Registrar
 from protocol.api.device_policy import Policy
 from protocol.api.phases import Phase
 from protocol.api.plan_check import plan_violations
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served
-from tests.server.one_shot.party import (
+from tests.server.one_shot.rounds import (
     MINIMUM,
     PINNED,
     TIMEOUTS,
@@ -20,7 +21,7 @@ from tests.server.one_shot.party import (
     send,
     sum_of_vectors,
 )
-from tests.server.one_shot.volunteer_party import (
+from tests.server.one_shot.volunteer_rounds import (
     POLICY,
     REGISTRAR,
     SIZE,
@@ -32,7 +33,6 @@ from tests.server.one_shot.volunteer_party import (
     devices,
     draw,
 )
-from tests.server.party import refused
 from tests.server.test_invited import WORDS
 
 SECRET_COUNTS = WORDS | {"join_probability": 0.9}

@@ -9,9 +9,9 @@ import pytest
 import server.pages
 from server.pages.forms.fields import QUESTION_FORMS
 from server.pages.help import type_name
+from tests.server.cohort import refused
 from tests.server.harness import Served
 from tests.server.pages.browsing import page_of
-from tests.server.party import refused
 
 SOURCES = [
     path

@@ -8,7 +8,7 @@ import httpx
 from protocol.api.messages import StudyView
 from server.pages.forms.fields import QUESTION_FORMS, form_fields
 from tests.server.harness import Served
-from tests.server.one_shot.party import PINNED
+from tests.server.one_shot.rounds import PINNED
 from tests.server.pages.browsing import SAME_ORIGIN, post
 
 COMMITTEE = {"terms.sum": "one-shot", "terms.committee.members": "\n".join(PINNED)}

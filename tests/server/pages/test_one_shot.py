@@ -3,7 +3,7 @@
 from protocol.api.one_shot import message_bytes
 from server.pages.formatting import nbytes
 from tests.server.harness import Served
-from tests.server.one_shot.party import (
+from tests.server.one_shot.rounds import (
     PINNED,
     Operators,
     convene,
@@ -12,7 +12,7 @@ from tests.server.one_shot.party import (
     send,
     send_all,
 )
-from tests.server.one_shot.volunteer_party import (
+from tests.server.one_shot.volunteer_rounds import (
     POLICY,
     Volunteers,
     convene_volunteers,

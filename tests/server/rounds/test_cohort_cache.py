@@ -15,15 +15,15 @@ from server.errors import ProblemError
 from server.rounds.async_cache import AsyncCache
 from server.rounds.cohort_cache import CohortCache
 from server.rounds.cohort_messages import read_messages
+from tests.server.cohort import Cohort
 from tests.server.harness import STEPS, Served
-from tests.server.party import Party
 
 
-async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -> None:
+async def test_nothing_is_derived_from_bodies_that_are_forgotten(cohort: Cohort) -> None:
     """A process that did not look while they were there finds that the cohort is over."""
-    await party.go(*STEPS)
-    await party.end()
-    service = party.served.service
+    await cohort.take_steps(*STEPS)
+    await cohort.check_exact_sum()
+    service = cohort.served.service
     await service.store.cohorts.delete_bodies([1])
     fresh = CohortCache(service.store)
     for ask in (
@@ -41,13 +41,13 @@ async def test_nothing_is_derived_from_bodies_that_are_forgotten(party: Party) -
     assert await fresh.survivors(1) == frozenset(range(6))  # which needs no bodies
 
 
-async def test_facts_of_a_cohort_that_is_over_leave_the_memory(party: Party) -> None:
+async def test_facts_of_a_cohort_that_is_over_leave_the_memory(cohort: Cohort) -> None:
     """A process that plays many small rounds would otherwise grow with each of them."""
-    cache = party.served.service.cohort_cache
-    await party.go(*STEPS)
+    cache = cohort.served.service.cohort_cache
+    await cohort.take_steps(*STEPS)
     facts = [each for each in vars(cache).values() if isinstance(each, AsyncCache)]
     assert sum(1 in each for each in facts) > 5
-    await party.end()
+    await cohort.check_exact_sum()
     for _ in range(200):
         if not any(1 in each for each in facts):
             return
@@ -56,20 +56,20 @@ async def test_facts_of_a_cohort_that_is_over_leave_the_memory(party: Party) -> 
 
 
 async def test_a_list_deleted_meanwhile_is_not_kept(
-    party: Party, monkeypatch: pytest.MonkeyPatch
+    cohort: Cohort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two batches the study is stopped, and its bodies go."""
-    await party.go("share", "check")
-    await party.served.until_phase(party.study, "masking")
-    service = party.served.service
+    await cohort.take_steps("share", "check")
+    await cohort.served.until_phase(cohort.study, "masking")
+    service = cohort.served.service
     fresh, batch = CohortCache(service.store), type(service.store.messages)._batch
 
     async def stop_behind(
-        messages: MessageRepository, cohort: int, kind: str, last: int, size: int
+        messages: MessageRepository, number: int, kind: str, last: int, size: int
     ) -> object:
-        rows = await batch(messages, cohort, kind, last, size)
+        rows = await batch(messages, number, kind, last, size)
         if last < 0:
-            await party.served.client.post(f"/v1/studies/{party.study}/stop")
+            await cohort.served.client.post(f"/v1/studies/{cohort.study}/stop")
             await service.store.cohorts.delete_bodies([1])
         return rows
 
@@ -82,10 +82,10 @@ async def test_a_list_deleted_meanwhile_is_not_kept(
 
 
 async def test_batches_of_bodies_of_equal_size_are_limited_in_bytes(
-    party: Party, monkeypatch: pytest.MonkeyPatch
+    cohort: Cohort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await party.go("share")
-    messages, n = party.served.service.store.messages, len(party.devices)
+    await cohort.take_steps("share")
+    messages, n = cohort.served.service.store.messages, len(cohort.devices)
     size = len(await messages.body(1, MessageKind.KEY_SHARES, 0) or b"")
 
     async def batches() -> list[int]:
@@ -122,7 +122,7 @@ async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
     """Each device has 10 holders of 28, so 3 misses read the number of bodies of the cohort."""
     terms = {"cohort_size": 28, "minimum": 28, "corrupt": 0.01, "dropout": 0}
     study = await each_served.create(terms=terms)
-    await Party(each_served, study, await each_served.join(study, 28)).go("share")
+    await Cohort(each_served, study, await each_served.join(study, 28)).take_steps("share")
     await each_served.until_phase(study, "checking")
     messages, bodies_read = each_served.store.messages, 0
     session = (await messages.enrolled_cohort(1)).session
@@ -159,18 +159,18 @@ async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
         assert [await read(slot) for slot in range(3, 28)] == [28, *[0] * 24]
 
 
-async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
+async def test_no_answer_before_its_phase_is_over_is_kept(cohort: Cohort) -> None:
     """A request that comes too early is refused before any row is read."""
-    device = party.devices[0]
+    device = cohort.devices[0]
     for step, what in zip(
         STEPS[:-1],
         ("encrypted-shares", "complaints", "survivors", "signed-inputs"),
         strict=True,
     ):
-        *some, last = party.devices
+        *some, last = cohort.devices
         await asyncio.gather(*(getattr(other, step)() for other in some))
         assert (await device.get(what, wait=0)).status_code == 202
-        cache = party.served.service.cohort_cache
+        cache = cohort.served.service.cohort_cache
         cached = {
             "encrypted-shares": cache._all_received_shares,
             "complaints": cache.complaints,
@@ -182,5 +182,5 @@ async def test_no_answer_before_its_phase_is_over_is_kept(party: Party) -> None:
         await getattr(last, step)()
         assert (await device.get(what)).status_code == 200
         assert list(cached._values) == [1]
-    await party.go("reveal")
-    await party.end()
+    await cohort.take_steps("reveal")
+    await cohort.check_exact_sum()

@@ -30,6 +30,7 @@ from server.notify.notifier import Notifier
 from server.rounds.cohort_sums import CohortSums, SummedCohort
 from server.rounds.orchestrator import Orchestrator
 from tests.server.conftest import Serve
+from tests.server.false_messages import false_shares
 from tests.server.harness import (
     NOON,
     STEPS,
@@ -41,7 +42,6 @@ from tests.server.harness import (
     together,
     until_summed,
 )
-from tests.server.lies import false_shares
 
 
 def explode(*_args: Any, **_kwargs: Any) -> NoReturn:

@@ -18,9 +18,9 @@ from server.db.database import Database
 from server.db.database_errors import BusyError
 from server.db.database_url import parse_url
 from server.db.group_commit import GroupCommit
+from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served, sum_of, together
-from tests.server.party import refused
 
 TIMEOUTS = {"masking": 600, "idle": 120}  # seconds: too long for the orchestrator to close a phase
 

@@ -7,11 +7,11 @@ seed chooses in which order transactions of several requests, tickers and server
 gives the same order again.
 
 A job is also where a program may die: before it ran, before its transaction is committed, or
-after that and before its result is delivered. Every task and every job belongs to the worker in
-whose context it was made, and a worker that is killed takes them all with it. One that is
+after that and before its result is delivered. Every task and every job belongs to the server in
+whose context it was made, and a server that is killed takes them all with it. One that is
 frozen, as by SIGSTOP, keeps them: none of its jobs runs until it goes on.
 
-The loop's `Book` has the committed claims, messages and sums, even if all processes died.
+The loop's `CommitLog` has the committed claims, messages and sums, even if all processes died.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Summed:
 
 
 @dataclass
-class Book:
+class CommitLog:
     """Committed claims, messages and sums in order, each with its process."""
 
     claims: list[tuple[str, "Process"]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Book:
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class JobInterruption:
     """Freezes or kills the process that next claims a job, or stores a message, of this name.
 
     `seconds` is the time for which it is frozen; None kills it.
@@ -79,9 +79,9 @@ _KIND_PLACE = MessageRow.__table__.columns.keys().index("kind")  # in a row of p
 
 @dataclass(eq=False)
 class Process:
-    """Resources of one server process; `doom` counts down its remaining jobs."""
+    """Resources of one server process; `jobs_before_death` counts down its remaining jobs."""
 
-    book: Book
+    commit_log: CommitLog
     context: Context = field(init=False)
     tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
     connections: list[Any] = field(default_factory=list)  # to databases
@@ -89,7 +89,7 @@ class Process:
     cut: WeakSet[asyncio.Future[Any]] = field(default_factory=WeakSet)  # tasks, by its death
     is_dead: bool = False
     frozen: float = 0.0  # until then
-    doom: tuple[int, Moment] | None = None
+    jobs_before_death: tuple[int, Moment] | None = None
     is_committing_last: bool = False
     uncommitted: list[str] = field(default_factory=list)  # kinds of inserted messages
 
@@ -123,18 +123,18 @@ class Loop(asyncio.SelectorEventLoop):
     """See the module's docstring.
 
     Attributes:
-        book: what was committed.
+        commit_log: what was committed.
         outage: how many transactions fail from now on.
-        strike: what befalls who next claims certain work.
+        interruption: what befalls who next claims certain work.
     """
 
     def __init__(self, rng: Random) -> None:
         selector = _Selector()
         selector.on_idle = self._idle
         super().__init__(selector)
-        self.book = Book()
+        self.commit_log = CommitLog()
         self.outage: tuple[int, Moment] = (0, "before the commit")
-        self.strike: Strike | None = None
+        self.interruption: JobInterruption | None = None
         self._rng = rng
         self._seconds = 0.0
         self._jumps = 0
@@ -221,9 +221,9 @@ class Loop(asyncio.SelectorEventLoop):
         if job.future.cancelled() and self._rng.random() < 0.5:
             return
         owner, moment = job.owner, _count_down(job.owner)
-        claims, messages = len(self.book.claims), len(self.book.messages)
+        claims, messages = len(self.commit_log.claims), len(self.commit_log.messages)
         try:
-            result = self._run_in_weather(job, moment == "before the commit")
+            result = self._run_with_faults(job, moment == "before the commit")
         except Crash:
             pass
         except Exception as error:
@@ -235,18 +235,21 @@ class Loop(asyncio.SelectorEventLoop):
         if owner is not None and moment is not None:
             self.kill(owner)
             job.future.cancel()
-        for what, process in (*self.book.claims[claims:], *self.book.messages[messages:]):
-            if self.strike is not None and what.startswith(self.strike.work):
-                self._strike(process, self.strike.seconds)
+        for what, process in (
+            *self.commit_log.claims[claims:],
+            *self.commit_log.messages[messages:],
+        ):
+            if self.interruption is not None and what.startswith(self.interruption.work):
+                self._interrupt(process, self.interruption.seconds)
 
-    def _strike(self, owner: Process, seconds: float | None) -> None:
-        self.strike = None
+    def _interrupt(self, owner: Process, seconds: float | None) -> None:
+        self.interruption = None
         if seconds is None:
             self.kill(owner)
         else:
             self.freeze(owner, seconds)
 
-    def _run_in_weather(self, job: _Job, is_last: bool) -> Any:
+    def _run_with_faults(self, job: _Job, is_last: bool) -> Any:
         """Run a job, up to its commit if it is the last, with an outage if there is one."""
         left, moment = self.outage
         fails = left > 0 and job.is_transaction
@@ -281,10 +284,10 @@ def own_lock(file: Path) -> ExitStack:
 
 def _count_down(owner: Process | None) -> Moment | None:
     """Return the moment of this job at which its owner dies, None if it survives."""
-    if owner is None or owner.doom is None:
+    if owner is None or owner.jobs_before_death is None:
         return None
-    left, moment = owner.doom
-    owner.doom = (left - 1, moment)
+    left, moment = owner.jobs_before_death
+    owner.jobs_before_death = (left - 1, moment)
     return None if left else moment
 
 
@@ -339,7 +342,7 @@ def _forget(_session: Session) -> None:
 def _keep(session: Session) -> None:
     running = _RUNNING_PROCESS.get()
     if running is not None:
-        running.book.claims += [(work, running) for work in session.info.pop("claims", ())]
-        running.book.messages += [(kind, running) for kind in running.uncommitted]
+        running.commit_log.claims += [(work, running) for work in session.info.pop("claims", ())]
+        running.commit_log.messages += [(kind, running) for kind in running.uncommitted]
         running.uncommitted.clear()
-        running.book.sums += [(summed, running) for summed in session.info.pop("sums", ())]
+        running.commit_log.sums += [(summed, running) for summed in session.info.pop("sums", ())]

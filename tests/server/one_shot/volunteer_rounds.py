@@ -16,7 +16,7 @@ from protocol.mechanisms.registry import AnyPlan
 from secagg.keys import Identity
 from secagg.oneshot.committee import Committee
 from tests.server.harness import Served
-from tests.server.one_shot.party import (
+from tests.server.one_shot.rounds import (
     MEMBER_POLICY,
     MINIMUM,
     TIMEOUTS,

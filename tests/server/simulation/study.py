@@ -1,4 +1,4 @@
-"""A study in a simulated world, and the laws that hold after every operation.
+"""A study with simulated devices and servers, and the laws that hold after every operation.
 
 After every operation: no cohort goes back or changes once it is over; a sum that is published has
 a 1 for each of its survivors and a 0 for all others, so no device is in it twice (2), and no device
@@ -26,9 +26,9 @@ from protocol.api.phases import Phase
 from protocol.mechanisms.registry import SUM_MECHANISMS
 from protocol.study_state import EMPTY_STATE
 from tests.server.harness import study_request
+from tests.server.simulation.device import SimulatedDevice, verdict
 from tests.server.simulation.loop import Loop
-from tests.server.simulation.member import Member, verdict
-from tests.server.simulation.worker import Unanswered, Worker, host
+from tests.server.simulation.server import NoResponseError, SimulatedServer, application
 
 _TURN = 0.5  # seconds in which all devices take a step
 _TURNS = 6  # that devices have once trouble is over
@@ -40,16 +40,16 @@ _FIGURES = ("acknowledged", "included", "summed", "failed", "kills", "claims", "
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Size of a world. Half of the devices find no seat at first."""
+class StudySize:
+    """Size of a study. Half of the devices find no seat at first."""
 
     size: int = 6
     cohorts: int = 1
     rounds: int = 3
-    workers: int = 1
+    servers: int = 1
 
     @property
-    def members(self) -> int:
+    def devices(self) -> int:
         return self.size * self.cohorts * 3 // 2
 
     def request(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Shape:
             "threshold": 1,
             "contribution": 1,
             "domain": {"kind": "alphabet", "characters": "ab", "length": 2},
-            "words": self.members // 2 + 1,  # of 16 bits, where a cell has 8 at most
+            "words": self.devices // 2 + 1,  # of 16 bits, where a cell has 8 at most
             "rows": 1,
         }
         terms = {"cohort_size": self.size, "minimum": 3, "cohorts": self.cohorts}
@@ -70,7 +70,7 @@ class Shape:
 
 
 @dataclass
-class Score:
+class RunFigures:
     """Figures of a run, for the summary of many."""
 
     operations: Counter[str] = field(default_factory=Counter)
@@ -81,7 +81,7 @@ class Score:
     kills: int = 0
     claims: int = 0  # of sums
     taken_over: int = 0  # sums of which another server began to make one before
-    rows_stored: int = 0  # in the databases at the end of their worlds
+    rows_stored: int = 0  # in the databases at the end of their studies
     rows_without_devices: int = 0
     rows_after_retention: int = 0  # after the deletion of the studies
 
@@ -90,43 +90,45 @@ class Score:
         self.rows_without_devices += without_devices
         self.rows_after_retention += after_retention
 
-    def add(self, other: "Score") -> None:
+    def add(self, other: "RunFigures") -> None:
         self.operations += other.operations
         for name in _FIGURES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass
-class World:
+class SimulatedStudy:
     """One study, its devices and its servers."""
 
     loop: Loop
     url: str
-    shape: Shape
+    size: StudySize
     rng: Random
-    members: list[Member] = field(default_factory=list)
+    devices: list[SimulatedDevice] = field(default_factory=list)
     published: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    score: Score = field(default_factory=Score)
-    _workers: dict[int, Worker] = field(default_factory=dict)
+    figures: RunFigures = field(default_factory=RunFigures)
+    _servers: dict[int, SimulatedServer] = field(default_factory=dict)
     _seen: dict[tuple[int, int], CohortView] = field(default_factory=dict)
     _rounds: dict[int, RoundView] = field(default_factory=dict)
     _faults: list[MutableMapping[str, Any]] = field(default_factory=list)
 
     async def open(self) -> None:
         """Start all servers and the study."""
-        for place in range(self.shape.workers):
+        for place in range(self.size.servers):
             await self.start(place)
-        answer = await self.ask("POST", "/v1/studies", json=self.shape.request())
+        answer = await self.ask("POST", "/v1/studies", json=self.size.request())
         assert answer.status_code == 201, answer.text
         study = str(answer.json()["id"])
-        self.members = [
-            Member(index, study, self.ask, self.loop.time, Random(self.rng.getrandbits(64)))
-            for index in range(self.shape.members)
+        self.devices = [
+            SimulatedDevice(
+                index, study, self.ask, self.loop.time, Random(self.rng.getrandbits(64))
+            )
+            for index in range(self.size.devices)
         ]
 
     @property
     def path(self) -> str:
-        return f"/v1/studies/{self.members[0].study}"
+        return f"/v1/studies/{self.devices[0].study}"
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -146,32 +148,32 @@ class World:
 
     async def start(self, place: int) -> None:
         """Start the server in `place`, if it is dead."""
-        if place in self._workers and not self._workers[place].process.is_dead:
+        if place in self._servers and not self._servers[place].process.is_dead:
             return
-        worker = Worker(self.loop, host(self.url, place), self.rng.getrandbits(64))
-        self._workers[place] = worker
-        await worker.start()
+        server = SimulatedServer(self.loop, application(self.url, place), self.rng.getrandbits(64))
+        self._servers[place] = server
+        await server.start()
 
     @property
-    def workers(self) -> list[Worker]:
+    def servers(self) -> list[SimulatedServer]:
         """Return the servers, dead ones too, by place."""
-        return list(self._workers.values())
+        return list(self._servers.values())
 
     async def ask(self, method: str, path: str, **what: Any) -> httpx.Response:
-        """Ask a server that is up, an awake one if possible; raises Unanswered if none answers."""
-        up = [worker for worker in self.workers if worker.is_up]
+        """Ask a server that is up, an awake one if possible; NoResponseError if none answers."""
+        up = [server for server in self.servers if server.is_up]
         if not up:
-            raise Unanswered
-        awake = [worker for worker in up if worker.is_awake]
+            raise NoResponseError
+        awake = [server for server in up if server.is_awake]
         answer = await self.rng.choice(awake or up).ask(method, path, **what)
         assert answer.status_code != 500, answer.text
         return answer
 
-    async def go_on(self) -> None:
+    async def step_all(self) -> None:
         """Let all present devices take their next step at the same time."""
         self.loop.advance(_TURN)
-        here = [member for member in self.members if not member.is_away]
-        await asyncio.gather(*(member.step() for member in here))
+        here = [device for device in self.devices if not device.is_away]
+        await asyncio.gather(*(device.step() for device in here))
 
     # What must be true
 
@@ -180,7 +182,7 @@ class World:
         await self.loop.rest()
         assert not self._faults, self._faults
         self._check_publications()
-        with suppress(Unanswered):
+        with suppress(NoResponseError):
             await self._look()
 
     async def _look(self) -> None:
@@ -215,17 +217,17 @@ class World:
             del self._seen[key]
         elif cohort.phase is Phase.FAILED:
             assert verdict(answer) == (410, "cohort-failed"), answer.text
-            self.score.failed += 1
+            self.figures.failed += 1
         else:
             assert answer.status_code == 200, answer.text
             self._check_sum(view, cohort, answer.content)
 
     def _check_publications(self) -> None:
         """Check that no sum was written twice, and each by the last who had claimed it."""
-        writers = self.loop.book.sums
+        writers = self.loop.commit_log.sums
         assert len({summed for summed, _ in writers}) == len(writers), "a sum was written twice"
         for summed, writer in writers:
-            claimants = [who for work, who in self.loop.book.claims if work == summed.work]
+            claimants = [who for work, who in self.loop.commit_log.claims if work == summed.work]
             assert claimants, "a sum was written without a lease"
             assert claimants[-1] is writer, "a sum was written under a stale lease"
 
@@ -235,8 +237,8 @@ class World:
         summed = {index: int(count) for index, count in enumerate(cells) if count}
         seats = {
             seat.seat.slot: seat
-            for member in self.members
-            for seat in member.seats
+            for device in self.devices
+            for seat in device.seats
             if seat.view.number == view.number and seat.seat and seat.seat.cohort == cohort.number
         }
         counted = [seats[slot] for slot in cohort.survivors if slot in seats]
@@ -245,12 +247,12 @@ class World:
         assert all("masked-input" in seat.sent for seat in counted)
         kept = {slot for slot, seat in seats.items() if "masked-input" in seat.accepted}
         assert kept <= set(cohort.survivors), "an acknowledged vector is missing"
-        written = [(summed.round, summed.number) for summed, _ in self.loop.book.sums]
+        written = [(summed.round, summed.number) for summed, _ in self.loop.commit_log.sums]
         key = (view.number, cohort.number)
         assert key in written, "nobody wrote this sum"
         assert self.published.setdefault(key, packed) == packed, "a published sum changed"
-        self.score.summed += 1
-        self.score.included += len(counted)
+        self.figures.summed += 1
+        self.figures.included += len(counted)
 
     def _check_round(self, view: RoundView) -> None:
         """Check that a round counts the devices of its sums, and is decoded if it has a sum."""
@@ -263,14 +265,14 @@ class World:
 
     async def finish(self) -> None:
         """Let devices continue, then time pass until the study ends; check everything once more."""
-        self.loop.outage, self.loop.strike = (0, "before the commit"), None
-        for place, worker in enumerate(self.workers):
-            worker.process.doom, worker.process.frozen = None, 0.0
+        self.loop.outage, self.loop.interruption = (0, "before the commit"), None
+        for place, server in enumerate(self.servers):
+            server.process.jobs_before_death, server.process.frozen = None, 0.0
             await self.start(place)
-        assert all(worker.is_up for worker in self.workers), "a server does not come up"
+        assert all(server.is_up for server in self.servers), "a server does not come up"
         for turn in range(_MAX_JUMPS):
             if turn < _TURNS:
-                await self.go_on()
+                await self.step_all()
             await self.check()
             state = (await self.ask("GET", self.path)).json()["state"]
             if state in ("finished", "stopped"):
@@ -279,29 +281,29 @@ class World:
         else:
             raise AssertionError(f"the study is stuck: {self._rounds}")
         self._seen.clear()
-        self.score.included = self.score.summed = self.score.failed = 0
+        self.figures.included = self.figures.summed = self.figures.failed = 0
         await self.check()
         await self._check_repetitions()
-        await self._check_books(state)
+        await self._check_commit_log(state)
 
     async def _check_repetitions(self) -> None:
         """Check that all acknowledged messages are accepted again without effect."""
-        for member in self.members:
-            for seat, kind, body in member.spoken():
+        for device in self.devices:
+            for seat, kind, body in device.sent_messages():
                 await seat.send(kind, body)
-            for seat in member.seats:
+            for seat in device.seats:
                 if seat.seat is not None:
-                    await seat.apply_for(None)
-                self.score.acknowledged += len(seat.accepted)
+                    await seat.request_seat(None)
+                self.figures.acknowledged += len(seat.accepted)
 
-    async def _check_books(self, state: str) -> None:
-        sums, book = Counter[int](), self.loop.book
-        assert {(s.round, s.number) for s, _ in book.sums} == self.published.keys()
-        self.score.claims = sum(work.startswith("sum-cohort ") for work, _ in book.claims)
-        for summed, writer in book.sums:
-            first = next(who for work, who in book.claims if work == summed.work)
-            self.score.taken_over += first is not writer
-        store = next(worker for worker in self.workers if worker.is_up).app.state.service.store
+    async def _check_commit_log(self, state: str) -> None:
+        sums, commit_log = Counter[int](), self.loop.commit_log
+        assert {(s.round, s.number) for s, _ in commit_log.sums} == self.published.keys()
+        self.figures.claims = sum(work.startswith("sum-cohort ") for work, _ in commit_log.claims)
+        for summed, writer in commit_log.sums:
+            first = next(who for work, who in commit_log.claims if work == summed.work)
+            self.figures.taken_over += first is not writer
+        store = next(server for server in self.servers if server.is_up).app.state.service.store
         study_state = EMPTY_STATE
         for number, view in sorted(self._rounds.items()):
             assert view.state != "running", "a round of a study that is over is not"
@@ -316,7 +318,7 @@ class World:
                     plan, total, view.participants or 0, study_state
                 ).state
         assert all(count == 1 for count in sums.values()), "a device is in two rounds"
-        kept = await store.answers.study_state(self.members[0].study)
+        kept = await store.answers.study_state(self.devices[0].study)
         assert kept.arrays.keys() == study_state.arrays.keys(), state
         for name, array in study_state.arrays.items():
             assert np.array_equal(kept.arrays[name], array), "a round's answer is not in once"
@@ -327,6 +329,6 @@ class World:
         )
 
     async def close(self) -> None:
-        for worker in self.workers:
-            worker.kill()
+        for server in self.servers:
+            server.kill()
         await self.loop.rest()

@@ -1,8 +1,8 @@
 """A device over the rounds of a simulated study, and its checks of each response.
 
-Member i adds 1 to the cell i of its vector, so a sum shows its members, and how often each is in
-it. Its requests go to any running server, and some are dropped on purpose. Each actual response is
-recorded, also if the member never receives it: a message that was accepted once must be accepted
+Device i adds 1 to cell i of its vector, so a sum shows its devices, and how often each is in it.
+Its requests go to any running server, and some are dropped on purpose. Each actual response is
+recorded, also if the device never receives it: a message that was accepted once must be accepted
 forever.
 """
 
@@ -16,7 +16,7 @@ import httpx
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, RoundView, SlotAssignment
 from secagg.ring import Vector
 from tests.server.device import KINDS, Device
-from tests.server.simulation.worker import Unanswered
+from tests.server.simulation.server import NoResponseError
 
 Lost = Literal["request", "answer"]
 Ask = Callable[..., Awaitable[httpx.Response]]
@@ -26,11 +26,11 @@ _OUTAGE = {(503, "unavailable")}
 _NO_SEAT = {(409, "no-round"), (409, "wrong-state"), (409, "already-counted")}
 
 
-class Over(Exception):  # noqa: N818
+class RoundOverError(Exception):
     """The round is over for this device."""
 
 
-class NotYet(Exception):  # noqa: N818
+class NotReadyError(Exception):
     """The device has no message to send yet, or no server runs."""
 
 
@@ -41,13 +41,13 @@ def verdict(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, str(response.json()["type"]).removeprefix(PROBLEM_TYPE_PREFIX)
 
 
-class Seated(Device):
+class RoundDevice(Device):
     """A device in one round: it repeats each message until it is accepted."""
 
     def __init__(
         self, index: int, ask: Ask, study: str, view: RoundView, rng: Random, was_counted: bool
     ) -> None:
-        super().__init__(None, f"member {index} of {study}", {}, rng)
+        super().__init__(None, f"device {index} of {study}", {}, rng)
         self.index, self.ask, self.study, self.view = index, ask, study, view
         self.was_counted = was_counted  # perhaps, in an earlier round
         self.accepted: set[str] = (
@@ -68,25 +68,25 @@ class Seated(Device):
         response = await self.ask("GET", path, params={"wait": wait}, headers=self.headers)
         outcome = verdict(response)
         if response.status_code == 202 or outcome in _OUTAGE:
-            raise NotYet
+            raise NotReadyError
         if outcome in _CLOSED_PHASE:
-            raise Over
+            raise RoundOverError
         assert response.status_code == 200, f"{what}: {response.text}"
         return response
 
-    async def apply_for(self, lost: Lost | None) -> None:
+    async def request_seat(self, lost: Lost | None) -> None:
         path = f"/v1/studies/{self.study}/rounds/{self.view.number}/participants"
-        wish = self.wish().model_dump()
+        request = self.join_request().model_dump()
         if lost == "request":
-            raise Unanswered
-        response = await self.ask("POST", path, json=wish, headers=self.headers)
+            raise NoResponseError
+        response = await self.ask("POST", path, json=request, headers=self.headers)
         outcome = verdict(response)
         if outcome in _OUTAGE:
-            raise NotYet
+            raise NotReadyError
         if outcome in _NO_SEAT:
             assert self.seat is None, "a seat that was given is gone"
             assert outcome != (409, "already-counted") or self.was_counted
-            raise Over
+            raise RoundOverError
         assert response.status_code in (200, 201), response.text
         seat = SlotAssignment.model_validate_json(response.content)
         if self.seat is not None:
@@ -100,16 +100,16 @@ class Seated(Device):
         if kind not in self.bodies:
             self.record(kind, await self.compute(kind))
         if lost == "request":
-            raise Unanswered
+            raise NoResponseError
         outcome = await self.send(kind, self.bodies[kind])
         if outcome in _OUTAGE:
-            raise NotYet
+            raise NotReadyError
         if outcome in _CLOSED_PHASE:
-            raise Over
+            raise RoundOverError
         assert outcome == (204, ""), f"{kind} of an honest device: {outcome}"
         self.is_over = kind == KINDS[-1]
         if lost == "answer":
-            raise Unanswered
+            raise NoResponseError
 
     async def send(self, kind: str, body: bytes) -> tuple[int, str]:
         """Send the message of `kind`, or other bytes; return status and type of the response."""
@@ -132,7 +132,7 @@ class Seated(Device):
 
 
 @dataclass
-class Member:
+class SimulatedDevice:
     """Device number `index` of a study, over all of its rounds; `is_away` if it does nothing."""
 
     index: int
@@ -140,13 +140,13 @@ class Member:
     ask: Ask
     time: Callable[[], float]
     rng: Random
-    seats: list[Seated] = field(default_factory=list)
+    seats: list[RoundDevice] = field(default_factory=list)
     is_away: bool = False
     is_busy: bool = False  # with a step: a device is one program
     _later: float = 0.0  # when to look for a round again
 
     @property
-    def seat(self) -> Seated | None:
+    def seat(self) -> RoundDevice | None:
         """Return the seat in the present round, None if there is none."""
         return self.seats[-1] if self.seats and not self.seats[-1].is_over else None
 
@@ -158,38 +158,38 @@ class Member:
         try:
             now = self.seat or await self._find()
             if now.seat is None:
-                await self._sit(now, lost)
+                await self._join(now, lost)
             else:
                 await now.send_next(lost)
-        except Over:
+        except RoundOverError:
             self.seats[-1].is_over = True
-        except (NotYet, Unanswered):
+        except (NotReadyError, NoResponseError):
             pass
         finally:
             self.is_busy = False
 
-    async def _sit(self, now: Seated, lost: Lost | None) -> None:
-        await now.apply_for(lost)
+    async def _join(self, now: RoundDevice, lost: Lost | None) -> None:
+        await now.request_seat(lost)
         if lost == "answer":  # the same request gets the same response
-            await now.apply_for(None)
+            await now.request_seat(None)
 
-    async def _find(self) -> Seated:
+    async def _find(self) -> RoundDevice:
         if self.time() < self._later:
-            raise NotYet
+            raise NotReadyError
         after = self.seats[-1].view.number if self.seats else 0
         path = f"/v1/studies/{self.study}/rounds/open"
         response = await self.ask("GET", path, params={"after": after})
         if response.status_code != 200:
             assert verdict(response) in _NO_SEAT | _OUTAGE, response.text
             self._later = self.time() + 2.0
-            raise NotYet
+            raise NotReadyError
         view = RoundView.model_validate_json(response.content)
         chance = Random(self.rng.getrandbits(64))
         counted = any("masked-input" in seat.sent for seat in self.seats)
-        self.seats.append(Seated(self.index, self.ask, self.study, view, chance, counted))
+        self.seats.append(RoundDevice(self.index, self.ask, self.study, view, chance, counted))
         return self.seats[-1]
 
-    def spoken(self) -> list[tuple[Seated, str, bytes]]:
+    def sent_messages(self) -> list[tuple[RoundDevice, str, bytes]]:
         """Return all that was sent so far, in all rounds."""
         return [
             (seat, kind, body)

@@ -47,11 +47,11 @@ async def _no_listener(_listener: PgListener) -> None:
     """Return, as on SQLite."""
 
 
-class Unanswered(Exception):  # noqa: N818  (it models the network)
+class NoResponseError(Exception):
     """No answer came: nobody was there, died meanwhile, or the network lost one of the two."""
 
 
-class Host:
+class Application:
     """The application in one place, and its clock and chance.
 
     All that it keeps in memory it makes when its lifespan starts, so one process after another
@@ -70,19 +70,19 @@ class Host:
 
 
 @cache
-def host(url: str, place: int) -> Host:
-    """Return the host of a place."""
+def application(url: str, place: int) -> Application:
+    """Return the application of a place."""
     del place
-    return Host(url)
+    return Application(url)
 
 
-class Worker:
-    """One process of the real application on `host`, in the time of `loop`."""
+class SimulatedServer:
+    """One process of the real application on `application`, in the time of `loop`."""
 
-    def __init__(self, loop: Loop, host: Host, seed: int) -> None:
-        host.loop = loop
-        host.rng.seed(seed)
-        self.loop, self.app, self.process = loop, host.app, Process(loop.book)
+    def __init__(self, loop: Loop, application: Application, seed: int) -> None:
+        application.loop = loop
+        application.rng.seed(seed)
+        self.loop, self.app, self.process = loop, application.app, Process(loop.commit_log)
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self._client = httpx.AsyncClient(transport=transport, base_url="http://test")
         self._asked: set[asyncio.Task[httpx.Response]] = set()
@@ -119,9 +119,9 @@ class Worker:
             await self._stopping.wait()
 
     async def ask(self, method: str, path: str, **what: Any) -> httpx.Response:
-        """Return the answer; raises Unanswered if the process is down or dies before it."""
+        """Return the answer; raises NoResponseError if the process is down or dies before it."""
         if not self.is_up:
-            raise Unanswered
+            raise NoResponseError
         task = self.loop.start(self.process, self._client.request(method, path, **what))
         self._asked.add(task)
         try:
@@ -129,7 +129,7 @@ class Worker:
         finally:
             self._asked.discard(task)
         if task in self.process.cut:  # its end is ignored
-            raise Unanswered
+            raise NoResponseError
         return task.result()
 
     async def stop(self) -> None:

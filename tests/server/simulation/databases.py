@@ -1,4 +1,4 @@
-"""Empty databases for one simulated world after the other, made once and emptied fast."""
+"""Empty databases for one simulated study after the other, made once and emptied fast."""
 
 import asyncio
 import shutil
@@ -20,7 +20,7 @@ from server.db.schema import StudyRow
 
 
 @dataclass
-class Shelf:
+class Databases:
     """Databases of one kind: at `url`, or, without one, SQLite's in `folder`."""
 
     folder: Path
@@ -40,12 +40,12 @@ class Shelf:
         if self.url is not None:
             asyncio.run(_clear(self.url))
             return self.url
-        # A new file: an exception may hold a connection of the last world, and SQLite shares locks
+        # A new file: an exception may hold a connection of the last study, and SQLite shares locks
         # and memory among all connections of a program to the same file.
         for ending in ("", "-wal", "-shm"):
-            Path(f"{self.folder}/world.db{ending}").unlink(missing_ok=True)
-        shutil.copy(template, self.folder / "world.db")
-        return f"sqlite:///{self.folder}/world.db"
+            Path(f"{self.folder}/study.db{ending}").unlink(missing_ok=True)
+        shutil.copy(template, self.folder / "study.db")
+        return f"sqlite:///{self.folder}/study.db"
 
 
 def apply_retention(url: str) -> tuple[int, int, int]:

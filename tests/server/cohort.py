@@ -23,7 +23,7 @@ def refused(response: httpx.Response, status: int, kind: str) -> str:
 
 
 @dataclass
-class Party:
+class Cohort:
     """A study, its remaining devices, and the devices in its sum."""
 
     served: Served
@@ -45,32 +45,32 @@ class Party:
         )
         return dict(zip(KINDS, sizes, strict=True))
 
-    async def go(self, *steps: str) -> None:
+    async def take_steps(self, *steps: str) -> None:
         """Take steps, all of them together."""
         await together(self.devices, *steps)
 
-    async def go_but_one(self, *steps: str) -> Device:
+    async def take_steps_but_last_device(self, *steps: str) -> Device:
         """Take steps, the last of them without the last device; return that one."""
         *before, last = steps
         for step in before:
-            await self.go(step)
+            await self.take_steps(step)
         await together(self.devices[:-1], last)
         return self.devices[-1]
 
-    async def lose(self, step: str, *lost: int) -> None:
+    async def take_step_without(self, step: str, *slots: int) -> None:
         """Take a step without the devices in these slots, until nobody waits for them."""
-        here = [d for d in self.devices if d.seat is not None and d.seat.slot not in lost]
+        here = [d for d in self.devices if d.seat is not None and d.seat.slot not in slots]
         await together(here, step)
         await self.served.pass_phase(self.study)
         self.devices = here
         if step in ("share", "check", "mask"):
             self.counted = here
 
-    async def end(self) -> None:
+    async def check_exact_sum(self) -> None:
         """Check that the round ends with the exact sum of those who are in it."""
         await until_summed(self.served, self.study, self.counted)
 
-    async def fail(self) -> str:
+    async def check_failure(self) -> str:
         """Check that the round ends without a sum that could be read; return the reason."""
         view = await self.served.until_closed(self.study)
         assert (view.state, view.participants, view.cohorts[0].phase) == ("failed", 0, "failed")
@@ -79,7 +79,7 @@ class Party:
         return str(view.cohorts[0].failure)
 
 
-async def gather_party(served: Served, **changes: Any) -> Party:
+async def create_full_cohort(served: Served, **changes: Any) -> Cohort:
     """Return a new study with `changes`, whose one cohort is full."""
     study = await served.create(**changes)
-    return Party(served, study, await served.join(study, 6))
+    return Cohort(served, study, await served.join(study, 6))
