@@ -32,7 +32,7 @@ from blindtally.console.terminal import print_line
 from blindtally.planning.study_form_predictions import ProcessPredictions
 from client.extras_installation import install_command
 from client.http_environment import proxy_of, tls_context
-from client.open_files import raise_open_file_limit
+from client.process_files import raise_open_file_limit
 from server.app import create_app
 from server.db import migrations
 from server.db.database import Database

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.console.data_files import load_dataset
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from blindtally.datasets.item_counts import ItemCounts
 from protocol.numerics.arrays import Frequencies, ItemValues
 from protocol.oracles.hadamard import Hadamard

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from protocol.described_mechanism import DescribedMechanism
 from protocol.domains import Domain
 from protocol.domains.known_items import KnownItems
-from protocol.privacy.release_designs import ReleaseDesign
+from protocol.privacy.release import ReleaseDesign
 from protocol.question_and_plan import P, Q
 from protocol.study_state import StudyState
 

@@ -24,11 +24,10 @@ from server.notify.event_streams import EventStreams
 from server.notify.notifier import Notifier
 from server.notify.pg_listener import PgListener
 from server.notify.retry_after import RetryScheduler
+from server.rounds.caches import RoundCache, StatusCache
 from server.rounds.cohort_cache import CohortCache
 from server.rounds.orchestrator import Orchestrator
 from server.rounds.retention import RetentionWorker
-from server.rounds.round_cache import RoundCache
-from server.rounds.status_cache import StatusCache
 from server.settings import Pace, Settings
 from server.telemetry.metrics import Metrics
 

@@ -34,7 +34,7 @@ from secagg.ring import Lane
 from secagg.roster import RosterEntry, ShareCommitment, roster_bytes, share_commitments_bytes
 from secagg.seating import CohortSeating
 from secagg.shares import ENCRYPTED_SHARE_BYTES, SHARE_PAIR_BYTES, SharePair, received_shares_bytes
-from server.rounds.round_cache import SignedFacts
+from server.rounds.caches import SignedFacts
 from tests.protocol.mechanism_examples import OPERATORS
 
 ROOT = Path(__file__).parents[1]

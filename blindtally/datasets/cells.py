@@ -12,7 +12,18 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from decimal import Decimal
+from pathlib import Path
 from typing import Final
+
+from secagg.errors import PortableError
+
+
+class DataError(PortableError, ValueError):
+    """A data file cannot be used; the message names the file, and the line if one is at fault."""
+
+    def __init__(self, path: Path, fault: str, line: int | None = None) -> None:
+        super().__init__(f"{path}: {fault}" if line is None else f"{path}, line {line}: {fault}")
+
 
 MAX_TOTAL_COUNT: Final = 2**62  # numpy draws from such counts
 MISSING_MARKS: Final = frozenset(

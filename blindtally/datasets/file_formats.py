@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from client.extras_installation import install_command
 
 _BUNDLED: Final = files("blindtally.datasets") / "files"

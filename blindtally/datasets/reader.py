@@ -30,12 +30,12 @@ from blindtally.datasets.cells import (
     MAX_TOTAL_COUNT,
     MISSING_MARKS,
     PERHAPS_MISSING,
+    DataError,
     item_fault,
     may_be_count,
     parse_count,
 )
 from blindtally.datasets.columns import named_columns, role_of
-from blindtally.datasets.data_error import DataError
 from blindtally.datasets.device_histograms import DeviceHistograms, HistogramPacker
 from blindtally.datasets.file_formats import is_parquet, open_unpacked, text_lines
 from blindtally.datasets.item_counts import ItemCounts

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blindtally.datasets.cells import PERHAPS_MISSING
+from blindtally.datasets.cells import PERHAPS_MISSING, DataError
 from blindtally.datasets.columns import Role
-from blindtally.datasets.data_error import DataError
 from protocol.printable import is_hidden
 
 

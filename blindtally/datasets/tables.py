@@ -15,8 +15,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO, TypeAlias
 
+from blindtally.datasets.cells import DataError
 from blindtally.datasets.columns import ColumnError, Columns, find_columns, named_columns, role_of
-from blindtally.datasets.data_error import DataError
 from blindtally.datasets.reading_report import ReadingReport
 from client.device.encoding import item_text
 from client.extras_installation import install_command

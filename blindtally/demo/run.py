@@ -26,7 +26,7 @@ from client.analyst.analyst import Analyst
 from client.errors import ServiceError, ServiceUnreachableError
 from client.fleet.fleet import NobodyEnteredError
 from client.fleet.shards import LostWorkersError
-from client.open_files import OpenFilesError
+from client.process_files import OpenFilesError
 
 _MAX_WORKERS: Final = 2  # processes of devices; the server is another one
 

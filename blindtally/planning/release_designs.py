@@ -8,7 +8,7 @@ from blindtally.console.errors import exit_with_error
 from blindtally.console.output_files import write_json
 from blindtally.console.tables import format_epsilon, print_parts, result_table
 from protocol.mechanisms.registry import MECHANISMS
-from protocol.privacy.release_designs import InvitedDesign, ReleaseDesign
+from protocol.privacy.release import InvitedDesign, ReleaseDesign
 from protocol.round_sizes import MAX_COHORT_SIZE
 
 _EXAMPLE_PREFIXES = 100  # of a level whose size is shown

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindtally.console.data_files import load_dataset
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import Dataset
 from protocol.domains import Domain

@@ -10,8 +10,7 @@ from typing import Any
 from blindtally.console.progress import with_progress
 from blindtally.datasets.reader import Dataset
 from blindtally.simulate.round_schedule import RoundSchedule
-from blindtally.simulate.scenario import DEFAULT_DEVICES, SimulationRequest
-from blindtally.simulate.terms import study_terms
+from blindtally.simulate.scenario import DEFAULT_DEVICES, SimulationRequest, study_terms
 from blindtally.workers import open_round_executor
 from protocol.api.unlisted import CountedRounds, highest_bar
 from protocol.domains.known_items import KnownItems

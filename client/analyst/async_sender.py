@@ -29,12 +29,12 @@ from client.errors import (
     http_errors_as_unreachable,
 )
 from client.http.address_and_retries import check_patience, repeated, shown_url
-from client.http.deadline import async_within
 from client.http.exchange import (
     Body,
     check_encoding,
     whole_response,
 )
+from client.http.transport import async_within
 from protocol.api.events import Event, EventKind
 from secagg.errors import UnsafeRequestError
 

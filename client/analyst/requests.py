@@ -11,9 +11,8 @@ from pydantic import BaseModel
 from client.analyst.result_table import ResultTable
 from client.credentials import bearer_headers, cause_without_secrets
 from client.errors import UnreadableAnswerError, check_response, has_many_values
-from client.http.address_and_retries import http_options
+from client.http.address_and_retries import http_options, url_path
 from client.http.exchange import CONNECT_SECONDS, RESPONSE_TIMEOUT_SECONDS
-from client.http.url_paths import url_path
 from protocol.api.events import Event
 from protocol.api.messages import (
     HeavyHitter,

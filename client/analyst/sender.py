@@ -30,12 +30,12 @@ from client.errors import (
     http_errors_as_unreachable,
 )
 from client.http.address_and_retries import check_patience, repeated, shown_url
-from client.http.deadline import within
 from client.http.exchange import (
     Body,
     check_encoding,
     whole_response,
 )
+from client.http.transport import within
 from protocol.api.events import Event, EventKind
 from secagg.errors import UnsafeRequestError
 

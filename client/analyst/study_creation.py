@@ -10,7 +10,7 @@ from typing import Final, SupportsIndex
 from pydantic import ValidationError
 
 from client.analyst.requests import ApiRequest
-from client.http.url_paths import url_path
+from client.http.address_and_retries import url_path
 from protocol.api.messages import PopulationRequest, StudyRequest, StudyView, Timeouts
 from protocol.api.validation_errors import validation_faults
 from protocol.committee_terms import AnyCommitteeTerms, CommitteeTerms, VolunteerTerms

@@ -25,9 +25,9 @@ from client.errors import (
     ServiceUnreachableError,
     WrongPhaseError,
 )
-from client.http.documents import parse_document, refusing_malformed
+from client.http.address_and_retries import url_path
+from client.http.exchange import parse_document, refusing_malformed
 from client.http.transport import Transport
-from client.http.url_paths import url_path
 from protocol.api.messages import CommitteeRound, CommitteeRoundPage, CommitteeView
 from protocol.api.one_shot import SUM_NUMBER, OneShotRound, column_bytes
 from protocol.api.phases import MEMBER_MESSAGE_KIND, MemberMessageKind, Phase

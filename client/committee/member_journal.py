@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from client.private_files import make_private_file
+from client.process_files import make_private_file
 from protocol.clock_readings import DAY_SECONDS, ClockReadings
 
 _SCHEMA: Final = """

@@ -31,9 +31,9 @@ from client.errors import (
     WrongStateError,
     short_text,
 )
-from client.http.documents import parse_document
+from client.http.address_and_retries import url_path
+from client.http.exchange import parse_document
 from client.http.transport import POLL_SECONDS, Transport
-from client.http.url_paths import url_path
 from protocol.api.credentials import possession_statement, secret_digest
 from protocol.api.device_policy import PolicyError
 from protocol.api.messages import EnrolmentRequest, RoundView

@@ -29,7 +29,7 @@ For reports the journal also records epsilon, and so the epsilon spent in all st
 vectors it records the noise on their counts, from which the privacy loss of any vectors together is
 computed (`protocol/privacy/noise_loss.py`). Each plan states the noise in its round, so the loss in
 a study is known from the vectors that were sent. A vector's time, collection and `exact` limit the
-exact sums of all studies (`client.device.exact_sum_limit`).
+exact sums of all studies (`client.device.vector_participation`).
 
 Once a day the journal also stores a reading of the clock (`client.device.clock`).
 """

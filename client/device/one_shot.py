@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from client.device.device import DeviceStep
 from client.device.encoding import encode
 from client.device.vector_participation import VectorParticipation
-from client.http.documents import refusing_malformed
-from client.http.url_paths import url_path
+from client.http.address_and_retries import url_path
+from client.http.exchange import refusing_malformed
 from protocol.api.one_shot import SUM_NUMBER, OneShotRound
 from protocol.api.phases import MessageKind
 from secagg.errors import UnsafeRequestError

@@ -21,9 +21,8 @@ from client.device.device import DeviceStep, RoundParticipation
 from client.device.encoding import encode
 from client.device.journal import JournalEntry
 from client.device.vector_participation import VectorParticipation
-from client.http.documents import parse_document, refusing_malformed
-from client.http.exchange import DocumentStream
-from client.http.url_paths import url_path
+from client.http.address_and_retries import url_path
+from client.http.exchange import DocumentStream, parse_document, refusing_malformed
 from protocol.api.cohort_check import check_cohort, check_enrolment, check_seating, check_slot
 from protocol.api.credentials import new_secret
 from protocol.api.device_limits import noise_events

@@ -49,10 +49,9 @@ from client.errors import (
     ServiceUnreachableError,
     WrongStateError,
 )
-from client.http.address_and_retries import service_url
-from client.http.documents import parse_document
+from client.http.address_and_retries import service_url, url_path
+from client.http.exchange import parse_document
 from client.http.transport import MIN_POLL_INTERVAL_SECONDS, Transport, http_client
-from client.http.url_paths import url_path
 from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, SlotAssignment
 from protocol.api.plan_check import check_plan, max_copies

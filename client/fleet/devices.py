@@ -25,7 +25,7 @@ from client.device.journal import JournalEntry, MemoryJournal
 from client.fleet.behaviour import DeviceBehaviour
 from client.fleet.config_and_results import DeviceResult, FleetConfig
 from client.http.transport import Transport
-from client.open_files import check_open_files
+from client.process_files import check_open_files
 from protocol.api.credentials import new_secret
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.one_shot import SUM_NUMBER

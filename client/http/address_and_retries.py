@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from http.cookiejar import CookieJar
 from typing import Any, Final, ParamSpec, TypeVar
+from urllib.parse import quote
 
 import httpx
 import stamina
@@ -165,3 +166,20 @@ def _silence_hooks() -> None:
         set_on_retry_hooks(
             hook if isinstance(hook, _QuietHook) else _QuietHook(hook) for hook in hooks
         )
+
+
+def url_path(*parts: object) -> str:
+    """Return the path with these parts.
+
+    Raises:
+        ValueError: if a part would lead to another path, because it is empty, "." or "..", or if it
+            is not Unicode text.
+    """
+    for part in parts:
+        if str(part) in ("", ".", ".."):
+            reason = "is empty" if str(part) == "" else f"cannot be {str(part)!r}"
+            raise ValueError(f"an id or a name {reason}: `Analyst.studies()` lists all studies")
+    try:
+        return "".join(f"/{quote(str(part), safe='')}" for part in parts)
+    except UnicodeEncodeError:
+        raise ValueError(f"an id or a name in {parts} is not text") from None

@@ -1,7 +1,7 @@
 """One-shot sum of a round: the facts that devices, members and the server compute from its plan.
 
 The lanes of a mechanism are modulo primes that the committee can share (`Terms.moduli`). Those of
-one prime travel as one lane (`secagg.oneshot.joined_lanes`).
+one prime travel as one lane (`secagg.oneshot.moduli`).
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from secagg.oneshot.committee import (
     Operators,
     Registrar,
 )
-from secagg.oneshot.joined_lanes import JoinedLanes
 from secagg.oneshot.message import Layout
+from secagg.oneshot.moduli import JoinedLanes
 from secagg.oneshot.parameters import CommitteeParameters
 
 SUM_NUMBER = 0  # of the only sum of a round's plan

@@ -39,8 +39,8 @@ from protocol.estimation.estimates import (
     estimates_of_rows,
     flags,
 )
-from protocol.estimation.history import History
 from protocol.estimation.rate_changes import RateHistory
+from protocol.estimation.segments import History
 from protocol.mechanism import Answer, SumMechanism
 from protocol.mechanisms.cohort_comparison import max_unflagged_tokens
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler

@@ -3,9 +3,12 @@
 A device flips a new coin for each cell that it votes in, in each round, and adds its share of
 noise to every cell, also if it has no vote. The ledger has the cost of a release (`events.py`).
 This module is for devices, and imports nothing large.
+
+A plan compares `designs` of a release: coins, noise, or both.
 """
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, Self, TypeAlias
 
@@ -102,3 +105,50 @@ class Release(PublicModel):
             counts = np.where(sums == self.threshold, float(self.threshold), counts)
         counts = np.maximum(counts, 0.0)
         return counts, counts * (1 - p) / p + noise_variance / p**2
+
+
+@dataclass(frozen=True, slots=True)
+class InvitedDesign:
+    """A design in which each user joins with `probability`, by its own coin.
+
+    The `seats` suffice for all that join except with probability 1e-20. Each sends `vector_bytes`
+    for 100 prefixes; `saved_bytes` are those of all users that do not join. The noise of deviation
+    `sigma` keeps epsilon against the server, which sees who joins, as devices do on the roster. An
+    epsilon without bound is None.
+    """
+
+    probability: float
+    expected_participants: int
+    seats: int
+    vector_bytes: int
+    saved_bytes: int
+    sigma: float
+    epsilon_server: float | None
+    epsilon_devices: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDesign:
+    """One way to release counts.
+
+    `m` users vote on average, `sigma` is the deviation of the noise in all cohorts together, and a
+    prefix of `shown_share` of all users is shown about half the time. `relative_error` is the
+    standard error of a prefix that one user in a hundred has; `vector_bytes` are those of 100
+    prefixes of 27 symbols. Epsilons are exact except for the closed forms, which are None without a
+    bound. `invitation` is None if it would save nothing.
+    """
+
+    mode: ReleaseMode
+    theta: int
+    m: int
+    probability: float
+    sigma: float
+    shown_share: float
+    relative_error: float
+    vector_bytes: int
+    epsilon: float
+    epsilon_replace_one: float
+    epsilon_server: float | None
+    epsilon_kl: float | None
+    epsilon_note: float | None
+    invitation: InvitedDesign | None

@@ -26,7 +26,7 @@ from protocol.numerics.arrays import Flags
 from protocol.question_and_plan import P, Plan
 from protocol.randomness import RandomWords, seeded_words
 from secagg.errors import RecoveryError
-from secagg.oneshot.joined_lanes import JoinedLanes
+from secagg.oneshot.moduli import JoinedLanes
 from secagg.oneshot.parameters import CommitteeParameters
 from secagg.oneshot.run import run_one_shot_sum
 from secagg.ring import Ring, Vector

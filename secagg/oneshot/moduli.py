@@ -10,15 +10,23 @@ A prime above 2^b takes little more than b bits: 16.3 for 65,537, and 8.1 for 25
 not assume that a modulus is even, nor that counts wrap at 2^b. Lanes below log2(m + rho) bits
 become wider, since a field must have a point for each member and each secret.
 
+A message has blinds and a degree proof for each lane, of about 48 bits per member and per node, and
+fills the last column of each lane with zeros. So lanes of one modulus are joined: their elements
+follow each other in one lane, at the place of the first one.
+
 Source: an addition of blindtally.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final, Self
+
+import numpy as np
 
 from secagg.oneshot.field import PackedRows, least_prime
 from secagg.oneshot.parameters import CommitteeParameters
-from secagg.ring import Lane, Ring
+from secagg.ring import Array, Lane, Ring, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +79,39 @@ class Moduli:
 
 
 PAIRWISE: Final = Moduli()
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedLanes:
+    """The lanes of `ring`, and their `joined` form."""
+
+    ring: Ring
+    joined: Ring
+    places: tuple[tuple[int, ...], ...]  # the lanes of `ring` in each joined lane
+
+    @classmethod
+    def of(cls, ring: Ring) -> "JoinedLanes":
+        """Return the joined lanes of `ring`."""
+        by_modulus: dict[int, list[int]] = {}
+        for place, lane in enumerate(ring.lanes):
+            by_modulus.setdefault(lane.q, []).append(place)
+        lanes = (
+            Lane(q, sum(ring.lanes[place].length for place in places))
+            for q, places in by_modulus.items()
+        )
+        return cls(ring, Ring(tuple(lanes)), tuple(map(tuple, by_modulus.values())))
+
+    def join(self, vector: Vector) -> Vector:
+        """Return a vector of `ring` as one of `joined`."""
+        return tuple(np.concatenate([vector[place] for place in places]) for places in self.places)
+
+    def split(self, joined: Vector) -> Vector:
+        """Return a vector of `joined` as one of `ring`."""
+        parts = dict(self._parts(joined))
+        return tuple(parts[place] for place in range(len(parts)))
+
+    def _parts(self, joined: Vector) -> Iterator[tuple[int, Array]]:
+        for array, places in zip(joined, self.places, strict=True):
+            ends = accumulate((self.ring.lanes[place].length for place in places), initial=0)
+            for place, (start, end) in zip(places, pairwise(ends), strict=True):
+                yield place, array[start:end]

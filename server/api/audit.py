@@ -5,8 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from protocol.api.messages import AuditPage
-from server.api.common import paginate, problem_responses
-from server.api.dependencies import require
+from server.api.dependencies import paginate, problem_responses, require
 from server.principals import Permission
 from server.service import ServiceDep
 

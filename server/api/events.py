@@ -8,8 +8,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from protocol.api.events import Event
-from server.api.common import StudyId, problem_responses
-from server.api.dependencies import Caller, require
+from server.api.dependencies import Caller, StudyId, problem_responses, require
 from server.principals import Permission
 from server.service import ServiceDep
 

@@ -4,10 +4,9 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from protocol.api.messages import ProblemType
-from server.api.common import problem_responses
-from server.api.dependencies import require
+from server.api.dependencies import problem_responses, require
 from server.errors import ProblemError
-from server.http.accept import accepted_ranges
+from server.http.response_headers import accepted_ranges
 from server.principals import Permission
 from server.service import ServiceDep
 

@@ -12,7 +12,7 @@ from protocol.mechanisms.registry import parse_question
 from protocol.privacy.ledger import Budget
 from protocol.public_model import PublicModel
 from protocol.question_and_plan import Terms
-from server.api.common import problem_responses
+from server.api.dependencies import problem_responses
 from server.http.problem_details import MEDIA_TYPE
 
 _PROBLEM_CONTENT = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}

@@ -16,8 +16,7 @@ from protocol.api.messages import (
 from protocol.privacy.events import LedgerEntry
 from protocol.privacy.ledger import Ledger, Statement
 from protocol.privacy.loss_distributions import MIN_DELTA
-from server.api.common import StudyId, json_only, paginate, problem_responses
-from server.api.dependencies import Caller, require
+from server.api.dependencies import Caller, StudyId, json_only, paginate, problem_responses, require
 from server.principals import Permission
 from server.service import ServiceDep
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from protocol.api.messages import RoundPage, RoundView
-from server.api.common import (
+from server.api.dependencies import (
     OCTET_STREAM_RESPONSE,
     AfterRound,
     CohortNumber,
@@ -13,10 +13,11 @@ from server.api.common import (
     StudyId,
     paginate,
     problem_responses,
+    reading,
+    require,
 )
-from server.api.dependencies import reading, require
-from server.http.etag import ETagRoute, etag_responses
-from server.http.request_bodies import OCTET_STREAM
+from server.http.request_limits import OCTET_STREAM
+from server.http.response_headers import ETagRoute, etag_responses
 from server.principals import Permission
 from server.service import ServiceDep
 

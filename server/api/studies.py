@@ -15,13 +15,20 @@ from pydantic import ValidationError
 from protocol.api.messages import ProblemType, StudyPage, StudyRequest, StudyView
 from protocol.api.validation_errors import validation_faults
 from protocol.mechanisms.registry import AnyPlan
-from server.api.common import StudyId, json_only, paginate, problem_responses
-from server.api.dependencies import Caller, reading, require
+from server.api.dependencies import (
+    Caller,
+    StudyId,
+    json_only,
+    paginate,
+    problem_responses,
+    reading,
+    require,
+)
 from server.db.idempotency import IdempotentRequest
 from server.errors import FieldError, ProblemError, malformed_fields
 from server.first_plan import DeviceLimits, PlanRequest, first_plan
-from server.http.etag import ETagRoute
 from server.http.problem_details import field_error
+from server.http.response_headers import ETagRoute
 from server.principals import Permission
 from server.service import Service, ServiceDep
 from server.settings import MAX_DEVICE_DELTA, Settings

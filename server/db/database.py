@@ -40,14 +40,13 @@ from server.db.columns import UtcDateTime
 from server.db.database_errors import (
     BusyError,
     ClockJumpError,
+    Outage,
     classified_errors,
     is_outage,
     is_retryable,
     needs_new_connections,
 )
-from server.db.database_url import hide_url_in_errors, parse_url
-from server.db.file_identities import FileIdentities
-from server.db.outage import Outage
+from server.db.database_url import FileIdentities, hide_url_in_errors, parse_url
 from server.telemetry.metrics import Metrics
 
 _log = structlog.get_logger(__name__)

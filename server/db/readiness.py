@@ -1,6 +1,6 @@
 """Reasons for which a service is not ready, from one place.
 
-An outage is noticed when a transaction fails (`server/db/outage.py`). A service without requests
+An outage is noticed when a transaction fails (`database_errors.py`). A service without requests
 has none, so each request to `/readyz` also tries the database, at most once a second and without a
 change: it reads the schema's revision, and names all columns of all tables. On SQLite it begins a
 transaction that writes nothing, unless another one was committed within the last second. For

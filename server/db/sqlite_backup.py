@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from server.db.file_identities import FileIdentities
+from server.db.database_url import FileIdentities
 from server.db.migrations import head_revision
 from server.db.sqlite_lock import hold_lock, is_locked
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from server.db.file_identities import file_identity
+from server.db.database_url import file_identity
 
 if TYPE_CHECKING:
     from server.db.database import Database

@@ -30,10 +30,9 @@ from server.db.repositories.devices.one_shot_messages import (
     OneShotMessageGroup,
     OneShotMessageRepository,
 )
-from server.db.repositories.devices.participants import ParticipantRepository
+from server.db.repositories.devices.participants import ParticipantRepository, Upload, UploadGroup
 from server.db.repositories.devices.reports import Report, ReportGroup, ReportRepository
 from server.db.repositories.devices.seatings import SeatingRepository
-from server.db.repositories.devices.uploads import Upload, UploadGroup
 from server.db.repositories.devices.volunteers import VolunteerRepository
 from server.db.repositories.events import EventRepository
 from server.db.repositories.leases import LeaseRepository, ProcessRepository

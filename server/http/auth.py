@@ -24,9 +24,8 @@ from protocol.api.messages import ProblemType
 from protocol.printable import escape_hidden
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.errors import ProblemError
-from server.http.accept import prefers
-from server.http.rate_limits import RateLimit
-from server.http.request_bodies import header
+from server.http.request_limits import RateLimit, header
+from server.http.response_headers import prefers
 from server.principals import ANONYMOUS, Principal
 from server.settings import Pace, Settings
 

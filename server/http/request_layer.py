@@ -31,10 +31,9 @@ from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.errors import ProblemError
 from server.http.auth import client_address, is_public, rate_limit_key
 from server.http.problem_details import problem_of, problem_response
-from server.http.rate_limits import RateLimit
-from server.http.request_bodies import BodyMemory, LimitedBody, header, largest_body
-from server.http.security_headers import SecurityHeaders
-from server.notify.turns import Turns
+from server.http.request_limits import BodyMemory, LimitedBody, RateLimit, header, largest_body
+from server.http.response_headers import SecurityHeaders
+from server.notify.notifier import Turns
 from server.settings import Settings
 from server.telemetry.logs import LogFields, bind_log_fields, logs_debug_lines, start_log_fields
 from server.telemetry.metrics import Metrics

@@ -22,7 +22,7 @@ from protocol.quantiles.cdf import EmptyTreeError
 from protocol.quantiles.distribution import Distribution
 from protocol.study_state import StudyState
 from server.api.answers.distributions import query_results
-from server.api.answers.unlisted_options import counted_rounds
+from server.api.answers.heavy_hitters import counted_rounds
 from server.db.repositories.progress import RoundSummary
 from server.db.store import Store
 from server.pages.drawing import (

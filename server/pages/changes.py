@@ -13,8 +13,7 @@ from protocol.api.messages import ProblemType, StudyView
 from protocol.api.rates import RATE_DEVICES, ItemChange, ItemChanges, RoundRate
 from protocol.estimation.rate_changes import RateHistory
 from server.api.answers.changes import compared_studies, item_changes, rate_history, round_rates
-from server.api.common import StudyId
-from server.api.dependencies import Caller, check_study
+from server.api.dependencies import Caller, StudyId, check_study
 from server.errors import ProblemError
 from server.pages.drawing import Sparkline, rate_sparkline
 from server.pages.page_requests import page_router

@@ -8,7 +8,7 @@ from fastapi import Query, Request, Response
 
 from protocol.api.messages import PopulationView
 from protocol.privacy.ledger import Statement
-from server.api.common import paginate
+from server.api.dependencies import paginate
 from server.api.populations import population_statement
 from server.db.repositories.leases import ALIVE_WITHIN
 from server.pages.page_requests import page_router

@@ -29,7 +29,7 @@ from server.http.problem_details import (
     problem_of,
     problem_response,
 )
-from server.http.request_bodies import check_media_type
+from server.http.request_limits import check_media_type
 from server.pages.rendering import PAGE_HEADERS, is_partial, render
 from server.principals import Permission
 from server.telemetry.logs import bind_log_fields

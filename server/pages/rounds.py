@@ -15,7 +15,7 @@ from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan
 from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES, SIGNATURE_BYTES
 from secagg.messages import Complaints, KeyShares, UnmaskingShares
-from server.api.common import RoundNumber, StudyId
+from server.api.dependencies import RoundNumber, StudyId
 from server.pages.page_requests import page_router
 from server.pages.rendering import event_context, render
 from server.pages.round_history import RoundSizesDep

@@ -20,12 +20,10 @@ from protocol.domains.strings import Utf8
 from protocol.estimation.estimates import quality_sentence
 from protocol.mechanisms.registry import REPORT_MECHANISMS, mechanism_of
 from server.api import studies as api
-from server.api.answers.heavy_hitters import csv_table, heavy_hitter_page
+from server.api.answers.heavy_hitters import csv_table, heavy_hitter_page, unlisted_option_counts
 from server.api.answers.question_differences import domain_in_words
 from server.api.answers.segments import segment_summaries
-from server.api.answers.unlisted_options import unlisted_option_counts
-from server.api.common import StudyId, paginate
-from server.api.dependencies import Caller, require
+from server.api.dependencies import Caller, StudyId, paginate, require
 from server.api.populations import study_statement
 from server.errors import ProblemError
 from server.pages import charts

@@ -17,7 +17,7 @@ from secagg.roster import ShareCommitment, roster_bytes, share_commitments_bytes
 from secagg.session import Transcript
 from secagg.shares import ReceivedShares
 from server.db.store import Store
-from server.rounds.async_cache import AsyncCache
+from server.rounds.caches import AsyncCache
 from server.rounds.cohort_messages import (
     HolderTable,
     make_transcript,

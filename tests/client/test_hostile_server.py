@@ -13,7 +13,7 @@ from client.device.device_state import DeviceState
 from client.device.driver import EndState
 from client.device.take_part import ParticipationOutcome, take_part
 from client.errors import MAX_JSON_VALUES, ServiceError, ServiceUnreachableError, check_response
-from client.http.documents import parse_document
+from client.http.exchange import parse_document
 from client.http.transport import MAX_DOCUMENT_BYTES, Transport, http_client
 from protocol.api.messages_outside_sums import Survivors, frame_document
 from secagg.errors import UnsafeRequestError

@@ -8,7 +8,7 @@ import pytest
 PROGRAM = (
     "import resource;"
     "resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}));"
-    "from client.open_files import raise_open_file_limit;"
+    "from client.process_files import raise_open_file_limit;"
     "print(raise_open_file_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))"
 )
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from blindtally.demo.server_process import StoppedBySignalError
 from client.errors import AnalystClosedError, NotFoundError, ServiceError
 from client.fleet.fleet import NobodyEnteredError

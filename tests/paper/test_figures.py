@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from blindtally.planning.f1_by_words import F1Curve, F1Point, StudySetting
 from blindtally.simulate.populations import (
     DRIFT_KINDS,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from paper import oracle_experiments
 from paper.commands import app
 from paper.oracle_experiments import (

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from protocol.mechanisms.registry import REPORT_MECHANISMS
+from protocol.mechanisms.reports.oracle_errors import predicted_error
 from protocol.oracles.hadamard import Hadamard
 from protocol.oracles.krr import KaryRandomizedResponse
 from protocol.oracles.ocms.hashed import Ocms
 from protocol.oracles.ocms.ocms_gf import OcmsGf
 from protocol.oracles.oracle import Oracle
-from protocol.oracles.predicted_error import predicted_error
 from protocol.oracles.registry import oracle_from_parameters
 from protocol.randomness import seeded_words
 from protocol.reference_mechanisms.oracles.local_hashing import LocalHashing

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from server.http import rate_limits, request_layer
+from server.http import request_layer, request_limits
 from server.settings import Pace, Settings
 from tests.server import application
 from tests.server.cohort import Cohort, create_full_cohort
@@ -44,7 +44,7 @@ def _refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def _test_starts_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no minute begin during a test: its limits would start to count again."""
     start = monotonic()
-    monkeypatch.setattr(rate_limits, "monotonic", lambda: monotonic() - start)
+    monkeypatch.setattr(request_limits, "monotonic", lambda: monotonic() - start)
 
 
 @pytest.fixture

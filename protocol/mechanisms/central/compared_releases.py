@@ -22,8 +22,7 @@ from protocol.mechanisms.central.release_design import (
 from protocol.mechanisms.central.trie_plan import TrieHhQuestion
 from protocol.privacy.events import PARTIES, LedgerEntry
 from protocol.privacy.ledger import Ledger
-from protocol.privacy.release import Release, ReleaseMode
-from protocol.privacy.release_designs import InvitedDesign, ReleaseDesign
+from protocol.privacy.release import InvitedDesign, Release, ReleaseDesign, ReleaseMode
 from protocol.privacy.sample_threshold import cormode21_epsilon, kl_epsilon
 from protocol.round_sizes import seats_for, terms_for
 from secagg.ring import Lane

@@ -67,7 +67,7 @@ from protocol.mechanisms.central.trie_votes import device_items, encode_votes, v
 from protocol.mechanisms.central.value_distribution import pruned_distribution
 from protocol.numerics.arrays import DigitRows
 from protocol.privacy.events import DpEvent
-from protocol.privacy.release_designs import ReleaseDesign
+from protocol.privacy.release import ReleaseDesign
 from protocol.quantiles.cdf import Estimator
 from protocol.quantiles.distribution import Distribution
 from protocol.quantiles.prefix_tree import PrefixTree

@@ -37,11 +37,10 @@ from protocol.estimation.empirical_bayes import decision_threshold, normal_poste
 from protocol.estimation.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
-from protocol.mechanisms.reports.measured_errors import error_measures
+from protocol.mechanisms.reports.oracle_errors import error_measures, predicted_error
 from protocol.numerics.arrays import PackedReports
 from protocol.oracles.limits import check_epsilon
 from protocol.oracles.oracle import Oracle, OracleParameters, ReportCounts
-from protocol.oracles.predicted_error import predicted_error
 from protocol.oracles.registry import (
     ORACLES,
     OracleKinds,

@@ -14,7 +14,7 @@ One round, in the order of its vector (`plan.py`):
 
 Between rounds the study state keeps the observations of each item (`observations.py`). Totals
 include the rounds in which an item was not counted. In the model of these rounds, rates stay and
-jump at times, each item by itself (`totals.py`), or move gradually if counted items do
+jump at times, each item by itself (`change_points.py`), or move gradually if counted items do
 (`rate_filter.py`). If they do not move, all rounds inform the rounds without a count.
 
 The forecast of all totals (`forecast.py`) then decides which items have counters, which strings are

@@ -179,7 +179,7 @@ def check_lanes(most: int, moduli: Moduli) -> tuple[Lane, Lane]:
     """Return the lanes of a group's total and check, for sums of counts up to `most`.
 
     In a one-shot sum both have the same modulus if it is large enough, because each modulus costs
-    bytes in a message (`secagg.oneshot.joined_lanes`).
+    bytes in a message (`secagg.oneshot.moduli`).
     """
     q = moduli.above(most)
     if moduli.min_prime and q < _CHECK_PRIME:

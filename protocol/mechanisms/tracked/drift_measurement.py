@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.estimation.history import History
+from protocol.estimation.segments import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.rate_filter import STATIONARY, Drift
 from protocol.numerics.arrays import Floats

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.estimation.empirical_bayes import decision_threshold
-from protocol.estimation.history import History
+from protocol.estimation.segments import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.mechanisms.tracked.counters import CounterGroup, check_lanes, counter_bits
 from protocol.mechanisms.tracked.observations import LAST_SLIP_COLUMN, drift_of, history_of

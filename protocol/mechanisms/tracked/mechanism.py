@@ -56,8 +56,8 @@ from protocol.mechanisms.tracked.observations import (
     with_measured_drift,
 )
 from protocol.mechanisms.tracked.plan import ResidualSampling, TrackedPlan, TrackedQuestion
+from protocol.mechanisms.tracked.rate_filter import estimate_totals
 from protocol.mechanisms.tracked.string_fetching import FetchSchedule, KnownStrings
-from protocol.mechanisms.tracked.totals import estimate_totals
 from protocol.numerics.arrays import Floats, Keys
 from protocol.question_and_plan import Terms
 from protocol.randomness import RandomWords, uniform_floats

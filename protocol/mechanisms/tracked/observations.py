@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from protocol.estimation.estimates import Estimate, add_estimates
-from protocol.estimation.history import History
 from protocol.estimation.rate_changes import RateHistory
+from protocol.estimation.segments import History
 from protocol.mechanisms.iblt.threshold_sampling import ThresholdSampler
 from protocol.mechanisms.sampled_counts import max_device_counts
 from protocol.mechanisms.tracked.drift_measurement import measure_drift

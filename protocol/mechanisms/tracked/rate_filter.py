@@ -25,6 +25,9 @@ given rates. A fixed-interval smoother goes back through the filter for the rate
 
 phi, trend and D are measured from items that were counted exactly (`drift_measurement.py`).
 
+If rates do not move gradually, totals are those of `estimation/change_points.py`, with its common
+factors: a device in a block of factor g counts g times.
+
 Source: the local-level and local linear trend models of [Harvey89, chapters 2 and 3], with a
 constant slope; the sum of unobserved tokens in the state is ours. The smoother is from
 [RauchTungStriebel65].
@@ -35,7 +38,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from protocol.estimation.history import History
+from protocol.estimation.change_points import (
+    measure_change_rates,
+    measure_common_factors,
+    relevant_rows,
+    segmented_totals,
+)
+from protocol.estimation.segments import History
 from protocol.mechanisms.tracked import tuning_constants as tuning
 from protocol.numerics.arrays import Floats
 
@@ -209,3 +218,23 @@ def _item_jump_variance(
     jumped = np.abs(surprise) > tuning.ITEM_JUMP_Z_SCORE * np.sqrt(skewed)
     added: Floats = np.where(jumped, excess / np.maximum(exposure, 1e-9) ** 2, 0.0)
     return added
+
+
+def estimate_totals(history: History, drift: Drift, threshold: float) -> tuple[Floats, Floats]:
+    """Return the totals of the items of `history`, and their variances.
+
+    If rates move gradually, the totals are those of `rate_filter.py`. Otherwise those that may be
+    relevant for the threshold are from change points, which need more time.
+    """
+    levels = estimate_levels(history, drift)
+    totals, variances = levels.totals.copy(), levels.variances.copy()
+    rows = relevant_rows(totals, variances, threshold)
+    if drift.trend >= tuning.MIN_TREND or not len(rows):
+        return totals, variances
+    part = history.select(rows)
+    factors = measure_common_factors(part, drift.dispersion)
+    part = part.scaled(factors)
+    change_rates = measure_change_rates(part, drift.dispersion)
+    segmented = segmented_totals(part, change_rates, drift.dispersion)
+    totals[rows], variances[rows] = segmented.totals, segmented.variances
+    return totals, variances

@@ -43,7 +43,7 @@ SKEW_DIVISOR = 3
 # Smallest rate of a block, in multiples of the item's mean, in the second pass.
 MIN_RATE_PER_MEAN = 0.05
 
-# Totals (`totals.py`).
+# Totals (`rate_filter.py`).
 
 # Trend per block, in multiples of the mean rate, from which a study drifts gradually. Web words:
 # 0.066 with a gradual drift, and at most 0.003 without, changes and bursts included.

@@ -33,8 +33,7 @@ from protocol.estimation.rate_changes import (
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.numerics.arrays import Floats
 from server.api.answers.question_differences import question_differences
-from server.api.common import StudyId, problem_responses
-from server.api.dependencies import Caller, check_study, require
+from server.api.dependencies import Caller, StudyId, check_study, problem_responses, require
 from server.errors import ProblemError, malformed, not_found
 from server.principals import Permission
 from server.service import Service, ServiceDep

@@ -18,8 +18,7 @@ from protocol.mechanisms.registry import AnyPlan, mechanism_of
 from protocol.quantiles.cdf import EmptyTreeError, Estimator
 from protocol.quantiles.distribution import BoundedEstimate, Distribution
 from protocol.study_state import StudyState
-from server.api.common import StudyId, problem_responses
-from server.api.dependencies import require
+from server.api.dependencies import StudyId, problem_responses, require
 from server.errors import ProblemError, malformed
 from server.principals import Permission
 from server.service import Service, ServiceDep

@@ -1,4 +1,7 @@
-"""Heavy hitters of a study: by pages, as a table, above a threshold, and the most frequent."""
+"""Heavy hitters of a study: by pages, as a table, above a threshold, and the most frequent.
+
+A question may list its options: those that the answer does not list have words for their counts.
+"""
 
 import asyncio
 import csv
@@ -16,24 +19,25 @@ from fastapi import APIRouter, Query, Request, Response
 from protocol.api.messages import (
     HeavyHitter,
     HeavyHitterPage,
+    StudyView,
     csv_text,
 )
+from protocol.api.unlisted import CountedRounds, option_counts
 from protocol.estimation.empirical_bayes import (
     decision_threshold,
     probabilities_of_reaching,
     probabilities_of_top,
 )
 from protocol.estimation.estimates import ListQuality
-from protocol.mechanisms.registry import AnyQuestion
+from protocol.mechanisms.registry import AnyQuestion, mechanism_of
 from protocol.numerics.arrays import Floats
-from server.api.answers.unlisted_options import unlisted_option_counts
-from server.api.common import StudyId, paginate, problem_responses
-from server.api.dependencies import require
+from server.api.dependencies import StudyId, paginate, problem_responses, require
+from server.db.repositories.progress import RoundSummary
+from server.db.store import Store
 from server.errors import malformed
-from server.http.accept import prefers
-from server.http.etag import ETagRoute, etag_responses
+from server.http.response_headers import ETagRoute, etag_responses, prefers
 from server.principals import Permission
-from server.rounds.async_cache import AsyncCache
+from server.rounds.caches import AsyncCache
 from server.service import Service, ServiceDep
 
 router = APIRouter(
@@ -220,3 +224,21 @@ def csv_table(rows: Iterable[HeavyHitter], unlisted: Mapping[str, str]) -> str:
     for option, count in unlisted.items():
         writer.writerow((csv_text(option), *(None for _ in numbers), count))
     return out.getvalue()
+
+
+async def unlisted_option_counts(store: Store, study: str, listed: Iterable[str]) -> dict[str, str]:
+    """Return the options that are not `listed`, each with words; empty before a sum was read."""
+    view = await store.studies.show(study)
+    if not view.round or not mechanism_of(view.question).options(view.question):
+        return {}
+    plan = await store.rounds.plan(study, view.round)
+    return option_counts(plan, await counted_rounds(store, view), listed)
+
+
+async def counted_rounds(
+    store: Store, study: StudyView, last: Sequence[RoundSummary] = ()
+) -> CountedRounds:
+    """Return the figures of all rounds, of which the `last` ones may have been read already."""
+    if len(last) < study.round:
+        last = await store.progress.round_summaries(study.id, study.round)
+    return CountedRounds.of(last)

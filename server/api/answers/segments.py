@@ -9,8 +9,7 @@ from protocol.api.messages import StudyView
 from protocol.api.segment_totals import segment_totals
 from protocol.api.segments import SegmentSummaries, SegmentSummary, summarise_segments
 from protocol.domains.base import segments_of
-from server.api.common import StudyId, problem_responses
-from server.api.dependencies import require
+from server.api.dependencies import StudyId, problem_responses, require
 from server.errors import malformed
 from server.principals import Permission
 from server.service import Service, ServiceDep

@@ -30,19 +30,22 @@ from secagg.oneshot.committee import ENTRY_BYTES, MemberEntry
 from secagg.oneshot.member_messages import ComplaintList, MemberSum
 from secagg.oneshot.opening import check_complaints, check_set_signature, check_sum
 from secagg.roster import DIGEST_BYTES
-from server.api.common import (
+from server.api.dependencies import (
     OCTET_STREAM_BODY,
     OCTET_STREAM_RESPONSE,
+    Caller,
     RoundNumber,
     StudyId,
     WaitSeconds,
+    as_malformed,
     problem_responses,
+    require,
+    require_own_identity,
 )
-from server.api.dependencies import Caller, as_malformed, require, require_own_identity
 from server.db.channels import COMMITTEES_CHANNEL
 from server.db.repositories.committees import MemberMessage, OneShotStatus
 from server.errors import cohort_failed, malformed, not_found, out_of_phase
-from server.http.request_bodies import OCTET_STREAM, read_body
+from server.http.request_limits import OCTET_STREAM, read_body
 from server.principals import Permission
 from server.rounds.one_shot_sums import ServedSum, messages_deleted
 from server.service import Service, ServiceDep

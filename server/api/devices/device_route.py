@@ -19,8 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from starlette.routing import BaseRoute
 from starlette.types import Scope
 
-from server.api.common import MAX_WAIT_SECONDS
-from server.api.dependencies import authenticated_slot
+from server.api.dependencies import MAX_WAIT_SECONDS, authenticated_slot
 from server.service import Service
 
 T = TypeVar("T")

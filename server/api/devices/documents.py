@@ -11,27 +11,98 @@ A device gets them in the response to its message before, or by a GET request.
     unmasking    GET confirmations,
                  GET signed-inputs      -> PUT unmasking-shares
 
+The headers of the response are sent once the message is committed, so they acknowledge it. Each
+document is in the body as soon as it exists. The body ends early if the wait is over or a document
+is refused. Then the device asks for the document itself, and learns the reason.
+
 `uploads.py` has the messages.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from fastapi import APIRouter, Response
+from starlette.types import Receive, Scope, Send
 
 from protocol.api.messages import Pending
-from protocol.api.messages_outside_sums import DocumentKind, Survivors
+from protocol.api.messages_outside_sums import DocumentKind, Survivors, frame_document, frame_length
 from protocol.api.phases import MESSAGE_KIND, Phase
 from secagg.messages import pack_signatures, pack_signed_inputs
-from server.api.common import OCTET_STREAM_RESPONSE, WaitSeconds, problem_responses
-from server.api.dependencies import PendingError, SlotDep, require_message, wait_for_end_of
+from server.api.dependencies import (
+    OCTET_STREAM_RESPONSE,
+    PendingError,
+    SlotDep,
+    WaitSeconds,
+    problem_responses,
+    require_message,
+    wait_for_end_of,
+)
 from server.api.devices.device_route import DeviceRoute
-from server.api.devices.document_stream import DocumentReader
+from server.db.database_errors import UNAVAILABLE_ERRORS
 from server.db.repositories.devices.participants import ParticipantSlot
-from server.errors import dropped_out
-from server.http.request_bodies import OCTET_STREAM
+from server.errors import ProblemError, dropped_out
+from server.http.request_limits import OCTET_STREAM
 from server.service import Service, ServiceDep
+
+_MAX_COPIED_BYTES = 2**14
+DocumentReader: TypeAlias = Callable[[float], Awaitable[bytes]]  # takes the seconds to wait
+
+
+class DocumentStream(Response):
+    """Response with the documents `known`, and those that `readers` return within `wait` seconds.
+
+    A reader raises PendingError or ProblemError if a GET would not return its document.
+    """
+
+    # Without a length, which is unknown; nginx passes each document on as it comes.
+    _HEADERS = ((b"content-type", OCTET_STREAM.encode()), (b"x-accel-buffering", b"no"))
+
+    def __init__(
+        self,
+        known: Sequence[bytes],
+        readers: Sequence[DocumentReader],
+        wait: float,
+        status_code: int = 200,
+    ) -> None:
+        self.status_code = status_code
+        self._known, self._readers, self._wait = known, readers, wait
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        start = {"status": self.status_code, "headers": self._HEADERS}
+        await send({"type": "http.response.start", **start})
+        deadline, body = monotonic() + self._wait, b"".join(map(frame_document, self._known))
+
+        async def send_part(part: bytes) -> None:
+            if part:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+
+        for place, read in enumerate(self._readers):
+            # Documents that exist at the same time are sent together.
+            document = await _read(read, 0.0) if place else None
+            if document is None:
+                await send_part(body)
+                body, document = b"", await _read(read, deadline - monotonic())
+            if document is None:
+                break
+            if len(document) <= _MAX_COPIED_BYTES:
+                body += frame_document(document)
+                continue
+            # All devices of a cohort receive one roster, of which none needs a copy.
+            await send_part(body + frame_length(document))
+            await send_part(document)
+            body = b""
+        await send({"type": "http.response.body", "body": body})
+
+
+async def _read(read: DocumentReader, wait: float) -> bytes | None:
+    """Return a document, or None if a GET would not return it within `wait` seconds."""
+    try:
+        return await read(max(0.0, wait))
+    except (PendingError, ProblemError, *UNAVAILABLE_ERRORS):
+        return None
+
 
 router = APIRouter(
     prefix="/v1/participants/{participant}", tags=["devices"], route_class=DeviceRoute

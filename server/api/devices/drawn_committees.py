@@ -19,17 +19,18 @@ from protocol.api.phases import ONE_SHOT_SUM
 from protocol.mechanisms.registry import AnyPlan
 from secagg.errors import UnsafeRequestError
 from secagg.oneshot.committee import ENTRY_BYTES, Committee, committee_bytes
-from server.api.common import (
+from server.api.dependencies import (
     OCTET_STREAM_BODY,
     OCTET_STREAM_RESPONSE,
     RoundNumber,
     StudyId,
+    as_malformed,
     problem_responses,
+    require,
 )
-from server.api.dependencies import as_malformed, require
 from server.db.channels import cohort_channel
-from server.http.etag import ETagRoute, etag_responses
-from server.http.request_bodies import OCTET_STREAM, read_body
+from server.http.request_limits import OCTET_STREAM, read_body
+from server.http.response_headers import ETagRoute, etag_responses
 from server.principals import Permission
 from server.service import ServiceDep
 

@@ -12,8 +12,7 @@ from protocol.api.credentials import (
 )
 from protocol.api.messages import EnrolmentRequest, ProblemType
 from secagg.keys import check_identity, is_signed
-from server.api.common import json_only, problem_responses
-from server.api.dependencies import as_malformed
+from server.api.dependencies import as_malformed, json_only, problem_responses
 from server.errors import ProblemError, malformed
 from server.http.auth import client_address
 from server.service import ServiceDep

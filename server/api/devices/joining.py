@@ -13,30 +13,27 @@ from protocol.api.phases import Phase
 from secagg.keys import PublicKeys, is_signed
 from secagg.roster import RosterEntry
 from secagg.session import advertisement_statement
-from server.api.common import (
-    RoundNumber,
-    StudyId,
-    WaitSeconds,
-    json_only,
-    problem_responses,
-    read_study,
-)
 from server.api.dependencies import (
     Caller,
     CredentialDigest,
+    RoundNumber,
+    StudyId,
+    WaitSeconds,
     as_malformed,
     check_permission,
     credential_digest,
+    json_only,
     limit_joins,
+    problem_responses,
+    read_study,
     require_own_identity,
 )
 from server.api.devices.device_route import ThinRoute, validated, wait_seconds
-from server.api.devices.document_stream import DocumentStream
-from server.api.devices.documents import document_readers
+from server.api.devices.documents import DocumentStream, document_readers
 from server.db.repositories.devices.joins import Join
 from server.db.repositories.devices.participants import JoiningDevice
 from server.errors import malformed
-from server.http.request_bodies import header, read_all
+from server.http.request_limits import header, read_all
 from server.principals import Permission, Principal
 from server.service import Service, ServiceDep
 

@@ -7,23 +7,21 @@ from pydantic import TypeAdapter
 
 from protocol.public_model import Hex32
 from secagg.oneshot.message import DeviceMessage, FaultyMessageError, Layout, check_message
-from server.api.common import (
+from server.api.dependencies import (
     OCTET_STREAM_BODY,
+    Caller,
     RoundNumber,
     StudyId,
-    problem_responses,
-    read_study,
-)
-from server.api.dependencies import (
-    Caller,
     as_malformed,
     check_permission,
+    problem_responses,
+    read_study,
     require_own_identity,
 )
 from server.api.devices.device_route import ThinRoute, validated
 from server.db.repositories.devices.one_shot_messages import OneShotMessage
 from server.errors import malformed
-from server.http.request_bodies import read_body
+from server.http.request_limits import read_body
 from server.principals import Permission, Principal
 from server.service import Service, ServiceDep
 

@@ -6,12 +6,18 @@ from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter
 
 from protocol.api.messages import ProblemType, RoundView
-from server.api.common import AfterRound, StudyId, WaitSeconds, problem_responses, read_study
-from server.api.dependencies import check_permission
+from server.api.dependencies import (
+    AfterRound,
+    StudyId,
+    WaitSeconds,
+    check_permission,
+    problem_responses,
+    read_study,
+)
 from server.api.devices.device_route import ThinRoute, query_parameters, validated, wait_seconds
 from server.db.channels import study_channel
 from server.errors import ProblemError
-from server.http.etag import etag_responses, tag_response
+from server.http.response_headers import etag_responses, tag_response
 from server.principals import Permission, Principal
 from server.service import Service, ServiceDep
 

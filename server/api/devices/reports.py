@@ -9,12 +9,20 @@ from protocol.api.messages import ProblemType
 from protocol.api.messages_outside_sums import SignedReport, packed_report_bytes
 from protocol.mechanisms.registry import REPORT_MECHANISMS
 from secagg.keys import check_identity
-from server.api.common import OCTET_STREAM_BODY, RoundNumber, StudyId, problem_responses
-from server.api.dependencies import Caller, as_malformed, require, require_own_identity
+from server.api.dependencies import (
+    OCTET_STREAM_BODY,
+    Caller,
+    RoundNumber,
+    StudyId,
+    as_malformed,
+    problem_responses,
+    require,
+    require_own_identity,
+)
 from server.db.repositories.devices.device_spending import ReportCost
 from server.db.repositories.devices.reports import Report
 from server.errors import ProblemError, malformed
-from server.http.request_bodies import read_body
+from server.http.request_limits import read_body
 from server.principals import Permission
 from server.service import ServiceDep
 from server.settings import MAX_DEVICE_DELTA

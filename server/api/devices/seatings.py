@@ -22,17 +22,18 @@ from protocol.mechanisms.registry import AnyPlan
 from protocol.public_model import Hex32
 from secagg.keys import SIGNATURE_BYTES
 from secagg.seating import CohortSeating, split_identities
-from server.api.common import (
+from server.api.dependencies import (
     OCTET_STREAM_BODY,
     OCTET_STREAM_RESPONSE,
     RoundNumber,
     StudyId,
+    as_malformed,
     problem_responses,
+    require,
 )
-from server.api.dependencies import as_malformed, require
 from server.db.channels import cohorts_channel
 from server.errors import out_of_phase
-from server.http.request_bodies import OCTET_STREAM, read_body
+from server.http.request_limits import OCTET_STREAM, read_body
 from server.principals import Permission
 from server.service import Service, ServiceDep
 

@@ -1,7 +1,7 @@
 """Uploads of a device after it has joined, from key shares to unmasking shares.
 
 With `wait`, the response to an accepted message has the documents that the device receives next
-(`document_stream.py`).
+(`documents.py`).
 
 A body of the wrong size is refused before it is read. A body is checked during its phase. Later,
 only the repetition of an accepted body is accepted, even if the cohort has failed or is summed.
@@ -27,20 +27,21 @@ from secagg.aggregator import (
 from secagg.keys import SIGNATURE_BYTES
 from secagg.messages import Answers, Complaints, KeyShares, MaskedInput, UnmaskingShares
 from secagg.session import Transcript
-from server.api.common import (
+from server.api.dependencies import (
     OCTET_STREAM_BODY,
     OCTET_STREAM_RESPONSE,
+    PHASE_ORDER,
+    SlotDep,
     WaitSeconds,
+    as_malformed,
     problem_responses,
+    require_message,
 )
-from server.api.dependencies import PHASE_ORDER, SlotDep, as_malformed, require_message
 from server.api.devices.device_route import DeviceRoute
-from server.api.devices.document_stream import DocumentStream
-from server.api.devices.documents import document_readers
-from server.db.repositories.devices.participants import ParticipantSlot
-from server.db.repositories.devices.uploads import Upload
+from server.api.devices.documents import DocumentStream, document_readers
+from server.db.repositories.devices.participants import ParticipantSlot, Upload
 from server.errors import ProblemError, out_of_phase
-from server.http.request_bodies import read_body
+from server.http.request_limits import read_body
 from server.service import Service, ServiceDep
 
 router = APIRouter(

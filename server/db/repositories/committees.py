@@ -22,7 +22,7 @@ from protocol.mechanisms.registry import AnyPlan
 from secagg.keys import KEY_BYTES
 from secagg.oneshot.committee import Committee, MemberEntry
 from server.db.database import Repository, read_transaction
-from server.db.prepared_insert import PreparedInsert
+from server.db.group_commit import PreparedInsert
 from server.db.repositories.arrivals import Arrival, ArrivalGroup
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, CommitteeMemberRow, MemberMessageRow

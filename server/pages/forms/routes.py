@@ -12,8 +12,7 @@ from starlette.responses import RedirectResponse
 from protocol.api.messages import ProblemType, StudyRequest, StudyView
 from protocol.description import FormField
 from server.api import studies as api
-from server.api.common import StudyId
-from server.api.dependencies import Caller, require
+from server.api.dependencies import Caller, StudyId, require
 from server.errors import FieldError, ProblemError
 from server.pages.forms.cloning import EXAMPLE, lost_fields, values_of
 from server.pages.forms.errors import FormErrors, assign_to_fields

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from blindtally.cli import app
 from blindtally.console.service_connection import open_analyst, service_error_exit
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from blindtally.fleet_run.registrar_key_files import KeyFileError
 from blindtally.fleet_run.results import InexactSumError
 from client.errors import NotFoundError, ServiceError, check_response

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from tests.support.data_files import Read
 
 _ASKS = "Name them: --column item=NAME"

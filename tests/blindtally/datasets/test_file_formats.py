@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from blindtally.datasets import reader
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from blindtally.datasets.reader import read_dataset
 from tests.support.data_files import Read
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindtally.datasets import device_histograms
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.file_formats import bundled_datasets
 from blindtally.datasets.item_counts import ItemCounts

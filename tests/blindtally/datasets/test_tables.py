@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from blindtally.datasets.data_error import DataError
+from blindtally.datasets.cells import DataError
 from tests.support.data_files import Read
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from blindtally.cli import app
-from protocol.mechanisms.reports.measured_errors import expected_max_squared_error
+from protocol.mechanisms.reports.oracle_errors import expected_max_squared_error
 
 
 def simulate(*arguments: object) -> Result:

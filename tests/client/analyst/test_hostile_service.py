@@ -11,7 +11,7 @@ from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
 from client.analyst.requests import EventCursor, EventLimit
 from client.errors import ServiceError, ServiceUnreachableError, UnreadableAnswerError
-from client.http.documents import parse_document
+from client.http.exchange import parse_document
 from protocol.api.messages import StudyView
 from protocol.domains.strings import Utf8
 from protocol.mechanisms.tracked.plan import TrackedQuestion

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client.device.clock import MIN_TIME, DeviceClock
-from client.device.exact_sum_limit import spends_exact_study
 from client.device.journal import FileJournal, JournalEntry, noisy_counts_of
+from client.device.vector_participation import spends_exact_study
 from protocol.api.device_policy import Policy, PolicyError
 from protocol.api.phases import MessageKind
 from protocol.clock_readings import ClockReadings

@@ -27,7 +27,7 @@ from client.fleet.config_and_results import (
 )
 from client.fleet.devices import ClientFactory
 from client.fleet.fleet import Fleet
-from client.open_files import OpenFilesError
+from client.process_files import OpenFilesError
 from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import Phase

@@ -13,12 +13,12 @@ from protocol.estimation.change_points import (
     measure_scatter,
     segmented_totals,
 )
-from protocol.estimation.history import History
 from protocol.estimation.segments import (
     APPEARING_SHARE,
     SEGMENT_RATE_FACTORS,
     SEGMENT_RATE_SHAPE,
     ChangeRates,
+    History,
 )
 from protocol.numerics.arrays import Floats
 

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
-from protocol.estimation.change_points import measure_change_rates, segmented_totals
-from protocol.estimation.common_factors import measure_common_factors
-from protocol.estimation.history import History
+from protocol.estimation.change_points import (
+    measure_change_rates,
+    measure_common_factors,
+    segmented_totals,
+)
+from protocol.estimation.segments import History
 from protocol.numerics.arrays import Floats
 
 _BLOCKS, _DEVICES = 20, 10_000.0

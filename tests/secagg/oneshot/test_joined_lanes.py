@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.oneshot.joined_lanes import JoinedLanes
+from secagg.oneshot.moduli import JoinedLanes
 from secagg.ring import Lane, Ring
 from tests.secagg.oneshot.conftest import same
 

@@ -19,8 +19,8 @@ from server.db.repositories.devices.participants import (
     JoiningDevice,
     ParticipantRepository,
     ParticipantSlot,
+    Upload,
 )
-from server.db.repositories.devices.uploads import Upload
 from tests.server.cohort import Cohort, refused
 from tests.server.conftest import Serve
 from tests.server.device import KINDS

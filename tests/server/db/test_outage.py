@@ -5,8 +5,7 @@ import sqlite3
 import structlog
 from sqlalchemy.exc import OperationalError
 
-from server.db.database_errors import BusyError
-from server.db.outage import Outage
+from server.db.database_errors import BusyError, Outage
 
 
 class FakeClock:

@@ -3,8 +3,8 @@
 import pytest
 from starlette.types import Scope
 
-from server.http.accept import accepted_ranges, prefers
 from server.http.auth import shows_page
+from server.http.response_headers import accepted_ranges, prefers
 from tests.server.harness import Served, play
 
 

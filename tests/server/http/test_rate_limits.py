@@ -16,10 +16,9 @@ from protocol.api.credentials import (
     new_secret,
 )
 from secagg.keys import Identity
-from server.http import rate_limits, request_layer
+from server.http import request_layer, request_limits
 from server.http.auth import client_address, rate_limit_key
-from server.http.rate_limits import RateLimit
-from server.http.request_bodies import BodyMemory, LimitedBody
+from server.http.request_limits import BodyMemory, LimitedBody, RateLimit
 from server.settings import Settings
 from tests.server.cohort import refused
 from tests.server.conftest import Serve
@@ -38,7 +37,7 @@ def test_a_limit_counts_the_last_minute_and_the_minute_before_in_proportion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 90.0
-    monkeypatch.setattr(rate_limits, "monotonic", lambda: now)
+    monkeypatch.setattr(request_limits, "monotonic", lambda: now)
     limit = RateLimit(10)
     assert [limit.hit("device") for _ in range(12)] == [True] * 10 + [False] * 2
     assert limit.hit("other")
@@ -54,7 +53,7 @@ def test_a_limit_counts_the_last_minute_and_the_minute_before_in_proportion(
 
 def test_counts_are_kept_for_two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(rate_limits, "monotonic", lambda: now)
+    monkeypatch.setattr(request_limits, "monotonic", lambda: now)
     limit = RateLimit(10)
     for number in range(1000):
         limit.hit(f"device {number}")

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from server.http import request_bodies
-from server.http.request_bodies import BodyMemory
+from server.http.request_limits import BodyMemory
 from server.settings import Settings
 from tests.server.cohort import create_full_cohort, refused
 from tests.server.conftest import Serve

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from secagg.messages import UnmaskingShares
-from server.http import rate_limits, request_layer
+from server.http import request_layer, request_limits
 from server.telemetry import logs
 from server.telemetry.logs import start_log_fields
 from tests.server.conftest import Serve
@@ -109,7 +109,7 @@ async def test_strangers_cause_a_limited_number_of_lines_in_a_minute(
     monkeypatch.setattr(request_layer, "logs_debug_lines", lambda: False)
     async with serve(sqlite_url, open=False) as served:
         for seconds, asked in ((60.0, 5), (600.0, 2)):
-            monkeypatch.setattr(rate_limits, "monotonic", lambda now=seconds: now)
+            monkeypatch.setattr(request_limits, "monotonic", lambda now=seconds: now)
             for _ in range(asked):
                 assert (await served.client.get("/static/none")).status_code == 404
     logged = of_requests(lines())

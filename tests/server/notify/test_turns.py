@@ -6,9 +6,8 @@ from random import Random
 import pytest
 from fastapi import Response
 
-from server.notify.notifier import Notifier
-from server.notify.turns import TASKS_PER_ITERATION, Turns
-from server.rounds.async_cache import AsyncCache
+from server.notify.notifier import TASKS_PER_ITERATION, Notifier, Turns
+from server.rounds.caches import AsyncCache
 from tests.server.harness import Served
 
 TASKS = 10 * TASKS_PER_ITERATION

@@ -162,7 +162,7 @@ LISTS: dict[str, tuple[Callable[[RoundView, bytes], bytes], str]] = {
 async def test_the_registrar_draws_from_no_list_that_a_server_has_changed(
     served: Served, cheat: Callable[[RoundView, bytes], bytes], reason: str
 ) -> None:
-    """Guards: the checks of `client.committee.draw`, each in one case, and of `draw_members`."""
+    """Guards: the registrar's checks, each in one case, and those of `draw_members`."""
     _, view, _ = await seating(served)
     wire = Wire(served, {"volunteers": lambda body: cheat(view, body)})
     assert reason in "".join(await seat_over(wire))

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from server.rounds.async_cache import AsyncCache
+from server.rounds.caches import AsyncCache
 
 
 async def test_many_who_ask_together_cost_one_reading() -> None:

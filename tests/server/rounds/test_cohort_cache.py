@@ -12,7 +12,7 @@ from secagg.aggregator import route_shares
 from secagg.messages import Complaints, KeyShares
 from server.db.repositories.messages import MessageRepository
 from server.errors import ProblemError
-from server.rounds.async_cache import AsyncCache
+from server.rounds.caches import AsyncCache
 from server.rounds.cohort_cache import CohortCache
 from server.rounds.cohort_messages import read_messages
 from tests.server.cohort import Cohort

@@ -24,4 +24,4 @@ async def test_the_server_hashes_a_question_once_for_all_devices_that_join(
 
     monkeypatch.setattr(Plan, "registry", property(registry))
     await served.join(study, 5, registrar=REGISTRAR)
-    assert [name for name in modules if name.startswith("server.")] == ["server.rounds.round_cache"]
+    assert [name for name in modules if name.startswith("server.")] == ["server.rounds.caches"]

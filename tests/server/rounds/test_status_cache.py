@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from server.db.channels import cohort_channel
-from server.rounds.status_cache import StatusCache
+from server.rounds.caches import StatusCache
 from tests.server.harness import Served
 
 

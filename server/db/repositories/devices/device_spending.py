@@ -7,7 +7,7 @@ from typing import cast
 from sqlalchemy import Connection, Table, bindparam, select, update
 
 from protocol.api.messages import ProblemType
-from server.db.prepared_insert import PreparedInsert
+from server.db.group_commit import PreparedInsert
 from server.db.schema import DeviceSpendingRow
 from server.errors import ProblemError
 

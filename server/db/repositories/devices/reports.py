@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from protocol.api.messages import ProblemType
 from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction
-from server.db.prepared_insert import PreparedInsert
+from server.db.group_commit import PreparedInsert
 from server.db.repositories.arrivals import Arrival, ArrivalGroup, LockedCohort
 from server.db.repositories.devices.device_spending import LockedSpending, ReportCost
 from server.db.schema import CohortRow, ReportRow, StudyRow

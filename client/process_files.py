@@ -1,7 +1,20 @@
-"""The limit of open files of this process, of which each connection takes one."""
+"""Private files, which only their owner may read, and the limit of files that are open."""
 
+import os
 from contextlib import suppress
 from typing import Final
+
+
+def make_private_file(path: str | os.PathLike[str]) -> None:
+    """Make an empty file for SQLite, whose other files get its mode; leave a file that exists.
+
+    Raises:
+        OSError: if the file cannot be made.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with suppress(FileExistsError):
+        os.close(os.open(path, flags, 0o600))
+
 
 _MAX_OPEN_FILES: Final = 65_536  # a connection that waits takes about 30 kB
 _OTHER_OPEN_FILES: Final = 50  # of libraries that are loaded later, and of the event loop
