@@ -14,7 +14,7 @@ from tests.compose.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 PROJECT = "blindtally-proof"
-DEVICES, ROUNDS = 60, 10
+DEVICES, ROUNDS = 60, 24  # connections are held for 145 s, about 15 rounds
 SIMULATED_DEVICES = 1002  # per round: two cohorts
 _LAST_PHASE = "SELECT round || ' ' || phase FROM cohorts ORDER BY id DESC LIMIT 1"
 # The database's volume, which a proof can fill.
