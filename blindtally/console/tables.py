@@ -28,9 +28,7 @@ _KEY_NOTE: Final = (
 
 def key_notes(question: "AnyQuestion", items: Iterable[str]) -> list[str]:
     """Return an explanation if `items` have the key of an item instead of its string."""
-    is_hashed = question.domain.kind.startswith("hashed")
-    has_keys = is_hashed and any(item.startswith("#") for item in items)
-    return [_KEY_NOTE] if has_keys else []
+    return [_KEY_NOTE] if any(map(question.domain.is_key, items)) else []
 
 
 def result_table(

@@ -67,7 +67,7 @@ def highest_bar(plan: AnyPlan, rounds: CountedRounds) -> Bar:
 
 
 def _bars(plan: AnyPlan, rounds: CountedRounds) -> Iterator[Bar]:
-    question, devices = plan.question, _devices_of_a_count(plan, rounds)
+    question, devices = plan.question, devices_of_count(plan.question, rounds)
     more = "more devices" if question.asks_every_round else "more devices or rounds"
     lowest = ""
     if question.threshold > DEFAULT_MIN_THRESHOLD and not _has_noise(plan):
@@ -88,9 +88,9 @@ def _has_noise(plan: AnyPlan) -> bool:
     return getattr(plan.question, "epsilon", None) is not None
 
 
-def _devices_of_a_count(plan: AnyPlan, rounds: CountedRounds) -> int | None:
+def devices_of_count(question: AnyQuestion, rounds: CountedRounds) -> int | None:
     """Return the devices that one count is of: those of a round if all take part in every round."""
-    if rounds.devices is None or not rounds.summed or not plan.question.asks_every_round:
+    if rounds.devices is None or not rounds.summed or not question.asks_every_round:
         return rounds.devices
     return rounds.devices // rounds.summed
 
@@ -133,7 +133,7 @@ def _why_nothing_was_read(plan: AnyPlan) -> str:
 
 def _short_of_bar(plan: AnyPlan, rounds: CountedRounds, largest: float | None) -> Iterator[str]:
     """Yield the bar that no item reached, its cause, and the next step."""
-    bar, devices = highest_bar(plan, rounds), _devices_of_a_count(plan, rounds)
+    bar, devices = highest_bar(plan, rounds), devices_of_count(plan.question, rounds)
     name, threshold = (
         mechanism_of(plan).description.counted,
         plan.question.threshold,

@@ -75,6 +75,11 @@ class BaseDomain(PublicModel, ABC):
         """Return the name of `item` in a sum and its answers: by default the item itself."""
         return item
 
+    def is_key(self, name: str) -> bool:
+        """Return whether `name` is the name of a key, of an item whose string is not known."""
+        del name
+        return False
+
     @abstractmethod
     def keys_of(self, names: Sequence[str]) -> Keys:
         """Return the keys of these names; ValueError if one is not a name."""

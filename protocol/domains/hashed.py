@@ -38,7 +38,7 @@ from protocol.numerics.arrays import Keys
 _MAX_CHUNK_BITS = 24
 # The distance from 2^b down to a prime, so that a chunk needs no more bits in its lane.
 _PRIME_GAPS = {16: 15, 20: 3, 24: 3}
-KEY_NAME_PREFIX = "#"
+_KEY_NAME_PREFIX = "#"
 _HEX_PATTERN = re.compile(r"[0-9a-f]+")
 
 
@@ -68,13 +68,12 @@ class Hashed(BaseDomain):
             size = len(item.encode())
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
-        if (
-            len(item) == 1 + self._hex_digits
-            and item[0] == KEY_NAME_PREFIX
-            and _HEX_PATTERN.fullmatch(item[1:])
-        ):
-            return False  # it would be mistaken for a key whose item is not known
-        return size <= self.max_bytes and "\0" not in item
+        return size <= self.max_bytes and "\0" not in item and not self.is_key(item)
+
+    def is_key(self, name: str) -> bool:
+        digits = name.removeprefix(_KEY_NAME_PREFIX)
+        is_marked = name.startswith(_KEY_NAME_PREFIX) and len(digits) == self._hex_digits
+        return is_marked and _HEX_PATTERN.fullmatch(digits) is not None
 
     def name(self, item: str) -> str:
         return self._name(self._chunks([self._number(item)])[0])
@@ -86,7 +85,7 @@ class Hashed(BaseDomain):
         return int.from_bytes(digest.digest(), "big")
 
     def keys_of(self, names: Sequence[str]) -> Keys:
-        rows = self._chunks(int(name.removeprefix(KEY_NAME_PREFIX), 16) for name in names)
+        rows = self._chunks(int(name.removeprefix(_KEY_NAME_PREFIX), 16) for name in names)
         return np.array(rows, dtype=np.uint64).reshape(-1, self.chunks)
 
     def decode(self, keys: Keys) -> list[str | None]:
@@ -109,7 +108,7 @@ class Hashed(BaseDomain):
 
     def _name(self, chunks: Sequence[int]) -> str:
         number = sum(c << self._chunk_bits * place for place, c in enumerate(chunks))
-        return f"{KEY_NAME_PREFIX}{number:0{self._hex_digits}x}"
+        return f"{_KEY_NAME_PREFIX}{number:0{self._hex_digits}x}"
 
 
 class HashedProduct(Hashed):
@@ -151,7 +150,7 @@ class HashedProduct(Hashed):
     def segment_of(self, name: str) -> str | None:
         if SEGMENT_SEPARATOR in name:  # no name of a key contains it
             return name.partition(SEGMENT_SEPARATOR)[0]
-        position = int(name.removeprefix(KEY_NAME_PREFIX), 16) >> self._hash_bits
+        position = int(name.removeprefix(_KEY_NAME_PREFIX), 16) >> self._hash_bits
         return self.segments[position] if position < len(self.segments) else None
 
     def decode(self, keys: Keys) -> list[str | None]:

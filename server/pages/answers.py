@@ -15,7 +15,6 @@ from protocol.api.unlisted import (
     why_nothing_is_listed,
 )
 from protocol.description import AnswerKind
-from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
 from protocol.estimation.number_summary import NoNumbersError, NumberSummary
 from protocol.mechanisms.registry import AnyPlan, AnyQuestion, mechanism_of
 from protocol.quantiles.cdf import EmptyTreeError
@@ -109,9 +108,7 @@ def item_table(
         RankedItem(rank, item, bar, _history_line(study.id, item.item, history))
         for (rank, item), bar in zip(ranked_rows, bars.bars, strict=True)
     )
-    has_keys = isinstance(question.domain, Hashed) and any(
-        row.heavy_hitter.item.startswith(KEY_NAME_PREFIX) for row in rows
-    )
+    has_keys = any(question.domain.is_key(row.heavy_hitter.item) for row in rows)
     has_flags = any(row.heavy_hitter.cohort_p_value is not None for row in rows)
     return ItemTable(
         rows, bars, len(ranked), len(items), has_keys, has_flags, query.order, page, pages

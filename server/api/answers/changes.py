@@ -5,6 +5,7 @@ devices joined has none, since rates would reveal it.
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as InPath
 
-from protocol.api.messages import HeavyHitter, ProblemType, StudyView
+from protocol.api.messages import ProblemType, StudyView
 from protocol.api.rates import (
     RATE_DEVICES,
     ItemChange,
@@ -22,7 +23,7 @@ from protocol.api.rates import (
     RoundRate,
     RoundRates,
 )
-from protocol.domains.hashed import KEY_NAME_PREFIX, Hashed
+from protocol.api.unlisted import CountedRounds, devices_of_count, highest_bar
 from protocol.estimation.rate_changes import (
     RateChanges,
     RateHistory,
@@ -115,7 +116,8 @@ async def compare(
     """Return the rates of the heavy hitters of either study, and how those of `other` differ.
 
     The study itself is the one before. An item that one answer does not list has an upper bound
-    there. Items that the other study's domain cannot hold are left out. If the studies ask
+    there, and is left out where none is known. So are items that the other study's domain cannot
+    hold, and keys without a string. If the studies ask
     different questions, `differences` states in what.
     """
     return await compared_studies(service, study, other, false_discovery_rate, limit)
@@ -201,7 +203,8 @@ def round_rates(items: Sequence[str], history: RateHistory) -> list[list[RoundRa
 class _Answer:
     """Published totals of a study by item, with variances of rates of all of its `devices`.
 
-    An item that is not listed has at most `unlisted` tokens, with `unlisted_variance`.
+    An item that is not listed has at most `unlisted` tokens, with `unlisted_variance`; infinity
+    if even one that all devices hold would not be listed.
     """
 
     study: StudyView
@@ -210,15 +213,23 @@ class _Answer:
     unlisted: float
     unlisted_variance: float
 
-    def holds(self, item: str) -> bool:
-        """Return whether the domain has `item` itself, not only another form or its key."""
-        return self.study.question.canonical(item) == item
+    def strings(self) -> list[str]:
+        """Return the items that are listed by themselves, not by their keys."""
+        return [item for item in self.totals if not self.study.question.domain.is_key(item)]
+
+    def tells(self, item: str) -> bool:
+        """Return whether the domain has `item` itself, and the answer a total or a bound of it."""
+        is_own_form = self.study.question.canonical(item) == item
+        return is_own_form and (self._total(item) is not None or math.isfinite(self.unlisted))
+
+    def _total(self, item: str) -> tuple[float, float] | None:
+        return self.totals.get(item) or self.totals.get(self.study.question.domain.name(item))
 
     def sample(self, items: Sequence[str]) -> RateSample:
-        bound = self.unlisted, self.unlisted_variance
-        rows = [self.totals.get(item, bound) for item in items]
+        known = [self._total(item) for item in items]
+        rows = [total or (self.unlisted, self.unlisted_variance) for total in known]
         totals, variances = np.array(rows, np.float64).reshape(-1, 2).T
-        is_bound = np.array([item not in self.totals for item in items], np.bool_)
+        is_bound = np.array([total is None for total in known], np.bool_)
         return RateSample.of_totals(totals, variances, self.devices, is_bound)
 
 
@@ -228,28 +239,27 @@ async def _answer(service: Service, study: str) -> _Answer:
     rows = await service.store.answers.heavy_hitters(study)
     history = await _stored_history(service, view, [row.item for row in rows])
     rounds = await service.store.progress.round_summaries(study, view.rounds)
-    read = [each for each in rounds if each.participants]
-    devices = sum(each.participants or 0 for each in read)
-    if not devices:
-        raise ProblemError(ProblemType.WRONG_STATE, f"no round of {study} has a sum yet")
+    counted = CountedRounds.of(rounds)
+    devices = devices_of_count(view.question, counted)
+    if not devices or not counted.decoded:
+        lack = "could be read" if counted.summed else "has a sum yet"
+        raise ProblemError(ProblemType.WRONG_STATE, f"no round of {study} {lack}")
+    plan = await service.store.rounds.plan(study, view.round)
     dispersions = np.ones(len(rows)) if history is None else history.dispersions()
     totals = {
         row.item: (row.estimate, row.standard_error**2 + (dispersion - 1) * row.estimate)
         for row, dispersion in zip(rows, dispersions.tolist(), strict=True)
-        if not _is_key(view, row)
     }
     # An item that is not listed was perhaps sampled in all rounds.
-    sampling = sum((each.sampling_threshold - 1) * (each.participants or 0) for each in read)
+    sampled = [(each.participants or 0, each.sampling_threshold) for each in rounds]
+    sampling = sum(count * (t - 1) for count, t in sampled) / sum(count for count, _ in sampled)
     ratios = [variance / total for total, variance in totals.values() if total > 0]
-    variance = max([sampling / devices, *ratios]) * view.question.threshold
-    unlisted = listed_bound(view.question.threshold, variance, view.question.confidence)
+    bar = highest_bar(plan, counted).count
+    if not math.isfinite(bar):
+        return _Answer(view, devices, totals, bar, bar)
+    variance = max([sampling, *ratios]) * bar
+    unlisted = listed_bound(bar, variance, view.question.confidence)
     return _Answer(view, devices, totals, unlisted, variance)
-
-
-def _is_key(study: StudyView, row: HeavyHitter) -> bool:
-    """Return whether `row` names the key of an item whose string was not fetched."""
-    is_hashed = isinstance(study.question.domain, Hashed)
-    return is_hashed and row.item.startswith(KEY_NAME_PREFIX)
 
 
 async def compared_studies(
@@ -259,8 +269,8 @@ async def compared_studies(
     if study == other:
         raise malformed("a study cannot be compared with itself", "path.other")
     first, second = await _answer(service, study), await _answer(service, other)
-    listed = dict.fromkeys([*first.totals, *second.totals])
-    items = [item for item in listed if first.holds(item) and second.holds(item)]
+    listed = dict.fromkeys([*first.strings(), *second.strings()])
+    items = [item for item in listed if first.tells(item) and second.tells(item)]
     before, after = first.sample(items), second.sample(items)
     result = await asyncio.to_thread(compare_rates, before, after, false_discovery_rate)
     ranges = (1, first.study.round), (1, second.study.round)

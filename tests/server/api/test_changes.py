@@ -6,6 +6,7 @@ import pytest
 
 from protocol.api.messages import ProblemType
 from protocol.api.rates import ItemChange, ItemChanges, RoundRates
+from protocol.domains.hashed import Hashed
 from protocol.estimation.estimates import Estimate, add_estimates
 from protocol.mechanism import Answer
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, parse_question
@@ -179,6 +180,54 @@ async def test_two_studies_are_compared_and_unlisted_items_have_a_bound(
     assert own.factor_high < 1
     reverse = await compare(each_served, second, first)
     assert kinds(reverse) == {"ab": "falling", "cd": "new", "ef": "gone", "gh": None}
+
+
+async def play_trie(served: Served, rounds: int, totals: dict[str, float]) -> str:
+    """Return a study of `triehh` with these totals of 120 devices that took part in each round."""
+    question = {
+        "mechanism": "triehh", "threshold": 5, "contribution": 1, "words": 10_000, "epsilon": 1,
+        "delta": 1e-6, "domain": {"kind": "alphabet", "characters": "abcd", "length": 2},
+    }  # fmt: skip
+    study = await served.create(rounds=rounds, question=question)
+    heavy = tuple(Estimate(item, total, 9.0) for item, total in totals.items())
+    for number in range(1, rounds + 1):
+        plan = (await served.show_round(study, number)).plan
+        answer = Answer(True, len(heavy), heavy, await served.store.answers.study_state(study))
+        following = plan.model_copy(update={"round": number + 1})
+        lease = await served.store.leases.claim(close_round_job(study, number), "test", 60)
+        outcome = ClosedRound("decoded", 120, answer, heavy)
+        await served.store.rounds.close(study, number, outcome, following, lease)
+    return study
+
+
+async def test_devices_that_take_part_in_every_round_are_counted_once(served: Served) -> None:
+    short, long = [await play_trie(served, rounds, {"ab": 90}) for rounds in (2, 4)]
+    row = only(await compare(served, short, long), "ab")
+    assert row.rate_before == row.rate_after == 750
+
+
+async def test_the_bound_of_an_unlisted_item_is_that_of_privacy(served: Served) -> None:
+    """The threshold is 5, and only what nearly all of the devices hold gets enough votes."""
+    listed, empty = [await play_trie(served, 2, totals) for totals in ({"ab": 60}, {})]
+    document = await compare(served, listed, empty)
+    assert kinds(document) in ({}, {"ab": None})  # no bound, or one above the total
+
+
+async def test_an_item_is_compared_with_its_key_in_the_other_study(served: Served) -> None:
+    domain = Hashed(max_bytes=10, salt="x")
+    question = study_request()["question"] | {"domain": domain.model_dump()}
+    key, other = domain.name("ab"), domain.name("gh")
+    first = await play(served, {key: 30, "#cats": 30, other: 9}, question=question)
+    second = await play(served, {"ab": 30, "#cats": 90}, question=question)
+    for one, two in ((first, second), (second, first)):
+        change = "rising" if one == first else "falling"
+        assert kinds(await compare(served, one, two)) == {"ab": None, "#cats": change}
+
+
+async def test_a_study_of_which_nothing_was_read_is_not_compared(served: Served) -> None:
+    played, unread = await play(served, {"ab": 30}), await play(served, None, None)
+    for path in (f"{played}/compare/{unread}", f"{unread}/compare/{played}"):
+        assert "could be read" in (await read(served, path, 409))["detail"]
 
 
 async def test_a_comparison_of_different_questions_states_in_what_they_differ(
