@@ -29,7 +29,6 @@ from blindtally.console.environment import unknown_variables
 from blindtally.console.errors import exit_with_error, setting_faults
 from blindtally.console.output_files import warn_of_readers
 from blindtally.console.terminal import print_line
-from blindtally.planning.study_form_predictions import ProcessPredictions
 from client.extras_installation import install_command
 from client.http_environment import proxy_of, tls_context
 from client.process_files import raise_open_file_limit
@@ -75,7 +74,7 @@ def _serve(flags: Mapping[str, str | int | Path | None], *, as_json: bool, log_l
     _check_address(settings)
     _check_provider(settings)
     provider = _trace_provider()
-    app = create_app(settings, None, SystemRandom(), provider, ProcessPredictions())
+    app = create_app(settings, None, SystemRandom(), provider)
     raise_open_file_limit()
     config = _uvicorn_config(app, settings)
     listener = _listen(settings)

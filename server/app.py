@@ -1,7 +1,7 @@
 """The application: routes, middleware and the lifespan of the service."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cache, partial
 from random import Random
@@ -40,7 +40,6 @@ from server.pages import rounds as round_pages
 from server.pages import studies as study_pages
 from server.pages.forms import preview
 from server.pages.forms import routes as form_routes
-from server.pages.forms.predictor import PredictionSource, Predictor
 from server.pages.page_requests import answer_error, unauthenticated_response
 from server.pages.round_history import RoundSizes
 from server.service import run_service
@@ -60,27 +59,21 @@ def create_app(
     clock: Callable[[], datetime] | None,
     rng: Random,
     provider: TracerProvider | None = None,
-    predictions: PredictionSource | None = None,
     pace: Pace = DEFAULT_PACE,
 ) -> FastAPI:
     """Return the application; its database is opened when its lifespan starts.
 
     Tests pass a `clock` and a `pace`; without a clock, the time is the database's. `rng` makes
     public seeds, identifiers and graphs: pass the system's randomness. `provider` receives the
-    traces; None is the provider of the process, which discards them by default. `predictions`
-    predict the results of a study for the page that creates studies.
+    traces; None is the provider of the process, which discards them by default.
     """
     metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         tracer = traces.job_tracer(provider)
-        async with (
-            run_service(settings, pace, clock, rng, metrics, tracer) as service,
-            aclosing(Predictor(predictions)) as predictor,
-        ):
+        async with run_service(settings, pace, clock, rng, metrics, tracer) as service:
             app.state.service, app.state.round_sizes = service, RoundSizes(service.store)
-            app.state.predictor = predictor
             app.state.selections = heavy_hitters.cached_selections(service)
             yield
 

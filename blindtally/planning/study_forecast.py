@@ -5,7 +5,7 @@ The simulation has the items of a file, or an assumed population with shares tha
 bracket reality (`bracketing_populations.py`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -92,49 +92,27 @@ def forecast_study(
     Raises:
         ValueError: if the words are too few for any mechanism.
     """
-    forecast, simulated = None, len(seeds) + len(brackets)
-    for number, forecast in enumerate(forecast_in_steps(middle, setting, seeds, brackets, step), 1):
-        if number in (1, simulated):
-            report(forecast.predictions)
-        if number <= simulated:
-            step(1)
-    assert forecast is not None, "there is a seed"
-    return forecast
-
-
-def forecast_in_steps(
-    middle: NamedCase,
-    setting: StudySetting,
-    seeds: Sequence[tuple[int, int]],
-    brackets: Sequence[NamedCase] = (),
-    step: Callable[[int], None] = lambda _: None,
-) -> Iterator[StudyForecast]:
-    """Yield the forecast after each seed, after each of `brackets`, and with the words.
-
-    `step` receives the number of steps done in the search for words.
-
-    Raises:
-        ValueError: if the words are too few for any mechanism.
-    """
-    runs, f1_by_population = list[_Run](), dict[str, dict[str, float]]()
-    predictions = list[Prediction]()
+    runs = list[_Run]()
     for seed in seeds:
         runs.append(_simulate(middle.case, setting, seed))
         if not runs[0]:
             raise ValueError(f"{setting.words} words are too few for any mechanism: allow more")
-        predictions = _predictions(runs)
-        f1_by_population[middle.name] = {row.mechanism: row.f1 for row in predictions}
-        yield StudyForecast(predictions, {}, f1_by_population)
+        if seed is seeds[0]:
+            report(_predictions(runs))
+        step(1)
+    predictions = _predictions(runs)
+    f1_by_population = {middle.name: {row.mechanism: row.f1 for row in predictions}}
     for bracket in brackets:
         run = _simulate(bracket.case, setting, seeds[0])
         f1_by_population[bracket.name] = {name: f1 for name, (f1, _) in run.items()}
-        ranged = [_with_range(row, f1_by_population) for row in predictions]
-        yield StudyForecast(ranged, {}, f1_by_population)
+        step(1)
     if brackets:
         predictions = [_with_range(row, f1_by_population) for row in predictions]
+    if len(seeds) + len(brackets) > 1:
+        report(predictions)
     curve = f1_over_sizes(middle.case, TRACKED, setting, seeds, step, _GRID_STEP)
     words = {goal: curve.x_reaching(goal) for goal in GOALS}
-    yield StudyForecast(predictions, words, f1_by_population)
+    return StudyForecast(predictions, words, f1_by_population)
 
 
 def _with_range(

@@ -51,7 +51,6 @@ class Turns:
 
 
 T = TypeVar("T")
-_SHUTDOWN_CHANNEL = "shutdown"
 _TIMER_SECONDS = 0.001  # by which timers may be early, so that no waiter wakes for nothing
 
 
@@ -101,12 +100,6 @@ class Notifier:
         """Wake all waiters, now and in the future, because the server is about to stop."""
         self._is_shutting_down = True
         self.notify_all()
-
-    async def wait_for_shutdown(self) -> None:
-        """Wait until the server is about to stop."""
-        while not self._is_shutting_down:
-            with self._subscribed(_SHUTDOWN_CHANNEL) as waiter:
-                await waiter
 
     async def wait_for(
         self, name: str, query: Callable[[], Awaitable[T | None]], seconds: float

@@ -161,7 +161,15 @@ def test_a_wheel_has_our_packages_as_they_are_now_and_no_other_folder(tmp_path: 
         *("blindtally", "client", "protocol", "secagg", "server")
     }
     assert "protocol/old.py" not in names
-    assert {Path(name).suffix for name in names} >= {".so", ".pyi", ".html", ".mako", ".gz", ".js"}
+    assert {Path(name).suffix for name in names} >= {
+        ".so",
+        ".pyi",
+        ".html",
+        ".mako",
+        ".gz",
+        ".js",
+        ".json",
+    }
 
 
 @pytest.mark.slow

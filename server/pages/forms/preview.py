@@ -1,11 +1,11 @@
 """Preview of a study while its form is filled: its cost for a device, and its expected results.
 
-The cost follows from the first plan. Results take a simulation, which runs only on request
-(`predictor.py`).
+The cost follows from the first plan. Results are read from simulated studies (`expected_f1.py`).
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request, Response
@@ -27,8 +27,8 @@ from server.pages.formatting import (
     summed_group,
 )
 from server.pages.forms.errors import assign_to_fields, with_labels
+from server.pages.forms.expected_f1 import WORD_RANGE, expected_f1
 from server.pages.forms.fields import NAME_FIELD, question_form, study_document
-from server.pages.forms.predictor import AdviceLine, Prediction
 from server.pages.page_requests import page_router, read_form
 from server.pages.rendering import render
 from server.pages.round_history import RoundSize
@@ -38,30 +38,26 @@ from server.service import Service, ServiceDep
 router = page_router(Permission.WRITE, prefix="/studies/new")
 
 
+@dataclass(frozen=True, slots=True)
+class AdviceLine:
+    """One fact of a preview: a label, its value, and a note on the value."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
 @router.post("/preview")
 async def preview(request: Request, service: ServiceDep) -> Response:
-    """Show the cost of the study for a device, as far as the form is filled."""
+    """Show the cost of the study for a device, and its expected results, if the form is filled."""
     plan, error = await _plan_of_form(await read_form(request), service)
-    if plan is not None:
-        request.app.state.predictor.prepare()
     return render(
         request,
         "preview.html",
         error=error,
-        lines=[] if plan is None else await asyncio.to_thread(_cost_lines, plan),
+        lines=[] if plan is None else await asyncio.to_thread(_lines, plan),
         command=None if plan is None else _plan_command(plan),
-        can_predict=request.app.state.predictor.is_available,
     )
-
-
-@router.post("/prediction")
-async def predict(request: Request, service: ServiceDep) -> Response:
-    """Show the expected results of the study in the form."""
-    plan, error = await _plan_of_form(await read_form(request), service)
-    prediction = Prediction(error=error)
-    if plan is not None:
-        prediction = await request.app.state.predictor.predict(plan, service.notifier)
-    return render(request, "prediction.html", prediction=prediction)
 
 
 async def _plan_of_form(form: Mapping[str, str], service: Service) -> tuple[AnyPlan | None, str]:
@@ -77,6 +73,10 @@ async def _plan_of_form(form: Mapping[str, str], service: Service) -> tuple[AnyP
         return None, errors.summary(question)
     except ProblemError as problem:
         return None, with_labels(question, problem.detail)
+
+
+def _lines(plan: AnyPlan) -> list[AdviceLine]:
+    return [*_cost_lines(plan), *_result_lines(plan)]
 
 
 def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
@@ -162,24 +162,31 @@ def _facts(plan: AnyPlan) -> list[AdviceLine]:
     ]
 
 
-def plan_command_options(plan: AnyPlan) -> dict[str, Any] | None:
-    """Return the options with which `blindtally plan` predicts a study; None if it cannot."""
-    question: Any = plan.question
-    if not mechanism_of(plan).is_planned:
-        return None
-    return {
-        "devices": plan.terms.max_devices,
-        "rounds": plan.rounds,
-        "threshold": question.threshold,
-        "words": question.words,
-        "contribution": question.contribution,
-    }
+def _result_lines(plan: AnyPlan) -> Iterator[AdviceLine]:
+    expected = expected_f1(plan)
+    if expected is None:
+        return
+    note = "in nine of ten simulated studies, of flat to steep counts"
+    yield AdviceLine("Expected F1", f"{expected.low:.2f} to {expected.high:.2f}", note)
+    yield AdviceLine("Mean F1", f"{expected.f1:.2f}", "if shares fall as 1 / rank, as below")
+    fewest, most = WORD_RANGE
+    for goal, words in expected.words_by_goal.items():
+        size = f"more than {most:,}" if words is None else f"about {float(f'{words:.2g}'):,.0f}"
+        if words == fewest:
+            size = f"at most {fewest}"
+        yield AdviceLine(f"Words for an F1 of {goal}", size)
 
 
 def _plan_command(plan: AnyPlan) -> str | None:
     """Return the command that predicts the results of a study; None if there is none."""
-    options = plan_command_options(plan)
-    if options is None:
+    if not mechanism_of(plan).is_planned:
         return None
-    options["threshold"] = f"{options['threshold']:g}"
+    question: Any = plan.question
+    options = {
+        "devices": plan.terms.max_devices,
+        "rounds": plan.rounds,
+        "threshold": f"{question.threshold:g}",
+        "words": question.words,
+        "contribution": question.contribution,
+    }
     return " ".join(["blindtally plan", *(f"--{name} {value}" for name, value in options.items())])

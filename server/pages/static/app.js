@@ -120,19 +120,6 @@
     form.querySelectorAll(":is([name^='question.'], [name^='terms.'], [name=rounds])[aria-invalid]").forEach(clearError);
   });
 
-  // -- a prediction whose request fails shows this, and does not end in silence -----------------
-  for (const name of ["htmx:error", "htmx:response:error"]) {
-    document.addEventListener(name, (event) => {
-      const source = event.detail?.ctx?.sourceElement;
-      const target = document.getElementById("prediction");
-      if (!target || source?.getAttribute("hx-post") !== "/studies/new/prediction") return;
-      const fault = document.createElement("p");
-      fault.className = "fault";
-      fault.textContent = "The service did not answer: predict again in a moment.";
-      target.replaceChildren(fault);
-    });
-  }
-
   // -- countdowns ---------------------------------------------------------------------------
   const ends = new WeakMap();
 
