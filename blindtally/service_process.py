@@ -66,7 +66,7 @@ def _serve(flags: Mapping[str, str | int | Path | None], *, as_json: bool, log_l
     for name, nearest in unknown_variables(os.environ).items():
         hint = {"did_you_mean": nearest} if nearest else {}
         structlog.get_logger(__name__).warning("unknown environment variable", name=name, **hint)
-    has_keys = _upgrade_database(settings)
+    has_keys = upgrade_database(settings)
     url = parse_url(settings.database_url)
     if url.get_backend_name() == "sqlite":
         warn_of_readers(Path(url.database or ""))
@@ -215,7 +215,7 @@ async def _store_first_credentials(access: AccessRepository, settings: Settings)
         await access.add_initial(*texts)
 
 
-def _upgrade_database(settings: Settings) -> bool:
+def upgrade_database(settings: Settings) -> bool:
     """Upgrade the tables and return whether the database has a key; exit if it cannot be used."""
 
     async def upgrade() -> bool:

@@ -230,10 +230,10 @@ def _connect_dask(count: int, address: str) -> Iterator[tuple[Any, int]]:
             raise exit_with_error(
                 f"Dask at {address} has another version: {error}", code=1
             ) from None
-        yield client, _checked_thread_count(client, address)
+        yield client, checked_thread_count(client, address)
 
 
-def _checked_thread_count(client: Any, address: str) -> int:  # noqa: ANN401 - distributed has no types
+def checked_thread_count(client: Any, address: str) -> int:  # noqa: ANN401 - distributed has no types
     """Return the number of threads of all workers of a cluster.
 
     Raises:

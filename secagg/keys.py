@@ -102,7 +102,7 @@ class PublicKeys:
             raise ValueError("the keys for masks and for encrypted shares must differ")
 
 
-class _SharedWork:
+class SharedWork:
     """Results that are the same for many parties, which may run in several threads.
 
     The last valid signatures are kept. A secret is kept, by both public keys, until the other party
@@ -111,24 +111,24 @@ class _SharedWork:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._verified: dict[tuple[bytes, bytes, bytes], None] = {}
-        self._agreed: dict[bytes, bytes] = {}
+        self.verified: dict[tuple[bytes, bytes, bytes], None] = {}
+        self.agreed: dict[bytes, bytes] = {}
 
     def is_verified(self, signed: tuple[bytes, bytes, bytes]) -> bool:
-        return signed in self._verified
+        return signed in self.verified
 
     def keep_verified(self, signed: tuple[bytes, bytes, bytes]) -> None:
         with self._lock:
-            _keep(self._verified, signed, None, _MAX_KEPT_SIGNATURES)
+            _keep(self.verified, signed, None, _MAX_KEPT_SIGNATURES)
 
     def take_agreed(self, ends: bytes) -> bytes | None:
         """Return the secret of an agreement, which is not kept any more; None if it is unknown."""
         with self._lock:
-            return self._agreed.pop(ends, None)
+            return self.agreed.pop(ends, None)
 
     def keep_agreed(self, ends: bytes, secret: bytes) -> None:
         with self._lock:
-            _keep(self._agreed, ends, secret, _MAX_KEPT_AGREEMENTS)
+            _keep(self.agreed, ends, secret, _MAX_KEPT_AGREEMENTS)
 
 
 def _keep(results: dict[K, V], key: K, value: V, most: int) -> None:
@@ -138,19 +138,20 @@ def _keep(results: dict[K, V], key: K, value: V, most: int) -> None:
         del results[next(iter(results))]
 
 
-_shared_work: ContextVar[_SharedWork | None] = ContextVar("shared_work", default=None)
+_shared_work: ContextVar[SharedWork | None] = ContextVar("shared_work", default=None)
 
 
 @contextmanager
-def sharing_work() -> Iterator[None]:
+def sharing_work() -> Iterator[SharedWork]:
     """Let the parties of this context share work, for programs that simulate many of them.
 
     Each signature is verified once, and each agreement is computed once for both of its parties. A
     hundred devices of one process would verify each signature of the others dozens of times.
     """
-    token = _shared_work.set(_SharedWork())
+    work = SharedWork()
+    token = _shared_work.set(work)
     try:
-        yield
+        yield work
     finally:
         _shared_work.reset(token)
 
@@ -290,7 +291,7 @@ def _is_valid(identity: bytes, statement: bytes, signature: bytes) -> bool:
     public, raw = bytes(identity), bytes(signature)  # a view may have larger items than bytes
     if len(public) != KEY_BYTES or len(raw) != SIGNATURE_BYTES:
         return False  # libsodium would read beyond a shorter key
-    if _libsodium()(b"".join((raw, statement)), public):
+    if libsodium_verify()(b"".join((raw, statement)), public):
         return True
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(raw, statement)
@@ -300,7 +301,7 @@ def _is_valid(identity: bytes, statement: bytes, signature: bytes) -> bool:
 
 
 @cache
-def _libsodium() -> Callable[[bytes, bytes], bool]:
+def libsodium_verify() -> Callable[[bytes, bytes], bool]:
     """Return libsodium's verification of a signature with its statement, under a key of 32 bytes.
 
     A version that accepts one of two signatures that OpenSSL refuses is not used: newer ones

@@ -15,8 +15,8 @@ import numpy as np
 from secagg.keys import Keystream
 from secagg.ring import Array, Lane, Ring, Vector
 
-_CHUNK_ELEMENTS = 2**17  # of a mask, drawn at a time: at most 1 MB, which stays in the cache
-_MAX_JOINED_ELEMENTS = 2**13  # with their moduli they take at most 256 kB
+CHUNK_ELEMENTS = 2**17  # of a mask, drawn at a time: at most 1 MB, which stays in the cache
+MAX_JOINED_ELEMENTS = 2**13  # with their moduli they take at most 256 kB
 
 
 class _JoinedLanes:
@@ -90,7 +90,7 @@ class MaskedVector:
             elements = np.concatenate(arrays)
             part = group[0] if len(group) == 1 else _JoinedLanes(group)
             lanes += [elements] if isinstance(part, Lane) else part.split(elements)
-            buffer = np.empty(min(len(elements), _CHUNK_ELEMENTS), part.dtype)
+            buffer = np.empty(min(len(elements), CHUNK_ELEMENTS), part.dtype)
             self._parts.append((part, elements, buffer))
         self.lanes: Vector = tuple(lanes)
 
@@ -105,8 +105,8 @@ class MaskedVector:
     def _apply(self, stream: Keystream, *, adding: bool) -> None:
         for part, elements, buffer in self._parts:
             combine = part.add if adding else part.subtract
-            for start in range(0, len(elements), _CHUNK_ELEMENTS):
-                chunk = elements[start : start + _CHUNK_ELEMENTS]
+            for start in range(0, len(elements), CHUNK_ELEMENTS):
+                chunk = elements[start : start + CHUNK_ELEMENTS]
                 mask = buffer[: len(chunk)]
                 part.draw(stream, mask)
                 combine(chunk, mask)
@@ -118,7 +118,7 @@ def _short_lanes_joined(lanes: Iterable[Lane]) -> list[list[Lane]]:
     for lane in lanes:
         group = groups[-1] if groups else []
         length = lane.length + sum(other.length for other in group)
-        if group and group[0].dtype == lane.dtype and length <= _MAX_JOINED_ELEMENTS:
+        if group and group[0].dtype == lane.dtype and length <= MAX_JOINED_ELEMENTS:
             group.append(lane)
         else:
             groups.append([lane])

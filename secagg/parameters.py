@@ -15,7 +15,7 @@ parameters keep the promises below except with probability 2^-sigma (privacy) an
 
 Tails are computed exactly, where the paper bounds them, and the smallest even k that passes is
 used. If none below n - 1 passes, the graph is complete and nothing is random. The proof names the
-three privacy bounds HOLD (`_threshold_range`), CUT (`_log_cut_probability`) and SPLIT
+three privacy bounds HOLD (`threshold_range`), CUT (`log_cut_probability`) and SPLIT
 (`_spot_checks`).
 
 Source: the graph of k holders and its tails [Bell20, section 3.2, Definitions 3.1 to 3.3], which is
@@ -138,12 +138,12 @@ def choose_parameters(n: int, assumptions: Assumptions) -> Parameters:
 
 def _sparse_parameters(n: int, holders: int, assumptions: Assumptions) -> Parameters | None:
     """Return the parameters with this number of holders each, or None if that is too few."""
-    lowest, highest = _threshold_range(n, holders, assumptions)
+    lowest, highest = threshold_range(n, holders, assumptions)
     if lowest > highest:
         return None
     allowed = _allowed_cut(assumptions)
     for threshold in range(lowest, highest + 1):
-        if _log_cut_probability(n, holders, threshold, assumptions) <= allowed:
+        if log_cut_probability(n, holders, threshold, assumptions) <= allowed:
             checks = _spot_checks(n, assumptions)
             return Parameters(n, holders, threshold, checks, highest - threshold)
     return None
@@ -165,7 +165,7 @@ def _log_probability(exponent: float) -> float:
     return -exponent * _LN2
 
 
-def _threshold_range(n: int, holders: int, assumptions: Assumptions) -> tuple[int, int]:
+def threshold_range(n: int, holders: int, assumptions: Assumptions) -> tuple[int, int]:
     """Return the smallest and the largest t for this number of holders; none if they cross."""
     corrupt = _log_pmf(n - 1, assumptions.max_corrupt(n), holders)
     above = np.logaddexp.accumulate(corrupt[::-1])[::-1]  # above[t] = log Pr[X >= t]
@@ -177,7 +177,7 @@ def _threshold_range(n: int, holders: int, assumptions: Assumptions) -> tuple[in
     return max(t1 + 1, 2), highest
 
 
-def _log_cut_probability(n: int, holders: int, threshold: int, assumptions: Assumptions) -> float:
+def log_cut_probability(n: int, holders: int, threshold: int, assumptions: Assumptions) -> float:
     """Return the log of the probability that an active server can cut off any honest group.
 
     A group of c is cut off if each of its members has t - 1 holders or more in the group or among
@@ -202,17 +202,17 @@ def _log_cut_probability(n: int, holders: int, threshold: int, assumptions: Assu
         return result
 
     # Most sizes are negligible by a bound on their tails.
-    allowed, bound = _allowed_cut(assumptions), cut(size, _log_tail_bound)
+    allowed, bound = _allowed_cut(assumptions), cut(size, log_tail_bound)
     relevant = bound > allowed - _FLOAT_NATS
     rest = log_sum_exp(np.append(bound[~relevant], -np.inf))
-    return float(np.logaddexp(rest, _log_sum(partial(cut, tail=log_tail), size[relevant], allowed)))
+    return float(np.logaddexp(rest, log_sum(partial(cut, tail=log_tail), size[relevant], allowed)))
 
 
 def _allowed_cut(assumptions: Assumptions) -> float:
     return _log_probability(assumptions.sigma + 2)
 
 
-def _log_sum(terms: Callable[[LogArray], LogArray], size: LogArray, limit: float) -> float:
+def log_sum(terms: Callable[[LogArray], LogArray], size: LogArray, limit: float) -> float:
     """Return the log of the sum of exp(terms) over all `size`, or of a part that is above `limit`.
 
     Group sizes are added by the hundred, to use little memory and to stop early.
@@ -252,7 +252,7 @@ def log_tail(population: int, marked: LogArray, draws: int, least: int) -> LogAr
     return np.minimum(tail, 0)
 
 
-def _log_tail_bound(population: int, marked: LogArray, draws: int, least: int) -> LogArray:
+def log_tail_bound(population: int, marked: LogArray, draws: int, least: int) -> LogArray:
     """Return a bound on `log_tail` that needs no sum [Hoeffding 1963, (2.1)]."""
     share, need = marked / population, least / draws
     return -draws * np.where(share < need, relative_entropy(need, share), 0)

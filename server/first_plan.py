@@ -37,7 +37,7 @@ from server.errors import FieldError, ProblemError, malformed_fields
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_MAX_JOBS = 16  # a queue of a minute or so at worst
+MAX_JOBS = 16  # a queue of a minute or so at worst
 _TABLES_NEED_OWN_BUDGET = (
     "vote tables spend their own epsilon on what they may fail to decode, which a population's "
     "ledger cannot charge: create the study without vote tables"
@@ -173,7 +173,7 @@ class PlanningQueue:
         Raises:
             ProblemError: if too many jobs are waiting.
         """
-        if self._jobs >= _MAX_JOBS:
+        if self._jobs >= MAX_JOBS:
             raise ProblemError(ProblemType.TOO_MANY, "too many studies are being planned: wait")
         self._jobs += 1
         try:

@@ -108,7 +108,7 @@ async def run_service(
             listener = PgListener(database, notifier)
             retention = RetentionWorker(store, orchestrator.lease_runner, settings)
             poll_events = partial(event_streams.run, pace.poll_seconds)
-            async with _background_tasks(
+            async with background_tasks(
                 orchestrator.run,
                 listener.run,
                 orchestrator.heartbeat.run,
@@ -150,7 +150,7 @@ def _openid_provider(settings: Settings) -> OpenIdProvider | None:
 
 
 @asynccontextmanager
-async def _background_tasks(
+async def background_tasks(
     *functions: Callable[[], Coroutine[Any, Any, None]],
 ) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(_run_again_after_failures(function)) for function in functions]

@@ -67,7 +67,7 @@ from secagg.shares import (
     share_pairs_bytes,
     unpack_share_pairs,
 )
-from server.api.answers.heavy_hitters import _cursor, _parse_cursor
+from server.api.answers.heavy_hitters import cursor_of_item, item_of_cursor
 from server.api.dependencies import credential_digest
 from server.db.database_url import parse_url
 from server.errors import ProblemError
@@ -410,13 +410,13 @@ def test_any_report_is_refused_or_can_be_read(name: str, data: st.DataObject) ->
 HITTER = messages.HeavyHitter(item="é<b>", estimate=3.5, standard_error=0, low=0, high=0)
 
 
-@given(st.one_of(damaged(_cursor(HITTER).encode()), st.text(max_size=60).map(str.encode)))
+@given(st.one_of(damaged(cursor_of_item(HITTER).encode()), st.text(max_size=60).map(str.encode)))
 def test_any_cursor_is_refused_or_restored(body: bytes) -> None:
     try:
-        cursor = _parse_cursor(body.decode(errors="replace"))
+        cursor = item_of_cursor(body.decode(errors="replace"))
     except ProblemError:
         return
-    assert _parse_cursor(_cursor(cursor)) == cursor
+    assert item_of_cursor(cursor_of_item(cursor)) == cursor
 
 
 @given(st.one_of(damaged(b"Bearer " + b"A" * 43), st.text(max_size=60).map(str.encode)))

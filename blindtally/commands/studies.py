@@ -92,12 +92,12 @@ def show_study(
     with open_analyst(url, key) as analyst:
         target = analyst.study(study)
         if watch:
-            target.wait(_round_printer())
+            target.wait(round_printer())
         # The state is read first: one that is read later may be ahead of the rounds that are shown.
         view = target.refresh()
         rounds, rows = list(target.rounds()), list(target.heavy_hitters())
     if not is_quiet:
-        _print_study(view, rounds, rows, top)
+        print_study(view, rounds, rows, top)
     unlisted = unlisted_counts(rounds, [row.item for row in rows])
     _write_csv(csv_path, rows, unlisted)
     document = {
@@ -179,7 +179,7 @@ def _progress(view: "StudyView") -> list[str]:
     return [view.outcome, f"{view.round or 0} of {view.rounds}"]
 
 
-def _round_printer() -> "Callable[[RoundView], None]":
+def round_printer() -> "Callable[[RoundView], None]":
     """Return a function that prints a line for a round, unless it is that of the last call."""
     last = ""
 
@@ -194,7 +194,7 @@ def _round_printer() -> "Callable[[RoundView], None]":
     return print_round
 
 
-def _print_study(
+def print_study(
     view: "StudyView", rounds: "Sequence[RoundView]", rows: "Sequence[HeavyHitter]", top: int
 ) -> None:
     from blindtally.console.answer_notes import notes_on_list, option_rows

@@ -127,7 +127,7 @@ class HistogramPacker:
 
     def __init__(self) -> None:
         self._item_numbers: dict[str, int] = {}  # in order of their first holding
-        self._scratch = _HoldingFile(np.int64)
+        self._scratch = HoldingFile(np.int64)
         self._items, self._counts = array("I"), array("q")  # not yet in the file
         self._users, self._starts = array("q"), array("q")  # of each run
         self._rows = 0
@@ -156,7 +156,7 @@ class HistogramPacker:
         order, run_ends = _group_runs_by_user(np.frombuffer(self._users, np.int64))
         row_ends = np.cumsum(sizes[order])[run_ends - 1]  # of each device
         total = rows["count"].sum(dtype=np.float64)  # which does not overflow
-        with closing(_HoldingFile(np.uint32 if total < _UINT32_LIMIT else np.int64)) as file:
+        with closing(HoldingFile(np.uint32 if total < _UINT32_LIMIT else np.int64)) as file:
             for devices in _device_batches(row_ends):
                 last = devices[0] - 1  # device of the batch before
                 runs = order[run_ends[last] if devices[0] else 0 : run_ends[devices[-1]]]
@@ -173,7 +173,7 @@ class HistogramPacker:
         self._items, self._counts = array("I"), array("q")
 
 
-class _HoldingFile:
+class HoldingFile:
     """Temporary file of holdings, with the number of them that each device has."""
 
     def __init__(self, count_dtype: DTypeLike) -> None:

@@ -99,7 +99,7 @@ def read_dataset(path: Path, column: str | None = None) -> tuple[Dataset, Readin
                 dataset = _read_table(parquet_table(path, file, column), report)
             else:
                 with closing(text_lines(path, file)) as lines:
-                    dataset = _read_text(lines, report)
+                    dataset = read_text(lines, report)
     except (EOFError, zlib.error, lzma.LZMAError):
         raise DataError(path, "is compressed, and is cut off or damaged") from None
     except OSError as error:
@@ -113,7 +113,7 @@ def read_dataset(path: Path, column: str | None = None) -> tuple[Dataset, Readin
     return dataset, report
 
 
-def _read_text(lines: Iterator[str], report: ReadingReport) -> Dataset:
+def read_text(lines: Iterator[str], report: ReadingReport) -> Dataset:
     path, choice, before, delimiter = report.path, report.choice, list[str](), None
     for line in lines:
         first = line.strip("\r\n")

@@ -174,7 +174,7 @@ async def take_part(  # noqa: PLR0913 - devices differ in all of these
         token,
         enrolment_signer,
         DEFAULT_PATIENCE_SECONDS if patience is None else patience,
-        _first_patience(wait) if patience is None else patience,
+        patience_for_first_round(wait) if patience is None else patience,
         logging_errors(on_progress),
     )
     start = time.monotonic()
@@ -416,7 +416,7 @@ def _growing_pauses() -> Iterator[float]:
         pause = min(2 * pause, MAX_RETRY_AFTER_SECONDS)
 
 
-def _first_patience(wait: float) -> float:
+def patience_for_first_round(wait: float) -> float:
     """Return the seconds for which a device that waits for a round tries to reach the service."""
     return min(DEFAULT_PATIENCE_SECONDS, max(wait, MIN_FIRST_PATIENCE_SECONDS))
 

@@ -86,7 +86,7 @@ class Fleet:
             NobodyEnteredError: if no device took part in a round.
             ValueError: if the fleet has too few devices for a committee of volunteers.
         """
-        async with self._seating(), self._serving_committee():
+        async with self._seating(), self.serving_committee():
             async for played in self._rounds():
                 yield played
 
@@ -100,7 +100,7 @@ class Fleet:
         return seating_rounds(self.connect, registrar, config.api_key)
 
     @asynccontextmanager
-    async def _serving_committee(self) -> AsyncIterator[None]:
+    async def serving_committee(self) -> AsyncIterator[None]:
         """Serve as the members of the committee, if the fleet has their keys."""
         terms = self.study.terms.committee
         if self.config.operators:

@@ -108,7 +108,7 @@ def draw_skellam(chance: RandomWords, variance: Fraction | float, count: int) ->
     if not ones:
         return np.zeros(count, np.int64)
     proposed = int(_poisson_of_one(chance, ones).sum())
-    events = _thinned_count(chance, proposed, whole / ones)
+    events = thinned_count(chance, proposed, whole / ones)
     if not events:
         return np.zeros(count, np.int64)
     cells = uniform_below(chance, count, events).astype(np.int64)
@@ -153,7 +153,7 @@ def _poisson_of_one(chance: RandomWords, count: int) -> Integers:
     drawn = np.empty(count, np.int64)
     pending = np.arange(count)
     while len(pending):
-        proposed = _tails_before_heads(chance, len(pending))
+        proposed = tails_before_heads(chance, len(pending))
         accepted = (proposed > 0) | (chance(len(pending)) & np.uint64(1) == 1)
         factor, running = 3, np.flatnonzero(proposed >= 3)
         while len(running):
@@ -165,7 +165,7 @@ def _poisson_of_one(chance: RandomWords, count: int) -> Integers:
     return drawn
 
 
-def _tails_before_heads(chance: RandomWords, count: int) -> Integers:
+def tails_before_heads(chance: RandomWords, count: int) -> Integers:
     """Return `count` numbers of tails of a fair coin before heads: P(k) = 2^-(k+1)."""
     tails = np.zeros(count, np.int64)
     running = np.arange(count)
@@ -178,7 +178,7 @@ def _tails_before_heads(chance: RandomWords, count: int) -> Integers:
     return tails
 
 
-def _thinned_count(chance: RandomWords, events: int, probability: Fraction) -> int:
+def thinned_count(chance: RandomWords, events: int, probability: Fraction) -> int:
     """Return the number of `events` that happen, each with exactly `probability`."""
     happened, undecided = 0, events
     while undecided and probability:

@@ -70,13 +70,13 @@ def best_design(
                 f"no sample of {n} devices keeps epsilon {epsilon:g} at delta {delta:g} over "
                 f"{releases} releases: increase the budget, or release less often"
             )
-    best = start, _budget_boundary(partial(cost, start), epsilon, 1, n)
+    best = start, budget_boundary(partial(cost, start), epsilon, 1, n)
     for step in (1, -1):
         theta, misses = start + step, 0
         while misses < _MAX_MISSES and theta >= 1:
             m = math.floor(theta * best[1] / best[0]) + 1
             if m < n and cost(theta, m) <= epsilon:
-                best = theta, _budget_boundary(partial(cost, theta), epsilon, m, n)
+                best = theta, budget_boundary(partial(cost, theta), epsilon, m, n)
                 misses = 0
             else:
                 misses += 1
@@ -117,7 +117,7 @@ def min_variance(
                 "variance above 2^24: increase the budget, or release less often"
             )
         enough = min(4 * enough, skellam.MAX_VARIANCE)
-    coarse = _budget_boundary(coarse_cost, epsilon, enough, skellam.MIN_VARIANCE)
+    coarse = budget_boundary(coarse_cost, epsilon, enough, skellam.MIN_VARIANCE)
     smallest = _exact_boundary(cost, epsilon, coarse, skellam.MIN_VARIANCE)
     # The last digits depend on the processor, and a plan's digest should not.
     rounded = _SIX_DIGITS_UP.create_decimal_from_float(smallest)
@@ -136,15 +136,15 @@ def _exact_boundary(
         near = coarse * math.exp(step)
         if (outside - near) * step <= 0 or cost(near) > budget:
             return coarse
-        return _budget_boundary(cost, budget, near, outside)
+        return budget_boundary(cost, budget, near, outside)
     inside, outside = coarse * math.exp(-step), coarse
     while cost(inside) > budget:
         step *= 4
         inside, outside = coarse * math.exp(-step), inside
-    return _budget_boundary(cost, budget, inside, outside)
+    return budget_boundary(cost, budget, inside, outside)
 
 
-def _budget_boundary(
+def budget_boundary(
     cost: Callable[[float], float], budget: float, inside: float, outside: float
 ) -> float:
     """Return the parameter between `inside` and `outside` whose `cost` just keeps the `budget`.

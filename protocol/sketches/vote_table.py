@@ -161,7 +161,7 @@ class VoteTable:
         # A key is subtracted once. Malicious tables could add and subtract thousands for ever.
         remaining = min(self.shape.votes, self.shape.bound) + _SPARE_FALSE_KEYS
         while remaining > 0:
-            numbers, votes = self._pure_keys(counts, sums, cells)
+            numbers, votes = self.pure_keys(counts, sums, cells)
             if not len(numbers):
                 break
             remaining -= len(numbers)
@@ -204,7 +204,7 @@ class VoteTable:
         sums[touched] %= p
         return touched
 
-    def _pure_keys(
+    def pure_keys(
         self, counts: Integers, sums: Integers, cells: Integers
     ) -> tuple[Integers, Integers]:
         """Return the distinct keys that are alone in one of `cells`, and their votes."""

@@ -130,9 +130,9 @@ class Database:
         self.before_announcement: Callable[[Collection[str]], None] = lambda _channels: None
         self.on_announcement: Callable[[Collection[str]], None] = lambda _channels: None
         self.on_rollback: Callable[[Collection[str]], None] = lambda _channels: None
-        self._clock = clock
+        self.clock = clock
         if clock is None and self.is_sqlite:
-            self._clock = SteadyClock()
+            self.clock = SteadyClock()
         self._monotonic = clock
         self.clock_jumps = ClockJumps()
         self.max_wait_seconds = 2 * timeout_seconds
@@ -163,8 +163,8 @@ class Database:
 
     def now_column(self) -> ColumnElement[datetime]:
         """Return a column with the time at which its statement reached the database."""
-        if self._clock is not None:
-            return literal(self._clock(), UtcDateTime())
+        if self.clock is not None:
+            return literal(self.clock(), UtcDateTime())
         return type_coerce(func.statement_timestamp(), UtcDateTime())
 
     def now(self, session: Session) -> datetime:
@@ -173,8 +173,8 @@ class Database:
         Raises:
             ClockJumpError: if the database's clock has jumped, after which time was lost.
         """
-        if self.is_sqlite and self._clock is not None:
-            return self._clock()
+        if self.is_sqlite and self.clock is not None:
+            return self.clock()
         sent = self.monotonic_seconds()
         now = session.execute(select(self.now_column())).scalar_one()
         if self.clock_jumps.has_jumped(now, sent, self.monotonic_seconds()):
@@ -184,8 +184,8 @@ class Database:
 
     def resync_clock(self) -> None:
         """Follow the system's clock again, because no round is open."""
-        if isinstance(self._clock, SteadyClock):
-            self._clock.resync()
+        if isinstance(self.clock, SteadyClock):
+            self.clock.resync()
 
     async def hold_files(self) -> None:
         """Refuse to commit from now on if a file of SQLite was deleted or replaced.

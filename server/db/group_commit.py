@@ -23,6 +23,7 @@ from server.db.database_errors import UNAVAILABLE_ERRORS
 T = TypeVar("T")
 R = TypeVar("R")
 MAX_GROUP_WRITES: Final = 256
+TASK_NAME: Final = "group commit"
 _YIELDS: Final = 2  # steps of the event loop: one receives requests, the next one runs them
 _MAX_GROUP_BYTES: Final = 16 * 2**20  # of bodies, which the transaction holds in memory
 
@@ -44,7 +45,7 @@ class GroupCommit(Generic[T, R]):
         nbytes: Callable[[T], int] = lambda _: 0,
         order: Callable[[T], str] = lambda _: "",
     ) -> None:
-        self._commit = commit
+        self.commit = commit
         self._nbytes = nbytes
         self._order = order
         self._running: list[tuple[T, asyncio.Future[R]]] = []
@@ -59,7 +60,7 @@ class GroupCommit(Generic[T, R]):
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((write, future))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.create_task(self._run(), name=TASK_NAME)
             self._task.add_done_callback(self._on_end)
         return await future
 
@@ -67,6 +68,11 @@ class GroupCommit(Generic[T, R]):
     def is_idle(self) -> bool:
         """Return whether no write waits."""
         return not self._running and not self._waiting
+
+    @property
+    def waiting_count(self) -> int:
+        """Return the number of writes that wait for the next commit."""
+        return len(self._waiting)
 
     async def settled(self) -> None:
         """Wait until the writes that have arrived are committed or refused.
@@ -125,7 +131,7 @@ class GroupCommit(Generic[T, R]):
         self, writes: Sequence[T], *, is_repetition: bool = False
     ) -> Sequence[R | Exception]:
         try:
-            return await self._commit(writes)
+            return await self.commit(writes)
         except UNAVAILABLE_ERRORS as error:
             return [error] * len(writes)
         except Exception as error:  # of one of them; nothing was stored

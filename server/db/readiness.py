@@ -40,7 +40,7 @@ _PERIOD_SECONDS = 1.0  # between two probes
 _PROBE_BYTES = 2**20
 # PostgreSQL keeps the numbers in a file of a megabyte, because they exceed its working memory. It
 # makes none if a person has limited such files.
-_WRITE_TEMPORARY_FILE = """
+WRITE_TEMPORARY_FILE = """
 SET LOCAL work_mem = '64kB';
 SELECT count(*) FROM generate_series(
     1, CASE current_setting('temp_file_limit') WHEN '-1' THEN 80000 END
@@ -85,7 +85,7 @@ class Readiness(Repository):
                     return reason
                 last_commit = self.database.last_commit
                 if self.database.is_sqlite and monotonic() >= last_commit + _PERIOD_SECONDS:
-                    await self._write_nothing()
+                    await self.write_nothing()
         except UNAVAILABLE_ERRORS:
             return self.database.outage.description
         except TimeoutError:
@@ -95,7 +95,7 @@ class Readiness(Repository):
     async def try_again(self) -> None:
         """Try what the service needs of the database during an outage; raises what it raises."""
         if await self._schema_fault() is None:
-            await self._write_nothing()
+            await self.write_nothing()
         if self.database.outage.is_full:
             key = token_hex(16)
             await self._write_large(key)
@@ -121,7 +121,7 @@ class Readiness(Repository):
     def _check_room(self, connection: Connection) -> None:
         """Raise an error if the database's disk has no room for an upload."""
         if not self.database.is_sqlite:
-            connection.exec_driver_sql(_WRITE_TEMPORARY_FILE)
+            connection.exec_driver_sql(WRITE_TEMPORARY_FILE)
             return
         if hasattr(os, "statvfs"):  # on POSIX
             disk = os.statvfs(Path(self.database.url.database or "").absolute().parent)
@@ -142,7 +142,7 @@ class Readiness(Repository):
         return statements if self.database.is_sqlite else ["; ".join(statements)]
 
     @write_transaction
-    def _write_nothing(self, session: Session) -> None:
+    def write_nothing(self, session: Session) -> None:
         """Begin a transaction that may write, and end it."""
         session.connection()
 

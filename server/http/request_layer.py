@@ -79,7 +79,7 @@ class RequestLayer:
         # Unique and no secret: random digits for each request would take longer than the log line.
         self._id_prefix, self._id_counter = token_hex(12), count()
         self._body_memory = BodyMemory(largest_body(settings), _sender_of)
-        self._refusals = _RefusalQueue()
+        self._refusals = RefusalQueue()
         self._turns = Turns()  # of requests that begin, and of large bodies that are sent
         self._refusal_lines, self._not_logged = RateLimit(_MAX_REFUSAL_LINES), 0
 
@@ -166,7 +166,7 @@ class RequestLayer:
         getattr(_log, level)("request", **facts, sent=reply.sent, seconds=seconds)
 
 
-class _RefusalQueue:
+class RefusalQueue:
     """Delay of 429s: clients that repeat refused requests at once would take the time of others.
 
     They are sent in small batches at a limited rate, so the more there are, the longer each waits,

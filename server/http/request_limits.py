@@ -214,6 +214,10 @@ class RateLimit:
         self._minute = 0
         self._counts, self._before = dict[str, int](), dict[str, int]()  # of it, of the one before
 
+    def __len__(self) -> int:
+        """Return the number of counts that are kept."""
+        return len(self._counts) + len(self._before)
+
     def hit(self, key: str = "") -> bool:
         """Count an event and return True, unless there were too many."""
         if not self.allows(key):

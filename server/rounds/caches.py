@@ -218,7 +218,7 @@ class StatusCache:
             _OPEN_ROUND_SECONDS,
         )
         self._slot = AsyncCache(store.participants.slot, _MAX_CACHED_SLOTS)
-        self._statuses = AsyncCache(store.participants.status, _MAX_CACHED_STATUSES)
+        self.statuses = AsyncCache(store.participants.status, _MAX_CACHED_STATUSES)
         self._changing = Counter[int]()  # transactions that are about to change a cohort
         self._changing_lock = Lock()
         notifier.observe(self._forget_statuses)
@@ -238,7 +238,7 @@ class StatusCache:
         """Return the status of a cohort, cached if all its changes are notified."""
         if not self._notifier.is_complete or self._changing[cohort]:
             return await self._store.participants.status(cohort)
-        return await self._statuses(cohort)
+        return await self.statuses(cohort)
 
     async def open_round(self, study: str, after: int) -> bytes | None:
         """Return the JSON document of the open round after number `after`, None without one.
@@ -267,10 +267,10 @@ class StatusCache:
         """
         self._open_rounds.forget_all()
         if channels is None:
-            self._statuses.forget_all()
+            self.statuses.forget_all()
             return
         for cohort in _cohorts_of(channels):
-            self._statuses.forget(cohort)
+            self.statuses.forget(cohort)
 
     async def _read_open_round(self, key: tuple[str, int]) -> bytes | None:
         view = await self._store.rounds.find_open(*key)

@@ -45,10 +45,10 @@ class CohortCache:
         self._holder_tables = AsyncCache(
             self._holder_table, _MAX_CACHED_HOLDER_BYTES, lambda table: table.holders.nbytes
         )
-        self._all_received_shares = AsyncCache(
+        self.all_received_shares = AsyncCache(
             self._read_all_received_shares, _MAX_CACHED_SHARE_BYTES, _bytes_of_all
         )
-        self._received_shares = AsyncCache(
+        self.received_shares_by_slot = AsyncCache(
             self._read_received_shares, _MAX_CACHED_SHARE_BYTES // 10, _share_bytes
         )
         self.enrolled_cohort = _by_participants(
@@ -93,17 +93,17 @@ class CohortCache:
         miss reads them all again. So with more cohorts than fit, few requests read a whole cohort.
         """
         key = cohort, slot
-        if cohort in self._all_received_shares:
-            return (await self._all_received_shares(cohort))[slot]
-        if key in self._received_shares:
-            return await self._received_shares(key)
+        if cohort in self.all_received_shares:
+            return (await self.all_received_shares(cohort))[slot]
+        if key in self.received_shares_by_slot:
+            return await self.received_shares_by_slot(key)
         session = (await self.enrolled_cohort(cohort)).session
         misses = self._share_misses.pop(cohort, None)
         if misses is None or misses * session.parameters.holders >= _SINGLE_READS * session.n:
             self._share_misses[cohort] = 0
-            return (await self._all_received_shares(cohort))[slot]
+            return (await self.all_received_shares(cohort))[slot]
         self._share_misses[cohort] = misses + 1
-        return await self._received_shares(key)
+        return await self.received_shares_by_slot(key)
 
     async def senders(self, cohort: int, kind: MessageKind) -> Collection[int]:
         """Return the slots that sent a message of `kind`, whose phase is closed."""

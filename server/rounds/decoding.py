@@ -35,7 +35,7 @@ async def decode_round(store: Store, study: str, plan: AnyPlan, state: StudyStat
     if not sums:
         return ClosedRound("failed")
     cohorts = {number: CohortSum(packed, count) for number, (packed, count) in sums.items()}
-    return await asyncio.to_thread(_decode, plan, state, cohorts)
+    return await asyncio.to_thread(decode_cohorts, plan, state, cohorts)
 
 
 async def decode_reports(
@@ -64,7 +64,7 @@ def _decode_aggregate(plan: AnyPlan, aggregate: ReportAggregate, state: StudySta
     return _closed_round(plan, aggregate.reports, answer)
 
 
-def _decode(plan: AnyPlan, state: StudyState, sums: Mapping[int, CohortSum]) -> ClosedRound:
+def decode_cohorts(plan: AnyPlan, state: StudyState, sums: Mapping[int, CohortSum]) -> ClosedRound:
     outcome = _decode_sums(plan, state, sums)
     if outcome.state == "decoded" or len(sums) == 1:
         return outcome

@@ -63,7 +63,7 @@ class Heartbeat:
             # Devices that could not connect retry within this time, which is not silence either.
             now += timedelta(seconds=MAX_RETRY_SECONDS)
         self.receiving_since = now
-        await self._beat()
+        await self.beat()
         self.handled_jumps = jumps
         self.store.database.has_lost_time = self.store.database.clock_jumps.count > jumps
 
@@ -74,7 +74,7 @@ class Heartbeat:
             if self.is_disconnected:
                 continue
             try:
-                await self._beat()
+                await self.beat()
             except UNAVAILABLE_ERRORS:
                 self.store.database.has_lost_time = True
 
@@ -85,7 +85,7 @@ class Heartbeat:
         except UNAVAILABLE_ERRORS as error:  # others see it when the heartbeat is too old
             _log.debug("database unavailable", error=loggable_reason(error))
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
         if self.receiving_since is not None and not self.store.database.is_sqlite:
             await self.store.processes.beat(self.name, self.receiving_since)
 

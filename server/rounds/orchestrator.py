@@ -100,10 +100,10 @@ class Orchestrator:
     lease_runner: LeaseRunner = field(init=False)
     _jobs: JobRunner = field(init=False)
     _concurrent_jobs: ConcurrentJobs = field(init=False)
-    _poll_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    poll_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _wake_event: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _pending: PendingCohorts = field(default_factory=PendingCohorts, init=False)
-    _closing_rounds: set[Round] = field(default_factory=set, init=False)  # perhaps ready to close
+    closing_rounds: set[Round] = field(default_factory=set, init=False)  # perhaps ready to close
     _next_full_read: float = field(default=0.0, init=False)  # monotonic seconds
     _finished_cohorts: set[int] = field(default_factory=set, init=False)  # may have bodies left
     _due_sums: list[PendingCohort] = field(default_factory=list, init=False)  # not started yet
@@ -149,11 +149,11 @@ class Orchestrator:
         """Poll until cancelled; then cancel the jobs, which are repeated from the rows."""
         try:
             while True:
-                await self._sleep(await self._try_poll())
+                await self._sleep(await self.step())
         finally:
             await self._concurrent_jobs.cancel()
 
-    async def _try_poll(self) -> float | None:
+    async def step(self) -> float | None:
         database, tried = self.store.database, monotonic()
         try:
             if database.outage.is_open:
@@ -196,7 +196,7 @@ class Orchestrator:
 
     async def poll(self) -> float | None:
         """Close what is due; return the seconds until the next phase or lease ends."""
-        async with self._poll_lock:  # each poll takes the news
+        async with self.poll_lock:  # each poll takes the news
             return await self._poll()
 
     async def _poll(self) -> float | None:
@@ -277,10 +277,10 @@ class Orchestrator:
 
     async def _close_rounds(self, snapshot: PendingSnapshot) -> None:
         """Start the jobs that close rounds whose cohorts are all closed."""
-        candidates = None if snapshot.selection is None else self._closing_rounds
+        candidates = None if snapshot.selection is None else self.closing_rounds
         if candidates is None or candidates:
-            self._closing_rounds = set(await self.store.rounds.ready_to_close(candidates))
-        for study, number in self._closing_rounds:
+            self.closing_rounds = set(await self.store.rounds.ready_to_close(candidates))
+        for study, number in self.closing_rounds:
             job = close_round_job(study, number)
             if not self._is_claimed(snapshot, job):
                 close = partial(self._jobs.close_round, study, number)
@@ -315,7 +315,7 @@ class Orchestrator:
             if after is None:  # closed, so its message bodies are no longer needed
                 self._finished_cohorts.add(cohort.id)
                 if not self._pending.has_pending(cohort.study, cohort.round):
-                    self._closing_rounds.add((cohort.study, cohort.round))
+                    self.closing_rounds.add((cohort.study, cohort.round))
 
     def _start_sums(self) -> None:
         """Start the sums that are due, those of small cohorts together."""

@@ -124,7 +124,7 @@ def test_workers_that_cannot_run_blindtally_are_reported(
     run: Any, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(typer.Exit) as stopped:
-        workers._checked_thread_count(Cluster(run), "tcp://there")
+        workers.checked_thread_count(Cluster(run), "tcp://there")
     assert stopped.value.exit_code == 1
     message = capsys.readouterr().err
     assert fault in message

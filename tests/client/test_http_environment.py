@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -94,7 +95,7 @@ def test_no_proxy_lists_hosts_that_need_none(
     monkeypatch.setenv("http_proxy", "proxy.test:3128")
     monkeypatch.setenv("no_proxy", no_proxy)
     with Analyst(url):
-        assert (proxy_of(Analyst(url)._sender._http.base_url) is not None) is is_used
+        assert (proxy_of(httpx.URL(url)) is not None) is is_used
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from scipy.stats import hypergeom
 
 from secagg.parameters import (
     Assumptions,
-    _log_cut_probability,
-    _log_sum,
-    _log_tail_bound,
     choose_parameters,
+    log_cut_probability,
+    log_sum,
     log_tail,
+    log_tail_bound,
 )
 from tests.vectors import exact
 
@@ -41,14 +41,14 @@ def test_the_largest_threshold_is_that_of_exact_sums(
 @pytest.mark.parametrize(("k", "t"), [(4, 2), (6, 3), (8, 5)])
 def test_the_cut_bound_is_the_exact_sum(k: int, t: int) -> None:
     assumptions = Assumptions(0.1, 0.2)
-    bound = exp(_log_cut_probability(20, k, t, assumptions))
+    bound = exp(log_cut_probability(20, k, t, assumptions))
     assert bound == pytest.approx(float(exact.cut_by_an_active_server(20, k, t, 2, 6)), rel=1e-9)
 
 
 @pytest.mark.parametrize(("draws", "least"), [(1, 1), (6, 1), (6, 4), (6, 6)])
 def test_the_bound_of_a_tail_is_tight_for_one_draw_and_never_below(draws: int, least: int) -> None:
     marked = np.arange(31.0)
-    bounds = np.exp(_log_tail_bound(30, marked, draws, least))
+    bounds = np.exp(log_tail_bound(30, marked, draws, least))
     tails = hypergeom.sf(least - 1, 30, marked.astype(int), draws)
     assert (bounds >= tails - 1e-12).all()
     assert (bounds <= 1).all()
@@ -65,10 +65,10 @@ def test_a_sum_over_sizes_is_of_all_or_stops_above_its_limit() -> None:
         return np.log(size)
 
     sizes = np.arange(1.0, 1001)
-    assert exp(_log_sum(terms, sizes, inf)) == pytest.approx(1000 * 1001 / 2)
+    assert exp(log_sum(terms, sizes, inf)) == pytest.approx(1000 * 1001 / 2)
     assert asked == sizes.tolist()
     asked.clear()
-    assert _log_sum(terms, sizes, log(1000)) == pytest.approx(log(sum(asked)))
+    assert log_sum(terms, sizes, log(1000)) == pytest.approx(log(sum(asked)))
     assert 1000 < sum(asked) < 1000 * 1001 / 2
 
 
@@ -112,7 +112,7 @@ def test_sizes_that_are_left_out_change_no_decision(
     counts = assumptions.max_corrupt(n), dropouts
     k, threshold = parameters.holders, parameters.threshold
     for t in {max(2, threshold - 1), threshold}:
-        bound = _log_cut_probability(n, k, t, assumptions)
+        bound = log_cut_probability(n, k, t, assumptions)
         exact_bound = log_cut_of_all_groups(n, k, t, *counts)
         if exact_bound <= allowed:
             assert bound == pytest.approx(exact_bound, abs=1e-6)

@@ -207,7 +207,7 @@ def test_openssl_decides_where_points_of_low_order_are_added_to_key_and_r(
     monkeypatch: pytest.MonkeyPatch, has_libsodium: bool
 ) -> None:
     if not has_libsodium:
-        monkeypatch.setattr(keys, "_libsodium", lambda: lambda _signed, _identity: False)
+        monkeypatch.setattr(keys, "libsodium_verify", lambda: lambda _signed, _identity: False)
     point, secret, nonce, statement = point_of_order_8(), 2**200 + 7, 2**201 + 9, b"this"
     multiples = list(accumulate([point] * 7, add, initial=(0, 1)))
     key, r_point, accepted = multiply(secret, BASE), multiply(nonce, BASE), 0
@@ -227,32 +227,32 @@ def test_libsodium_is_used_unless_it_accepts_more_than_openssl(
 ) -> None:
     statement = b"this"
     signed = DEVICE.sign(statement) + statement
-    assert keys._libsodium()(signed, DEVICE.public)
+    assert keys.libsodium_verify()(signed, DEVICE.public)
 
     def accept(signed: bytes, identity: bytes) -> bytes:
         assert len(identity) == 32
         return signed
 
     monkeypatch.setattr("nacl.bindings.crypto_sign_open", accept)
-    keys._libsodium.cache_clear()
+    keys.libsodium_verify.cache_clear()
     try:
-        assert not keys._libsodium()(signed, DEVICE.public)
+        assert not keys.libsodium_verify()(signed, DEVICE.public)
         assert is_signed(DEVICE.public, statement, DEVICE.sign(statement))
         assert not is_signed(DEVICE.public, statement, bytes(64))
     finally:
-        keys._libsodium.cache_clear()
+        keys.libsodium_verify.cache_clear()
 
 
 def test_openssl_verifies_alone_where_libsodium_cannot_be_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "nacl.bindings", None)  # an import of it fails
-    keys._libsodium.cache_clear()
+    keys.libsodium_verify.cache_clear()
     try:
         assert is_signed(DEVICE.public, b"this", DEVICE.sign(b"this"))
         assert not is_signed(DEVICE.public, b"that", DEVICE.sign(b"this"))
     finally:
-        keys._libsodium.cache_clear()
+        keys.libsodium_verify.cache_clear()
 
 
 def test_bytes_of_the_statement_are_none_of_the_signature() -> None:
@@ -307,8 +307,8 @@ def test_a_signature_is_verified_once_only_where_that_is_asked_for(
         verified.append(signed[64:])
         return is_valid(signed, identity)
 
-    is_valid = keys._libsodium()
-    monkeypatch.setattr(keys, "_libsodium", lambda: verify)
+    is_valid = keys.libsodium_verify()
+    monkeypatch.setattr(keys, "libsodium_verify", lambda: verify)
     signer, other = Identity.of(b"s" * 32), Identity.of(b"o" * 32)
     signature = signer.sign(b"yes")
     with sharing_work():
@@ -349,12 +349,10 @@ def test_two_parties_agree_once_only_where_that_is_asked_for(
 def test_shared_work_keeps_a_limited_number_of_agreements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "_MAX_KEPT_AGREEMENTS", 1)
     first, second, third = (KeyPair.generate(Random(seed)) for seed in range(3))
-    with sharing_work():
+    with sharing_work() as work:
         for pair, peer in ((first, second), (first, third), (third, first)):
             pair.agree(peer.public)
-        work = keys._shared_work.get()
-        assert work is not None
-        assert work._agreed == {}  # that of the first two made room, and the other was used
+        assert work.agreed == {}  # that of the first two made room, and the other was used
 
 
 def test_threads_share_a_limited_number_of_results(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,13 +372,11 @@ def test_threads_share_a_limited_number_of_results(monkeypatch: pytest.MonkeyPat
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with sharing_work(), ThreadPoolExecutor(8) as pool:
+        with sharing_work() as work, ThreadPoolExecutor(8) as pool:
             context = [copy_context() for _ in range(8)]
             runs = [pool.submit(each.run, agree, thread) for thread, each in enumerate(context)]
             for run in runs:
                 run.result()
-            work = keys._shared_work.get()
-            assert work is not None
-            assert len(work._agreed) == len(work._verified) == 1
+            assert len(work.agreed) == len(work.verified) == 1
     finally:
         sys.setswitchinterval(interval)

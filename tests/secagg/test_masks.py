@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from secagg.keys import Keystream
-from secagg.masks import _CHUNK_ELEMENTS, _MAX_JOINED_ELEMENTS, MaskedVector
+from secagg.masks import CHUNK_ELEMENTS, MAX_JOINED_ELEMENTS, MaskedVector
 from secagg.ring import Lane, Ring
 
 KEY = bytes(range(16))
@@ -19,13 +19,13 @@ RINGS = [
     (Lane(2**13, 100), Lane(2**40, 7)),
     (Lane(131071, 100), Lane(3, 50), Lane(2**61 - 1, 20)),
     (Lane(2**24 + 43, 500), Lane(2**20, 3)),  # half of the words are rejected
-    (Lane(5, 2 * _CHUNK_ELEMENTS + 3), Lane(2**8, _CHUNK_ELEMENTS + 1)),  # across chunks
+    (Lane(5, 2 * CHUNK_ELEMENTS + 3), Lane(2**8, CHUNK_ELEMENTS + 1)),  # across chunks
     (Lane(2**32, 5), Lane(2**31, 4), Lane(2, 3), Lane(2**31 - 1, 6)),  # joined
     (Lane(2**64, 5), Lane(2**63, 4), Lane(2**62, 3), Lane(2**61 - 1, 6)),
     (Lane(5, 40), Lane(2**20, 3), Lane(2**24 + 43, 500), Lane(3, 1), Lane(2**32, 9)),
     (Lane(7, 3), Lane(2**40, 3), Lane(9, 3), Lane(2**9, 3)),
     (Lane(5, 1), Lane(5, 1)),  # the first word of each is rejected
-    (Lane(7, _MAX_JOINED_ELEMENTS - 1), Lane(2**32, 1), Lane(2**9, 1), Lane(9, 1)),
+    (Lane(7, MAX_JOINED_ELEMENTS - 1), Lane(2**32, 1), Lane(2**9, 1), Lane(9, 1)),
 ]
 
 

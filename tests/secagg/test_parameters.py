@@ -17,8 +17,8 @@ from secagg.parameters import (
     MAX_FAULT_FRACTION,
     Assumptions,
     Parameters,
-    _threshold_range,
     choose_parameters,
+    threshold_range,
 )
 from tests.vectors import exact
 
@@ -91,7 +91,7 @@ def test_the_smallest_threshold_is_that_of_holders_drawn_from_the_others(
         )
         return Fraction(sum(drawn), ways)
 
-    smallest, _ = _threshold_range(n, holders, assumptions)
+    smallest, _ = threshold_range(n, holders, assumptions)
     assert too_many(smallest) <= allowed < too_many(smallest - 1)
 
 

@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from server.errors import ProblemError
-from server.first_plan import _MAX_JOBS, PlanningQueue
+from server.first_plan import MAX_JOBS, PlanningQueue
 
 
 async def test_one_job_runs_at_a_time_and_a_full_queue_refuses() -> None:
@@ -20,18 +20,18 @@ async def test_one_job_runs_at_a_time_and_a_full_queue_refuses() -> None:
         is_released.wait()
         running -= 1
 
-    jobs = [asyncio.create_task(planning_queue.run(job)) for _ in range(_MAX_JOBS)]
+    jobs = [asyncio.create_task(planning_queue.run(job)) for _ in range(MAX_JOBS)]
     await asyncio.sleep(0)
     with pytest.raises(ProblemError, match="too many studies are being planned"):
         await planning_queue.run(job)  # while the event loop runs
     is_released.set()
     await asyncio.gather(*jobs)
-    assert peaks == [1] * _MAX_JOBS
+    assert peaks == [1] * MAX_JOBS
     await planning_queue.run(job)  # accepted again
 
 
 async def test_a_job_that_fails_leaves_the_queue() -> None:
     planning_queue = PlanningQueue()
-    for _ in range(_MAX_JOBS + 1):
+    for _ in range(MAX_JOBS + 1):
         with pytest.raises(ZeroDivisionError):
             await planning_queue.run(lambda: 1 // 0)

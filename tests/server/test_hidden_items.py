@@ -138,7 +138,7 @@ class PutSums:
         cohort = (CohortRow.study == study, CohortRow.round == number)
         summed = update(CohortRow).where(*cohort).values(phase=Phase.SUMMED, sum=packed)
         await database.write(lambda session: session.execute(summed))
-        served.service.orchestrator._closing_rounds.add((study, number))
+        served.service.orchestrator.closing_rounds.add((study, number))
         await served.until_closed(study, number)
 
 

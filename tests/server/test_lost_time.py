@@ -1,6 +1,7 @@
 """Messages after a deadline that an outage of the database has passed: the sender tries again."""
 
 from collections.abc import Awaitable, Callable
+from unittest.mock import patch
 
 import pytest
 
@@ -67,10 +68,10 @@ async def test_a_message_is_late_for_ever_only_if_no_time_was_lost(
 ) -> None:
     send, database = await prepare(served), served.store.database
     orchestrator = served.service.orchestrator
-    orchestrator_lock = orchestrator._poll_lock
-    async with orchestrator_lock:  # no phase ends, and no deadline is extended meanwhile
-        while not orchestrator_lock._waiters:
-            await served.tick()
+    async with orchestrator.poll_lock:  # no phase ends, and no deadline is extended meanwhile
+        with patch.object(orchestrator, "poll", side_effect=orchestrator.poll) as poll:
+            while not poll.called:
+                await served.tick()
         served.clock.advance(4000)
         with pytest.raises(ProblemError) as late:
             await send()

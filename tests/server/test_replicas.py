@@ -116,7 +116,7 @@ async def test_a_long_poll_gets_changes_of_another_server(serve: Serve, postgres
         study = await closed.create(rounds=2)
         (first,) = await other.join(study, 1)
         waiting = asyncio.create_task(first.get("roster", wait=25))
-        await until(lambda: other.service.notifier._waiters)
+        await until(lambda: other.service.notifier.waiter_count)
         rest = await closed.join(study, 5, first=1)
         assert (await waiting).status_code == 200
         waiting = asyncio.create_task(other.open_round(study, after=1))
@@ -131,7 +131,7 @@ async def see_the_end_of_a_phase(closed: Served, other: Served) -> None:
     study = await closed.create()
     (device,) = await other.join(study, 1)
     waiting = asyncio.create_task(device.get("roster", wait=25))
-    await until(lambda: other.service.notifier._waiters)
+    await until(lambda: other.service.notifier.waiter_count)
     await closed.join(study, 5, first=1)
     assert (await waiting).status_code == 200
 

@@ -196,6 +196,6 @@ async def test_a_domain_that_pads_with_zero_characters_is_asked_about_and_shown(
 async def test_a_background_task_runs_again_if_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_PAUSE_AFTER_FAILURE_SECONDS", 0.0)
     task = AsyncMock(side_effect=[OSError, ValueError, None])
-    async with service._background_tasks(task), asyncio.timeout(5):
+    async with service.background_tasks(task), asyncio.timeout(5):
         while task.call_count < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)

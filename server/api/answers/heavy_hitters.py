@@ -77,7 +77,7 @@ async def heavy_hitters(
         unlisted = await unlisted_option_counts(service.store, study, listed)
         table = await asyncio.to_thread(csv_table, items, unlisted)
         return Response(table, media_type="text/csv; charset=utf-8")
-    cursor = None if after is None else _parse_cursor(after)
+    cursor = None if after is None else item_of_cursor(after)
     if threshold is not None or top is not None:
         await service.store.studies.show(study)  # it may be deleted
         summed, decoded = await service.store.progress.summed_and_decoded_rounds(study)
@@ -85,7 +85,7 @@ async def heavy_hitters(
         return await cast("Selections", request.app.state.selections)(selection)
     rows = await service.store.answers.heavy_hitters(study, limit + 1, cursor)
     page, last = paginate(rows, limit)
-    return await heavy_hitter_page(service, study, page, _cursor(last) if last else None)
+    return await heavy_hitter_page(service, study, page, cursor_of_item(last) if last else None)
 
 
 router.add_api_route(
@@ -125,7 +125,7 @@ async def _read_selection(service: Service, asked: Selection) -> HeavyHitterPage
         above = await asyncio.to_thread(_above, items, threshold, question)
     selected = above[: asked.limit]
     if asked.top is not None:
-        selected = await asyncio.to_thread(_top, above, asked.top)
+        selected = await asyncio.to_thread(top_items, above, asked.top)
     page = await heavy_hitter_page(service, asked.study, selected)
     if threshold is None or page.quality is None:
         return page
@@ -182,7 +182,7 @@ def _quality_above(
     return quality.model_copy(update=update)
 
 
-def _top(items: Sequence[HeavyHitter], k: int) -> tuple[HeavyHitter, ...]:
+def top_items(items: Sequence[HeavyHitter], k: int) -> tuple[HeavyHitter, ...]:
     """Return the `k` most frequent `items`, with the probability of each to be among them."""
     probabilities = probabilities_of_top(*_counts(items), k).tolist()
     rows = zip(items[:k], probabilities[:k], strict=True)
@@ -196,11 +196,11 @@ def _counts(items: Sequence[HeavyHitter]) -> tuple[Floats, Floats]:
     return counts, np.array([row.standard_error for row in items], np.float64) ** 2
 
 
-def _cursor(last: HeavyHitter) -> str:
+def cursor_of_item(last: HeavyHitter) -> str:
     return urlsafe_b64encode(json.dumps([last.estimate, last.item]).encode()).decode()
 
 
-def _parse_cursor(cursor: str) -> HeavyHitter:
+def item_of_cursor(cursor: str) -> HeavyHitter:
     try:
         estimate, item = json.loads(urlsafe_b64decode(cursor.encode("ascii")))
         return HeavyHitter(item=item, estimate=estimate, standard_error=0, low=0, high=0)

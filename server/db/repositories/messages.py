@@ -170,7 +170,7 @@ class MessageRepository(Repository):
                 batches that were read before.
         """
         last, size = -1, _SHORT_PER_BATCH if kind in _SHORT_KINDS else _VECTORS_PER_BATCH
-        while batch := await self._batch(cohort, kind, last, size):
+        while batch := await self.batch_of_bodies(cohort, kind, last, size):
             yield batch
             if len(batch) < size:
                 return
@@ -179,7 +179,7 @@ class MessageRepository(Repository):
                 size = max(size, _BATCH_BYTES // len(body))
 
     @read_transaction
-    def _batch(
+    def batch_of_bodies(
         self, session: Session, cohort: int, kind: MessageKind, last: int, size: int
     ) -> list[tuple[int, bytes]]:
         parameters = {"cohort": cohort, "kind": kind, "last": last, "size": size}

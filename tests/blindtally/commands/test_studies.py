@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindtally.cli import app
-from blindtally.commands.studies import _print_study, _round_printer
+from blindtally.commands.studies import print_study, round_printer
 from client.analyst.analyst import Analyst
 from client.fleet.config_and_results import FleetConfig
 from client.fleet.fleet import Fleet
@@ -184,7 +184,7 @@ def test_a_finished_study_whose_rounds_all_failed_is_shown_as_failed(
         rounds = list(study.rounds())
         ended = {"state": "finished", "end_cause": EndCause.NO_ANSWER}
         finished = study.refresh().model_copy(update=ended)
-    _print_study(finished, [rounds[0], rounds[0].model_copy(update={"number": 2})], [], 0)
+    print_study(finished, [rounds[0], rounds[0].model_copy(update={"number": 2})], [], 0)
     output = capsys.readouterr().out
     assert "failed, round 1 of 1" in output
     assert "The one round is over, without an answer." in output
@@ -196,7 +196,7 @@ def test_a_watched_round_is_printed_once_per_state(
 ) -> None:
     with Analyst(url) as analyst:
         (view,) = analyst.study(created(url, "watched")["id"]).rounds()
-    print_round = _round_printer()
+    print_round = round_printer()
     for state in ("running", "running", "failed"):
         print_round(view.model_copy(update={"state": state}))
     assert capsys.readouterr().err == "round 1: running\nround 1: failed\n"

@@ -98,13 +98,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 ) -> None:
     path = tmp_path / "data.csv"
     path.write_text(_TABLE)
-    original = reader._read_text
+    original = reader.read_text
 
     def truncate_after(*arguments: Any) -> Any:
         result = original(*arguments)
         path.write_text("user,item\n")
         return result
 
-    monkeypatch.setattr(reader, "_read_text", truncate_after)
+    monkeypatch.setattr(reader, "read_text", truncate_after)
     with pytest.raises(DataError, match="changed while it was read"):
         read_dataset(path)

@@ -330,6 +330,6 @@ def test_a_full_temporary_folder_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     def full(*_columns: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(device_histograms._HoldingFile, "write", full)
+    monkeypatch.setattr(device_histograms.HoldingFile, "write", full)
     with pytest.raises(DataError, match=r"does not fit into .*: let TMPDIR name a larger place"):
         read_dataset(SHIPPED)

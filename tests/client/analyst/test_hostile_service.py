@@ -9,7 +9,9 @@ import pytest
 
 from client.analyst.analyst import Analyst
 from client.analyst.async_analyst import AsyncAnalyst
+from client.analyst.async_sender import AsyncSender
 from client.analyst.requests import EventCursor, EventLimit
+from client.analyst.sender import Sender
 from client.errors import ServiceError, ServiceUnreachableError, UnreadableAnswerError
 from client.http.exchange import parse_document
 from protocol.api.messages import StudyView
@@ -173,7 +175,7 @@ async def test_pages_that_never_end_are_an_error(
     assert sent == 5
 
 
-@pytest.mark.parametrize("kind", [Analyst, AsyncAnalyst])
+@pytest.mark.parametrize("kind", [Sender, AsyncSender])
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -184,18 +186,14 @@ async def test_pages_that_never_end_are_an_error(
     ],
 )
 async def test_an_event_without_an_end_is_an_error(
-    kind: type[Analyst | AsyncAnalyst], answer: Answer, reason: str
+    kind: type[Sender | AsyncSender], answer: Answer, reason: str
 ) -> None:
     async def first(url: str) -> object:
-        if kind is AsyncAnalyst:
-            async with AsyncAnalyst(url, patience=0.2) as analyst:
-                return [each async for each in analyst._sender.events(EventCursor("s1", 0))]
-
-        def wait() -> object:
-            with Analyst(url, patience=0.2) as analyst:
-                return list(analyst._sender.events(EventCursor("s1", 0)))
-
-        return await asyncio.to_thread(wait)
+        if kind is AsyncSender:
+            events = AsyncSender(url, None, 0.2, None).events(EventCursor("s1", 0))
+            return [each async for each in events]
+        waiting = Sender(url, None, 0.2, None).events(EventCursor("s1", 0))
+        return await asyncio.to_thread(list, waiting)
 
     async with serving(answer) as url, asyncio.timeout(20):
         with pytest.raises(UnreadableAnswerError, match=reason):

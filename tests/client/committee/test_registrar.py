@@ -55,10 +55,10 @@ class Service:
     number: int = 1  # of the round that waits
 
     def client(self) -> httpx.AsyncClient:
-        transport = MockTransport(self._answer)
+        transport = MockTransport(self.answer)
         return httpx.AsyncClient(transport=transport, base_url="http://service/v1")
 
-    def _answer(self, request: httpx.Request) -> httpx.Response:
+    def answer(self, request: httpx.Request) -> httpx.Response:
         if self.failures:
             raise self.failures.pop()
         name = request.url.path.rsplit("/", 1)[-1]
@@ -173,7 +173,7 @@ async def test_a_round_with_malformed_answers_keeps_no_other_round_waiting() -> 
             return waiting_rounds("broken", "study-1")
         if "/broken/" in request.url.path:
             return httpx.Response(200, content=next(answers))
-        return at._answer(request)
+        return at.answer(request)
 
     reported: list[tuple[str, str]] = []
     registrar = Registrar(REGISTRAR, DrawRecord(), Random(1))
@@ -194,7 +194,7 @@ async def test_a_registrar_of_one_study_passes_over_a_round_of_another() -> None
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/seatings"):
             return waiting_rounds("another", "study-1")
-        return at._answer(request)
+        return at.answer(request)
 
     registrar = Registrar(REGISTRAR, DrawRecord(), Random(1), study="study-1")
     client = httpx.AsyncClient(transport=MockTransport(answer), base_url="http://service/v1")
@@ -235,7 +235,7 @@ async def test_a_key_that_may_not_seat_ends_the_registrar(kind: ProblemType, sta
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/seating"):
             return httpx.Response(status, content=problem.model_dump_json())
-        return service()._answer(request)
+        return service().answer(request)
 
     client = httpx.AsyncClient(transport=MockTransport(answer), base_url="http://service/v1")
     async with client as http, asyncio.timeout(20):

@@ -26,7 +26,7 @@ from client.device.journal import JournalError
 from client.device.take_part import (
     MAX_LISTED_STUDIES,
     ParticipationOutcome,
-    _first_patience,
+    patience_for_first_round,
     take_part,
 )
 from client.errors import ServiceUnreachableError
@@ -511,7 +511,7 @@ def test_a_refusal_by_the_policy_names_the_study_and_a_cheat_the_server() -> Non
 
 @pytest.mark.parametrize(("wait", "seconds"), [(0, 10), (1, 10), (60, 60), (math.inf, 120)])
 def test_a_device_tries_to_reach_a_service_as_long_as_it_waits(wait: float, seconds: float) -> None:
-    assert _first_patience(wait) == seconds
+    assert patience_for_first_round(wait) == seconds
 
 
 async def test_transports_of_different_patience_count_their_traffic_together() -> None:

@@ -247,7 +247,7 @@ async def test_devices_that_wait_for_no_other_take_turns_over_few_connections(
         behaviour=FleetBehaviour(slow_fraction=0.5, mean_pause_seconds=0.01),
     )
     fleet = Fleet(connect, study, HOLDINGS, replace(fleet_config, operators=operators))
-    async with fleet._serving_committee():
+    async with fleet.serving_committee():
         view = await fleet.next_round(0)
         assert view is not None
         fleet._devices.connect = counting

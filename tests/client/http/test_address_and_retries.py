@@ -11,6 +11,8 @@ import stamina
 from stamina.instrumentation import RetryDetails, get_on_retry_hooks, set_on_retry_hooks
 
 from client.analyst.analyst import Analyst
+from client.analyst.requests import EventCursor
+from client.analyst.sender import Sender
 from client.device.blocking_device import Device
 from client.device.device_state import DeviceState
 from client.device.take_part import take_part
@@ -117,6 +119,10 @@ def analyst(response: httpx.Response, **options: Any) -> Analyst:
     )
 
 
+def sender(response: httpx.Response) -> Sender:
+    return Sender("http://service", None, 1, httpx.MockTransport(lambda _request: response))
+
+
 @pytest.mark.parametrize(
     "response",
     [httpx.Response(200, html="<html>"), httpx.Response(200, json=[]), httpx.Response(200)],
@@ -125,17 +131,11 @@ def test_an_answer_of_another_program_is_our_error(response: httpx.Response) -> 
     with pytest.raises(UnreadableAnswerError, match=r"cannot be read \(check that the address"):
         analyst(response).study("s1")
     with pytest.raises(UnreadableAnswerError, match="cannot be read"):
-        next(analyst(response)._sender.events(cursor()))
-
-
-def cursor() -> Any:
-    from client.analyst.requests import EventCursor  # noqa: PLC0415
-
-    return EventCursor("s1")
+        next(sender(response).events(EventCursor("s1")))
 
 
 def test_a_malformed_event_is_our_error() -> None:
     headers = {"content-type": "text/event-stream"}
     response = httpx.Response(200, content=b"data: {}\n\n", headers=headers)
     with pytest.raises(UnreadableAnswerError, match="cannot be read"):
-        next(analyst(response)._sender.events(cursor()))
+        next(sender(response).events(EventCursor("s1")))

@@ -71,12 +71,12 @@ def words(*values: int) -> RandomWords:
     ],
 )
 def test_probabilities_are_compared_to_the_last_bit(drawn: tuple[int, ...], happened: int) -> None:
-    assert noise_shares._thinned_count(words(*drawn), 1, Fraction(1, 3)) == happened
+    assert noise_shares.thinned_count(words(*drawn), 1, Fraction(1, 3)) == happened
 
 
 def test_a_word_without_heads_is_followed_by_another() -> None:
-    assert noise_shares._tails_before_heads(words(0, 8), 1).tolist() == [67]
-    assert noise_shares._tails_before_heads(words(2**63, 1), 2).tolist() == [63, 0]
+    assert noise_shares.tails_before_heads(words(0, 8), 1).tolist() == [67]
+    assert noise_shares.tails_before_heads(words(2**63, 1), 2).tolist() == [63, 0]
 
 
 @pytest.mark.parametrize("survivors", [40, 45, 50])

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from protocol.privacy.loss_distributions import compose, delta_of, epsilon_of
-from protocol.privacy.parameters_for_budget import _budget_boundary, best_design, min_variance
+from protocol.privacy.parameters_for_budget import best_design, budget_boundary, min_variance
 from protocol.privacy.sample_threshold import privacy_loss
 from protocol.privacy.skellam import privacy_loss as noise_loss
 
@@ -57,7 +57,7 @@ def test_the_edge_of_a_jump_is_found() -> None:
         asked.append(x)
         return 0.3 if x < 777.0 else math.inf
 
-    assert _budget_boundary(cost, 1.0, 1.0, 1e6) == pytest.approx(777.0, rel=1e-5)
+    assert budget_boundary(cost, 1.0, 1.0, 1e6) == pytest.approx(777.0, rel=1e-5)
     assert len(asked) < 120
 
 

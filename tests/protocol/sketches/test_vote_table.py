@@ -180,7 +180,7 @@ def test_false_keys_are_taken_back() -> None:
         assert is_read(votes_table, numbers, votes)
         vector = votes_table.insert(numbers, votes)
         counts = vector[0].astype(np.int64)
-        alone, _ = votes_table._pure_keys(
+        alone, _ = votes_table.pure_keys(
             counts, vector[1].astype(np.int64).reshape(len(counts), -1), np.flatnonzero(counts)
         )
         false += len(set(alone.tolist()) - set(numbers.tolist()))
@@ -210,14 +210,14 @@ def test_garbage_is_a_fault_and_takes_bounded_work() -> None:
 def test_keys_that_are_in_one_cell_only_take_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key is taken from eight cells, given back to seven, and so on, so keys are counted."""
     votes_table, key_counts = table(10**6, 1000), list[int]()
-    alone = VoteTable._pure_keys
+    alone = VoteTable.pure_keys
 
     def counted(self: VoteTable, *cells: Integers) -> tuple[Integers, Integers]:
         keys = alone(self, *cells)
         key_counts.append(len(keys[0]))
         return keys
 
-    monkeypatch.setattr(VoteTable, "_pure_keys", counted)
+    monkeypatch.setattr(VoteTable, "pure_keys", counted)
     counts, sums = votes_table.insert(np.arange(300), np.ones(300, np.int64))
     counts[votes_table.shape.width :] = 0
     sums.reshape(-1, votes_table.cell.chunks)[votes_table.shape.width :] = 0

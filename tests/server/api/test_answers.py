@@ -178,8 +178,8 @@ async def test_the_table_has_every_row_and_no_formula(served: Served) -> None:
 async def test_a_selection_is_computed_once_for_each_round_and_not_for_a_deleted_study(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    top = Mock(side_effect=heavy_hitters._top)
-    monkeypatch.setattr(heavy_hitters, "_top", top)
+    top = Mock(side_effect=heavy_hitters.top_items)
+    monkeypatch.setattr(heavy_hitters, "top_items", top)
     first = await answer(served, [("a", 9, 4), ("b", 8, 1)])
     study = await answer(served, [("a", 9, 4), ("b", 8, 1), ("c", 7, 1)])
     pages = await asyncio.gather(*(show(served, study, top=2) for _ in range(8)))

@@ -130,7 +130,7 @@ async def test_an_impossible_stream_is_refused(served: Served) -> None:
         ("/v1/studies/{study}/events", {"Last-Event-ID": "2"}, 409, "wrong-state"),
     ):
         refused(await served.client.get(path.format(study=study), headers=headers), status, kind)
-        assert served.service.event_streams._followers.total() == 0
+        assert served.service.event_streams.count == 0
 
 
 async def test_one_stream_above_the_limit_is_refused_with_a_time_to_retry(

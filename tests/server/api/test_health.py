@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
 from server.db.database_errors import UNAVAILABLE_ERRORS
-from server.db.readiness import _WRITE_TEMPORARY_FILE, Readiness
+from server.db.readiness import WRITE_TEMPORARY_FILE, Readiness
 from server.db.schema import IdempotencyKeyRow
 from tests.server.cohort import refused
 from tests.server.conftest import Serve
@@ -118,7 +118,7 @@ async def test_an_idle_service_whose_postgresql_has_a_full_disk_is_not_ready(
     async with serve(postgres_url) as served:
         await until_ready(served)
         engine, is_full = served.store.database.engine, True
-        memory, select_numbers = _WRITE_TEMPORARY_FILE.split(";")
+        memory, select_numbers = WRITE_TEMPORARY_FILE.split(";")
         with engine.begin() as connection:
             connection.exec_driver_sql(memory)
             explain = f"EXPLAIN (ANALYZE, BUFFERS) {select_numbers}"
@@ -128,7 +128,7 @@ async def test_an_idle_service_whose_postgresql_has_a_full_disk_is_not_ready(
         assert int(pages[1]) * 8192 >= 2**20
 
         def refuse(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-            if is_full and statement == _WRITE_TEMPORARY_FILE:
+            if is_full and statement == WRITE_TEMPORARY_FILE:
                 raise psycopg.errors.DiskFull("could not write to file")
 
         event.listen(engine, "before_cursor_execute", refuse)
@@ -215,8 +215,8 @@ async def test_readiness_requests_probe_an_idle_database_once_a_second_without_a
     await asyncio.sleep(1.1)  # a service that has just written is not idle
     files = tmp_path / "test.db", tmp_path / "test.db-wal"
     before = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    tries, begin = Mock(return_value=None), Readiness._write_nothing
-    monkeypatch.setattr(Readiness, "_write_nothing", lambda *args: tries() or begin(*args))
+    tries, begin = Mock(return_value=None), Readiness.write_nothing
+    monkeypatch.setattr(Readiness, "write_nothing", lambda *args: tries() or begin(*args))
     for _ in range(3):
         await asyncio.gather(*(served.client.get("/readyz") for _ in range(20)))
     tries.assert_called_once()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from protocol.api.messages import PROBLEM_TYPE_PREFIX, StudyPage, StudyView
+from server import first_plan
 from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served, study_request
@@ -123,11 +124,13 @@ async def test_a_question_that_cannot_be_answered_is_malformed(
         assert why in response.json()["detail"]
 
 
-async def test_every_request_that_computes_a_plan_is_limited(served: Served) -> None:
+async def test_every_request_that_computes_a_plan_is_limited(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An analyst could occupy all threads of the service: some plans take seconds."""
     study = await served.create(start=False)
-    document, planning_queue = study_request(), served.store.studies.planning_queue
-    planning_queue._jobs = 10**6  # jobs that wait
+    document = study_request()
+    monkeypatch.setattr(first_plan, "MAX_JOBS", 0)
     for path, sent in (
         ("/v1/studies", {"json": document}),
         ("/v1/studies", {"json": document | {"name": 1}}),
@@ -135,7 +138,7 @@ async def test_every_request_that_computes_a_plan_is_limited(served: Served) -> 
     ):
         answer = await served.client.post(path, **sent)
         assert "being planned" in refused(answer, 429, "too-many-requests")
-    planning_queue._jobs = 0
+    monkeypatch.undo()
     assert (await served.client.post("/v1/studies", json=document)).is_success
 
 

@@ -56,17 +56,17 @@ async def test_a_message_is_late_by_its_arrival_and_not_by_its_commit(cohort: Co
     body = await device.compute("key-shares")
     clock, service = cohort.served.clock, cohort.served.service
     groups = service.store.arrivals[Upload].groups
-    commit = groups._commit
+    commit = groups.commit
 
     async def commit_late(arrivals: Sequence[Any]) -> Sequence[Any]:
         clock.advance(3600)
         return await commit(arrivals)
 
-    async with service.orchestrator._poll_lock:  # nobody closes the phase meanwhile
+    async with service.orchestrator.poll_lock:  # nobody closes the phase meanwhile
         clock.advance(3600)
         refused(await device.put("key-shares", body), 409, "wrong-phase")
         clock.advance(-3600)
-        groups._commit = commit_late
+        groups.commit = commit_late
         assert (await device.put("key-shares", body)).status_code == 204
 
 
@@ -75,14 +75,14 @@ async def test_a_repetition_and_a_new_message_share_a_commit(cohort: Cohort) -> 
     await together(cohort.devices[:-2], "share")
     bodies = [await device.compute("key-shares") for device in (first, second)]
     groups, gate = cohort.served.service.store.arrivals[Upload].groups, asyncio.Event()
-    commit, sizes = groups._commit, list[int]()
+    commit, sizes = groups.commit, list[int]()
 
     async def commit_at_gate(arrivals: Sequence[Any]) -> Sequence[Any]:
         sizes.append(len(arrivals))
         await gate.wait()
         return await commit(arrivals)
 
-    groups._commit = commit_at_gate
+    groups.commit = commit_at_gate
     async with asyncio.TaskGroup() as tasks:
         puts = [
             tasks.create_task(device.put("key-shares", body))
@@ -93,7 +93,7 @@ async def test_a_repetition_and_a_new_message_share_a_commit(cohort: Cohort) -> 
             )
         ]
         for _ in range(1000):  # until all have arrived
-            if sum(sizes) + len(groups._waiting) == len(puts):
+            if sum(sizes) + groups.waiting_count == len(puts):
                 break
             await asyncio.sleep(0.01)
         gate.set()
@@ -322,7 +322,7 @@ async def test_a_locked_database_is_unavailable_and_costs_nobody_the_round(
 async def test_a_message_that_meets_another_request_is_stored_once(cohort: Cohort) -> None:
     """Two requests with the same message may both find none, in PostgreSQL."""
     groups = cohort.served.service.store.arrivals[Upload].groups
-    commit, calls = groups._commit, list[Any]()
+    commit, calls = groups.commit, list[Any]()
 
     async def conflicting(*parts: Any) -> Any:
         calls.append(parts)
@@ -330,7 +330,7 @@ async def test_a_message_that_meets_another_request_is_stored_once(cohort: Cohor
             raise IntegrityError("INSERT", None, Exception("unique"))
         return await commit(*parts)
 
-    groups._commit = conflicting
+    groups.commit = conflicting
     await cohort.take_steps(*STEPS)
     await cohort.check_exact_sum()
     (group,), later = calls[0], [arrivals for (arrivals,) in calls[1:]]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from server.db.group_commit import GroupCommit
+from server.db.group_commit import TASK_NAME, GroupCommit
 
 
 class Commits:
@@ -140,12 +140,16 @@ async def test_a_group_holds_a_limited_number_of_bytes() -> None:
     assert commits.groups == [[0, 1], [2, 3], [4]]
 
 
+def cancel_commits() -> None:
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == TASK_NAME)
+    task.cancel()
+
+
 async def test_callers_end_when_the_commits_are_cancelled() -> None:
     store: GroupCommit[int, int] = GroupCommit(Commits())
     callers = [asyncio.create_task(store(n)) for n in (1, 2)]
     await asyncio.sleep(0)
-    assert store._task is not None
-    store._task.cancel()
+    cancel_commits()
     async with asyncio.timeout(10):
         results = await asyncio.gather(*callers, return_exceptions=True)
     assert [type(result) for result in results] == [asyncio.CancelledError] * 2
@@ -163,8 +167,7 @@ async def test_a_caller_that_comes_with_the_cancellation_leaves_no_other_waiting
     first = asyncio.create_task(store(1))
     for _ in range(4):
         await asyncio.sleep(0)
-    assert store._task is not None
-    store._task.cancel()
+    cancel_commits()
     second = asyncio.create_task(store(2))
     gate.set()
     async with asyncio.timeout(10):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from blindtally.service_process import _upgrade_database
+from blindtally.service_process import upgrade_database
 from server.db.database import Database
 from server.db.sqlite_lock import DatabaseInUseError, hold_lock, is_locked, sqlite_process_lock
 from server.settings import Settings
@@ -29,7 +29,7 @@ async def test_a_second_server_on_a_sqlite_file_is_refused_in_words(
             async with serve(sqlite_url):
                 pass
         with pytest.raises(typer.Exit) as ended:
-            await asyncio.to_thread(_upgrade_database, Settings(database_url=sqlite_url))
+            await asyncio.to_thread(upgrade_database, Settings(database_url=sqlite_url))
         assert ended.value.exit_code == 1
         error_output = capsys.readouterr().err
         assert "another blindtally serves" in error_output

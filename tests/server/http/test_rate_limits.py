@@ -61,7 +61,7 @@ def test_counts_are_kept_for_two_minutes(monkeypatch: pytest.MonkeyPatch) -> Non
     limit.hit("device")
     now = 120.0
     limit.hit("device")
-    assert len(limit._counts) + len(limit._before) == 2
+    assert len(limit) == 2
 
 
 async def test_an_address_that_fails_too_often_waits_unless_its_credential_is_valid(
@@ -125,7 +125,7 @@ async def test_each_refusal_of_an_address_that_fails_too_often_is_delayed_once(
 ) -> None:
     """Also those of routes that check credentials, tokens and forms themselves."""
     wait = AsyncMock()
-    monkeypatch.setattr(request_layer._RefusalQueue, "wait", wait)
+    monkeypatch.setattr(request_layer.RefusalQueue, "wait", wait)
     headers = showing(new_secret(SystemRandom())) if path.startswith("/v1") else {}
     form = {"key": new_secret(SystemRandom(), API_KEY_PREFIX)} if path == "/login" else None
     async with serve(sqlite_url, open=False, max_auth_failures=1, max_joins=3) as served:
@@ -166,7 +166,7 @@ async def test_a_refusal_waits_no_longer_than_its_client(monkeypatch: pytest.Mon
     scope = {"type": "http", "method": "GET", "headers": []}
     memory = BodyMemory(10**6, lambda _: "")
     body = LimitedBody(scope, AsyncMock(side_effect=messages), Settings(), memory)
-    await asyncio.wait_for(request_layer._RefusalQueue().wait(body), 1)
+    await asyncio.wait_for(request_layer.RefusalQueue().wait(body), 1)
 
 
 async def test_the_more_refusals_the_longer_each_waits_and_they_are_sent_in_small_batches(
@@ -181,7 +181,7 @@ async def test_the_more_refusals_the_longer_each_waits_and_they_are_sent_in_smal
 
     monkeypatch.undo()  # the delays of the service, and not those of other tests
     monkeypatch.setattr(asyncio, "timeout_at", record)
-    queue, body = request_layer._RefusalQueue(), Mock(discard=asyncio.Event().wait)
+    queue, body = request_layer.RefusalQueue(), Mock(discard=asyncio.Event().wait)
     start = asyncio.get_running_loop().time()
     await asyncio.gather(*(queue.wait(body) for _ in range(1500)))
     assert ends[0] - start >= 0.5

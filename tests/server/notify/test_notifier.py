@@ -61,4 +61,4 @@ async def test_a_channel_without_waiters_is_removed() -> None:
         return None
 
     await asyncio.gather(*(watch.wait_for("x", ask, 0.01) for _ in range(3)))
-    assert not watch._waiters
+    assert watch.waiter_count == 0

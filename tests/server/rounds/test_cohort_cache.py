@@ -62,7 +62,7 @@ async def test_a_list_deleted_meanwhile_is_not_kept(
     await cohort.take_steps("share", "check")
     await cohort.served.until_phase(cohort.study, "masking")
     service = cohort.served.service
-    fresh, batch = CohortCache(service.store), type(service.store.messages)._batch
+    fresh, batch = CohortCache(service.store), type(service.store.messages).batch_of_bodies
 
     async def stop_behind(
         messages: MessageRepository, number: int, kind: str, last: int, size: int
@@ -75,7 +75,7 @@ async def test_a_list_deleted_meanwhile_is_not_kept(
 
     monkeypatch.setattr("server.db.repositories.messages._VECTORS_PER_BATCH", 2)
     monkeypatch.setattr("server.db.repositories.messages._BATCH_BYTES", 1)
-    monkeypatch.setattr(type(service.store.messages), "_batch", stop_behind)
+    monkeypatch.setattr(type(service.store.messages), "batch_of_bodies", stop_behind)
     for _ in range(2):
         with pytest.raises(ProblemError, match="the study was stopped"):
             await fresh.transcript(1)
@@ -140,7 +140,7 @@ async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
         return run
 
     monkeypatch.setattr("server.rounds.cohort_cache._SINGLE_READS", 1)
-    for name in ("_batch", "bodies_of"):
+    for name in ("batch_of_bodies", "bodies_of"):
         monkeypatch.setattr(type(messages), name, counted(getattr(type(messages), name)))
     fresh = CohortCache(each_served.store)
 
@@ -152,8 +152,8 @@ async def test_a_cohort_that_was_evicted_is_read_for_one_holder_at_a_time(
 
     assert [await read(slot) for slot in range(28)] == [28, *[0] * 27]
     for _ in range(2):
-        fresh._all_received_shares.forget(1)
-        fresh._received_shares._values.clear()
+        fresh.all_received_shares.forget(1)
+        fresh.received_shares_by_slot.forget_all()
         assert [await read(slot) for slot in range(3)] == [len(routed[s]) for s in range(3)]
         assert [await read(slot) for slot in range(2)] == [0, 0]
         assert [await read(slot) for slot in range(3, 28)] == [28, *[0] * 24]
@@ -172,15 +172,14 @@ async def test_no_answer_before_its_phase_is_over_is_kept(cohort: Cohort) -> Non
         assert (await device.get(what, wait=0)).status_code == 202
         cache = cohort.served.service.cohort_cache
         cached = {
-            "encrypted-shares": cache._all_received_shares,
+            "encrypted-shares": cache.all_received_shares,
             "complaints": cache.complaints,
             "survivors": cache.survivors,
             "signed-inputs": cache.signed_inputs,
         }[what]
-        assert not cached._reads
-        assert not cached._values
+        assert 1 not in cached
         await getattr(last, step)()
         assert (await device.get(what)).status_code == 200
-        assert list(cached._values) == [1]
+        assert 1 in cached
     await cohort.take_steps("reveal")
     await cohort.check_exact_sum()

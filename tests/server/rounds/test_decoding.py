@@ -3,7 +3,7 @@
 from protocol.mechanism import CohortSum
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from secagg.ring import Vector
-from server.rounds.decoding import _decode
+from server.rounds.decoding import decode_cohorts
 from tests.protocol.mechanisms.liars import (
     DIGITS,
     NOBODYS_ITEM,
@@ -26,7 +26,7 @@ def sums(lies: dict[int, Vector]) -> dict[int, CohortSum]:
 def test_a_flag_reaches_the_heavy_hitters_of_the_study() -> None:
     """An item nobody holds is not heavy. The common one is, by the counts of the other cohorts."""
     lies = {2: ATTACKED.with_keys({NOBODYS_ITEM: 16}, 2), 3: ATTACKED.with_keys({"2": 32}, 3)}
-    outcome = _decode(ATTACKED.plan, ATTACKED.state, sums(lies))
+    outcome = decode_cohorts(ATTACKED.plan, ATTACKED.state, sums(lies))
     assert outcome.state == "decoded"
     flagged = [row for row in outcome.heavy_hitters if row.cohort_p_value is not None]
     assert [row.item for row in flagged] == ["2"]
@@ -38,7 +38,7 @@ def test_junk_in_every_cohort_leaves_the_round_readable() -> None:
         cohort: ATTACKED.with_keys({str(900_000 - n - 99 * cohort): 1 for n in range(26)}, cohort)
         for cohort in range(10)
     }
-    outcome = _decode(ATTACKED.plan, ATTACKED.state, sums(lies))
+    outcome = decode_cohorts(ATTACKED.plan, ATTACKED.state, sums(lies))
     assert (outcome.state, outcome.excluded) == ("decoded", frozenset())
 
 
@@ -47,7 +47,7 @@ def test_a_cohort_with_less_than_nothing_of_an_item_is_excluded() -> None:
     ring, lie = ATTACKED.mechanism.ring(ATTACKED.plan), ATTACKED.with_keys({NOBODYS_ITEM: 40}, 6)
     ring.add(lie, ATTACKED.sums[6])
     ring.subtract(lie, ATTACKED.with_keys({"1": 40}, 6))
-    outcome = _decode(ATTACKED.plan, ATTACKED.state, sums({6: lie}))
+    outcome = decode_cohorts(ATTACKED.plan, ATTACKED.state, sums({6: lie}))
     assert (outcome.state, outcome.excluded) == ("decoded", frozenset({6}))
     assert outcome.answer is not None
     assert count_of(outcome.answer, NOBODYS_ITEM) == 0
@@ -57,6 +57,6 @@ def test_a_cohort_with_less_than_nothing_of_an_item_is_excluded() -> None:
 def test_a_cohort_that_cannot_be_read_is_excluded_and_no_other() -> None:
     total = tuple(part.copy() for part in ATTACKED.sums[4])
     total[0][:] ^= 1
-    outcome = _decode(ATTACKED.plan, ATTACKED.state, sums({4: total}))
+    outcome = decode_cohorts(ATTACKED.plan, ATTACKED.state, sums({4: total}))
     assert (outcome.state, outcome.excluded) == ("decoded", frozenset({4}))
     assert outcome.participants == 900

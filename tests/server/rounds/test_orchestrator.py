@@ -99,7 +99,7 @@ async def test_a_fault_while_decoding_fails_the_round_and_the_study_goes_on(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = await served.create(rounds=2)
-    monkeypatch.setattr("server.rounds.decoding._decode", explode)
+    monkeypatch.setattr("server.rounds.decoding.decode_cohorts", explode)
     await play(served, study)
     assert (await served.until_closed(study)).state == "failed"
     monkeypatch.undo()
@@ -198,7 +198,7 @@ async def test_the_clock_follows_the_systems_jumps_only_while_no_round_is_open(
 ) -> None:
     system = NOON
     database = Database(sqlite_url)
-    database._clock = SteadyClock(lambda: system)
+    database.clock = SteadyClock(lambda: system)
     await migrations.upgrade(database)
     store = Store(database, Random(1))
     orchestrator = Orchestrator(store, Notifier(), Random(1))
@@ -412,15 +412,15 @@ async def test_no_phase_ends_by_a_jump_of_the_databases_clock(
     async def poll() -> PendingCohort:
         for process in [*processes, *processes]:
             process.on_notification(None)
-            await process._try_poll()
+            await process.step()
             clock.advance(1)
-            await process.heartbeat._beat()
+            await process.heartbeat.beat()
         (due,) = await stores[0].cohorts.pending()
         return due
 
     before = await poll()
     for database in databases:
-        database._clock = lambda: clock() + jump
+        database.clock = lambda: clock() + jump
     with pytest.raises(ClockJumpError):
         await stores[0].database.read_now()  # of a request; the poll after it sees no jump
     after = await poll()

@@ -13,7 +13,7 @@ async def test_no_cached_status_is_used_while_a_cohort_changes(served: Served) -
     service, cohort = served.service, 1
     cache = StatusCache(service.store, service.notifier)
     before = await cache.status(cohort)
-    cache._statuses.remember(cohort, replace(before, failure="out of date"))
+    cache.statuses.remember(cohort, replace(before, failure="out of date"))
     assert (await cache.status(cohort)).failure == "out of date"
     cache.on_change([cohort_channel(cohort)])
     assert await cache.status(cohort) == before
