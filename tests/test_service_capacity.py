@@ -1,9 +1,8 @@
-"""The capacity model of docs/scaling.md agrees with a simulation of the same costs."""
+"""The capacity model of docs/scaling.md grows as its costs, and the page shows its figures."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -17,29 +16,10 @@ from tests.support.service_capacity import (
     capacity,
     cohort_cpu,
     device_cpu,
-    model_load,
     one_shot_capacity,
-    simulate_load,
 )
 
-IDLE_SETTING = LoadSetting(n=60, words=10_000, cores=2, per_second=1.0, dropout=0.0)
-# The servers, not the devices, take longest.
-BUSY_SETTING = replace(IDLE_SETTING, n=200, cores=1, response_seconds=0.05)
-DROPOUT_SETTING = replace(IDLE_SETTING, dropout=0.05, idle_seconds=1.0)
-
-
-@pytest.mark.parametrize(
-    "setting", [IDLE_SETTING, BUSY_SETTING, DROPOUT_SETTING], ids=["idle", "busy", "dropouts"]
-)
-@pytest.mark.parametrize("load", [0.3, 0.7])
-def test_the_model_and_the_simulation_agree(setting: LoadSetting, load: float) -> None:
-    rate = load * setting.cores / device_cpu(MEASURED_COSTS, setting)
-    loaded = replace(setting, per_second=rate)
-    model = model_load(MEASURED_COSTS, loaded)
-    simulated = simulate_load(MEASURED_COSTS, loaded, 300, Random(1))
-    assert model.load == pytest.approx(load)
-    assert simulated.load == pytest.approx(model.load, rel=0.1)
-    assert simulated.answer == pytest.approx(model.answer, rel=0.15)
+DROPOUT_SETTING = LoadSetting(n=60, words=10_000, dropout=0.05)
 
 
 def test_costs_grow_as_on_the_page() -> None:
@@ -75,7 +55,7 @@ def test_a_plan_adds_up() -> None:
 
 
 def test_the_page_shows_the_plan() -> None:
-    setting = LoadSetting(1000, 10_000, 4, 1.0)
+    setting = LoadSetting(1000, 10_000)
     columns = [capacity(MEASURED_COSTS, setting, devices, 86_400) for devices in (1e6, 1e9)]
     columns += [
         one_shot_capacity(ONE_SHOT_COSTS, words, 1e9, 86_400) for words in (20_000, TRACKED_WORDS)

@@ -1,30 +1,12 @@
-"""Resources of a service for its number of devices: a model of measured costs, and a simulation.
+"""Resources of a service for its number of devices: a model of measured costs.
 
-The *model* is arithmetic over the costs of one device, one byte and one cohort (`UnitCosts`,
-measured by `benchmarks.service` and `benchmarks.secagg`):
-
-    load       devices per second x (CPU of a device + CPU of its cohort / n) / cores
-    a phase    a device's response time, spread as D, and the later of the last device to begin and
-               the servers to finish: D / 2 + max(D, n c / S') + c, where S' are the cores that
-               joining devices leave free; with dropouts, the idle seconds more
-    an answer  all phases of a full cohort, and the unmasking of its sum on one core
-
-The *simulation* (simpy) has the same costs and none of these formulas: devices arrive by a Poisson
-process, fill cohorts, wait for one another, think, and queue for cores, first come, first served.
-They agree within 10% on load and 15% on the time to an answer, up to a load of 0.7
-(`tests/test_service_capacity.py`).
-
-A one-shot sum has no phases in which devices wait. Its model is a rate times the costs of a device
-(`OneShotCosts`), for a committee of seven operators with A = D = 1.
+The model is arithmetic over the costs of one device, one byte and one cohort (`UnitCosts`,
+measured by `benchmarks.service` and `benchmarks.secagg`). A one-shot sum has no phases in which
+devices wait. Its model is a rate times the costs of a device (`OneShotCosts`), for a committee of
+seven operators with A = D = 1.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from random import Random
-from statistics import fmean
-from typing import Any
-
-import simpy
 
 from blindtally.planning.committee_cost import CommitteeCost
 from secagg.oneshot.parameters import committee_parameters
@@ -84,7 +66,7 @@ TRACKED_WORDS = 367  # of 16 bits: the vector of `tracked` in the page on one-sh
 
 @dataclass(frozen=True, slots=True)
 class LoadSetting:
-    """A load: cohorts of `n` on `cores`, with a share `dropout` of dropouts.
+    """A load: cohorts of `n`, with a share `dropout` of dropouts.
 
     Devices assume the rate `assumed` for corruption and for dropouts; it determines their number
     of holders.
@@ -92,12 +74,8 @@ class LoadSetting:
 
     n: int
     words: int  # of 32 bits
-    cores: int
-    per_second: float  # devices
     dropout: float = 0.05
     assumed: float = 0.1
-    response_seconds: float = 2.0  # of a device, from half of it to half more
-    idle_seconds: float = 5.0
 
     @property
     def sent_bytes(self) -> float:
@@ -113,14 +91,6 @@ class LoadSetting:
     def neighbours(self) -> float:
         """Return the mean number of a device's neighbours: selected by it, or selecting it."""
         return 2 * self.holders - self.holders**2 / (self.n - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """The state of a service under a load."""
-
-    load: float  # of the cores
-    answer: float  # seconds from a full cohort to its sum
 
 
 def phase_cpu(costs: UnitCosts, setting: LoadSetting, phase: str) -> float:
@@ -141,80 +111,6 @@ def device_cpu(costs: UnitCosts, setting: LoadSetting) -> float:
     """Return a server's CPU for a device in all phases, with its part of its cohort."""
     phases = sum(phase_cpu(costs, setting, phase) for phase in PHASES) * (1 - setting.dropout)
     return costs.join + phases + cohort_cpu(costs, setting) / setting.n
-
-
-def model_load(costs: UnitCosts, setting: LoadSetting) -> LoadResult:
-    """Return the result of the model."""
-    load = setting.per_second * device_cpu(costs, setting) / setting.cores
-    # Cohorts that fill one after the other do not overlap: during a phase, the only other work is
-    # that of devices that join the next cohorts.
-    free = setting.cores - setting.per_second * costs.join
-    answer = cohort_cpu(costs, setting)
-    for phase in PHASES:
-        each = phase_cpu(costs, setting, phase)
-        drained = setting.n * (1 - setting.dropout) * each / free
-        answer += setting.response_seconds / 2 + max(setting.response_seconds, drained) + each
-        answer += setting.idle_seconds if setting.dropout else 0.0
-    return LoadResult(load, answer)
-
-
-def simulate_load(
-    costs: UnitCosts, setting: LoadSetting, seconds: float, rng: Random
-) -> LoadResult:
-    """Return the result of the second half of a simulation of `seconds`."""
-    service = _QueueSimulation(costs, setting, seconds, rng)
-    return service.run()
-
-
-class _QueueSimulation:
-    """Devices that arrive in cohorts, and the cores that they queue for."""
-
-    def __init__(self, costs: UnitCosts, setting: LoadSetting, seconds: float, rng: Random) -> None:
-        self._costs, self._setting, self._seconds, self._rng = costs, setting, seconds, rng
-        self._environment = simpy.Environment()
-        self._cores = simpy.Resource(self._environment, setting.cores)
-        self._busy, self._answers = 0.0, list[float]()
-
-    def run(self) -> LoadResult:
-        self._environment.process(self._arrivals())
-        self._environment.run()
-        busy = self._busy / (self._seconds / 2 * self._setting.cores)
-        return LoadResult(busy, fmean(self._answers))
-
-    def _arrivals(self) -> Iterator[Any]:
-        while self._environment.now < self._seconds:
-            joining = []
-            for _ in range(self._setting.n):
-                yield self._environment.timeout(self._rng.expovariate(self._setting.per_second))
-                joining.append(self._environment.process(self._work(self._costs.join)))
-            self._environment.process(self._cohort(joining))
-
-    def _cohort(self, joining: list[Any]) -> Iterator[Any]:
-        setting, full = self._setting, self._environment.now
-        yield simpy.AllOf(self._environment, joining)
-        for phase in PHASES:
-            cpu = phase_cpu(self._costs, setting, phase)
-            survivors = round(setting.n * (1 - setting.dropout))
-            answers = [self._environment.process(self._answer(cpu)) for _ in range(survivors)]
-            yield simpy.AllOf(self._environment, answers)
-            if setting.dropout:
-                yield self._environment.timeout(setting.idle_seconds)
-        yield from self._work(cohort_cpu(self._costs, setting))
-        if full >= self._seconds / 2:
-            self._answers.append(self._environment.now - full)
-
-    def _answer(self, cpu: float) -> Iterator[Any]:
-        yield self._environment.timeout(
-            self._setting.response_seconds * self._rng.uniform(0.5, 1.5)
-        )
-        yield from self._work(cpu)
-
-    def _work(self, cpu: float) -> Iterator[Any]:
-        with self._cores.request() as turn:
-            yield turn
-            yield self._environment.timeout(cpu)
-        if self._seconds / 2 <= self._environment.now < self._seconds:
-            self._busy += cpu
 
 
 def capacity(
