@@ -74,7 +74,7 @@ class Fleet:
     workers: ShardPool | None = None
 
     def __post_init__(self) -> None:
-        self._devices = FleetDevices(self.connect, self.study, self.holdings, self.config)
+        self.devices = FleetDevices(self.connect, self.study, self.holdings, self.config)
         self._closed_rounds = set[int]()
 
     async def run(self) -> AsyncIterator[FleetRound]:
@@ -106,7 +106,7 @@ class Fleet:
         if self.config.operators:
             members = [*committee.operators(self.config)]
         elif isinstance(terms, VolunteerTerms) and self.config.registrar is not None:
-            members = await committee.volunteers(self._devices, terms)
+            members = await committee.volunteers(self.devices, terms)
         else:
             members = []
         async with polling(self.connect, members):
@@ -114,7 +114,7 @@ class Fleet:
 
     async def _rounds(self) -> AsyncIterator[FleetRound]:
         after = latest = 0
-        while self._devices.eligible(latest + 1):
+        while self.devices.eligible(latest + 1):
             view = await self.next_round(after)
             if view is None:
                 return
@@ -153,7 +153,7 @@ class Fleet:
         If the service was restored to an earlier state, it is the first round that is open.
         """
         while True:
-            async with self._devices.transport() as transport:
+            async with self.devices.transport() as transport:
                 try:
                     return await wait_for_open_round(
                         transport,
@@ -184,7 +184,7 @@ class Fleet:
 
     async def run_round(self, view: RoundView) -> tuple[DeviceResult, ...]:
         selected, last_steps = select_devices(
-            self.config, view.number, view.plan.terms.sum, self._devices.eligible(view.number)
+            self.config, view.number, view.plan.terms.sum, self.devices.eligible(view.number)
         )
         seed = [self.config.seed, view.number, 1]
         behaviours = draw_behaviours(self.config.behaviour, selected, last_steps, seed)
@@ -208,7 +208,7 @@ class Fleet:
                 devices, dropouts = len(behaviours) - not_invited, ends.total() - not_invited
                 self.report(FleetProgress(view, devices, dict(steps), dropouts))
 
-        return await self._devices.run_round(view, behaviours, on_progress)
+        return await self.devices.run_round(view, behaviours, on_progress)
 
     async def _run_shards(
         self, workers: ShardPool, view: RoundView, behaviours: Mapping[int, DeviceBehaviour]
@@ -218,7 +218,7 @@ class Fleet:
         config = replace(self.config, registrar=None, operators=(), api_key=None)
         shards = []
         for part in workers.split(list(behaviours)):
-            devices = [self._devices.snapshot(index, behaviours[index]) for index in part]
+            devices = [self.devices.snapshot(index, behaviours[index]) for index in part]
             holdings = {index: self.holdings[index] for index in part}
             shards.append(Shard(self.connect, self.study, view, config, holdings, devices))
         watching = loop.create_task(self._watch(view, len(behaviours)))
@@ -231,7 +231,7 @@ class Fleet:
             await asyncio.gather(watching, return_exceptions=True)
         results: dict[int, DeviceResult] = {}
         for result, entries in (pair for part in shard_results for pair in part):
-            self._devices.update(result, entries)
+            self.devices.update(result, entries)
             results[result.device] = result
         return tuple(results[index] for index in behaviours)
 
@@ -259,7 +259,7 @@ class Fleet:
             await asyncio.sleep(_CLOSING_POLL_SECONDS)
 
     async def _fetch_round(self, number: int) -> RoundView:
-        async with self._devices.transport() as transport:
+        async with self.devices.transport() as transport:
             path = f"/studies/{self.study.id}/rounds/{number}"
             answer = await transport.send(
                 "GET", path, ticket=self.config.api_key, max_bytes=_MAX_ROUND_BYTES

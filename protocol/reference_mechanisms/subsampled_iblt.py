@@ -160,12 +160,12 @@ class Repetitions:
     @property
     def lanes(self) -> tuple[Lane, ...]:
         """Return the lanes of all tables, one table after the other."""
-        return self._table(0).iblt.ring.lanes * self.tables
+        return self.sub_table(0).iblt.ring.lanes * self.tables
 
     def insert(self, held: KeyedHistograms, chance: RandomWords) -> Vector:
         """Return the sum of the devices' tables; draws a number for each holding and table."""
         uniform = uniform_floats(chance, len(held.counts) * self.tables).reshape(-1, self.tables)
-        parts = (self._table(j).insert(held, uniform[:, j]) for j in range(self.tables))
+        parts = (self.sub_table(j).insert(held, uniform[:, j]) for j in range(self.tables))
         return tuple(lane for part in parts for lane in part)
 
     def fault(self, total: Vector, participants: int) -> str | None:
@@ -206,9 +206,9 @@ class Repetitions:
     def _each(self, total: Vector) -> Iterator[tuple[SampledTable, Vector]]:
         lanes = len(total) // self.tables
         for number in range(self.tables):
-            yield self._table(number), total[number * lanes : (number + 1) * lanes]
+            yield self.sub_table(number), total[number * lanes : (number + 1) * lanes]
 
-    def _table(self, number: int) -> SampledTable:
+    def sub_table(self, number: int) -> SampledTable:
         seed = sha256(self.seed + number.to_bytes(4, "big")).digest()
         return sampled_table(self.question, self.terms, self.t, self.cells, seed)
 

@@ -76,7 +76,7 @@ class Authenticator:
         self.is_open = settings.open
         self._scopes_of = settings.scopes_of_person
         self._access = access
-        self._principals: TTLCache[bytes, Principal] = TTLCache(
+        self.cached_principals: TTLCache[bytes, Principal] = TTLCache(
             _MAX_CACHED_PRINCIPALS, pace.credential_cache_seconds, timer=monotonic
         )
         self._recently_valid: TTLCache[bytes, None] = TTLCache(
@@ -176,7 +176,7 @@ class Authenticator:
         if secret is None:
             return None
         key = secret_digest(secret)
-        principal = self._principals.get(key)
+        principal = self.cached_principals.get(key)
         if principal is None:
             is_session = secret.startswith(SESSION_PREFIX)
             find = self._access.find_session if is_session else self._access.find_principal
@@ -186,7 +186,7 @@ class Authenticator:
             if principal is None:
                 self.forget_valid(key)
                 return None
-            self._principals[key] = principal
+            self.cached_principals[key] = principal
             self.remember_valid(key)
         self.count_request(principal.name)
         return principal
@@ -200,7 +200,7 @@ class Authenticator:
         """End a session; other processes may accept it until their caches forget it."""
         digest = secret_digest(secret)
         await self._access.end_session(digest)
-        self._principals.pop(digest, None)
+        self.cached_principals.pop(digest, None)
         self.forget_valid(digest)
 
     def count_request(self, name: str) -> None:

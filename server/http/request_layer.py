@@ -78,7 +78,7 @@ class RequestLayer:
         self._security_headers = SecurityHeaders(settings.hsts_seconds)
         # Unique and no secret: random digits for each request would take longer than the log line.
         self._id_prefix, self._id_counter = token_hex(12), count()
-        self._body_memory = BodyMemory(largest_body(settings), _sender_of)
+        self.body_memory = BodyMemory(largest_body(settings), _sender_of)
         self._refusals = RefusalQueue()
         self._turns = Turns()  # of requests that begin, and of large bodies that are sent
         self._refusal_lines, self._not_logged = RateLimit(_MAX_REFUSAL_LINES), 0
@@ -91,7 +91,7 @@ class RequestLayer:
             await self._router(scope, receive, send)
             return
         request_id = _sent_id(scope) or self._new_id()
-        body = LimitedBody(scope, receive, self._settings, self._body_memory)
+        body = LimitedBody(scope, receive, self._settings, self.body_memory)
         wait = partial(self._refusals.wait, body)
         reply = _Reply(scope, send, self._security_headers, request_id, wait, self._turns)
         fields = start_log_fields(request_id=request_id.decode())

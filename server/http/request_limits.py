@@ -43,7 +43,7 @@ class BodyMemory:
     def __init__(self, maximum: int, sender_of: Callable[[Scope], str]) -> None:
         self._maximum = maximum
         self._sender_of = sender_of
-        self._nbytes = Counter[str]()
+        self.nbytes_by_sender = Counter[str]()
 
     def reserve(self, scope: Scope, nbytes: int) -> None:
         """Count bytes of the sender of a request.
@@ -52,24 +52,24 @@ class BodyMemory:
             HTTPException: if they are too many with those of its other requests.
         """
         sender = self._sender_of(scope)
-        if self._nbytes[sender] + nbytes > self._maximum:
+        if self.nbytes_by_sender[sender] + nbytes > self._maximum:
             self._forget_if_zero(sender)
             detail = (
                 "too many requests at once: the bodies that one credential, or one address without "
                 f"a credential, sends at a time have at most {self._maximum} bytes"
             )
             raise HTTPException(429, detail)
-        self._nbytes[sender] += nbytes
+        self.nbytes_by_sender[sender] += nbytes
 
     def release(self, scope: Scope, nbytes: int) -> None:
         """Undo `reserve` of this number of bytes in all."""
         sender = self._sender_of(scope)
-        self._nbytes[sender] -= nbytes
+        self.nbytes_by_sender[sender] -= nbytes
         self._forget_if_zero(sender)
 
     def _forget_if_zero(self, sender: str) -> None:
-        if not self._nbytes[sender]:
-            del self._nbytes[sender]
+        if not self.nbytes_by_sender[sender]:
+            del self.nbytes_by_sender[sender]
 
 
 class LimitedBody:

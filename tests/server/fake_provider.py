@@ -91,7 +91,7 @@ class FakeProvider:
         return {
             "/.well-known/openid-configuration": self._configuration,
             "/token": self._token,
-            "/keys": self._keys,
+            "/keys": self.key_set,
         }
 
     def _configuration(self, _request: httpx.Request) -> httpx.Response:
@@ -103,7 +103,7 @@ class FakeProvider:
         }
         return httpx.Response(200, json=document | self.discovery)
 
-    def _keys(self, _request: httpx.Request) -> httpx.Response:
+    def key_set(self, _request: httpx.Request) -> httpx.Response:
         unknown = {"kty": "lattice", "kid": "new"}
         keys = [unknown, 7, {"kty": "EC"}, self.key.as_dict(private=False)]
         return httpx.Response(200, json={"keys": keys})

@@ -250,7 +250,7 @@ async def test_devices_that_wait_for_no_other_take_turns_over_few_connections(
     async with fleet.serving_committee():
         view = await fleet.next_round(0)
         assert view is not None
-        fleet._devices.connect = counting
+        fleet.devices.connect = counting
         results = await fleet.run_round(view)
     assert Counter(result.state for result in results) == {EndState.FINISHED: 8, EndState.LATE: 2}
     assert len(clients) == 3

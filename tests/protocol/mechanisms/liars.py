@@ -50,7 +50,7 @@ class AttackedRound:
             table: SampledTable = plan.table
             return table
         if isinstance(plan, SubsampledIbltPlan):
-            return plan.repetitions._table(0)
+            return plan.repetitions.sub_table(0)
         seed = bytes.fromhex(plan.seed)
         return sampled_table(plan.question, plan.terms, plan.t, plan.cells, seed)
 

@@ -224,7 +224,7 @@ async def test_concurrent_enrolments_by_two_tokens_are_answered_as_one_after_the
     (_, token), (_, other) = [await book(closed).create_token("phones", 9, None) for _ in range(2)]
     first, second = Identity.generate(Random(1)), Identity.generate(Random(2))
     credential = new_secret(SystemRandom())
-    enrol = EnrolmentRepository._enrol
+    enrol = EnrolmentRepository.enrol_group
     identities = iter([first.public.hex()])
 
     async def enrol_after_another(self: EnrolmentRepository, by: bytes, asked: Any) -> Any:
@@ -233,7 +233,7 @@ async def test_concurrent_enrolments_by_two_tokens_are_answered_as_one_after_the
             raise IntegrityError("", None, Exception())
         return await enrol(self, by, asked)
 
-    monkeypatch.setattr(EnrolmentRepository, "_enrol", enrol_after_another)
+    monkeypatch.setattr(EnrolmentRepository, "enrol_group", enrol_after_another)
     asked = application(first if same_identity else second, credential)
     answer = await closed.client.post("/v1/devices", json=asked, headers=showing(token))
     if same_identity:
@@ -246,13 +246,13 @@ async def test_concurrent_enrolments_by_two_tokens_are_answered_as_one_after_the
 async def test_enrolments_of_one_moment_are_each_decided_for_themselves(
     each_closed: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups, enrol_group = list[int](), EnrolmentRepository._enrol
+    groups, enrol_group = list[int](), EnrolmentRepository.enrol_group
 
     async def count(self: EnrolmentRepository, token: bytes, asked: Any) -> Any:
         groups.append(len(asked))
         return await enrol_group(self, token, asked)
 
-    monkeypatch.setattr(EnrolmentRepository, "_enrol", count)
+    monkeypatch.setattr(EnrolmentRepository, "enrol_group", count)
     enrol = each_closed.store.enrolments.enrol
     _, secret = await book(each_closed).create_token("two phones", 2, None)
     token = secret_digest(secret)
@@ -278,7 +278,7 @@ async def test_enrolments_of_one_moment_are_each_decided_for_themselves(
     ]
     with pytest.raises(ProblemError):
         await enrol(b"another unknown token", "identity 6", b"six")
-    assert [*each_closed.store.enrolments._groups] == [b"another unknown token"]
+    assert [*each_closed.store.enrolments.groups_by_token] == [b"another unknown token"]
     assert [issued.used for issued in await book(each_closed).tokens()] == [2]
     entries = await book(each_closed).audit_entries(99, None)
     assert [(each.subject, each.outcome) for each in entries if each.action == "enrol"] == [

@@ -167,7 +167,7 @@ async def test_a_symmetric_key_of_the_provider_signs_nothing(fake: FakeProvider)
 async def test_a_token_of_another_key_or_with_an_unknown_condition_is_refused(
     fake: FakeProvider,
 ) -> None:
-    fake.answers["/keys"] = fake._keys(httpx.Request("GET", "https://a"))
+    fake.answers["/keys"] = fake.key_set(httpx.Request("GET", "https://a"))
     fake.key = jwk.ECKey.generate_key("P-256", {"kid": "first"})
     assert await refusal(fake) is ProblemType.NOT_AUTHORISED
     for header in ({"alg": "ES256", "kid": "second"}, {"alg": "ES256", "crit": ["x"], "x": 1}):

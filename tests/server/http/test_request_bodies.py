@@ -55,7 +55,7 @@ class Unfinished(httpx.AsyncByteStream):
 def body_memory(served: Served) -> dict[str, int]:
     """Return the bytes of bodies that the service counts, by sender."""
     layer: Any = served.app.middleware_stack
-    return dict(layer._body_memory._nbytes)
+    return dict(layer.body_memory.nbytes_by_sender)
 
 
 @pytest.mark.usefixtures("short_json")

@@ -125,7 +125,7 @@ async def test_a_session_opens_pages_while_the_database_refuses_writes(closed: S
     event.listen(closed.store.database.engine, "before_cursor_execute", refuse)
     closed.clock.advance(600)
     for _ in range(2):
-        closed.service.authenticator._principals.clear()
+        closed.service.authenticator.cached_principals.clear()
         assert (await closed.client.get("/")).status_code == 200
     assert closed.store.database.outage.is_open
 

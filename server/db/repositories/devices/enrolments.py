@@ -35,15 +35,15 @@ class EnrolmentRepository(Repository):
             ProblemError: if the token is unknown, expired, revoked or used up, or the identity is
                 revoked or has another credential.
         """
-        if token not in self._groups:
-            for idle in [other for other, group in self._groups.items() if group.is_idle]:
-                del self._groups[idle]
-            new = GroupCommit(partial(self._enrol, token), order=lambda each: each.identity)
-            self._groups[token] = new
-        return await self._groups[token](_Enrolment(identity, credential))
+        if token not in self.groups_by_token:
+            for idle in [other for other, group in self.groups_by_token.items() if group.is_idle]:
+                del self.groups_by_token[idle]
+            new = GroupCommit(partial(self.enrol_group, token), order=lambda each: each.identity)
+            self.groups_by_token[token] = new
+        return await self.groups_by_token[token](_Enrolment(identity, credential))
 
     @cached_property
-    def _groups(self) -> dict[bytes, GroupCommit[_Enrolment, bool]]:
+    def groups_by_token(self) -> dict[bytes, GroupCommit[_Enrolment, bool]]:
         """The groups by token, so that a locked token delays no enrolment by another.
 
         Those without an enrolment that waits are removed when another token is used.
@@ -51,7 +51,7 @@ class EnrolmentRepository(Repository):
         return {}
 
     @write_transaction
-    def _enrol(
+    def enrol_group(
         self, session: Session, token: bytes, enrolments: Sequence[_Enrolment]
     ) -> Sequence[bool | ProblemError]:
         known = _KnownCredentials(session, token, enrolments)
