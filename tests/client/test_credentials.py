@@ -357,6 +357,7 @@ def test_a_refused_setting_shows_no_password(
     "address",
     [
         f"http://me:{SECRET}",
+        f"http://me:{SECRET}@",
         f"http://me:{SECRET}/path",
         f"http://host/#{SECRET}",
         f"http:/me:{SECRET}@host",

@@ -44,14 +44,6 @@ async def test_a_wrong_address_is_refused_before_any_request(url: str) -> None:
         await take_part(url, [], device_state=DeviceState.in_memory())
 
 
-@pytest.mark.parametrize("rest", ["host/?a=1", "host:99999", "host:port", ""])
-def test_the_refusal_of_an_address_shows_no_password(rest: str) -> None:
-    for scheme in ("http", "ftp"):
-        with pytest.raises(ValueError, match=f"{scheme}://") as refusal:
-            service_url(f"{scheme}://me:secret@{rest}")
-        assert "secret" not in str(refusal.value)
-
-
 def test_a_device_sends_no_password() -> None:
     """Refuse a password, which would replace the ticket of the device."""
     with pytest.raises(ValueError, match="no user or password") as refusal:

@@ -22,7 +22,6 @@ from protocol.api.plan_check import (
     plan_violations,
 )
 from protocol.domains.hashed import Hashed
-from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyPlan, parse_plan, parse_question
@@ -452,34 +451,6 @@ def test_a_cohort_that_may_keep_too_few_is_refused() -> None:
         check_cohort(wary, PLAN, ASSIGNMENT, 86)
 
 
-@pytest.mark.parametrize(
-    ("asked", "refused"),
-    [
-        ({"mechanism": "number-sums"}, True),
-        ({"mechanism": "count-median"}, True),
-        ({"mechanism": "count-sketch"}, True),
-        ({"mechanism": "count-sketch", "epsilon": 30, "delta": 1e-6}, True),  # above max_epsilon
-        ({"mechanism": "count-sketch", "epsilon": 2, "delta": 1e-6}, False),
-        ({"mechanism": "approximate-histogram"}, True),
-        ({"mechanism": "adaptive-iblt"}, False),
-    ],
-)
-def test_estimates_that_may_show_one_device_are_refused_by_default(
-    asked: dict[str, Any], refused: bool
-) -> None:
-    numbers = NumericInterval(low=0, high=100, alpha=10, length=2)
-    domain = numbers if asked["mechanism"] == "number-sums" else Utf8(max_bytes=2)
-    fields = {"threshold": 100, "contribution": 1, "words": 20_000, "domain": domain}
-    question = parse_question(fields | asked)
-    made = MECHANISMS[question.mechanism].first_plan(question, TERMS, STUDY, 1, Random(1))
-
-    def limits(policy: Policy) -> list[str]:
-        return [each.limit for each in plan_violations(policy, made, STUDY, 1)]
-
-    assert ("accept_exact_estimates" in limits(Policy())) == refused
-    assert "accept_exact_estimates" not in limits(Policy(accept_exact_estimates=True))
-
-
 SUM: dict[str, Any] = {
     "mechanism": "adaptive-iblt", "threshold": 200, "contribution": 1, "words": 2000,
     "domain": {"kind": "utf8", "max_bytes": 12},
@@ -492,6 +463,7 @@ SKETCH: dict[str, Any] = {
     "mechanism": "count-sketch", "threshold": 100, "contribution": 1, "words": 20_000,
     "domain": {"kind": "utf8", "max_bytes": 2},
 }  # fmt: skip
+INTERVAL = {"kind": "interval", "low": 0, "high": 100, "alpha": 10, "length": 2}
 TRIE = SKETCH | {"mechanism": "triehh", "epsilon": 1, "delta": 1e-6}
 OPERATORS = [Identity.of(bytes([number]) * 32).public.hex() for number in range(1, 11)]
 
@@ -509,6 +481,9 @@ OPERATORS = [Identity.of(bytes([number]) * 32).public.hex() for number in range(
         (SUM, {"sigma": 39}, "min_sigma"),
         (SUM | {"words": 2_100_000}, {}, "max_upload_bytes"),
         (SKETCH, {}, "accept_exact_estimates"),
+        (SKETCH | {"mechanism": "count-median"}, {}, "accept_exact_estimates"),
+        (SKETCH | {"mechanism": "approximate-histogram"}, {}, "accept_exact_estimates"),
+        (SKETCH | {"mechanism": "number-sums", "domain": INTERVAL}, {}, "accept_exact_estimates"),
         (SKETCH | {"epsilon": 30, "delta": 1e-6}, {}, "accept_exact_estimates"),
         (SKETCH | {"epsilon": 2, "delta": 1e-6}, {}, None),
         (TRIE | {"mode": "sample-threshold"}, {}, "repeat_exact"),  # in every round
@@ -537,3 +512,6 @@ def test_studies_that_devices_refuse_by_default_are_known_when_they_are_created(
     asked = parse_question(question)
     made = MECHANISMS[asked.mechanism].first_plan(asked, made_terms, STUDY, 1, Random(1))
     assert [each.limit for each in default_refusals(made)] == ([limit] if limit else [])
+    if limit == "accept_exact_estimates":
+        accepting = trusting_policy(accept_exact_estimates=True)
+        assert limit not in [each.limit for each in plan_violations(accepting, made, STUDY, 1)]

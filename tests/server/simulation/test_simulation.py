@@ -100,18 +100,6 @@ class Expect(Operation):
             assert ask(study, closings) == self.results
 
 
-def test_the_lease_of_a_server_that_died_expires_and_another_sums(postgres: Databases) -> None:
-    operations = [
-        InterruptJob("sum-cohort"),
-        *[StepAll()] * 6,
-        Expect(claims=1, results=0, up=1),
-        AdvanceTime(16),
-        Expect(claims=2, results=1, up=1),
-    ]
-    figures = play(postgres.empty(), StudySize(rounds=1, servers=2), 1, operations)
-    assert (figures.summed, figures.included, figures.claims, figures.taken_over) == (1, 6, 2, 1)
-
-
 @dataclass(frozen=True)
 class ExpectBodiesDeleted(Operation):
     """All cohorts are closed, and their message bodies are deleted."""
@@ -156,22 +144,6 @@ def test_a_server_that_is_frozen_while_it_stops_ends_once_it_goes_on(
     ]
     figures = play(sqlite.empty(), StudySize(rounds=1), 1, operations)
     assert (figures.included, figures.summed, figures.failed) == (6, 1, 0)
-
-
-def test_a_server_frozen_for_longer_than_its_lease_publishes_nothing(
-    postgres: Databases,
-) -> None:
-    operations = [
-        InterruptJob("sum-cohort", 40),
-        *[StepAll()] * 6,
-        Expect(claims=1, results=0, up=2),
-        AdvanceTime(16),
-        Expect(claims=2, results=1, up=2),
-        AdvanceTime(40),
-        Expect(claims=2, results=1, up=2),
-    ]
-    figures = play(postgres.empty(), StudySize(rounds=1, servers=2), 1, operations)
-    assert (figures.summed, figures.included, figures.claims, figures.taken_over) == (1, 6, 2, 1)
 
 
 def ask(study: SimulatedStudy, count: Select[tuple[int]]) -> int | None:

@@ -27,16 +27,6 @@ def change(total: Vector, lane: int, element: int, by: int) -> None:
     total[lane][element] = (int(total[lane][element]) + by) % q
 
 
-@given(st.lists(contents, max_size=6))
-def test_an_honest_sum_has_no_fault(devices: list[Held]) -> None:
-    total, inserted = TABLE.ring.zero(), 0
-    assert TABLE.fault(total, inserted) is None
-    for held in devices:
-        TABLE.ring.add(total, insert(TABLE, held))
-        inserted += sum(held.values())
-        assert TABLE.fault(total, inserted) is None
-
-
 @pytest.mark.parametrize("cells", [4, 240])
 @pytest.mark.parametrize("value_bound", [1, 3, 1000])
 def test_the_fullest_table_is_not_a_fault(value_bound: int, cells: int) -> None:
