@@ -152,39 +152,39 @@ async def test_who_finds_a_round_full_waits_for_the_next(study: StudyView) -> No
     }
 
 
-async def test_a_device_always_gives_the_same_within_the_bound(study: StudyView) -> None:
-    seen: list[Any] = []
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
+    """Return the histograms that devices would give; they end with a fault instead."""
+    histograms: list[dict[str, int]] = []
 
     def noted(*parts: Any, **_rest: Any) -> Any:
-        seen.append(parts[2].contribution.histogram)
+        histograms.append(parts[2].contribution.histogram)
         raise ZeroDivisionError("far enough")
 
+    monkeypatch.setattr("client.device.take_part.participation_type", lambda _plan: noted)
+    return histograms
+
+
+async def test_a_device_always_gives_the_same_within_the_bound(
+    study: StudyView, given: list[dict[str, int]]
+) -> None:
     kept = DeviceState(bytes(32), DeviceState.in_memory().journal)
     held = {f"word {number}": 1 for number in range(9)} | {"too long for this study": 3, "gone": 0}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("client.device.take_part.participation_type", lambda _plan: noted)
-        for items in (held, dict(reversed(held.items())), [*held][:9]):
-            (outcome,) = await take_part(URL, items, POLICY, device_state=kept, study=study.id)
-            assert (outcome.state, outcome.last_step) == (EndState.FAULT, None)
-            assert outcome.error == "ZeroDivisionError: far enough"
-    assert seen[0] == seen[1] == seen[2]
-    assert sum(seen[0].values()) == REQUEST.question.contribution
-    assert seen[0].keys() <= held.keys()
+    for items in (held, dict(reversed(held.items())), [*held][:9]):
+        (outcome,) = await take_part(URL, items, POLICY, device_state=kept, study=study.id)
+        assert (outcome.state, outcome.last_step) == (EndState.FAULT, None)
+        assert outcome.error == "ZeroDivisionError: far enough"
+    assert given[0] == given[1] == given[2]
+    assert sum(given[0].values()) == REQUEST.question.contribution
+    assert given[0].keys() <= held.keys()
 
 
 async def test_a_device_counts_an_item_once_if_the_threshold_is_that_of_its_policy(
-    study: StudyView, monkeypatch: pytest.MonkeyPatch
+    study: StudyView, given: list[dict[str, int]]
 ) -> None:
-    seen: list[Any] = []
-
-    def noted(*parts: Any, **_rest: Any) -> Any:
-        seen.append(parts[2].contribution.histogram)
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("client.device.take_part.participation_type", lambda _plan: noted)
     policy = replace(POLICY, min_threshold=REQUEST.question.threshold)
     await take_part(URL, {"mine": 9}, policy, device_state=DeviceState.in_memory(), study=study.id)
-    assert seen == [{"mine": 1}]
+    assert given == [{"mine": 1}]
 
 
 async def test_a_registrar_signs_who_takes_part(enrolled: StudyView, registrar: Identity) -> None:

@@ -97,26 +97,6 @@ def test_a_cohort_that_loses_too_many_is_left_out_and_the_others_count() -> None
     assert (outcome.devices, outcome.truth) == (12, together(held[12:]))
 
 
-def test_a_one_shot_sum_finds_the_same_as_a_pairwise_sum() -> None:
-    phases = dict(zip((0, 1, 2, 3, 20), PHASES, strict=True))
-    outcomes = [
-        run_round(
-            MECHANISM,
-            plan(terms=terms),
-            [devices(24)],
-            random.Random(1),
-            dropouts=dropouts_by_number(phases),
-            secure=True,
-        )
-        for terms in (TERMS, ONE_SHOT_TERMS)
-    ]
-    pairwise, one_shot = outcomes
-    assert (one_shot.devices, one_shot.truth) == (pairwise.devices, pairwise.truth)
-    assert pairwise.answer is not None
-    assert one_shot.answer is not None
-    assert one_shot.answer.estimates == pairwise.answer.estimates
-
-
 def test_a_one_shot_study_finds_the_counts_of_a_pairwise_study() -> None:
     """Over rounds that track items, in counters and tables with other moduli."""
     domain = {"kind": "alphabet", "characters": "abcdef", "length": 2}
