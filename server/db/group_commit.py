@@ -49,7 +49,7 @@ class GroupCommit(Generic[T, R]):
         self._nbytes = nbytes
         self._order = order
         self._running: list[tuple[T, asyncio.Future[R]]] = []
-        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self.waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self, write: T) -> R:
@@ -58,7 +58,7 @@ class GroupCommit(Generic[T, R]):
         A caller that is cancelled does not withdraw its write.
         """
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((write, future))
+        self.waiting.append((write, future))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name=TASK_NAME)
             self._task.add_done_callback(self._on_end)
@@ -67,29 +67,24 @@ class GroupCommit(Generic[T, R]):
     @property
     def is_idle(self) -> bool:
         """Return whether no write waits."""
-        return not self._running and not self._waiting
-
-    @property
-    def waiting_count(self) -> int:
-        """Return the number of writes that wait for the next commit."""
-        return len(self._waiting)
+        return not self._running and not self.waiting
 
     async def settled(self) -> None:
         """Wait until the writes that have arrived are committed or refused.
 
         Those of cancelled callers are left out.
         """
-        arrived = (future for _, future in (*self._running, *self._waiting))
+        arrived = (future for _, future in (*self._running, *self.waiting))
         if unsettled := [future for future in arrived if not future.done()]:
             await asyncio.wait(unsettled)
 
     async def _run(self) -> None:
-        while self._waiting:
+        while self.waiting:
             for _ in range(_YIELDS):
                 await asyncio.sleep(0)
             size = self._next_group_size()
-            group, self._waiting = self._waiting[:size], self._waiting[size:]
-            self._running, older = group, len(self._waiting)
+            group, self.waiting = self.waiting[:size], self.waiting[size:]
+            self._running, older = group, len(self.waiting)
             group.sort(key=lambda write: self._order(write[0]))
             try:
                 results = await self._results([write for write, _ in group])
@@ -101,7 +96,7 @@ class GroupCommit(Generic[T, R]):
                 self._running = []  # what is in the writes may be secret, or large
             if all(isinstance(result, UNAVAILABLE_ERRORS) for result in results):
                 # They have waited as long, and another attempt may take as long again.
-                group, self._waiting = group + self._waiting[:older], self._waiting[older:]
+                group, self.waiting = group + self.waiting[:older], self.waiting[older:]
                 results = [*results, *(results[-1] for _ in range(older))]
             for (_, future), result in zip(group, results, strict=True):
                 if future.cancelled():
@@ -114,13 +109,13 @@ class GroupCommit(Generic[T, R]):
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """End the callers that still wait, because the task was cancelled."""
         if task is self._task:  # no other one has followed it
-            for _, future in self._waiting:
+            for _, future in self.waiting:
                 future.cancel()
-            self._waiting = []
+            self.waiting = []
 
     def _next_group_size(self) -> int:
         size = nbytes = 0
-        for write, _ in self._waiting[:MAX_GROUP_WRITES]:
+        for write, _ in self.waiting[:MAX_GROUP_WRITES]:
             nbytes += self._nbytes(write)
             if size and nbytes > _MAX_GROUP_BYTES:
                 break

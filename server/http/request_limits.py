@@ -207,29 +207,25 @@ _SECONDS = 60.0
 class RateLimit:
     """At most `maximum` events per minute and key."""
 
-    __slots__ = ("_before", "_counts", "_maximum", "_minute")
+    __slots__ = ("_maximum", "_minute", "before", "counts")
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
         self._minute = 0
-        self._counts, self._before = dict[str, int](), dict[str, int]()  # of it, of the one before
-
-    def __len__(self) -> int:
-        """Return the number of counts that are kept."""
-        return len(self._counts) + len(self._before)
+        self.counts, self.before = dict[str, int](), dict[str, int]()  # of it, of the one before
 
     def hit(self, key: str = "") -> bool:
         """Count an event and return True, unless there were too many."""
         if not self.allows(key):
             return False
-        self._counts[key] = self._counts.get(key, 0) + 1
+        self.counts[key] = self.counts.get(key, 0) + 1
         return True
 
     def allows(self, key: str = "") -> bool:
         """Return whether `hit` would return True."""
         minute, seconds = divmod(monotonic(), _SECONDS)
         if minute != self._minute:
-            self._before = self._counts if minute == self._minute + 1 else {}
-            self._counts, self._minute = {}, int(minute)
-        before = int(self._before.get(key, 0) * (1 - seconds / _SECONDS))
-        return before + self._counts.get(key, 0) < self._maximum
+            self.before = self.counts if minute == self._minute + 1 else {}
+            self.counts, self._minute = {}, int(minute)
+        before = int(self.before.get(key, 0) * (1 - seconds / _SECONDS))
+        return before + self.counts.get(key, 0) < self._maximum

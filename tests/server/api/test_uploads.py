@@ -93,7 +93,7 @@ async def test_a_repetition_and_a_new_message_share_a_commit(cohort: Cohort) -> 
             )
         ]
         for _ in range(1000):  # until all have arrived
-            if sum(sizes) + groups.waiting_count == len(puts):
+            if sum(sizes) + len(groups.waiting) == len(puts):
                 break
             await asyncio.sleep(0.01)
         gate.set()
