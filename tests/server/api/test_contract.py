@@ -23,7 +23,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi import checks
 
 from server.app import create_app
-from server.http import request_bodies
+from server.http import request_limits
 from server.settings import Settings
 from tests.server.cohort import Cohort
 from tests.server.harness import NOON, Clock, Served
@@ -110,7 +110,7 @@ _REQUEST_ARGUMENTS = ("method", "url", "headers", "params", "data", "json", "fil
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
     loop = Loop(tmp_path_factory.mktemp("contract"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_bodies, "MAX_JSON_BYTES", 20_000)
+        patch.setattr(request_limits, "MAX_JSON_BYTES", 20_000)
         yield loop
     loop.close()
 

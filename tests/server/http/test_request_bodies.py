@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.http import request_bodies
+from server.http import request_limits
 from server.http.request_limits import BodyMemory
 from server.settings import Settings
 from tests.server.cohort import create_full_cohort, refused
@@ -22,7 +22,7 @@ LIMITS = {"max_upload_bytes": 4096}
 @pytest.fixture
 def short_json(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accept JSON of 1024 bytes at most."""
-    monkeypatch.setattr(request_bodies, "MAX_JSON_BYTES", 1024)
+    monkeypatch.setattr(request_limits, "MAX_JSON_BYTES", 1024)
 
 
 class Chunks(httpx.AsyncByteStream):
@@ -201,7 +201,7 @@ async def test_a_body_that_takes_too_long_is_refused_and_its_connection_closed(
     seconds: float,
     pause: Callable[[], Awaitable[object]],
 ) -> None:
-    monkeypatch.setattr(request_bodies, limit, seconds)
+    monkeypatch.setattr(request_limits, limit, seconds)
     async with serve(sqlite_url) as served:
         study = await served.create()
         device, *_ = await served.join(study, 6)
