@@ -217,7 +217,7 @@ class _Answer:
         """Return the items that are listed by themselves, not by their keys."""
         return [item for item in self.totals if not self.study.question.domain.is_key(item)]
 
-    def tells(self, item: str) -> bool:
+    def is_known(self, item: str) -> bool:
         """Return whether the domain has `item` itself, and the answer a total or a bound of it."""
         is_own_form = self.study.question.canonical(item) == item
         return is_own_form and (self._total(item) is not None or math.isfinite(self.unlisted))
@@ -270,7 +270,7 @@ async def compared_studies(
         raise malformed("a study cannot be compared with itself", "path.other")
     first, second = await _answer(service, study), await _answer(service, other)
     listed = dict.fromkeys([*first.strings(), *second.strings()])
-    items = [item for item in listed if first.tells(item) and second.tells(item)]
+    items = [item for item in listed if first.is_known(item) and second.is_known(item)]
     before, after = first.sample(items), second.sample(items)
     result = await asyncio.to_thread(compare_rates, before, after, false_discovery_rate)
     ranges = (1, first.study.round), (1, second.study.round)

@@ -219,9 +219,9 @@ async def test_an_item_is_compared_with_its_key_in_the_other_study(served: Serve
     key, other = domain.name("ab"), domain.name("gh")
     first = await play(served, {key: 30, "#cats": 30, other: 9}, question=question)
     second = await play(served, {"ab": 30, "#cats": 90}, question=question)
-    for one, two in ((first, second), (second, first)):
-        change = "rising" if one == first else "falling"
-        assert kinds(await compare(served, one, two)) == {"ab": None, "#cats": change}
+    for before, after in ((first, second), (second, first)):
+        change = "rising" if before == first else "falling"
+        assert kinds(await compare(served, before, after)) == {"ab": None, "#cats": change}
 
 
 async def test_a_study_of_which_nothing_was_read_is_not_compared(served: Served) -> None:
