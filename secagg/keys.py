@@ -114,9 +114,6 @@ class SharedWork:
         self.verified: dict[tuple[bytes, bytes, bytes], None] = {}
         self.agreed: dict[bytes, bytes] = {}
 
-    def is_verified(self, signed: tuple[bytes, bytes, bytes]) -> bool:
-        return signed in self.verified
-
     def keep_verified(self, signed: tuple[bytes, bytes, bytes]) -> None:
         with self._lock:
             _keep(self.verified, signed, None, _MAX_KEPT_SIGNATURES)
@@ -148,8 +145,7 @@ def sharing_work() -> Iterator[SharedWork]:
     Each signature is verified once, and each agreement is computed once for both of its parties. A
     hundred devices of one process would verify each signature of the others dozens of times.
     """
-    work = SharedWork()
-    token = _shared_work.set(work)
+    token = _shared_work.set(work := SharedWork())
     try:
         yield work
     finally:
@@ -274,7 +270,7 @@ _REFUSED_EXAMPLES = (  # R plus a point of order 8, and S plus the order of the 
 def is_signed(identity: bytes, statement: bytes, signature: bytes) -> bool:
     """Return whether `signature` is that of `identity` over `statement`."""
     work, signed = _shared_work.get(), (identity, statement, signature)
-    if work is not None and work.is_verified(signed):
+    if work is not None and signed in work.verified:
         return True
     if not _is_valid(*signed):
         return False

@@ -23,7 +23,6 @@ from server.db.database_errors import UNAVAILABLE_ERRORS
 T = TypeVar("T")
 R = TypeVar("R")
 MAX_GROUP_WRITES: Final = 256
-TASK_NAME: Final = "group commit"
 _YIELDS: Final = 2  # steps of the event loop: one receives requests, the next one runs them
 _MAX_GROUP_BYTES: Final = 16 * 2**20  # of bodies, which the transaction holds in memory
 
@@ -60,7 +59,7 @@ class GroupCommit(Generic[T, R]):
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self.waiting.append((write, future))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name=TASK_NAME)
+            self._task = asyncio.create_task(self._run(), name="group commit")
             self._task.add_done_callback(self._on_end)
         return await future
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from server.db.group_commit import TASK_NAME, GroupCommit
+from server.db.group_commit import GroupCommit
 
 
 class Commits:
@@ -141,7 +141,7 @@ async def test_a_group_holds_a_limited_number_of_bytes() -> None:
 
 
 def cancel_commits() -> None:
-    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == TASK_NAME)
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "group commit")
     task.cancel()
 
 
