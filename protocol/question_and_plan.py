@@ -19,6 +19,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from protocol.committee_terms import AnyCommitteeTerms, VolunteerTerms
 from protocol.domains import Domain
+from protocol.domains.hashed import Hashed
 from protocol.numerics.arrays import Flags
 from protocol.public_model import Hex32, PublicModel, Rate, invalid
 from protocol.randomness import RandomWords, bernoulli
@@ -276,6 +277,20 @@ class SumQuestion(Question):
     """
 
     words: int = Field(ge=1, le=MAX_WORDS)
+
+    @model_validator(mode="after")
+    def _names_its_items(self) -> Self:
+        if isinstance(self.domain, Hashed) and not self.fetches_strings:
+            raise ValueError(
+                f"{self.mechanism} fetches no strings, and would list the keys of a hashed domain: "
+                "use tracked, or a domain of listed items, of an alphabet, or of short texts (utf8)"
+            )
+        return self
+
+    @property
+    def fetches_strings(self) -> bool:
+        """Return whether later rounds fetch the strings behind the keys of a hashed domain."""
+        return False
 
     @property
     def nbytes(self) -> int:

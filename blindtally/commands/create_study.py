@@ -154,6 +154,7 @@ def _warnings(view: "StudyView") -> "Iterator[str]":
     from random import Random
 
     from protocol.api.plan_check import default_refusals
+    from protocol.api.unlisted import why_nothing_can_be_listed
     from protocol.mechanisms.registry import mechanism_of
 
     mechanism = mechanism_of(view.question)
@@ -162,6 +163,8 @@ def _warnings(view: "StudyView") -> "Iterator[str]":
     if needed is not None and view.rounds < needed:
         needed_rounds = f"the longest strings need {needed} rounds"
         yield f"{needed_rounds}: with {view.rounds}, only shorter ones are found"
+    if reason := why_nothing_can_be_listed(plan):
+        yield reason
     for refusal in default_refusals(plan):
         yield f"devices with default settings refuse the study: it {refusal.reason}"
 

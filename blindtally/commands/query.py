@@ -148,10 +148,11 @@ def _answer_numbers(
     """Print the means of all segments, with intervals of the population's means."""
     from blindtally.console.answer_notes import option_rows
     from protocol.domains.base import MAX_SEGMENTS
+    from protocol.estimation.number_summary import SEGMENTS_NOTE, segment_label
 
     cells = [
         [
-            "all" if row.segment is None else row.segment,
+            segment_label(row.segment, len(rows) > 1),
             f"{row.devices:,}",
             *(f"{number:.6g}" for number in (row.sum, row.mean, row.mean_low, row.mean_high)),
             "" if row.standard_deviation is None else f"{row.standard_deviation:.6g}",
@@ -168,6 +169,7 @@ def _answer_numbers(
             "Sums, means and standard deviations are exact for the devices that took part, up to "
             f"rounding by {rows[0].rounding:.3g} per device. Intervals are for the population's "
             "mean.",
+            *([SEGMENTS_NOTE] if len(rows) > 1 else []),
         )
     write_json(json_path, {"numbers": [row.model_dump() for row in rows], "beta": beta})
 

@@ -166,7 +166,12 @@ def _refuse_other_lines(path: Path, lines: Sequence[str]) -> None:
     texts = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
     widths = [len(line.split()) for _, line in texts]
     width = max(widths, key=widths.count, default=0)
+    pairs = [line.split() for _, line in texts]
+    first, second = ([pair[place] for pair in pairs if len(pair) == 2] for place in (0, 1))
+    is_all = len(first) == len(pairs) and set(first).isdisjoint(second)
+    has_users = is_all and 1 < len(set(first)) < len(first)
     for form, is_form, share in (
+        ("a user and an item", lambda _: has_users, 0),
         ("a line of a log", _LOG.match, 0.5),  # errors take several lines
         ("an item and its count", _has_count, 0.9),
         ("a row of a table", delimiter_of, 0.1),

@@ -29,7 +29,7 @@ Rows: TypeAlias = Iterator[tuple[int, list[str]]]  # the line, and the cells
 _DELIMITERS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _SAMPLE_ROWS: Final = 100
 # The line below the header of a table for people.
-_RULER: Final = re.compile(r"[-+:=\s]*-{3}[-+:=\s]*")
+_RULER: Final = re.compile(r"(?=.*---)[-+:=\s]*", re.DOTALL)
 _MAX_RAGGED_SHARE: Final = 0.1
 _BATCH_ROWS: Final = 2**14
 _MAX_JSON_NAMES: Final = 1000

@@ -4,7 +4,7 @@ Items are scored by F1, a distribution by the errors of its ranks, and means are
 of the data. Each kind gives fields of the JSON document, tables, and lines of facts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from protocol.description import AnswerKind
 from protocol.domains.base import SEGMENT_SEPARATOR
 from protocol.domains.numeric import NumericInterval
 from protocol.estimation.estimates import ListQuality
+from protocol.estimation.number_summary import SEGMENTS_NOTE, segment_label
 from protocol.numerics.arrays import Floats, Integers
 from protocol.quantiles.distribution import Distribution
 from protocol.report_mechanism import ReportMechanism
@@ -226,26 +227,36 @@ def _distribution(study: PlayedStudy) -> AnswerParts:
 
 
 def _means(study: PlayedStudy, dataset: Dataset) -> AnswerParts:
-    truth, rows = _true_moments(study, dataset), list[dict[str, Any]]()
-    for summary in study.mechanism.number_summaries(study.plan, study.state).results:
+    rows, results = (
+        list[dict[str, Any]](),
+        study.mechanism.number_summaries(study.plan, study.state).results,
+    )
+    truth = _true_moments(study, dataset, {each.segment for each in results})
+    for summary in results:
         mean, deviation = truth[summary.segment]
         rows.append(summary.model_dump() | {"true_mean": mean, "true_deviation": deviation})
     names = "mean", "mean_low", "mean_high", "true_mean", "standard_deviation", "true_deviation"
     cells = [
-        [row["segment"] or "all", f"{row['devices']:,}"]
+        [segment_label(row["segment"], len(rows) > 1), f"{row['devices']:,}"]
         + ["" if row[name] is None else f"{row[name]:.6g}" for name in names]
         for row in rows
     ]
     headings = ["devices", "mean", "95% from", "to", "true", "s.d.", "true"]
     table = result_table(["segment"], headings, cells, f"Means by {study.plan.mechanism}")
     facts = {"rounding": f"{rows[0]['rounding']:.3g} per device, at most"}
+    if len(rows) > 1:
+        facts["all shown"] = SEGMENTS_NOTE
     return AnswerParts({"numbers": rows}, [table], facts)
 
 
-def _true_moments(study: PlayedStudy, dataset: Dataset) -> dict[str | None, tuple[float, float]]:
-    """Return mean and standard deviation of the numbers in the data, of all and per segment."""
+def _true_moments(
+    study: PlayedStudy, dataset: Dataset, shown: Collection[str | None]
+) -> dict[str | None, tuple[float, float]]:
+    """Return mean and standard deviation of the numbers of `shown` segments, together and each."""
     totals = _item_totals(dataset)
     inside = [item for item in totals if study.question.canonical(item) is not None]
+    if len(shown) > 1:
+        inside = [item for item in inside if item.rpartition(SEGMENT_SEPARATOR)[0] in shown]
     pairs = [item.rpartition(SEGMENT_SEPARATOR) for item in inside]
     values = np.array([float(number) for _, _, number in pairs])
     counts = np.array([totals[item] for item in inside])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from client.extras_installation import install_command
+from protocol.estimation.number_summary import segment_label
 from protocol.printable import one_line
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _draw(axes: "Axes", rows: Sequence[dict[str, Any]], kind: BarColumns) -> Non
                 elinewidth=1,
                 capsize=3,
             )
-    names = ["all" if row[kind.name] is None else one_line(row[kind.name]) for row in rows]
+    names = [one_line(segment_label(row[kind.name], len(rows) > 1)) for row in rows]
     axes.set_yticks(places, names)
     for label in axes.get_yticklabels():
         label.set(usetex=False, parse_math=False)

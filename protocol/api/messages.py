@@ -247,8 +247,11 @@ class HeavyHitter(PublicModel):
 
 
 def csv_text(item: str) -> str:
-    """Return an item for a CSV file; one that would run as a formula gets an apostrophe."""
-    return f"'{item}" if _is_formula(item) else item
+    """Return an item for a CSV file; one that would run as a formula gets an apostrophe.
+
+    So does one that begins with apostrophes before a formula: different items stay different.
+    """
+    return f"'{item}" if _is_formula(item.lstrip("'")) else item
 
 
 def _is_formula(item: str) -> bool:

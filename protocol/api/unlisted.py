@@ -95,6 +95,26 @@ def devices_of_count(question: AnyQuestion, rounds: CountedRounds) -> int | None
     return rounds.devices // rounds.summed
 
 
+def why_nothing_can_be_listed(plan: AnyPlan) -> str | None:
+    """Return why a study beginning with `plan` lists nothing, even if all devices hold one item.
+
+    None if it may list an item.
+    """
+    rounds, question = plan.rounds, plan.question
+    rounds = 1 if question.counts_by_round else rounds
+    counted = CountedRounds(rounds, rounds, rounds, plan.terms.max_devices * rounds)
+    devices, bar = devices_of_count(question, counted) or 0, highest_bar(plan, counted)
+    most = devices * question.max_copies
+    if bar.count <= most or question.largest_count(devices) == math.inf:
+        return None
+    return (
+        f"the study lists nothing: an item needs a count of {_whole(bar.count)}, and "
+        f"{devices:,} devices that all hold it count it {_whole(most)} times; {bar.step}"
+        if math.isfinite(bar.count)
+        else f"the study lists nothing: {bar.cause}; {bar.step}"
+    )
+
+
 def why_nothing_is_listed(
     plan: AnyPlan, rounds: CountedRounds, *, is_over: bool, largest: float | None = None
 ) -> str:

@@ -64,7 +64,7 @@ class NumericInterval(Digits):
 
     def __contains__(self, item: str) -> bool:
         try:
-            return self.low <= float(item) <= self.high  # NaN is not
+            return "_" not in item and self.low <= float(item) <= self.high  # NaN is not
         except ValueError:
             return False
 

@@ -19,11 +19,16 @@ deviation, up to n / (n - 1), since the latter is a norm.
 
 from collections.abc import Sequence
 from math import inf, sqrt
+from typing import Final
 
 from protocol.domains.numeric import NumericInterval
 from protocol.numerics import special
 from protocol.numerics.arrays import Integers
 from protocol.public_model import PublicModel, Rows
+
+SEGMENTS_NOTE: Final = (
+    "In each round, devices of a segment with fewer than the threshold are in no row."
+)
 
 
 class NoNumbersError(ValueError):
@@ -33,6 +38,7 @@ class NoNumbersError(ValueError):
 class NumberSummary(PublicModel):
     """Numbers of the devices in a `segment`, or in all segments of the answer if it is None.
 
+    A segment with fewer devices than the threshold in a round is in no number of this round.
     `sum`, `mean`, `variance` and `standard_deviation` are those of the `devices` that took part,
     exact up to `rounding` per device. `low` and `high` ends are intervals of the population's
     values. A single device has no variance.
@@ -51,6 +57,13 @@ class NumberSummary(PublicModel):
     standard_deviation_low: float
     standard_deviation_high: float
     rounding: float
+
+
+def segment_label(segment: str | None, has_segments: bool) -> str:
+    """Return the name of a row: of a segment, of all that are shown, or of a study without any."""
+    if segment is not None:
+        return segment
+    return "all shown" if has_segments else "all"
 
 
 class NumberSummaries(PublicModel):

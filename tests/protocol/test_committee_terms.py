@@ -16,7 +16,7 @@ QUESTION: dict[str, Any] = {
     "mechanism": "adaptive-iblt",
     "threshold": 10,
     "contribution": 1,
-    "domain": {"kind": "hashed", "max_bytes": 8},
+    "domain": {"kind": "utf8", "max_bytes": 2},
     "words": 100,
 }
 SIZES: dict[str, Any] = {"cohort_size": 100, "minimum": 60}

@@ -136,6 +136,10 @@ class TrackedQuestion(TableQuestion):
     words: Annotated[int, BeforeValidator(_number_of_words)] = Field(ge=AUTO_WORDS, le=MAX_WORDS)
     hash_bits: int = Field(default=0, ge=0, le=24)
 
+    @property
+    def fetches_strings(self) -> bool:
+        return True
+
 
 class TrackedPlan(Plan):
     """Plan of a round: count some items exactly, and sample the others at t into a table.

@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from pydantic import ValidationError
 
 from protocol.api.plan_check import default_refusals
+from protocol.api.unlisted import why_nothing_can_be_listed
 from protocol.committee_terms import AnyCommitteeTerms
 from protocol.mechanisms.registry import REPORT_MECHANISMS, AnyPlan, mechanism_of
 from protocol.question_and_plan import Terms
@@ -90,6 +91,8 @@ def _cost_lines(plan: AnyPlan) -> list[AdviceLine]:
         AdviceLine("Devices refuse it", "by default", f"because the study {refusal.reason}")
         for refusal in default_refusals(plan)
     ]
+    if reason := why_nothing_can_be_listed(plan):
+        lines.append(AdviceLine("Items listed", "none", reason))
     if is_reporting:
         max_reports = plan.terms.max_devices
         lines.append(AdviceLine("Reports accepted", number(max_reports), "per round, at most"))

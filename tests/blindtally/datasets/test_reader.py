@@ -144,6 +144,7 @@ def test_lines_with_other_numbers_are_baskets(tmp_path: Path, lines: str) -> Non
             )
         ),
         *("[    0.000] Linux\n[    1.000] Ready\n", "1 3:1 5:1\n0 2:1\n", "196 242 3\n186 302 3\n"),
+        "u0 apple\nu0 pear\nu1 fig\n",
         *("4\n9\n" + "1 118 2.5\n" * 30, "1 0 0 1 1 0\n0 1 1 0 0 0\n"),
     ],
 )
@@ -308,7 +309,7 @@ def most_kept(path: Path) -> int:
         ("item,count\n", "w{item},3\n", 1),
         ("user,item,count\n", "u{user},w{item},3\n", 30),
         ("user,item,count\n", "u{other},w{item},3\n", 130),  # rows of a user stand apart
-        ("", "w{item} x{item}\n", 100),
+        ("", "w{item} x{item} y\n", 100),
     ],
     ids=["counts", "users", "mixed", "baskets"],
 )

@@ -62,6 +62,18 @@ def test_secure_sums_with_dropouts_give_means_per_segment(tmp_path: Path) -> Non
     assert "rounding" in text
 
 
+def test_the_row_of_all_segments_says_that_small_ones_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "rents.csv"
+    path.write_text("item,count\nnorth:2,970\nnorth:3,970\nsouth:9,30\n")
+    asked = ["--data", str(path), "--rounds", "1", "--devices", "100", "--threshold", "20"]
+    row, north = document_of(*asked, "--set", "low=0", "--set", "high=10")["numbers"]
+    assert row["devices"] == north["devices"] > 90
+    assert row["true_mean"] == north["true_mean"] == 2.5
+    _, text = run(*asked, "--set", "low=0", "--set", "high=10")
+    assert "all shown" in text
+    assert "fewer than the threshold are in no row" in " ".join(text.split())
+
+
 @pytest.mark.parametrize(
     ("args", "reason"),
     [

@@ -56,5 +56,6 @@ def test_problem_types_are_stable() -> None:
 )
 def test_a_spreadsheet_executes_no_item(text: str) -> None:
     assert csv_text(text) == f"'{text}"
+    assert csv_text(f"'{text}") == f"''{text}"  # another item stays another one
     for plain in ("plain", " a=1", "", " "):
         assert csv_text(plain) == plain

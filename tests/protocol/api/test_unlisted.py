@@ -14,6 +14,7 @@ from protocol.api.unlisted import (
     limits_of_list,
     option_counts,
     unlisted_options,
+    why_nothing_can_be_listed,
     why_nothing_is_listed,
 )
 from protocol.mechanisms.registry import MECHANISMS, SUM_MECHANISMS, AnyPlan, parse_question
@@ -130,6 +131,24 @@ def test_each_cause_has_its_number(
 ) -> None:
     reason = why_nothing_is_listed(first_plan(fields), rounds, is_over=False)
     assert words in reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (TRACKED | {"threshold": 40_001}, "needs a count of 40,001, and 40,000 devices"),
+        (TRIE | {"threshold": 20_001}, "needs a count of 20,001, and 20,000 devices"),
+        (TRACKED | {"threshold": 40_000}, None),
+        (TRACKED | {"threshold": 40_001, "contribution": 2}, None),
+        (TRIE, None),
+        ({"mechanism": "krr", "threshold": 5, "epsilon": 1e-4, "domain": OPTIONS}, "20,000|40,000"),
+    ],
+)
+def test_a_study_that_cannot_list_an_item_is_known_before(
+    fields: dict[str, Any], says: str | None
+) -> None:
+    reason = why_nothing_can_be_listed(first_plan(fields))
+    assert reason is None if says is None else re.search(says, reason or "")
 
 
 def test_options_that_are_not_listed_have_one_text_for_all_counts_below_the_bar() -> None:

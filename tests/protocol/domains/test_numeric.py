@@ -88,7 +88,9 @@ def test_the_name_of_a_cell_has_no_more_digits_than_the_cell(
     assert max(len(str(name).strip("-0.").partition("e")[0]) for name in names) <= 8
 
 
-@pytest.mark.parametrize("item", ["nan", "inf", "-inf", "1.0000001", "-1e-300", "", "a", "1,5"])
+@pytest.mark.parametrize(
+    "item", ["nan", "inf", "-inf", "1.0000001", "-1e-300", "", "a", "1,5", "0_1"]
+)
 def test_anything_but_a_number_of_the_interval_is_outside(item: str) -> None:
     assert item not in UNIT
     assert UNIT.canonical(item) is None

@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from protocol.api.device_policy import PolicyError
 from protocol.api.plan_check import check_plan
-from protocol.domains.hashed import Hashed
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.strings import Utf8
 from protocol.estimation.estimates import gamma_interval
@@ -160,7 +159,7 @@ def test_more_on_a_level_than_devices_is_a_fault() -> None:
 @pytest.mark.parametrize(
     ("own", "named"),
     [
-        ({"domain": Hashed(max_bytes=9)}, "a hierarchical histogram needs a domain of digits"),
+        ({"domain": {"kind": "listed", "items": ("a", "b")}}, "needs a domain of digits"),
         ({"domain": Utf8(max_bytes=3)}, "4,194,304 leaves"),
         ({"contribution": 2}, "contribution"),
     ],

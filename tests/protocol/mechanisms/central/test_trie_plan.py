@@ -70,7 +70,10 @@ def test_colluders_are_added_to_theta() -> None:
         ({"mode": "noise", "probability": 0.1}, "probability cannot be given"),
         ({"domain": Alphabet(characters="".join(map(chr, range(65, 322))), length=2)}, "up to 256"),
         ({"domain": {"kind": "listed", "items": ("a", "b")}}, "a domain of strings"),
-        ({"domain": {"kind": "hashed", "max_bytes": 9}}, "a domain of strings"),
+        (
+            {"domain": {"kind": "hashed", "max_bytes": 9}},
+            "a domain of listed items, of an alphabet",
+        ),
     ],
 )
 def test_a_question_that_makes_no_sense_is_refused(own: dict[str, Any], why: str) -> None:

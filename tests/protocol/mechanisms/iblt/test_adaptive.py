@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from protocol.domains.hashed import Hashed, HashedProduct
 from protocol.domains.strings import Alphabet, Utf8
 from protocol.mechanism import Answer
 from protocol.mechanisms.iblt.adaptive import AdaptiveIblt, AdaptiveIbltPlan, AdaptiveIbltQuestion
 from protocol.mechanisms.iblt.threshold_control import TableLoad, first_controller, log_change
 from protocol.mechanisms.iblt.threshold_sampling import coarse_threshold
+from protocol.mechanisms.registry import parse_question
 from protocol.question_and_plan import WORD_BITS, Terms
 from protocol.randomness import seeded_words
 from protocol.sketches.iblt.layout import MIN_LARGE_TABLE_CELLS, capacity
@@ -46,6 +48,16 @@ def test_the_table_is_the_largest_that_the_words_hold(
     )
     assert 8 * MECHANISM.ring(plan).nbytes <= WORD_BITS * words
     assert 8 * MECHANISM.ring(wider).nbytes > WORD_BITS * words
+
+
+def test_a_hashed_domain_is_refused_because_no_string_is_fetched() -> None:
+    fields = {"threshold": 9, "contribution": 1, "words": 900}
+    for domain in (Hashed(max_bytes=9), HashedProduct(max_bytes=9, segments=("a", "b"))):
+        for mechanism in ("adaptive-iblt", "subsampled-iblt", "count-sketch"):
+            asked = fields | {"mechanism": mechanism, "domain": domain.model_dump()}
+            with pytest.raises(ValidationError, match="fetches no strings"):
+                parse_question(asked)
+        parse_question(fields | {"mechanism": "tracked", "domain": domain.model_dump()})
 
 
 def test_a_plan_without_a_table_or_a_threshold_is_refused() -> None:
