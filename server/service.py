@@ -21,9 +21,8 @@ from server.db.store import Store
 from server.http.auth import Authenticator
 from server.http.openid_provider import OpenIdProvider
 from server.notify.event_streams import EventStreams
-from server.notify.notifier import Notifier
+from server.notify.notifier import Notifier, RetryScheduler
 from server.notify.pg_listener import PgListener
-from server.notify.retry_after import RetryScheduler
 from server.rounds.caches import RoundCache, StatusCache
 from server.rounds.cohort_cache import CohortCache
 from server.rounds.orchestrator import Orchestrator

@@ -20,7 +20,6 @@ from secagg.ring import Lane, Ring
 from secagg.session import Registry
 
 MAX_WORDS: Final = 100_000  # of a vector whose time is measured
-_CHECKED_MESSAGES: Final = 64
 _PLAN: Final = bytes(32)  # digest of a plan; costs do not depend on it
 
 

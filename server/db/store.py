@@ -21,6 +21,7 @@ from server.db.repositories.committees import (
     CommitteeRepository,
     MemberMessage,
     MemberMessageGroup,
+    VolunteerRepository,
 )
 from server.db.repositories.credentials_and_audit import AccessRepository
 from server.db.repositories.devices.enrolments import EnrolmentRepository
@@ -33,7 +34,6 @@ from server.db.repositories.devices.one_shot_messages import (
 from server.db.repositories.devices.participants import ParticipantRepository, Upload, UploadGroup
 from server.db.repositories.devices.reports import Report, ReportGroup, ReportRepository
 from server.db.repositories.devices.seatings import SeatingRepository
-from server.db.repositories.devices.volunteers import VolunteerRepository
 from server.db.repositories.events import EventRepository
 from server.db.repositories.leases import LeaseRepository, ProcessRepository
 from server.db.repositories.messages import MessageRepository

@@ -8,7 +8,7 @@ from sqlalchemy.pool import Pool, PoolProxiedConnection
 
 from protocol.api.messages import SlotAssignment
 from secagg.roster import Roster
-from server.notify.retry_after import MAX_RETRY_AFTER_SECONDS
+from server.notify.notifier import MAX_RETRY_AFTER_SECONDS
 from tests.server.cohort import create_full_cohort, refused
 from tests.server.conftest import Serve
 from tests.server.harness import STEPS, Served

@@ -2,31 +2,36 @@
 
 A row never changes. The committee of a round follows from the keys that operators registered while
 it convened, in the order of the plan's terms. It is stored when the round starts to collect. A
-registrar draws a committee of volunteers instead (`server/db/repositories/devices/volunteers.py`).
+registrar draws a committee of volunteers instead (`server/db/repositories/committees.py`).
+
+A registrar draws the committee of a sum from volunteers. While the round is drawing, the list of
+volunteers is fixed, and waits for the committee that the registrar signs.
 """
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import cast
 
 from sqlalchemy import Table, case, exists, func, select, tuple_
 from sqlalchemy.orm import Session
 
-from protocol.api.messages import CommitteeRound, ProblemType
+from protocol.api.messages import CommitteeRound, ProblemType, Timeouts
 from protocol.api.one_shot import SUM_NUMBER, committee_terms
 from protocol.api.phases import MEMBER_MESSAGE_KIND, PROTOCOLS, MemberMessageKind, Phase
 from protocol.committee_terms import CommitteeTerms
 from protocol.mechanisms.registry import AnyPlan
+from protocol.question_and_plan import Terms
 from secagg.keys import KEY_BYTES
 from secagg.oneshot.committee import Committee, MemberEntry
-from server.db.database import Repository, read_transaction
+from server.db.database import Repository, read_transaction, write_transaction
 from server.db.group_commit import PreparedInsert
 from server.db.repositories.arrivals import Arrival, ArrivalGroup
+from server.db.repositories.cohort_phases import enter_phase, fix_committee
 from server.db.repositories.studies import find_study
 from server.db.schema import CohortRow, CommitteeMemberRow, MemberMessageRow
-from server.errors import ProblemError, cohort_failed, not_found
+from server.errors import ProblemError, cohort_failed, not_found, out_of_phase
 
 _MESSAGES = cast("Table", MemberMessageRow.__table__)
 _INSERT = PreparedInsert(MemberMessageRow)
@@ -227,3 +232,62 @@ def _no_committee(row: CohortRow) -> ProblemError:
         return cohort_failed(row.failure)
     detail = "the committee is not complete yet"
     return ProblemError(ProblemType.WRONG_PHASE, detail, phase=row.phase)
+
+
+_RESOURCE = "the draw of a committee"
+
+
+class VolunteerRepository(Repository):
+    """Repository of volunteers."""
+
+    @read_transaction
+    def keys(self, session: Session, study: str, number: int) -> Sequence[bytes]:
+        """Return the keys of all volunteers of a round, as they sent them, by their identities.
+
+        Raises:
+            ProblemError: if no registrar draws a committee in this round, or devices still
+                volunteer.
+        """
+        row = _find_drawn(session, study, number)
+        if row.phase is Phase.CONVENING:
+            raise out_of_phase(_RESOURCE, Phase.DRAWING, row.phase)
+        of_kind = (
+            MemberMessageRow.cohort == row.id,
+            MemberMessageRow.kind == MemberMessageKind.KEY,
+        )
+        query = select(MemberMessageRow.body).where(*of_kind).order_by(MemberMessageRow.identity)
+        return [body for body in session.scalars(query) if body is not None]
+
+    @write_transaction
+    def convene(self, session: Session, study: str, number: int, committee: Committee) -> int:
+        """Store the checked committee and collect messages; return the row id of the cohort.
+
+        The same committee may be sent again.
+
+        Raises:
+            ProblemError: if the round is in another phase, or has another committee.
+        """
+        row = _find_drawn(session, study, number, lock=True)
+        if row.committee == committee.pack():
+            return row.id
+        if row.committee is not None:
+            detail = "the registrar sent another committee before"
+            raise ProblemError(ProblemType.CONFLICT, detail, phase=row.phase)
+        if row.phase is Phase.FAILED:
+            raise cohort_failed(row.failure)
+        if row.phase is not Phase.DRAWING:
+            raise out_of_phase(_RESOURCE, Phase.DRAWING, row.phase)
+        fix_committee(session, row, committee)
+        timeouts = Timeouts.model_validate(find_study(session, study).timeouts)
+        duration, now = timedelta(seconds=timeouts.collecting), self.database.now(session)
+        enter_phase(session, row, Phase.COLLECTING, 1, now, duration)
+        return row.id
+
+
+def _find_drawn(session: Session, study: str, number: int, *, lock: bool = False) -> CohortRow:
+    query = select(CohortRow).where(CohortRow.study == study, CohortRow.round == number)
+    terms = Terms.model_validate(find_study(session, study).terms)
+    row = session.scalar(query.with_for_update() if lock else query)
+    if row is None or not terms.draws_committee:
+        raise not_found("round whose committee a registrar draws")
+    return row

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.api.messages import RoundView
 from server.db.repositories.rounds import RoundRepository
-from server.notify.retry_after import MAX_RETRY_AFTER_SECONDS, RetryScheduler
+from server.notify.notifier import MAX_RETRY_AFTER_SECONDS, RetryScheduler
 from tests.server.cohort import Cohort, refused
 from tests.server.harness import Served
 
