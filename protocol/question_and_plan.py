@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from random import Random
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -276,6 +276,9 @@ class SumQuestion(Question):
     `words` is the paper's C, the largest number of 16-bit words that a device sends per round.
     """
 
+    # Whether later rounds fetch the strings behind the keys of a hashed domain.
+    fetches_strings: ClassVar[bool] = False
+
     words: int = Field(ge=1, le=MAX_WORDS)
 
     @model_validator(mode="after")
@@ -286,11 +289,6 @@ class SumQuestion(Question):
                 "use tracked, or a domain of listed items, of an alphabet, or of short texts (utf8)"
             )
         return self
-
-    @property
-    def fetches_strings(self) -> bool:
-        """Return whether later rounds fetch the strings behind the keys of a hashed domain."""
-        return False
 
     @property
     def nbytes(self) -> int:

@@ -25,9 +25,7 @@ class SimulatedMechanism(DescribedMechanism[Q, P]):
     # Fields of the question that a simulation fills, unless they are given.
     presets: ClassVar[Mapping[str, Any]] = {}
     simulated_rounds: ClassVar[int] = 30  # unless a number is given, or `rounds_needed`
-    # Whether `blindtally plan sum` simulates it, and whether hashed keys lead to their strings.
-    is_planned: ClassVar[bool] = False
-    fetches_strings: ClassVar[bool] = False
+    is_planned: ClassVar[bool] = False  # whether `blindtally plan sum` simulates it
 
     def question_about(self, known: KnownItems, fields: Mapping[str, Any]) -> Q:
         """Return a question about `known` items; `fields` of it are given.

@@ -78,7 +78,7 @@ def random_points(rng: np.random.Generator) -> Iterator[StudyPoint]:
             zipf=float(rng.choice(ZIPF_EXPONENTS)),
         )
         is_small = rounds * point.tokens <= _MAX_TOKENS and words <= 60 * heavy
-        if threshold >= 3 and devices >= 30 and is_small and point.is_covered:
+        if threshold >= 3 and devices >= 30 and is_small and point.is_simulated:
             yield point
 
 
@@ -155,7 +155,7 @@ def chosen_points(rng: np.random.Generator) -> Iterator[StudyPoint]:
         chosen = {name: int(rng.choice(values)) for name, values in choices.items()}
         tokens = chosen.pop("devices") * chosen["contribution"]
         point = StudyPoint(**chosen, tokens=tokens, item_bytes=SHORT_BYTES, zipf=1.0)
-        if point.is_covered and point.rounds * tokens <= _MAX_TOKENS:
+        if point.is_simulated and point.rounds * tokens <= _MAX_TOKENS:
             yield point
 
 
@@ -165,6 +165,8 @@ def compare(count: int) -> None:
     for number, middle in enumerate(chosen_points(np.random.default_rng(4))):
         if number == count:
             break
+        if not middle.is_covered:
+            continue
         table = expected_f1_of(middle)
         for zipf, item_bytes in ((0.5, middle.max_bytes), (1.0, SHORT_BYTES), (1.3, SHORT_BYTES)):
             point = replace(middle, zipf=zipf, item_bytes=item_bytes)

@@ -132,7 +132,7 @@ def _simulate(case: StudyCase, setting: StudySetting, seed: tuple[int, int]) -> 
     names = [
         name
         for name, mechanism in SUM_MECHANISMS.items()
-        if mechanism.is_planned and (mechanism.fetches_strings or not is_hashed)
+        if mechanism.is_planned and (mechanism.question_type.fetches_strings or not is_hashed)
     ]
     study, run = draw_study(case, setting, seed), _Run()
     for name in names:

@@ -79,7 +79,7 @@ class Tracked(SampledCounts[TrackedQuestion, TrackedPlan]):
     name = "tracked"
     question_type = TrackedQuestion
     plan_type = TrackedPlan
-    is_planned = fetches_strings = True
+    is_planned = True
     description = Description(
         purpose="heavy hitters of any domain, known ones counted exactly",
         cost="the fewest `words` per round",

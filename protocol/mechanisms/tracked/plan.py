@@ -18,7 +18,7 @@ and a study of one round has no other.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
@@ -132,13 +132,11 @@ class TrackedQuestion(TableQuestion):
             mechanism: Literal["tracked"] = "tracked",
         ) -> None: ...
 
+    fetches_strings: ClassVar[bool] = True
+
     mechanism: Literal["tracked"] = "tracked"
     words: Annotated[int, BeforeValidator(_number_of_words)] = Field(ge=AUTO_WORDS, le=MAX_WORDS)
     hash_bits: int = Field(default=0, ge=0, le=24)
-
-    @property
-    def fetches_strings(self) -> bool:
-        return True
 
 
 class TrackedPlan(Plan):

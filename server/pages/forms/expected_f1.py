@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.domains.hashed import Hashed
-from protocol.mechanisms.registry import AnyPlan, mechanism_of
+from protocol.mechanisms.registry import AnyPlan
+from protocol.question_and_plan import SumQuestion
 
 TABLE_FILE: Final = Path(__file__).with_name("f1_table.json")
 GOALS: Final = (0.8, 0.9, 0.95)
@@ -61,7 +62,20 @@ class StudyPoint:
         return self.rounds * self.tokens / self.threshold
 
     @property
+    def piece_bytes(self) -> int:
+        """Return the bytes of a piece of which a third of the rounds fetches the longest item."""
+        return 3 * max(3, math.ceil(self.max_bytes / (3 * max(1, self.rounds // 3))))
+
+    @property
     def is_covered(self) -> bool:
+        """Return whether the form shows this study's F1: the table has some, with room for strings.
+
+        With fewer than 4 words for each byte of a piece, F1 falls to 0 within a few words.
+        """
+        return self.is_simulated and self.words >= 4 * self.piece_bytes
+
+    @property
+    def is_simulated(self) -> bool:
         """Return whether the table has studies like this one.
 
         It has none of one round, which fetches no strings.
@@ -70,14 +84,13 @@ class StudyPoint:
         return self.rounds > 1 and has_words and HEAVY_RANGE[0] <= self.max_heavy <= HEAVY_RANGE[1]
 
     def coordinates(self) -> list[float]:
-        """Return logarithms of ratios that determine F1, most of all of threshold and sampling.
-
-        Strings are fetched in pieces with which a third of the rounds fetches the longest one.
-        """
+        """Return logarithms of ratios that determine F1, most of all of threshold and sampling."""
         load = self.tokens / self.words
-        piece = 3 * max(3, math.ceil(self.max_bytes / (3 * max(1, self.rounds // 3))))
-        pieces = math.ceil((self.item_bytes + 1) / piece)
-        ratios = self.threshold / load, load, self.words, self.contribution, piece, pieces
+        pieces = math.ceil((self.item_bytes + 1) / self.piece_bytes)
+        ratios = (
+            *(self.threshold / load, load, self.words),
+            *(self.contribution, self.piece_bytes, pieces),
+        )
         return [*np.log(ratios).tolist(), 1 / self.rounds, self.zipf]
 
 
@@ -140,7 +153,7 @@ class ExpectedF1:
 def expected_f1(plan: AnyPlan) -> ExpectedF1 | None:
     """Return the F1 that is expected of the study that `plan` begins; None outside the table."""
     question: Any = plan.question
-    if not mechanism_of(plan).fetches_strings or not isinstance(question.domain, Hashed):
+    if not isinstance(question.domain, Hashed) or not isinstance(question, SumQuestion):
         return None
     point = StudyPoint(
         rounds=plan.rounds,

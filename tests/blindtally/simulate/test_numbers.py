@@ -62,7 +62,7 @@ def test_secure_sums_with_dropouts_give_means_per_segment(tmp_path: Path) -> Non
     assert "rounding" in text
 
 
-def test_the_row_of_all_segments_says_that_small_ones_are_left_out(tmp_path: Path) -> None:
+def test_the_row_of_all_segments_states_that_small_ones_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "rents.csv"
     path.write_text("item,count\nnorth:2,970\nnorth:3,970\nsouth:9,30\n")
     asked = ["--data", str(path), "--rounds", "1", "--devices", "100", "--threshold", "20"]
