@@ -96,7 +96,7 @@ def devices_of_count(question: AnyQuestion, rounds: CountedRounds) -> int | None
 
 
 def why_nothing_can_be_listed(plan: AnyPlan) -> str | None:
-    """Return why a study beginning with `plan` lists nothing, even if all devices hold one item.
+    """Return the reason why a study that `plan` begins lists nothing, whatever devices hold.
 
     None if it may list an item.
     """

@@ -8,7 +8,7 @@ When the phase of a cohort of 4,000 devices ends, 4,000 responses can be sent. I
 one iteration of the event loop, every other request would wait for them, about a millisecond for
 each. So waiters of one channel take turns, a few in each iteration.
 
-A client that comes back later is told when: a leaky bucket counts the clients that were asked to
+A client that comes back later gets a delay: a leaky bucket counts the clients that were asked to
 retry, and leaks at the rate at which the service can answer them. The delay is uniform over the
 time that the service needs for all clients in the bucket and in long polls.
 """
