@@ -96,7 +96,7 @@ def devices_of_count(question: AnyQuestion, rounds: CountedRounds) -> int | None
 
 
 def why_nothing_can_be_listed(plan: AnyPlan) -> str | None:
-    """Return the reason why a study that `plan` begins lists nothing, whatever devices hold.
+    """Return the reason for which a study that `plan` begins lists nothing from any devices.
 
     None if it may list an item.
     """
