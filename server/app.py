@@ -9,14 +9,7 @@ from random import Random
 from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 
-from server.api import (
-    audit,
-    events,
-    health,
-    populations,
-    rounds,
-    studies,
-)
+from server.api import audit, events, health, populations, rounds, studies
 from server.api.answers import changes, distributions, heavy_hitters, segments
 from server.api.devices import (
     committees,

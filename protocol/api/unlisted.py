@@ -76,11 +76,7 @@ def _bars(plan: AnyPlan, rounds: CountedRounds) -> Iterator[Bar]:
     if question.counts_by_round:
         counted = mechanism_of(plan).description.counted
         cause = f"a round counts a {counted} from {question.threshold:,.6g} devices in it"
-    yield Bar(
-        question.threshold,
-        cause,
-        f"use a lower threshold{lowest}, or {more}",
-    )
+    yield Bar(question.threshold, cause, f"use a lower threshold{lowest}, or {more}")
     yield from mechanism_of(plan).bars(plan, devices)
 
 
@@ -154,10 +150,7 @@ def _why_nothing_was_read(plan: AnyPlan) -> str:
 def _short_of_bar(plan: AnyPlan, rounds: CountedRounds, largest: float | None) -> Iterator[str]:
     """Yield the bar that no item reached, its cause, and the next step."""
     bar, devices = highest_bar(plan, rounds), devices_of_count(plan.question, rounds)
-    name, threshold = (
-        mechanism_of(plan).description.counted,
-        plan.question.threshold,
-    )
+    name, threshold = mechanism_of(plan).description.counted, plan.question.threshold
     among = "" if devices is None else f" among {devices:,} devices"
     if not math.isfinite(bar.count):
         yield f"No {name} is listed{among}, even one that all of them hold: {bar.cause}."

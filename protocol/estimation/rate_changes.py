@@ -19,6 +19,11 @@ devices hold several or if an item comes in bursts. It is measured by the differ
 rates in neighbouring rounds, which a slow change or a single step moves little, together with the
 D of all items.
 
+Few rounds measure little, and one item may come in sixes while all others come one by one. So D is
+not below the 95% bound of the item's own differences, unless devices cannot give that many copies:
+of c copies, a round that is sampled at t observes c / t tokens. For example, one round that counts
+devices of up to 6 copies has D = 6.
+
 **Two rates are compared** given their common number of tokens. s / D tokens out of e / D devices
 carry the information of a Poisson count. If the rates are equal, the later one of two such counts
 has a binomial share e2 / (e1 + e2) of their sum [PrzyborowskiWilenski40]. So the p-value is exact
@@ -48,6 +53,7 @@ from protocol.numerics.arrays import Flags, Floats, Indices
 ChangeKind = Literal["rising", "falling", "new", "gone"]
 _RATE_LEVEL = 0.95  # of the interval of one rate
 _PRIOR_PAIRS = 10.0  # pairs of rounds that the dispersion of all items counts for
+_MISSED_DISPERSIONS = 0.05  # largest share of items whose dispersion is above its bound
 _COUNTED_SHARE = 1 - 1e-9  # of the devices; sums of many rounds are rounded
 
 
@@ -56,7 +62,7 @@ class RateHistory:
     """Observed tokens and exposure of k items in B blocks of rounds, both (k, B).
 
     The blocks have `devices` (B,) and end with the rounds `last_rounds` (B,). `dispersion` is that
-    of all items, and `slip_variances` (k,) is a variance of each item's tokens in addition.
+    of all items, where it is measured. A device has at most `max_copies` of an item.
     """
 
     tokens: Floats
@@ -64,7 +70,7 @@ class RateHistory:
     devices: Floats
     last_rounds: Indices
     dispersion: float = 1.0
-    slip_variances: Floats | float = 0.0
+    max_copies: int = 1
 
     @property
     def first_rounds(self) -> Indices:
@@ -80,23 +86,25 @@ class RateHistory:
     def select(self, rows: Sequence[int]) -> "RateHistory":
         """Return the observations of the items in `rows`."""
         chosen = np.array(rows, np.int64)
-        slips = np.broadcast_to(self.slip_variances, len(self.tokens))[chosen]
-        tokens, exposure = self.tokens[chosen], self.exposure[chosen]
-        return replace(self, tokens=tokens, exposure=exposure, slip_variances=slips)
+        return replace(self, tokens=self.tokens[chosen], exposure=self.exposure[chosen])
 
     def dispersions(self) -> Floats:
         """Return the dispersion D of each item, 1 or more."""
-        tokens = self.tokens.sum(axis=1)
-        rates = tokens / np.maximum(self.exposure.sum(axis=1), 1e-9)
+        rates = self.tokens.sum(axis=1) / np.maximum(self.exposure.sum(axis=1), 1e-9)
         with np.errstate(divide="ignore", invalid="ignore"):
             by_block = self.tokens / self.exposure
             widths = 1 / self.exposure[:, 1:] + 1 / self.exposure[:, :-1]
             squares = np.diff(by_block, axis=1) ** 2 / (rates[:, np.newaxis] * widths)
         is_pair = np.isfinite(squares)
-        pairs = is_pair.sum(axis=1) + _PRIOR_PAIRS
-        own = np.where(is_pair, squares, 0).sum(axis=1) + _PRIOR_PAIRS * self.dispersion
-        slips = self.slip_variances / np.maximum(tokens, 1)
-        dispersions: Floats = np.maximum(1, own / pairs) + slips
+        pairs, sums = is_pair.sum(axis=1), np.where(is_pair, squares, 0).sum(axis=1)
+        measured = (sums + _PRIOR_PAIRS * self.dispersion) / (pairs + _PRIOR_PAIRS)
+        shares = self.exposure / np.maximum(self.devices, 1e-9)
+        most, n = self.max_copies * shares.max(axis=1, initial=0), np.maximum(pairs, 1)
+        # Neighbouring differences share a round: n squares vary like fewer independent ones.
+        half = n**2 / (3 * n - 1)  # of their degrees of freedom
+        bound = sums / n * half / special.gammaincinv(half, _MISSED_DISPERSIONS)
+        least = np.where(pairs > 0, np.minimum(bound, most), most)
+        dispersions: Floats = np.maximum(np.maximum(1, measured), least)
         return dispersions
 
     def by_block(self) -> "RateSample":
@@ -204,16 +212,9 @@ def compare_rates(
         low = ratio / (1 / _min_share(late, early, level) - 1)
         high = ratio * (1 / _min_share(early, late, level) - 1)
     is_bound = before.is_bound | after.is_bound | ~is_testable
-    kinds = [
-        _kind(rises, starts, ends) if changed else None
-        for changed, rises, starts, ends in zip(
-            is_changed.tolist(),
-            (rise <= fall).tolist(),
-            (before.is_bound | (early == 0)).tolist(),
-            (after.is_bound | (late == 0)).tolist(),
-            strict=True,
-        )
-    ]
+    starts, ends = before.is_bound | (early == 0), after.is_bound | (late == 0)
+    columns = (column.tolist() for column in (is_changed, rise <= fall, starts, ends))
+    kinds = [_kind(*row) for row in zip(*columns, strict=True)]
     return RateChanges(
         kinds,
         p_values,
@@ -223,6 +224,20 @@ def compare_rates(
         level,
         tested,
     )
+
+
+def rate_variances(
+    totals: Floats, variances: Floats, dispersions: Floats, max_copies: float
+) -> Floats:
+    """Return the variances that `totals` have as rates, beyond those of single tokens.
+
+    Their own `variances` are of the sampling. Devices of c copies that are sampled at t have t
+    times the variance of single tokens, or c times if that is more, so t + c - 1 times at most.
+    """
+    spreads = 1 + variances / np.maximum(totals, 1e-9)
+    most = spreads + np.maximum(dispersions, max_copies) - 1
+    beyond: Floats = totals * (np.minimum(spreads * dispersions, most) - 1)
+    return beyond
 
 
 def listed_bound(threshold: float, variance: float, confidence: float) -> float:
@@ -244,7 +259,9 @@ def benjamini_hochberg(p_values: Floats, false_discovery_rate: float, tests: int
     return significant
 
 
-def _kind(rises: bool, starts_unseen: bool, ends_unseen: bool) -> ChangeKind:
+def _kind(changed: bool, rises: bool, starts_unseen: bool, ends_unseen: bool) -> ChangeKind | None:
+    if not changed:
+        return None
     if rises:
         return "new" if starts_unseen else "rising"
     return "gone" if ends_unseen else "falling"

@@ -156,8 +156,9 @@ def round_count_history(plan: Plan, state: StudyState, items: Sequence[str]) -> 
     devices, exposure = state.arrays[_DEVICES_ARRAY], state.arrays[_EXPOSURE_ARRAY]
     tokens = _tokens_by_block(state, np.array([state.rows[item] for item in items], np.int64))
     last = tokens.shape[1]
-    shared = np.broadcast_to(exposure[:last], tokens.shape)
-    return RateHistory(tokens, shared, devices[:last], block_ends(plan.rounds)[:last])
+    shared, ends = np.broadcast_to(exposure[:last], tokens.shape), block_ends(plan.rounds)[:last]
+    copies = plan.question.max_copies
+    return RateHistory(tokens, shared, devices[:last], ends, max_copies=copies)
 
 
 def max_device_counts(

@@ -95,16 +95,16 @@ class Release(PublicModel):
 
             E[X; X > theta] + p theta P(X = theta)  =  k p P(X >= theta)
 
-        by x C(k, x) = k C(k-1, x-1). With noise the estimate of a shown sum is too high on average
-        by s/2 (P(theta - 1) + P(theta)) / P(X >= theta), about a deviation near theta; no unbiased
-        estimate of one count exists, and this bias is left.
+        by x C(k, x) = k C(k-1, x-1). The variance of that theta includes its distance from X / p.
+        With noise the estimate of a shown sum is too high on average by s/2 (P(theta - 1) +
+        P(theta)) / P(X >= theta), about a deviation near theta; no unbiased estimate of one count
+        exists, and this bias is left.
         """
         p = self.probability
-        counts = sums / p
+        likely = counts = np.maximum(sums / p, 0.0)
         if not self.variance:
             counts = np.where(sums == self.threshold, float(self.threshold), counts)
-        counts = np.maximum(counts, 0.0)
-        return counts, counts * (1 - p) / p + noise_variance / p**2
+        return counts, likely * (1 - p) / p + (likely - counts) ** 2 + noise_variance / p**2
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,7 @@ from server.api.answers.distributions import query_results
 from server.api.answers.heavy_hitters import counted_rounds
 from server.db.repositories.progress import RoundSummary
 from server.db.store import Store
-from server.pages.drawing import (
-    Bar,
-    Bars,
-    Chart,
-    Series,
-    Sparkline,
-    estimate_bars,
-    sparkline,
-)
+from server.pages.drawing import Bar, Bars, Chart, Series, Sparkline, estimate_bars, sparkline
 from server.pages.rendering import chart_html, drawn
 from server.pages.round_history import EstimateHistory, RoundSize
 
@@ -90,10 +82,7 @@ class ItemQuery:
 
 
 def item_table(
-    items: Sequence[HeavyHitter],
-    history: EstimateHistory,
-    study: StudyView,
-    query: ItemQuery,
+    items: Sequence[HeavyHitter], history: EstimateHistory, study: StudyView, query: ItemQuery
 ) -> ItemTable:
     """Return those `items` that `query` asks for, each with its history."""
     question, text = study.question, query.search.casefold()

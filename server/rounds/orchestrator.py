@@ -32,13 +32,7 @@ from secagg.parameters import choose_parameters
 from server.db.channels import cohort_channel, study_channel
 from server.db.database_errors import UNAVAILABLE_ERRORS, ClockJumpError, loggable_reason
 from server.db.group_commit import MAX_GROUP_WRITES
-from server.db.repositories.leases import (
-    DELETE_BODIES_JOB,
-    Job,
-    close_round_job,
-    seat_job,
-    sum_job,
-)
+from server.db.repositories.leases import DELETE_BODIES_JOB, Job, close_round_job, seat_job, sum_job
 from server.db.repositories.pending_cohorts import PendingCohort, PendingSnapshot
 from server.db.store import Store
 from server.errors import INTERNAL_FAULT, ProblemError

@@ -14,13 +14,7 @@ from secagg.unmasking import FALSE_DEALER, FALSE_HOLDER
 from server.db.repositories.leases import sum_job
 from tests.server.cohort import Cohort, create_full_cohort, refused
 from tests.server.device import Device
-from tests.server.false_messages import (
-    altered,
-    false_shares,
-    signed_reveal,
-    spoiled,
-    with_vector,
-)
+from tests.server.false_messages import altered, false_shares, signed_reveal, spoiled, with_vector
 from tests.server.harness import STEPS, Served, study_request, sum_of, together, until_summed
 from tests.server.pages.browsing import page_of
 

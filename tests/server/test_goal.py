@@ -22,11 +22,7 @@ REQUEST: dict[str, Any] = {
     "rounds": 5,
     "stop_at": GOAL,
 }
-QUALITY = ListQuality(
-    expected_precision=0.95,
-    expected_recall=0.85,
-    expected_missed=1,
-)
+QUALITY = ListQuality(expected_precision=0.95, expected_recall=0.85, expected_missed=1)
 
 
 async def show(served: Served, study: str) -> StudyView:

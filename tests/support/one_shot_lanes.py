@@ -37,18 +37,12 @@ CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {  # devices of a round, an
     "approximate-histogram": (1_000, {"mechanism": "approximate-histogram", "domain": WORDS}),
     "count-median": (1_000, {"mechanism": "count-median", "domain": LETTERS}),
     "count-sketch": (1_000, {"mechanism": "count-sketch", "domain": LETTERS}),
-    "triehh, noise": (
-        1_000,
-        {"mechanism": "triehh", "domain": LETTERS, "mode": "noise"},
-    ),
+    "triehh, noise": (1_000, {"mechanism": "triehh", "domain": LETTERS, "mode": "noise"}),
     "triehh, vote table": (
         1_000,
         {"mechanism": "triehh", "domain": LETTERS, "stride": 3, "vote_tables": True},
     ),
-    "hierarchical-histogram": (
-        1_000,
-        {"mechanism": "hierarchical-histogram", "domain": NUMBERS},
-    ),
+    "hierarchical-histogram": (1_000, {"mechanism": "hierarchical-histogram", "domain": NUMBERS}),
     "number-sums": (1_000, {"mechanism": "number-sums", "domain": NUMBERS}),
 }
 

@@ -62,14 +62,9 @@ def sharing() -> dict[str, Any]:
             },
         ],
         "no_secrets": [
-            {
-                "comment": "they meet in 2^256, which is no secret",
-                "shares": {"1": "01" + "00" * 32},
-            },
+            {"comment": "they meet in 2^256, which is no secret", "shares": {"1": "01" + "00" * 32}}
         ],
-        "no_corrections": [
-            {"comment": "three of eight are false", "threshold": 4, "shares": half},
-        ],
+        "no_corrections": [{"comment": "three of eight are false", "threshold": 4, "shares": half}],
         "no_shares": [
             {"comment": "P is outside the field", "share": ref.P.to_bytes(33, "big").hex()},
             {"comment": "above P", "share": "ff" * 33},
@@ -109,10 +104,7 @@ def neighbours_of_graphs() -> dict[str, Any]:
         "graph_nonce": stream("large").hex(),
         "holders": ref.holders(label, 100_000, 150, 65_536, stream("large")),
     }
-    return {
-        "graphs": [graph(12, 6), graph(12, 3, missing=(0, 7)), graph(5, 4)],
-        "holders": [large],
-    }
+    return {"graphs": [graph(12, 6), graph(12, 3, missing=(0, 7)), graph(5, 4)], "holders": [large]}
 
 
 LANES: list[list[ref.Lane]] = [

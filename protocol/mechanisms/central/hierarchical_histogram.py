@@ -2,7 +2,8 @@
 
     device   adds one to the cell of its item on each of the levels 1 .. L: L cells of
              b + b^2 + .. + b^L, where a prefix of l digits to the base b is a cell of level l
-    sum      noisy counts of all cells; rounds have different devices, so their counts add up
+    sum      noisy counts of all cells; counts of different devices add up over rounds, and those
+             of the same devices (`every_round`) are averaged
     heavy    the leaves of the consistent counts that exceed the noise (`complete_tree.py`)
 
 Ranks, quantiles and ranges are sums of few cells. Their noise grows with the logarithm of the
@@ -42,11 +43,7 @@ from protocol.domains import Domain
 from protocol.domains.base import Digits
 from protocol.domains.known_items import KnownItems
 from protocol.estimation.empirical_bayes import decision_threshold, normal_posterior
-from protocol.estimation.estimates import (
-    MAX_SHOWN_ESTIMATES,
-    Estimate,
-    estimates_of_values,
-)
+from protocol.estimation.estimates import MAX_SHOWN_ESTIMATES, Estimate, estimates_of_values
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer
 from protocol.mechanisms.central.release_design import (
@@ -199,12 +196,7 @@ class HierarchicalHistogram(
         devices = devices_per_level(state)
         # Each round hides counts below theta.
         return pruned_distribution(
-            plan,
-            tree,
-            devices.sum(keepdims=True),
-            len(devices),
-            estimator=estimator,
-            beta=beta,
+            plan, tree, devices.sum(keepdims=True), len(devices), estimator=estimator, beta=beta
         )
 
     def _first_fields(
@@ -284,19 +276,22 @@ class HierarchicalHistogram(
         if COUNTS_ARRAY not in state.arrays:
             return []
         counts, noise = state.arrays[COUNTS_ARRAY], float(state.arrays[NOISE_ARRAY][0])
-        tree = CompleteTree.from_counts(question.digits.base, counts)
+        devices = devices_per_level(state)
+        # The same devices count once: the mean of their rounds, whose noise and coins are new.
+        rounds = len(devices) if question.every_round else 1
+        tree = CompleteTree.from_counts(question.digits.base, counts / rounds)
+        noise /= rounds**2
         if noise:
             tree = tree.consistent()
         leaves = tree.levels[-1]
         alone = noise * leaf_variance(tree.base, tree.depth)
-        variances = alone + np.maximum(leaves, 0) * float(state.arrays[SAMPLING_VARIANCE_ARRAY][0])
+        coins = float(state.arrays[SAMPLING_VARIANCE_ARRAY][0]) / rounds
+        variances = alone + np.maximum(leaves, 0) * coins
         result = normal_posterior(leaves, variances, decision_threshold(question.threshold))
         is_heavy = result.heavy >= question.confidence
         tail = _EXPECTED_FALSE_POSITIVES / (_EXPECTED_FALSE_POSITIVES + len(leaves))
         is_heavy &= leaves > -special.ndtri(tail) * np.sqrt(alone)
-        means = np.minimum(
-            result.means, question.largest_count(int(devices_per_level(state).sum()))
-        )
+        means = np.minimum(result.means, question.largest_count(int(devices.sum() / rounds)))
         rows = np.flatnonzero(is_heavy)
         return estimates_of_values(question.domain, rows, means, result.variances, result.heavy)
 

@@ -26,11 +26,7 @@ from protocol.mechanisms.central.release_design import (
 from protocol.mechanisms.central.release_question import ReleaseQuestion
 from protocol.numerics import special
 from protocol.numerics.arrays import Flags, Floats, Integers
-from protocol.privacy.noise_shares import (
-    MAX_EVENTS,
-    NoiseShares,
-    signed_residues,
-)
+from protocol.privacy.noise_shares import MAX_EVENTS, NoiseShares, signed_residues
 from protocol.privacy.release import Release
 from protocol.question_and_plan import Plan
 from protocol.randomness import RandomWords
@@ -157,18 +153,26 @@ class ReleaseMechanism(SumMechanism[RQ, RP]):
         del plan
         return 1
 
+    def asked_share(self, plan: RP) -> float:
+        """Return the share of the counted devices that one sum is of."""
+        del plan
+        return 1.0
+
     def bars(self, plan: RP, devices: int | None) -> Iterator[Bar]:
         """Yield the bar of votes that are shown only in large numbers.
 
-        The votes X for a count k have mean k p and variance k p (1 - p) + v, with v of the noise.
-        The bar is the k for which X reaches theta in all levels with probability 0.95: k p is theta
-        and z standard deviations.
+        A device votes in a sum with probability p. So the votes X for a count k have mean k p and
+        variance k p (1 - p) + v, with v of the noise. The bar is the k for which X reaches theta in
+        all levels with probability 0.95: k p is theta and z standard deviations.
         """
         release, levels = plan.release, self.levels_shown_together(plan)
-        p, theta = release.probability, release.threshold
+        share, theta = self.asked_share(plan), release.threshold
+        p = share * release.probability
         z = float(special.ndtri(_LISTED_PROBABILITY ** (1 / levels)))
         half = z**2 * (1 - p) / 2
-        noise = plan.max_noise_variance(devices or plan.terms.max_devices)
+        noise = plan.max_noise_variance(
+            round(share * devices) if devices else plan.terms.max_devices
+        )
         mean = theta + half + math.sqrt(half**2 + z**2 * (theta * (1 - p) + noise))
         unit = "level" if plan.question.asks_every_round else "round"
         votes = f"a count is shown from {theta:,} votes in a {unit}"

@@ -65,7 +65,7 @@ from protocol.mechanisms.central.trie_plan import (
 )
 from protocol.mechanisms.central.trie_votes import device_items, encode_votes, vote_table_shape
 from protocol.mechanisms.central.value_distribution import pruned_distribution
-from protocol.numerics.arrays import DigitRows
+from protocol.numerics.arrays import DigitRows, Floats
 from protocol.privacy.events import DpEvent
 from protocol.privacy.release import ReleaseDesign
 from protocol.quantiles.cdf import Estimator
@@ -149,6 +149,9 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
 
     def levels_shown_together(self, plan: TrieHhPlan) -> int:
         return min(plan.question.levels, plan.rounds)
+
+    def asked_share(self, plan: TrieHhPlan) -> float:
+        return 1.0 if plan.question.every_round else 1 / plan.level
 
     def plan_facts(self, plan: TrieHhPlan) -> Iterator[PlanFact]:
         yield from super().plan_facts(plan)
@@ -293,7 +296,10 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
         return Answer(True, float(len(shown)), tuple(ranked(items)), state)
 
     def final_estimates(self, question: TrieHhQuestion, state: StudyState) -> list[Estimate]:
-        items = _complete_items(question, PrefixTree.from_state(state))
+        tree = PrefixTree.from_state(state)
+        if not question.every_round:
+            tree = _of_all_devices(tree, devices_per_level(state), question.stride)
+        items = _complete_items(question, tree)
         counts = np.array([item.count for item in items])
         variances = np.array([item.variance for item in items])
         heavy = reaches_threshold(counts, variances, question.threshold, question.confidence)
@@ -301,6 +307,19 @@ class TrieHh(ReleaseMechanism[TrieHhQuestion, TrieHhPlan]):
 
     def dp_event(self, plan: TrieHhPlan, rounds: int) -> DpEvent:
         return release_loss(plan.question, plan.release, rounds if plan.question.every_round else 1)
+
+
+def _of_all_devices(tree: PrefixTree, devices: Floats, stride: int) -> PrefixTree:
+    """Return `tree` with counts among the `devices` of all levels, of which each level is a sample.
+
+    Of n devices out of N, c hold the item: N c / n in all, with a variance of c (1 - c / n)
+    (1 - n / N) N^2 / n^2 as of a hypergeometric c.
+    """
+    asked = devices[(tree.depths - 1) // stride]
+    scale = devices.sum() / asked
+    chance = tree.counts * np.maximum(1 - tree.counts / asked, 0) * (1 - 1 / scale)
+    variances = (tree.variances + chance) * scale**2
+    return PrefixTree(tree.rows, tree.depths, tree.counts * scale, variances)
 
 
 def _complete_items(question: TrieHhQuestion, tree: PrefixTree) -> list[Estimate]:

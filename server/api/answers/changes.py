@@ -30,6 +30,7 @@ from protocol.estimation.rate_changes import (
     RateSample,
     compare_rates,
     listed_bound,
+    rate_variances,
 )
 from protocol.mechanisms.registry import MECHANISMS
 from protocol.numerics.arrays import Floats
@@ -245,13 +246,15 @@ async def _answer(service: Service, study: str) -> _Answer:
         lack = "could be read" if counted.summed else "has a sum yet"
         raise ProblemError(ProblemType.WRONG_STATE, f"no round of {study} {lack}")
     plan = await service.store.rounds.plan(study, view.round)
-    dispersions = np.ones(len(rows)) if history is None else history.dispersions()
-    totals = {
-        row.item: (row.estimate, row.standard_error**2 + (dispersion - 1) * row.estimate)
-        for row, dispersion in zip(rows, dispersions.tolist(), strict=True)
-    }
+    copies = min(view.question.max_copies, view.question.largest_count(1))
+    dispersions = np.full(len(rows), copies) if history is None else history.dispersions()
+    counts = np.array([row.estimate for row in rows], np.float64)
+    errors = np.array([row.standard_error for row in rows], np.float64)
+    variances = rate_variances(counts, errors**2, dispersions, copies)
+    estimates = zip(counts.tolist(), variances.tolist(), strict=True)
+    totals = dict(zip((row.item for row in rows), estimates, strict=True))
     # An item that is not listed was perhaps sampled in all rounds.
-    sampled = [(each.participants or 0, each.sampling_threshold) for each in rounds]
+    sampled = [(each.participants or 0, max(each.sampling_threshold, copies)) for each in rounds]
     sampling = sum(count * (t - 1) for count, t in sampled) / sum(count for count, _ in sampled)
     ratios = [variance / total for total, variance in totals.values() if total > 0]
     bar = highest_bar(plan, counted).count

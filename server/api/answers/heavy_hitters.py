@@ -16,12 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
-from protocol.api.messages import (
-    HeavyHitter,
-    HeavyHitterPage,
-    StudyView,
-    csv_text,
-)
+from protocol.api.messages import HeavyHitter, HeavyHitterPage, StudyView, csv_text
 from protocol.api.unlisted import CountedRounds, option_counts
 from protocol.estimation.empirical_bayes import (
     decision_threshold,

@@ -102,7 +102,8 @@ def lasting_name(domain: Domain, item: str) -> str:
 
 def _largest_count(session: Session, study: str, question: AnyQuestion) -> float:
     """Return the largest count that one item can have in all rounds of `study` so far."""
-    query = select(func.sum(RoundRow.participants)).where(RoundRow.study == study)
+    devices = func.max if question.asks_every_round else func.sum
+    query = select(devices(RoundRow.participants)).where(RoundRow.study == study)
     return question.largest_count(session.scalar(query) or 0)
 
 

@@ -20,13 +20,7 @@ from secagg.parameters import choose_parameters
 from server.api.studies import compute_plan, find_field_errors
 from server.errors import ProblemError
 from server.first_plan import PlanRequest
-from server.pages.formatting import (
-    items_label,
-    nbytes,
-    number,
-    significant,
-    summed_group,
-)
+from server.pages.formatting import items_label, nbytes, number, significant, summed_group
 from server.pages.forms.errors import assign_to_fields, with_labels
 from server.pages.forms.expected_f1 import WORD_RANGE, expected_f1
 from server.pages.forms.fields import NAME_FIELD, question_form, study_document

@@ -305,10 +305,7 @@ def test_vectors_are_those_of_a_collection_at_all_services(journal: Journal) -> 
     there.record(words)
     there.record(replace(urls, study="study-2"))
     studies = [(entry.service, entry.study) for entry in here.vectors("words")]
-    assert studies == [
-        ("https://here", "study-1"),
-        ("https://there", "study-1"),
-    ]
+    assert studies == [("https://here", "study-1"), ("https://there", "study-1")]
     assert [entry.study for entry in here.vectors("urls")] == ["study-2"]
 
 
@@ -367,9 +364,7 @@ def test_a_torn_last_line_was_never_sent_and_is_dropped(path: Path, torn: bytes)
 
 
 @pytest.mark.parametrize(
-    "line",
-    [b"not json", b"[]", b"{}", b"", b'{"kind": "masked-input"}', b"[" * 100_000],
-    ids=repr,
+    "line", [b"not json", b"[]", b"{}", b"", b'{"kind": "masked-input"}', b"[" * 100_000], ids=repr
 )
 def test_a_line_that_nobody_tore_stops_everything(path: Path, line: bytes) -> None:
     journal = FileJournal(path)

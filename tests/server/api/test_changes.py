@@ -182,6 +182,16 @@ async def test_two_studies_are_compared_and_unlisted_items_have_a_bound(
     assert kinds(reverse) == {"ab": "falling", "cd": "new", "ef": "gone", "gh": None}
 
 
+async def test_copies_that_devices_may_hold_make_no_change(served: Served) -> None:
+    """Counts of 60 and 108 differ by 3.7 deviations, and those of six copies by 1.5."""
+    kind = dict[int, Any]()
+    for contribution in (1, 6):
+        question = study_request()["question"] | {"threshold": 30, "contribution": contribution}
+        first, second = [await play(served, {"ab": n}, question=question) for n in (60, 108)]
+        kind[contribution] = only(await compare(served, first, second), "ab").change
+    assert kind == {1: "rising", 6: None}
+
+
 async def play_trie(served: Served, rounds: int, totals: dict[str, float]) -> str:
     """Return a study of `triehh` with these totals of 120 devices that took part in each round."""
     question = {

@@ -20,11 +20,7 @@ from sqlalchemy.orm import Session
 
 from server.db.channels import notify_on_commit
 from server.db.database import Database, SteadyClock
-from server.db.database_errors import (
-    UNAVAILABLE_ERRORS,
-    BusyError,
-    loggable_reason,
-)
+from server.db.database_errors import UNAVAILABLE_ERRORS, BusyError, loggable_reason
 from tests.server.harness import NOON
 
 

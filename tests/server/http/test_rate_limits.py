@@ -10,11 +10,7 @@ from unittest.mock import AsyncMock, Mock
 import httpx
 import pytest
 
-from protocol.api.credentials import (
-    API_KEY_PREFIX,
-    ENROLMENT_TOKEN_PREFIX,
-    new_secret,
-)
+from protocol.api.credentials import API_KEY_PREFIX, ENROLMENT_TOKEN_PREFIX, new_secret
 from secagg.keys import Identity
 from server.http import request_layer, request_limits
 from server.http.auth import client_address, rate_limit_key
@@ -22,15 +18,7 @@ from server.http.request_limits import BodyMemory, LimitedBody, RateLimit
 from server.settings import Settings
 from tests.server.cohort import refused
 from tests.server.conftest import Serve
-from tests.server.credentials import (
-    application,
-    book,
-    enrolled,
-    keyed,
-    seated,
-    showing,
-    study_of,
-)
+from tests.server.credentials import application, book, enrolled, keyed, seated, showing, study_of
 
 
 def test_a_limit_counts_the_last_minute_and_the_minute_before_in_proportion(

@@ -334,11 +334,7 @@ async def test_malformed_messages_get_a_clear_refusal_and_change_nothing(served:
     huge = await put_message(served, path, identity, bytes(2**27))
     refused(huge, 413, "too-large")
     refused(await served.client.put(f"{path}/{identity}/message", json={}), 415, "wrong-media-type")
-    refused(
-        await put_message(served, path, "xyz", body),
-        422,
-        "malformed",
-    )
+    refused(await put_message(served, path, "xyz", body), 422, "malformed")
     unknown = f"/v1/studies/{study}/rounds/9/devices/{identity}/message"
     refused(await served.client.put(unknown, content=body, headers=OCTETS), 404, "not-found")
     assert (await served.show_round(study)).cohorts[0].enrolled == 1

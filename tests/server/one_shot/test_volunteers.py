@@ -13,14 +13,7 @@ from protocol.api.plan_check import plan_violations
 from tests.server.cohort import refused
 from tests.server.conftest import Serve
 from tests.server.harness import Served
-from tests.server.one_shot.rounds import (
-    MINIMUM,
-    PINNED,
-    TIMEOUTS,
-    open_sum,
-    send,
-    sum_of_vectors,
-)
+from tests.server.one_shot.rounds import MINIMUM, PINNED, TIMEOUTS, open_sum, send, sum_of_vectors
 from tests.server.one_shot.volunteer_rounds import (
     POLICY,
     REGISTRAR,

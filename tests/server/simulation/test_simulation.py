@@ -110,9 +110,7 @@ class ExpectBodiesDeleted(Operation):
         assert not await store.cohorts.finished_with_bodies()
 
 
-def test_what_a_server_that_died_was_to_forget_is_forgotten_by_another(
-    postgres: Databases,
-) -> None:
+def test_what_a_server_that_died_was_to_forget_is_forgotten_by_another(postgres: Databases) -> None:
     operations = [InterruptJob("delete-bodies"), *[StepAll()] * 6]
     operations += [
         AdvanceTime(2),
@@ -134,9 +132,7 @@ def test_a_frozen_server_deletes_what_it_must_when_it_goes_on(sqlite: Databases)
         play(sqlite.empty(), StudySize(rounds=1), seed, operations)
 
 
-def test_a_server_that_is_frozen_while_it_stops_ends_once_it_goes_on(
-    sqlite: Databases,
-) -> None:
+def test_a_server_that_is_frozen_while_it_stops_ends_once_it_goes_on(sqlite: Databases) -> None:
     operations = [
         StepAll(),
         Concurrently((RestartServer(0), FreezeServer(0, 29))),
@@ -189,9 +185,7 @@ def test_an_upload_whose_server_dies_between_commit_and_answer_counts_once(
     assert (figures.acknowledged, figures.included, figures.summed, figures.failed) == (30, 6, 1, 0)
 
 
-def test_a_round_whose_server_dies_decoding_is_decoded_once_by_another(
-    postgres: Databases,
-) -> None:
+def test_a_round_whose_server_dies_decoding_is_decoded_once_by_another(postgres: Databases) -> None:
     operations = [InterruptJob("close"), *[StepAll()] * 6]
     operations += [Expect(claims=1, results=0, up=1, work="close-round"), AdvanceTime(16)]
     operations += [Expect(claims=2, results=1, up=1, work="close-round")]

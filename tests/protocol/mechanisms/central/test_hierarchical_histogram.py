@@ -91,15 +91,18 @@ def test_rounds_over_different_devices_add_up() -> None:
     assert last.arrays[COUNTS_ARRAY][[0, 3]] == pytest.approx([200, 100], abs=5 * deviation)
 
 
-def test_leaves_that_stand_out_are_concluded() -> None:
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_leaves_that_stand_out_are_concluded(rounds: int) -> None:
+    """Devices that take part in three rounds count once."""
     devices = holding(*[0.1] * 150, *[0.9] * 100, *np.linspace(0, 1, 64))
-    plan = first(question())
-    outcome = run_round(MECHANISM, plan, [devices], random.Random(4))
-    heavy = MECHANISM.final_estimates(plan.question, outcome.study_state)
+    asked = question(every_round=rounds > 1)
+    every = [[devices]] * rounds
+    *_, outcome = run_study(MECHANISM, asked, TERMS, every, random.Random(4), planned=rounds)
+    heavy = MECHANISM.final_estimates(asked, outcome.study_state)
     assert [each.item for each in heavy] == [UNIT.canonical("0.1"), UNIT.canonical("0.9")]
     for each, count in zip(heavy, (151, 101), strict=True):
         assert abs(each.count - count) < 5 * each.variance**0.5
-    assert MECHANISM.final_estimates(plan.question, EMPTY_STATE) == []
+    assert MECHANISM.final_estimates(asked, EMPTY_STATE) == []
 
 
 def test_listed_leaves_are_heavy_with_their_probability() -> None:

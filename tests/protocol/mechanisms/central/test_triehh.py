@@ -40,6 +40,7 @@ from tests.protocol.mechanisms.central.tries import (
     first,
 )
 
+LEVEL_TERMS = Terms(cohort_size=1000, minimum=500)
 heads, tails = only(0), only(2**64 - 1)
 
 
@@ -159,6 +160,25 @@ def test_a_study_of_each_mode_finds_the_common_and_not_the_rare(mode: str, secur
     assert heavy.item == "ab"
     held = outcomes[-1].truth["ab"]
     assert abs(heavy.count - held) < 4.5 * heavy.variance**0.5
+
+
+@pytest.mark.parametrize("mode", ["sample-threshold", "noise", "both"])
+def test_levels_that_ask_different_devices_count_for_all_of_them(mode: str) -> None:
+    """Intervals at 95% cover: 104 or fewer of 120 with a probability of 4e-4."""
+    domain, shares = Alphabet(characters="abcdefgh", length=2), 1 / np.arange(1, 65)
+    items = [x + y for x in domain.characters for y in domain.characters]
+    question = asked(domain=domain, mode=mode, threshold=40, every_round=False, epsilon=4)
+    rng, covers = np.random.default_rng(7), list[bool]()
+    for seed in range(12):
+        drawn = rng.multinomial(1000, shares / shares.sum(), 2)
+        rounds = [[[{item: 1} for item in np.repeat(items, each).tolist()]] for each in drawn]
+        *_, last = run_study(TRIE, question, LEVEL_TERMS, rounds, random.Random(seed), planned=2)
+        held = dict(zip(items, drawn.sum(axis=0).tolist(), strict=True))
+        for each in TRIE.final_estimates(question, last.study_state):
+            ends = TRIE.confidence_interval(np.array([each.count]), np.array([each.variance]))
+            covers.append(bool(ends[0] <= held[each.item] <= ends[1]))
+    assert len(covers) >= 120
+    assert np.mean(covers) > 104 / 120
 
 
 def test_devices_that_hold_too_much_give_the_same_in_each_round() -> None:
