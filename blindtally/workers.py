@@ -72,21 +72,6 @@ def open_workers(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def run_parallel(
-    work: Callable[[T], R], tasks: Sequence[T], label: str, count: int, dask: str | None
-) -> list[R]:
-    """Return the result of `work` for each task, in order, with a progress bar named `label`.
-
-    Raises:
-        typer.Exit: if the workers cannot be used, or died of a task.
-    """
-    with open_workers(count, dask) as (executor, _):
-        results: Iterator[R] = map(work, tasks)
-        if executor is not None:
-            results = map_bounded(executor, work, tasks, len(tasks))
-        return list(with_progress(results, label, len(tasks)))
-
-
 def map_bounded(
     executor: Executor, work: Callable[[T], R], tasks: Iterable[T], limit: int
 ) -> Iterator[R]:

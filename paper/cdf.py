@@ -67,7 +67,7 @@ def cdf(
                 scenario=Scenario(domain="numbers", low=low, high=high),
                 seed=seed,
             )
-            studies[name] = RankComparison(simulate_study(request, numbers).played)
+            studies[name] = RankComparison(simulate_study(request, numbers, None).played)
     except ValueError as error:
         raise exit_with_error(error) from None
     rows = {name: _cdf_columns(study) for name, study in studies.items()}

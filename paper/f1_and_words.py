@@ -91,7 +91,7 @@ def words(
     drifts = [_parse_drift(name) for name in drift or DRIFT_KINDS]
     populations = [(path.name.split(".")[0], options.load_population(path)) for path in data]
     cases = [
-        (name, StudyCase(KeyedPopulation.of(population, tokens), how, m))
+        (name, StudyCase(KeyedPopulation.of(population, tokens), how, m, counts_all_copies=True))
         for (name, population), how, m in product(populations, drifts, contribution)
     ]
     run_options = RunOptions(runs, seed, workers, dask)

@@ -7,18 +7,22 @@
 """
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from blindtally.console.data_files import load_dataset
 from blindtally.console.errors import exit_with_error
 from blindtally.console.options import complete_data
 from blindtally.console.output_files import atomic_write
-from blindtally.simulate.populations import ItemPopulation, load_item_population
-from blindtally.workers import run_parallel
+from blindtally.console.progress import with_progress
+from blindtally.datasets.cells import DataError
+from blindtally.datasets.device_histograms import DeviceHistograms
+from blindtally.simulate.populations import ItemPopulation, population_of
+from blindtally.workers import map_bounded, open_workers
 from client.extras_installation import install_command
 from paper.drawing import PICTURE_SUFFIXES
 
@@ -83,18 +87,32 @@ class RunOptions:
         return f"means of {self.runs} runs; bars: 3 standard deviations; seed {self.seed}"
 
     def map(self, work: Callable[[Any], T], tasks: Sequence[Any], label: str) -> list[T]:
-        """Return the result of `work` for each task, shared among the workers."""
-        return run_parallel(work, tasks, label, self.workers, self.dask)
+        """Return the result of `work` for each task, shared among the workers.
+
+        A progress bar has the name `label`.
+
+        Raises:
+            typer.Exit: if the workers cannot be used, or died of a task.
+        """
+        with open_workers(self.workers, self.dask) as (executor, _):
+            results: Iterator[T] = map(work, tasks)
+            if executor is not None:
+                results = map_bounded(executor, work, tasks, len(tasks))
+            return list(with_progress(results, label, len(tasks)))
 
 
 def load_population(path: Path) -> ItemPopulation:
-    """Return the population of a file.
+    """Return the population of a file of counts, over the paper's alphabet where it fits.
 
     Raises:
         typer.Exit: if the file cannot be used.
     """
     try:
-        return load_item_population(path)
+        data, _ = load_dataset(path)
+        if isinstance(data, DeviceHistograms):
+            form = "name a CSV file of item,count, or the bundled words"
+            raise DataError(path, f"holds devices, and figures draw from items and counts: {form}")
+        return population_of(data)
     except ValueError as error:
         raise exit_with_error(error) from None
 

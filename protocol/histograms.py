@@ -239,6 +239,14 @@ class Histograms(Sequence[Mapping[str, int]]):
             raise ValueError(f"a device contributes at most {contribution} items, got {excess}")
 
 
+def limit_copies(held: Histograms, most: int) -> tuple[Histograms, int]:
+    """Return the devices with at most `most` copies of an item, and the number of others."""
+    if held.counts.max(initial=0) <= most:
+        return held, 0
+    limited = held.with_counts(np.minimum(held.counts, most))
+    return limited, int(held.counts.sum(dtype=np.float64) - limited.counts.sum())
+
+
 def clip(
     histogram: Mapping[str, int], contribution: int, rng: np.random.Generator
 ) -> dict[str, int]:
@@ -296,9 +304,13 @@ def _draw_without_replacement(
 
 
 class ItemTotals:
-    """Total count of each item over all devices, added up batch by batch."""
+    """Total count of each item over all devices, added up batch by batch.
+
+    `copies_left_out` counts the copies beyond those that a device counts of one item.
+    """
 
     def __init__(self) -> None:
+        self.copies_left_out = 0
         self._items = ItemIndex(())
         self._sums = np.zeros(0, np.int64)
         self._other_counts: Counter[str] = Counter()  # of batches with another `ItemIndex`
@@ -312,6 +324,7 @@ class ItemTotals:
 
     def merge(self, other: "ItemTotals") -> None:
         """Add the totals of other devices; fast if they have the same items."""
+        self.copies_left_out += other.copies_left_out
         if self._items[:] == other._items[:]:
             self._sums += other._sums
             self._other_counts.update(other._other_counts)

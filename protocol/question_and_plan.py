@@ -47,6 +47,11 @@ DEFAULT_MIN_COMMITTEE, DEFAULT_MIN_COMMITTEE_CORRUPT = 5, 0.2
 SumKind: TypeAlias = Literal["pairwise", "one-shot"]
 
 
+def copies_below(threshold: float, devices: float = DEFAULT_MIN_THRESHOLD) -> int:
+    """Return the most copies of an item in a device, so that `devices` must hold it to be heavy."""
+    return max(1, math.floor(threshold / devices))
+
+
 class Terms(PublicModel):
     """Number of devices that a round hides each device among, and the attacks it withstands.
 
@@ -240,7 +245,7 @@ class Question(PublicModel):
 
         Then five devices are needed to reach the threshold. Such a device refuses one below 5.
         """
-        return min(self.contribution, max(1, int(self.threshold // DEFAULT_MIN_THRESHOLD)))
+        return min(self.contribution, copies_below(self.threshold))
 
     @property
     def least_holders(self) -> float:

@@ -5,7 +5,7 @@ Sizes are tried on a grid whose steps are a fifth, and interpolated by their log
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,8 @@ from blindtally.simulate.token_study import (
     TooFewWordsError,
     run_tokens,
 )
+from protocol.histograms import limit_copies
+from protocol.question_and_plan import copies_below
 
 GOALS: Final = (0.8, 0.9, 0.95)
 _SIZE_RATIO: Final = 1.2
@@ -115,13 +117,15 @@ TRACKED: Final = Method(DEFAULT_MECHANISM, 60, _find_by_default)
 class StudyCase:
     """A population, its drift, and the number of items per device.
 
-    If there are `users`, the devices of each round are drawn from them, and not their tokens.
+    If there are `users`, the devices of each round are drawn from them, and not their tokens. In
+    the papers devices count all copies of an item; those of users count `copies_below` of tau.
     """
 
     known: KeyedPopulation
     drift: DriftKind
     contribution: int
     users: DeviceHistograms | None = field(default=None, repr=False)
+    counts_all_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +151,18 @@ def draw_study(case: StudyCase, setting: StudySetting, seed: Sequence[int]) -> D
     if case.users is not None:
         return _draw_users(case, case.users, setting, rng)
     rounds = list(population.rounds(setting.rounds, setting.tokens, rng, case.drift))
-    totals = np.sum(rounds, axis=0)
-    held = np.flatnonzero(totals)
+    held = np.flatnonzero(np.sum(rounds, axis=0))
     known = case.known.with_items(held)
     tokens = known.distribute([counts[held] for counts in rounds], case.contribution, rng)
-    return DrawnStudy(tokens, totals[held] >= setting.tau)
+    if not case.counts_all_copies:
+        most = copies_below(setting.tau)
+        tokens = replace(tokens, rounds=[limit_copies(each, most)[0] for each in tokens.rounds])
+    return _with_heavy_items(tokens, setting.tau)
+
+
+def _with_heavy_items(tokens: TokenRounds, tau: float) -> DrawnStudy:
+    totals = np.sum([held.item_totals(held.counts) for held in tokens.rounds], axis=0)
+    return DrawnStudy(tokens, totals[tokens.known.places] >= tau)
 
 
 def _draw_users(
@@ -162,13 +173,10 @@ def _draw_users(
     needed = setting.rounds * size
     orders = [rng.permutation(len(users)) for _ in range(-(-needed // len(users)))]
     order = np.concatenate(orders)[:needed]
-    rounds = [
-        case.known.clip(users.take(order[start : start + size]), case.contribution, rng)
-        for start in range(0, needed, size)
-    ]
-    totals = np.sum([held.item_totals(held.counts) for held in rounds], axis=0)
-    heavy: ItemMask = totals[case.known.places] >= setting.tau
-    return DrawnStudy(TokenRounds(case.known, rounds, case.contribution), heavy)
+    known, m, most = case.known, case.contribution, copies_below(setting.tau)
+    parts = (users.take(order[start : start + size]) for start in range(0, needed, size))
+    rounds = [known.clip(limit_copies(held, most)[0], m, rng) for held in parts]
+    return _with_heavy_items(TokenRounds(known, rounds, m), setting.tau)
 
 
 def score_method(

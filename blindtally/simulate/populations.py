@@ -15,14 +15,11 @@ distribution, which is flatter (shares to the power 0.6) and ranks items at rand
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blindtally.console.data_files import load_dataset
-from blindtally.datasets.cells import DataError
 from blindtally.datasets.device_histograms import DeviceHistograms
 from blindtally.datasets.reader import Dataset
 from protocol.domains import Domain
@@ -96,19 +93,6 @@ def size_with_drift(size: int, number: int, drift: DriftKind) -> int:
     """Return the devices of round `number`, counted from 0, that has `size` without the drift."""
     is_quiet = drift == "crowds" and number // _CROWD_PERIOD_ROUNDS % 2
     return max(1, size // 3) if is_quiet else size
-
-
-def load_item_population(path: Path) -> ItemPopulation:
-    """Return the population of a file of counts, over the paper's alphabet where it fits.
-
-    Raises:
-        DataError: if the file cannot be used.
-    """
-    data, _ = load_dataset(path)
-    if isinstance(data, DeviceHistograms):
-        form = "a CSV file of item,count, or the bundled words"
-        raise DataError(path, f"holds devices, and figures draw from items and counts: name {form}")
-    return population_of(data)
 
 
 def population_of(data: Dataset) -> ItemPopulation:

@@ -9,11 +9,14 @@ from blindtally.datasets.reader import Dataset
 from blindtally.simulate.answers import answer_of
 from blindtally.simulate.scenario import SimulationRequest
 from blindtally.simulate.study import PlayedStudy, SimulatedStudy
+from client.device.encoding import LeftOutReason
+from protocol.api.plan_check import max_copies
 from protocol.domains import Domain
 from protocol.domains.hashed import Hashed
 from protocol.privacy.events import PARTIES, LedgerEntry
 from protocol.privacy.ledger import Ledger
 from protocol.report_mechanism import ReportMechanism
+from protocol.simulation.study import DEFAULT_POLICY
 
 _DEFAULT_DELTA = 1e-6  # of a question without its own
 
@@ -53,6 +56,7 @@ def result_of(
         "thresholds": study.thresholds,
         **privacy,
         **measures,
+        "copies_left_out": study.copies_left_out,
         "items_outside_domain": simulated.items_outside_domain,
         "items_truncated": simulated.items_truncated,
         "question": study.question.model_dump(mode="json", exclude={"domain": {"items"}}),
@@ -96,6 +100,9 @@ def _round_facts(simulated: SimulatedStudy) -> dict[str, str]:
         "rounds": f"{study.rounds_decoded} decoded of {len(sizes)}{lost}{unread}",
         "devices": f"{study.devices:,} counted, {selected} selected per round",
     }
+    if study.copies_left_out:
+        reason = f"{study.copies_left_out:,} items: {LeftOutReason.TOO_MANY_COPIES}"
+        facts["left out"] = f"{reason} ({max_copies(DEFAULT_POLICY, study.plan):,} by default)"
     if study.words:
         facts["words"] = f"{study.words:,} of 16 bits per device and round"
     if set(study.thresholds) != {1.0}:

@@ -12,6 +12,7 @@ from blindtally.datasets.reader import Dataset
 from blindtally.simulate.round_schedule import RoundSchedule
 from blindtally.simulate.scenario import DEFAULT_DEVICES, SimulationRequest, study_terms
 from blindtally.workers import open_round_executor
+from protocol.api.device_policy import Policy
 from protocol.api.unlisted import CountedRounds, highest_bar
 from protocol.domains.known_items import KnownItems
 from protocol.estimation.estimates import VARIANCE_COLUMN, FinalAnswer
@@ -21,7 +22,7 @@ from protocol.mechanisms.registry import AnyPlan, AnyQuestion, mechanism_of
 from protocol.question_and_plan import Terms
 from protocol.report_mechanism import ReportMechanism
 from protocol.round_sizes import seats_for
-from protocol.simulation.study import RoundOutcome, run_study
+from protocol.simulation.study import DEFAULT_POLICY, RoundOutcome, run_study
 from protocol.study_state import EMPTY_STATE, StudyState
 
 _NOISE_DEVIATIONS = 4.0  # of an estimate, which noise alone rarely reaches
@@ -31,8 +32,9 @@ _NOISE_DEVIATIONS = 4.0  # of an estimate, which noise alone rarely reaches
 class PlayedStudy:
     """Results of the rounds of a study: the last plan, the study state, and the truth.
 
-    `truth` has the counts of the items of all devices in a sum, clipped to the contribution; if
-    each round asks the same devices, of the last round. `devices` counts them round by round, and
+    `truth` has the counts of the items of all devices in a sum, as these count them; if each round
+    asks the same devices, of the last round. `copies_left_out` are the copies of items in all
+    rounds that the devices did not count. `devices` counts them round by round, and
     `max_participants` are those of the largest round. `words` are the 16-bit words that a device
     sends in that round, `thresholds` the sampling threshold t of each round. A lost round has no
     sum. A partial study ends before Ctrl-C. The list reached the goal in round `goal_round`.
@@ -50,6 +52,7 @@ class PlayedStudy:
     thresholds: list[float]
     is_partial: bool = False
     goal_round: int | None = None
+    copies_left_out: int = 0
 
     @property
     def mechanism(self) -> Mechanism[Any, Any]:
@@ -82,8 +85,12 @@ class SimulatedStudy:
     has_default_threshold: bool
 
 
-def simulate_study(request: SimulationRequest, dataset: Dataset) -> SimulatedStudy:
+def simulate_study(
+    request: SimulationRequest, dataset: Dataset, policy: Policy | None = DEFAULT_POLICY
+) -> SimulatedStudy:
     """Ask the mechanism for a question about the items of `dataset`, and play its study.
+
+    For the `policy` of the devices see `run_study`.
 
     Raises:
         ValueError: if the data or the parameters do not allow a study.
@@ -116,6 +123,7 @@ def simulate_study(request: SimulationRequest, dataset: Dataset) -> SimulatedStu
             stop_at=stop_at,
             dropout=scenario.dropout,
             secure=scenario.sum != "plain",
+            policy=policy,
             executor=executor,
         )
         played = gather(with_progress(outcomes, "rounds", rounds), question, stop_at)
@@ -174,7 +182,7 @@ def gather(
     the goal `stop_at`.
     """
     truth: Counter[str] = Counter()
-    words = decoded = lost = devices = most = 0
+    words = decoded = lost = devices = most = left_out = 0
     thresholds, state, is_partial = list[float](), EMPTY_STATE, False
     is_decoded, plan = False, None  # of the last round
     played = iter(outcomes)
@@ -195,6 +203,7 @@ def gather(
         is_decoded = outcome.is_decoded
         decoded += is_decoded
         lost += outcome.answer is None
+        left_out += outcome.copies_left_out
         thresholds.append(outcome.plan.t)
         devices, most = devices + outcome.devices, max(most, outcome.devices)
         state, plan = outcome.study_state, outcome.plan
@@ -216,6 +225,7 @@ def gather(
         thresholds,
         is_partial,
         goal_round,
+        left_out,
     )
 
 

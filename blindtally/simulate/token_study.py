@@ -158,8 +158,10 @@ def run_tokens(
     except ValueError as error:
         raise TooFewWordsError(str(error)) from None
     state, decoded = EMPTY_STATE, 0
-    rounds = ([histograms] for histograms in tokens.rounds)
-    for outcome in run_study(mechanism, question, terms, rounds, seed, planned=len(tokens.rounds)):
+    rounds, planned = ([histograms] for histograms in tokens.rounds), len(tokens.rounds)
+    # Without a policy, because the tokens are what devices count.
+    study = run_study(mechanism, question, terms, rounds, seed, planned=planned, policy=None)
+    for outcome in study:
         state, last_plan = outcome.study_state, outcome.plan
         decoded += outcome.is_decoded
     names = [estimate.item for estimate in mechanism.final_estimates(question, state)]

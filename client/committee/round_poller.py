@@ -10,12 +10,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import httpx
 
-from client.errors import (
-    ForbiddenError,
-    NotAuthorisedError,
-    ServiceError,
-    ServiceUnreachableError,
-)
+from client.errors import ForbiddenError, NotAuthorisedError, ServiceError, ServiceUnreachableError
 from client.http.transport import Transport
 from secagg.errors import UnsafeRequestError
 
@@ -179,8 +174,7 @@ class RoundPoller(ABC, Generic[R]):
 
 @asynccontextmanager
 async def polling(
-    connect: Callable[[], httpx.AsyncClient],
-    parties: Iterable[tuple[RoundPoller[Any], str | None]],
+    connect: Callable[[], httpx.AsyncClient], parties: Iterable[tuple[RoundPoller[Any], str | None]]
 ) -> AsyncIterator[None]:
     """Serve as parties in the background, each with its API key, for programs that are them.
 

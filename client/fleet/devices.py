@@ -279,9 +279,7 @@ class FleetDevices:
         member.is_enrolled = member.is_enrolled or result.last_step is not None
 
 
-async def _gather(
-    parts: Iterable[Coroutine[None, None, DeviceResult]],
-) -> tuple[DeviceResult, ...]:
+async def _gather(parts: Iterable[Coroutine[None, None, DeviceResult]]) -> tuple[DeviceResult, ...]:
     """Return the results of all parts, which run together; an error cancels the others."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(part) for part in parts]

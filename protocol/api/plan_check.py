@@ -31,13 +31,9 @@ from protocol.api.device_policy import MAX_SHARINGS, MIN_SIGMA, Policy, PolicyEr
 from protocol.api.one_shot import committee_terms
 from protocol.committee_terms import CommitteeTerms, VolunteerTerms
 from protocol.mechanisms.central.release_mechanism import ReleasePlan
-from protocol.mechanisms.registry import (
-    REPORT_MECHANISMS,
-    SUM_MECHANISMS,
-    AnyPlan,
-    mechanism_of,
-)
+from protocol.mechanisms.registry import REPORT_MECHANISMS, SUM_MECHANISMS, AnyPlan, mechanism_of
 from protocol.privacy.noise_loss import NoisyCounts, noise_epsilon
+from protocol.question_and_plan import copies_below
 
 _NO_REGISTRAR_REASON: Final = (
     "names no registrar, so its server could invent the other devices: name one, or trust the "
@@ -100,7 +96,7 @@ def max_copies(policy: Policy, plan: AnyPlan) -> int:
     is_hidden = is_sum and not any(_epsilon_violations(policy, noisy_counts(plan)))
     if not is_sum or is_hidden or policy.min_threshold < 1:
         return plan.question.contribution
-    return max(1, math.floor(plan.min_reported_count / policy.min_threshold))
+    return copies_below(plan.min_reported_count, policy.min_threshold)
 
 
 def sharings(policy: Policy, plan: AnyPlan) -> int:

@@ -44,11 +44,7 @@ from protocol.domains.known_items import KnownItems
 from protocol.domains.numeric import NumericInterval
 from protocol.domains.product import Product
 from protocol.estimation.estimates import Estimate, ranked
-from protocol.estimation.number_summary import (
-    NoNumbersError,
-    NumberSummaries,
-    summarise_numbers,
-)
+from protocol.estimation.number_summary import NoNumbersError, NumberSummaries, summarise_numbers
 from protocol.hashing import HashFamily
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer, SumMechanism

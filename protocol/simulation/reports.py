@@ -42,7 +42,7 @@ class ReportAccumulator(Generic[RP, H]):
         words = self._spec.chunk_randomness(chunk)
         reporting = (
             histograms.take(np.flatnonzero(dropouts == NO_DROPOUT))
-            for histograms, dropouts, _ in self._spec.batches(chunk, batches)
+            for histograms, dropouts, _ in self._spec.batches(chunk, batches, self.truth)
         )
         for held in _joined(reporting):
             self.truth.add(held)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.api.phases import PAIRWISE_SUM, Phase
-from protocol.histograms import Histogram, Histograms, ItemTotals, clip_histograms
+from protocol.histograms import Histogram, Histograms, ItemTotals, clip_histograms, limit_copies
 from protocol.mechanism import SumMechanism
 from protocol.numerics.arrays import Flags
 from protocol.question_and_plan import P, Plan
@@ -102,8 +102,9 @@ NO_DROPOUTS: Final = RandomDropout(0.0, 0)
 class RoundSpec(Generic[P]):
     """One simulated round: its plan, and the seeds of what its devices draw.
 
-    Without a `clipping_seed` no device may hold more than the contribution bound. If devices join
-    at random, those that do not join drop out in enrolling.
+    Without a `clipping_seed` no device may hold more than the contribution bound; a device counts
+    at most `max_copies` of one item, or any number if that is None. If devices join at random,
+    those that do not join drop out in enrolling.
     """
 
     plan: P
@@ -111,18 +112,19 @@ class RoundSpec(Generic[P]):
     sampling_seed: int = field(repr=False)
     join_seed: int = field(repr=False)
     clipping_seed: int | None = field(default=None, repr=False)
+    max_copies: int | None = None
 
     def chunk_randomness(self, chunk: int) -> RandomWords:
         """Return the random words by which the devices of a chunk sample, or make reports."""
         return seeded_words(chunk_generator(self.sampling_seed, chunk))
 
     def batches(
-        self, chunk: int, batches: Batches
+        self, chunk: int, batches: Batches, totals: ItemTotals
     ) -> Iterator[tuple[Histograms, NDArray[np.int8], Flags]]:
         """Yield for each batch: clipped histograms, dropout phases, and the devices estimated.
 
-        Items outside the domain are left out first. Devices that do not join at random are
-        estimated too.
+        Items outside the domain are left out first, and then copies of items, which `totals`
+        counts. Devices that do not join at random are estimated too.
         """
         plan, draw_dropouts = self.plan, self.dropouts(chunk)
         clipping = None
@@ -133,6 +135,9 @@ class RoundSpec(Generic[P]):
             join_words = seeded_words(chunk_generator(self.join_seed, chunk))
         for batch in batches:
             histograms = Histograms.from_mappings(batch).renamed(plan.question.canonical)
+            if self.max_copies is not None:
+                histograms, left_out = limit_copies(histograms, self.max_copies)
+                totals.copies_left_out += left_out
             if clipping is not None:
                 histograms = clip_histograms(histograms, plan.question.contribution, clipping)
             dropouts = draw_dropouts(len(histograms))
@@ -205,7 +210,7 @@ class SumAccumulator(Generic[P]):
         """Run a chunk here and add it."""
         mechanism, plan = self.mechanism, self.spec.plan
         ring, words = mechanism.ring(plan), self.spec.chunk_randomness(chunk)
-        for histograms, dropouts, is_estimated in self.spec.batches(chunk, batches):
+        for histograms, dropouts, is_estimated in self.spec.batches(chunk, batches, self.truth):
             is_in = delivers_input(dropouts)
             summed = histograms if is_in.all() else histograms.take(np.flatnonzero(is_in))
             ring.add(self.total, mechanism.encode_sum(plan, summed, words))

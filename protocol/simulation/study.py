@@ -14,11 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
 import numpy as np
 
+from protocol.api.device_policy import Policy
 from protocol.api.phases import Phase
+from protocol.api.plan_check import max_copies
 from protocol.histograms import Histogram, Histograms, ItemTotals
 from protocol.mechanism import Answer, Mechanism, SumMechanism, add_noise
 from protocol.mechanisms.quality_goal import QualityGoal
@@ -48,12 +50,15 @@ from protocol.simulation.rounds import (
 from protocol.study_state import EMPTY_STATE, StudyState
 from secagg.ring import Vector
 
+DEFAULT_POLICY: Final = Policy()
+
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome(Generic[P]):
     """One round: its plan, the number of devices in its sum, its answer, and the study state.
 
-    `truth` has the estimated totals, which no real service knows.
+    `truth` has the estimated totals, and `copies_left_out` the number of copies of items that the
+    devices did not count; no real service knows either.
     """
 
     plan: P
@@ -61,6 +66,7 @@ class RoundOutcome(Generic[P]):
     answer: Answer | None
     study_state: StudyState
     truth: Mapping[str, int]
+    copies_left_out: int = 0
 
     @property
     def is_decoded(self) -> bool:
@@ -78,13 +84,15 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
     stop_at: QualityGoal | None = None,
     dropout: float = 0.0,
     secure: bool = False,
+    policy: Policy | None = DEFAULT_POLICY,
     executor: RoundExecutor = LOCAL_EXECUTOR,
 ) -> Iterator[RoundOutcome[P]]:
     """Yield the outcome of each of `rounds`, the batches of its devices, out of `planned` rounds.
 
     The study ends before that if its list reaches `stop_at`. Each device drops out with probability
-    `dropout`, equally likely in each phase. The outcomes depend neither on the size of batches nor
-    on `executor`.
+    `dropout`, equally likely in each phase, and counts the copies of an item that `policy` allows.
+    Without a policy, as in papers, only the contribution limits them. The outcomes depend neither
+    on the size of batches nor on `executor`.
     """
     plan, state = mechanism.first_plan(question, terms, "simulation", planned, rng), EMPTY_STATE
     # In a study that asks every round, devices clip their items once, and send the same again.
@@ -99,6 +107,7 @@ def run_study(  # noqa: PLR0913 - the parameters of a study
             state,
             dropouts=RandomDropout(dropout, rng.getrandbits(128)),
             clipping_seed=clipping_seed,
+            policy=policy,
             secure=secure,
             executor=executor,
         )
@@ -123,43 +132,34 @@ def run_round(  # noqa: PLR0913 - the parameters of a round
     dropouts: DropoutModel = NO_DROPOUTS,
     clipping_seed: int | None = None,
     secure: bool = False,
+    policy: Policy | None = None,
     executor: RoundExecutor = LOCAL_EXECUTOR,
 ) -> RoundOutcome[P]:
     """Return the outcome of one round over `devices`; see `RoundSpec` for `clipping_seed`.
 
-    `secure` sums are of the kind that the plan's terms ask for.
+    `secure` sums are of the kind that the plan's terms ask for; for `policy` see `run_study`.
     """
     if not isinstance(devices, RoundDevices):
         devices = RoundDevices(devices)
     sampling_seed, secrets = rng.getrandbits(128), Random(rng.getrandbits(128))
     join_seed = rng.getrandbits(128) if plan.join_probability < 1 else 0
-    spec = RoundSpec(plan, dropouts, sampling_seed, join_seed, clipping_seed)
+    copies = None if policy is None else max_copies(policy, plan)
+    spec = RoundSpec(plan, dropouts, sampling_seed, join_seed, clipping_seed, copies)
+    answer = None
     if isinstance(mechanism, ReportMechanism):
-        return _run_report_round(mechanism, spec, devices, state, executor)
-    assert isinstance(mechanism, SumMechanism)  # there are no other bases
-    total, survivors, truth = (
-        _sum_securely(mechanism, spec, devices, secrets, executor)
-        if secure
-        else _plain_sum(mechanism, spec, devices, secrets, executor)
-    )
-    answer = mechanism.decode(plan, total, survivors, state) if survivors else None
-    return RoundOutcome(plan, survivors, answer, answer.state if answer else state, truth)
-
-
-def _run_report_round(
-    mechanism: ReportMechanism[Any, Any, Any],
-    spec: RoundSpec[P],
-    devices: RoundDevices[Batch],
-    state: StudyState,
-    executor: RoundExecutor,
-) -> RoundOutcome[P]:
-    accumulator = ReportAccumulator(mechanism, spec)
-    _add_chunks(accumulator, devices, executor)
-    aggregate, truth = accumulator.aggregate, accumulator.truth.counts()
-    if aggregate is None:
-        return RoundOutcome(spec.plan, 0, None, state, truth)
-    answer = mechanism.decode(spec.plan, aggregate, state)
-    return RoundOutcome(spec.plan, aggregate.reports, answer, answer.state, truth)
+        accumulator = ReportAccumulator(mechanism, spec)
+        _add_chunks(accumulator, devices, executor)
+        aggregate, truth = accumulator.aggregate, accumulator.truth
+        survivors = aggregate.reports if aggregate else 0
+        if aggregate is not None:
+            answer = mechanism.decode(plan, aggregate, state)
+    else:
+        assert isinstance(mechanism, SumMechanism)  # there are no other bases
+        add = _sum_securely if secure else _plain_sum
+        total, survivors, truth = add(mechanism, spec, devices, secrets, executor)
+        answer = mechanism.decode(plan, total, survivors, state) if survivors else None
+    state, left_out = answer.state if answer else state, truth.copies_left_out
+    return RoundOutcome(plan, survivors, answer, state, truth.counts(), left_out)
 
 
 def _add_chunks(
@@ -177,7 +177,7 @@ def _plain_sum(
     devices: RoundDevices[Batch],
     secrets: Random,
     executor: RoundExecutor,
-) -> tuple[Vector, int, dict[str, int]]:
+) -> tuple[Vector, int, ItemTotals]:
     """Return the sum of all vectors with noise, the number of survivors, and the true totals.
 
     The noise of all devices is drawn at once, in floats: a sum with `secure` has exact shares.
@@ -193,7 +193,7 @@ def _plain_sum(
         for lane, array in zip(ring.lanes, accumulator.total, strict=True):
             noise = simulate_skellam_sum(rng, variance, lane.length) % lane.q
             lane.add(array, noise.astype(lane.dtype))
-    return accumulator.total, int(cohorts.survivors.sum()), accumulator.truth.counts()
+    return accumulator.total, int(cohorts.survivors.sum()), accumulator.truth
 
 
 def _sum_securely(
@@ -202,18 +202,19 @@ def _sum_securely(
     devices: RoundDevices[Batch],
     secrets: Random,
     executor: RoundExecutor,
-) -> tuple[Vector, int, dict[str, int]]:
+) -> tuple[Vector, int, ItemTotals]:
     """Return the sum of the cohorts' sums, the number of survivors, and the true totals."""
     plan, in_memory = spec.plan, _RoundInMemory(mechanism, spec, devices)
-    ring, truth = mechanism.ring(plan), ItemTotals()
-    total, survivors = ring.zero(), list[int]()
+    ring, survivors = mechanism.ring(plan), list[int]()
+    total = ring.zero()
     for cohort_sum in executor.sum_cohorts(_form_cohorts(in_memory, secrets)):
         if cohort_sum is not None:
             ring.add(total, cohort_sum[0])
             survivors += cohort_sum[1]
     estimated = survivors if plan.join_probability == 1 else in_memory.estimated
-    truth.add(Histograms.from_mappings(in_memory.histograms[device] for device in estimated))
-    return total, len(survivors), truth.counts()
+    held = Histograms.from_mappings(in_memory.histograms[device] for device in estimated)
+    in_memory.truth.add(held)
+    return total, len(survivors), in_memory.truth
 
 
 class _RoundInMemory(Generic[P]):
@@ -226,12 +227,13 @@ class _RoundInMemory(Generic[P]):
         self.histograms: list[Histogram] = []
         self.dropouts: dict[int, Phase] = {}
         self.estimated: list[int] = []
+        self.truth = ItemTotals()
         self._starts: list[int] = []
         self._words: list[RandomWords] = []
         for number, batches in enumerate([lambda: devices.first_batches, *devices.later_chunks]):
             self._starts.append(len(self.histograms))
             self._words.append(spec.chunk_randomness(number))
-            for histograms, dropouts, is_estimated in spec.batches(number, batches()):
+            for histograms, dropouts, is_estimated in spec.batches(number, batches(), self.truth):
                 first = len(self.histograms)
                 places = np.flatnonzero(dropouts != NO_DROPOUT).tolist()
                 self.dropouts |= {first + place: PHASES[dropouts[place]] for place in places}

@@ -12,8 +12,9 @@ import pytest
 import typer
 
 from blindtally import workers
-from blindtally.workers import LOCAL_CLUSTER, map_bounded, open_workers, run_parallel
+from blindtally.workers import LOCAL_CLUSTER, map_bounded, open_workers
 from client.extras_installation import install_command
+from paper.options import RunOptions
 
 
 def square(number: int) -> tuple[int, int]:
@@ -29,11 +30,11 @@ WORKERS: dict[str, tuple[int, str | None]] = {"processes": (2, None), "dask": (2
 
 @pytest.mark.parametrize(("count", "dask"), [(1, None), WORKERS["processes"]])
 def test_results_do_not_depend_on_the_workers(count: int, dask: str | None) -> None:
-    results = run_parallel(square, range(9), "squares", count, dask)
+    results = RunOptions(1, 1, count, dask).map(square, range(9), "squares")
     assert [number for number, _ in results] == [number**2 for number in range(9)]
     assert (os.getpid() in {pid for _, pid in results}) == (count == 1)
     with pytest.raises(ValueError, match="7 is wrong"):
-        run_parallel(refuse, [7], "refusals", count, dask)
+        RunOptions(1, 1, count, dask).map(refuse, [7], "refusals")
 
 
 def die(_number: int) -> None:
@@ -42,7 +43,7 @@ def die(_number: int) -> None:
 
 def test_a_task_that_kills_every_worker_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
-        run_parallel(die, [3], "tasks", 2, None)
+        RunOptions(1, 1, 2, None).map(die, [3], "tasks")
     message = capsys.readouterr().err
     assert "several workers died of the same task" in message
     assert "memory ran out: use fewer --workers" in message

@@ -8,20 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
-from blindtally.datasets.cells import DataError
 from blindtally.planning.f1_by_words import F1Curve, F1Point, StudySetting
-from blindtally.simulate.populations import (
-    DRIFT_KINDS,
-    PAPER_ALPHABET,
-    DriftKind,
-    ItemPopulation,
-    load_item_population,
-)
+from blindtally.simulate.populations import DRIFT_KINDS, PAPER_ALPHABET, DriftKind, ItemPopulation
 from paper import cost_growth, f1_curves, frequency_sketches, gascon23
 from paper.adaptive_iblt import adaptive_question, compare_rules, run_adaptive_iblt
 from paper.commands import app
+from paper.options import load_population
 from protocol.domains.strings import Alphabet, Utf8
 
 LETTERS = Alphabet(characters="abcdefghijklmnop", length=3)
@@ -199,16 +194,19 @@ def test_the_oracles_error_grows_with_the_root_of_r_and_the_tables_does_not() ->
     assert long.oracle_words > 1.2 * short.oracle_words
 
 
-def test_files_of_the_papers_alphabet_have_its_domain(words: Path, tmp_path: Path) -> None:
-    assert load_item_population(words).domain == PAPER_ALPHABET
+def test_files_of_the_papers_alphabet_have_its_domain(
+    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert load_population(words).domain == PAPER_ALPHABET
     assert PAPER_ALPHABET.bound == 97_336
     other = tmp_path / "other.csv"
     other.write_text("word,count\nÄ,3\nlonger,4\n")
-    assert load_item_population(other).domain != PAPER_ALPHABET
+    assert load_population(other).domain != PAPER_ALPHABET
     baskets = tmp_path / "baskets.txt"
     baskets.write_text("a b\n")
-    with pytest.raises(DataError, match="holds devices, and figures draw"):
-        load_item_population(baskets)
+    with pytest.raises(typer.Exit):
+        load_population(baskets)
+    assert "holds devices, and figures draw" in capsys.readouterr().err
 
 
 SMALL_STUDY = ("--tokens", 200, "--runs", 2, "--threshold", 10)

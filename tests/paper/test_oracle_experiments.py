@@ -67,9 +67,7 @@ def test_theory_is_that_of_the_prototype(errors: ErrorsByCase) -> None:
         assert errors[case].l2_theory == pytest.approx(l2, rel=0.01)
 
 
-def test_methods_stand_in_the_order_of_the_paper(
-    errors: ErrorsByCase,
-) -> None:
+def test_methods_stand_in_the_order_of_the_paper(errors: ErrorsByCase) -> None:
     for name, worst_first in (
         ("zipf", (RECURSIVE_HADAMARD, HADAMARD, MSE_OCMS, L_OCMS)),
         ("gauss", (HADAMARD, RECURSIVE_HADAMARD, L_OCMS)),

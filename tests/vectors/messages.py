@@ -165,10 +165,7 @@ def refused() -> dict[str, Any]:
             ("a holder twice", ANSWERING[:70] * 2 + SIGNATURE),
             ("holders fall", ANSWERING[70:] + ANSWERING[:70] + SIGNATURE),
         ),
-        "no_masked_inputs": no(
-            ("nothing", b""),
-            ("shorter than a signature", bytes(63)),
-        ),
+        "no_masked_inputs": no(("nothing", b""), ("shorter than a signature", bytes(63))),
         "no_unmasking_shares": no(
             ("nothing", b""),
             ("shorter than a signature", bytes(63)),

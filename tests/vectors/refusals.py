@@ -97,10 +97,7 @@ def survivors() -> list[dict[str, Any]]:
     """Return survivors that participant 0 does not confirm."""
     surviving = list(SUM.survivors)
     cases = [
-        (
-            "I am left out",
-            [slot for slot in surviving if slot != RECEIVER] + [DROPOUT_SLOT],
-        ),
+        ("I am left out", [slot for slot in surviving if slot != RECEIVER] + [DROPOUT_SLOT]),
         ("one is named twice", [*surviving, 1]),
         ("one did not share", [*surviving, ENROLLED_ONLY]),
         ("one is not in the cohort", [*surviving, 12]),

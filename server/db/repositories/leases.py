@@ -23,13 +23,7 @@ from sqlalchemy.orm import Session
 from protocol.api.phases import Phase
 from server.db.database import Repository, read_transaction, write_transaction
 from server.db.group_commit import GroupCommit
-from server.db.schema import (
-    SUMMING_PHASES,
-    CohortRow,
-    LeaseRow,
-    ProcessRow,
-    RoundRow,
-)
+from server.db.schema import SUMMING_PHASES, CohortRow, LeaseRow, ProcessRow, RoundRow
 
 ALIVE_WITHIN = timedelta(seconds=3)  # a process with an older heartbeat is not alive
 _DELETE_AFTER = timedelta(days=1)

@@ -68,12 +68,12 @@ def test_a_fleet_makes_a_registrar_and_uses_it_again(service: ServerProcess) -> 
     assert "sum exact" in output
 
 
-def test_a_fleet_ends_with_a_study_that_reaches_its_goal(
+def test_a_fleet_ends_with_a_study_that_reaches_its_goal_and_counts_as_simulated_devices(
     service: ServerProcess, tmp_path: Path
 ) -> None:
-    """All devices hold the same item, which is counted exactly in the first round."""
+    """All devices hold the same item, which is counted exactly, and once, in the first round."""
     data, out = tmp_path / "data.csv", tmp_path / "out.json"
-    data.write_text("user,item,count\n" + "".join(f"{user},abc,1\n" for user in range(36)))
+    data.write_text("user,item,count\n" + "".join(f"{user},abc,4\n" for user in range(36)))
     options = ("--create", "--devices", "12", "--rounds", "3", "--min-cohort", "5")
     options += ("--dropout", "0", "--data", str(data), "--json", str(out))
     code, output = fleet("--url", service.url, *options, "--stop-at", "0.9,0.9")
@@ -86,6 +86,13 @@ def test_a_fleet_ends_with_a_study_that_reaches_its_goal(
     with Analyst(service.url) as analyst:
         view = analyst.study(document["study"]).wait()
     assert (view.state, view.round, view.rounds, view.end_cause) == ("finished", 1, 3, "goal")
+    asked = [f"--threshold={view.question.threshold}", f"--words={view.question.words}"]
+    asked += [f"--set=contribution={view.question.contribution}", "--rounds=1", "--devices=12"]
+    run = CliRunner().invoke(app, ["simulate", "tracked", f"--data={data}", *asked])
+    simulated = " ".join(run.stdout.split())
+    assert document["heavy_hitters"][0]["estimate"] == 12
+    assert "'abc' 12 0 12" in simulated  # estimate, its error, and the truth
+    assert "left out 36 items: more copies of an item than the policy allows (1 by" in simulated
 
 
 def test_a_fleet_refuses_a_goal_that_is_malformed_or_of_an_existing_study(

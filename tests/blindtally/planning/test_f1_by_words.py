@@ -55,3 +55,18 @@ def test_users_are_drawn_once_before_any_is_drawn_twice_and_send_at_most_the_con
     assert not (first & second) - {"all"}
     assert [items[place] for place in np.flatnonzero(study.heavy)] == ["all"]
     assert third <= set(items)
+
+
+def test_devices_count_the_copies_of_default_settings_and_all_in_papers() -> None:
+    known = KeyedPopulation.of(ItemPopulation(("a",), np.ones(1), POPULATION.domain), 100)
+    setting = StudySetting(rounds=1, tau=9, tokens=32, words=100)
+    users = DeviceHistograms.of([{"a": 4}] * 8)
+    for counted, case in (
+        (1, StudyCase(known, "none", 4)),
+        (1, StudyCase(known, "none", 4, users)),
+        (4, StudyCase(known, "none", 4, counts_all_copies=True)),
+    ):
+        study = draw_study(case, setting, [1])
+        counts = study.tokens.rounds[0].counts
+        assert set(counts[:-1].tolist()) == {counted}  # the last device has the rest
+        assert study.heavy.tolist() == [counts.sum() >= 9]

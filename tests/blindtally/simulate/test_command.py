@@ -115,19 +115,8 @@ def test_a_mechanisms_own_fields_can_be_set(words: Path) -> None:
 
 
 def test_a_study_that_read_no_table_states_what_to_try() -> None:
-    arguments = [
-        "--data",
-        "words",
-        "--devices",
-        2000,
-        "--rounds",
-        2,
-        "--words",
-        300,
-        "--set",
-        "t=1",
-    ]
-    result = CliRunner().invoke(app, ["simulate", "subsampled-iblt", *map(str, arguments)])
+    arguments = "simulate subsampled-iblt --data words --devices 2000 --rounds 2 --words 300"
+    result = CliRunner().invoke(app, [*arguments.split(), "--set", "t=1"])
     assert result.exit_code == 0, result.output
     assert "0 decoded of 2: no table could be read; try more --words" in result.output
 

@@ -27,10 +27,7 @@ from protocol.mechanisms.registry import REPORT_MECHANISMS, parse_question
 from protocol.randomness import seeded_words
 from secagg.aggregator import check_answers
 from secagg.keys import Identity
-from secagg.messages import (
-    Answers,
-    pack_signatures,
-)
+from secagg.messages import Answers, pack_signatures
 from tests.client.cohort import (
     EVERY_ROUND_QUESTION,
     POLICY,

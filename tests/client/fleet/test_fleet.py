@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from unittest.mock import AsyncMock, call
 
 import httpx
@@ -31,6 +32,8 @@ from client.process_files import OpenFilesError
 from protocol.api.device_policy import Policy
 from protocol.api.messages import RoundView, StudyView
 from protocol.api.phases import Phase
+from protocol.mechanisms.registry import SUM_MECHANISMS
+from protocol.simulation.study import run_study
 from secagg.keys import Identity
 from tests.client.conftest import connect_to, create, serving
 from tests.support.policies import trusting_policy
@@ -69,7 +72,7 @@ async def test_a_fleet_takes_part_in_every_round(connect: ClientFactory, study: 
     assert reports[-1].dropped_out == 2
 
 
-async def test_a_device_of_a_fleet_counts_an_item_as_often_as_its_policy_allows(
+async def test_devices_of_fleets_and_simulations_count_an_item_as_often_as_a_policy_allows(
     connect: ClientFactory, study: StudyView
 ) -> None:
     assert POLICY.min_threshold == study.question.threshold
@@ -80,6 +83,9 @@ async def test_a_device_of_a_fleet_counts_an_item_as_often_as_its_policy_allows(
         assert [(each.count, each.items) for each in result.contribution.left_out] == [
             (2, ("mine",))
         ]
+    mechanism, terms = SUM_MECHANISMS[study.question.mechanism], study.terms
+    (outcome,) = run_study(mechanism, study.question, terms, [[held]], Random(1), planned=2)
+    assert (outcome.truth, outcome.copies_left_out) == ({"mine": 10, "yours": 10}, 20)
 
 
 async def test_a_fleet_smaller_than_the_study_reuses_devices_that_sent_no_vector(

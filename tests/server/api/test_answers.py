@@ -18,11 +18,7 @@ from server.db.repositories.leases import close_round_job
 from server.db.repositories.rounds import ClosedRound
 from tests.server.harness import Served
 
-QUALITY = ListQuality(
-    expected_precision=0.9,
-    expected_recall=0.8,
-    expected_missed=1.5,
-)
+QUALITY = ListQuality(expected_precision=0.9, expected_recall=0.8, expected_missed=1.5)
 HOSTILE = ["=cmd()", "+1", "-1", "@x", "\tx", "<b>", 'a"b,c', "nul\0", "ünï", "a\nb"]
 
 

@@ -37,10 +37,7 @@ TERMS: dict[str, Any] = {
     "committee": {"volunteers": VOLUNTEERS, "size": SIZE},
 }
 POLICY = Policy(
-    min_cohort=MINIMUM,
-    min_threshold=0,
-    min_volunteers=VOLUNTEERS,
-    registrar=REGISTRAR.public,
+    min_cohort=MINIMUM, min_threshold=0, min_volunteers=VOLUNTEERS, registrar=REGISTRAR.public
 )
 
 
