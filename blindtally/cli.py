@@ -73,6 +73,7 @@ _EXTRAS = {
     "clock": "server",
 }
 _DEFAULT_EXTRA = "simulate"
+_PLUG_IN_GROUP = "blindtally.mechanisms"  # that of `protocol/mechanisms/registry.py`
 _FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
 _OWN_PACKAGES = {"blindtally", "client", "paper", "protocol", "secagg", "server"}
 
@@ -110,6 +111,10 @@ class CommandGroup(TyperGroup):
             raise
         except ModuleNotFoundError as error:
             raise _missing_part(ctx.invoked_subcommand, error) from None
+        except ImportError as error:
+            if error.name != _PLUG_IN_GROUP:
+                raise
+            raise exit_with_error(str(error)) from None
         except OSError as error:
             # No command expects this error of `Path.exists`.
             if error.errno != errno.ENAMETOOLONG:

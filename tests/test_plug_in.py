@@ -62,7 +62,7 @@ def test_a_study_of_a_plug_in_is_asked_by_the_form_played_by_a_fleet_and_shown(
 ) -> None:
     with httpx.Client(base_url=url, timeout=60) as browser:
         form = browser.get("/studies/new", params={"question": "yes-no"})
-        assert "How many devices answer yes." in form.text
+        assert "How many devices answer yes, and how many no." in form.text
         values = dict(re.findall(r'name="([^"]+)"[^>]*? value="([^"]*)"', form.text))
         values |= {"question": "yes-no", "name": "poll", "question.threshold": "10", "rounds": "1"}
         values |= {"terms.cohort_size": str(DEVICES), "terms.minimum": "30", "start": "on"}
@@ -76,14 +76,13 @@ def test_a_study_of_a_plug_in_is_asked_by_the_form_played_by_a_fleet_and_shown(
         )
         assert played.returncode == 0, played.stderr
         page = browser.get(f"/studies/{study}").text
-        assert "Counts the devices that answer yes." in page
-        assert re.search(rf"<strong[^>]*>{YES}</strong>", page)
-        assert "Other options" not in page  # 20 devices answer no, which is above the threshold
+        assert "Counts the devices that answer yes, and those that answer no." in page
+        assert f'<td class="n strong">{YES}</td>' in page
         answer = browser.get(f"/v1/studies/{study}/heavy-hitters").json()
-        assert [row["estimate"] for row in answer["heavy_hitters"]] == [YES]
+        assert [row["estimate"] for row in answer["heavy_hitters"]] == [YES, DEVICES - YES]
     asked = blindtally(folder, "query", study, "--url", url, "--json", "-")
     assert json.loads(asked.stdout)["items"][0]["estimate"] == YES
-    assert f"yes: {YES}" in blindtally(folder, "query", study, "--url", url).stdout
+    assert re.search(rf"yes +{YES} ", blindtally(folder, "query", study, "--url", url).stdout)
 
 
 def test_a_plug_in_is_simulated(folder: Path) -> None:
@@ -91,7 +90,7 @@ def test_a_plug_in_is_simulated(folder: Path) -> None:
     simulated = blindtally(folder, *asked, "--json", "-")
     assert simulated.returncode == 0, simulated.stderr
     document = json.loads(simulated.stdout)
-    (answer,) = document["heavy_hitters"]
+    answer, _ = document["heavy_hitters"]
     assert (answer["item"], answer["estimate"], answer["true_count"]) == ("yes", YES, YES)
     assert (document["devices"], document["rounds_decoded"]) == (DEVICES, 2)
     assert re.search(rf"'yes' +{YES}", blindtally(folder, *asked).stdout)
@@ -100,7 +99,7 @@ def test_a_plug_in_is_simulated(folder: Path) -> None:
 def test_a_plug_in_is_listed(folder: Path) -> None:
     listed = blindtally(folder, "mechanisms", "--json", "-")
     rows = {row["mechanism"]: row for row in json.loads(listed.stdout)["mechanisms"]}
-    assert rows["yes-no"]["what"] == "how many devices answer yes, exact"
+    assert rows["yes-no"]["what"] == "how many devices answer yes, and how many no, exact"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,11 @@ def test_a_plug_in_is_listed(folder: Path) -> None:
     [
         ("nowhere:MECHANISM", "cannot be imported"),
         ("json:dumps", "is not a mechanism"),
-        ("protocol.mechanisms.tracked.mechanism:Tracked", "is not a mechanism"),
+        ("protocol.mechanisms.tracked.mechanism:Tracked", "call it, with ()"),
+        (
+            "misnamed:MECHANISM",
+            "has the name 'other', and its YesNoQuestion the mechanism 'yes-no'",
+        ),
     ],
 )
 def test_a_plug_in_that_cannot_be_used_is_named(tmp_path: Path, value: str, reason: str) -> None:
@@ -116,6 +119,9 @@ def test_a_plug_in_that_cannot_be_used_is_named(tmp_path: Path, value: str, reas
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(f"[blindtally.mechanisms]\nx = {value}\n")
+    misnamed = "from yes_no import MECHANISM\nMECHANISM.name = 'other'\n"
+    (tmp_path / "misnamed.py").write_text(misnamed)
+    (tmp_path / "yes_no.py").write_text((FOLDER / "yes_no.py").read_text())
     ran = subprocess.run(
         [sys.executable, "-m", "blindtally", "mechanisms"],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
@@ -126,7 +132,27 @@ def test_a_plug_in_that_cannot_be_used_is_named(tmp_path: Path, value: str, reas
     )
     assert ran.returncode != 0
     assert reason in ran.stderr
+    assert ran.stderr.startswith("error: the plug-in x (")
     assert "of broken" in ran.stderr
+
+
+def test_a_server_without_the_plug_in_of_its_studies_does_not_start(folder: Path, url: str) -> None:
+    created = blindtally(
+        folder,
+        *("studies", "create", "poll", "--mechanism", "yes-no", "--devices", "130", "--draft"),
+        *("--threshold", "10", "--url", url),
+    )
+    assert created.returncode == 0, created.stderr
+    ran = subprocess.run(
+        [sys.executable, "-m", "blindtally", "keys", "list"],
+        cwd=folder,
+        env=_environment(folder) | {"PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "install its plug-in again" in ran.stdout + ran.stderr
 
 
 def test_the_page_on_plug_ins_shows_the_file_that_is_tested() -> None:

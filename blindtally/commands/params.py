@@ -140,8 +140,8 @@ def _show_committee(
 
     `rates` are the fractions of corrupt and absent members, sigma and eta.
     """
-    from blindtally.planning.committee_cost import MAX_WORDS, CommitteeCost
     from blindtally.planning.parameter_report import show_rows
+    from blindtally.planning.sum_costs import MAX_WORDS, CommitteeCost
     from secagg.oneshot.parameters import committee_parameters, drawn_committee_parameters
 
     corrupt, dropout, sigma, eta = rates

@@ -87,10 +87,6 @@ def seat(
         asyncio.run(_serve(url, key, Registrar(identity, draws)))
     except (ServiceError, ValueError) as error:  # ValueError: an API key that no header can have
         raise service_error_exit(error) from None
-    except sqlite3.Error as error:
-        raise exit_with_error(
-            f"cannot record a draw in {path}{DRAWS_SUFFIX}: {error}", code=1
-        ) from None
 
 
 async def _serve(url: str, key: str | None, registrar: "Registrar") -> None:

@@ -25,6 +25,7 @@ def notes_on_list(
         return []
     if not rounds:
         step = "start it" if study.state == "created" else "its first round is about to begin"
+        step = "it is over: create another" if study.end_cause is not None else step
         return [f"No item is listed: no round of the study has begun ({step})."]
     counted, is_over = CountedRounds.of(rounds), study.end_cause is not None
     if listed:

@@ -17,7 +17,13 @@ from random import Random, SystemRandom
 from time import monotonic, time
 from typing import Final
 
-from client.committee.member_journal import KeptKey, MemberEntry, MemberJournal, MemberJournalError
+from client.committee.member_journal import (
+    KeptKey,
+    MemberEntry,
+    MemberJournal,
+    MemberJournalError,
+    UnwritableJournalError,
+)
 from client.committee.round_poller import RoundPoller
 from client.errors import (
     NoRoundError,
@@ -110,6 +116,7 @@ class CommitteeMember(RoundPoller[CommitteeRound]):
     """
 
     refusals = (NotServedError, MemberJournalError, ProtocolError)
+    repeated = (*RoundPoller.repeated, UnwritableJournalError)
     skipped = (WrongPhaseError, NoRoundError)  # it went on meanwhile, or has enough volunteers
     poll_seconds = 0.5
     poll_wait = 20.0

@@ -43,7 +43,11 @@ class KeptKey:
 
 
 class MemberJournalError(RuntimeError):
-    """The journal has another value, or cannot be used, so nothing may be sent."""
+    """The journal has another value, or is not a journal, so nothing may be sent."""
+
+
+class UnwritableJournalError(RuntimeError):
+    """The journal cannot be written now, for example on a full disk, so nothing may be sent yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,4 +165,4 @@ class MemberJournal:
         try:
             return self._connection.execute(query, parameters)
         except sqlite3.Error as error:
-            raise MemberJournalError(f"the journal cannot be written: {error}") from None
+            raise UnwritableJournalError(f"the journal cannot be written: {error}") from None

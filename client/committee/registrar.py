@@ -106,7 +106,8 @@ class DrawRecord:
             seats = self._seats(scope, plan_digest, joiners, max_draws, rng)
             execute("COMMIT")
         except BaseException:
-            execute("ROLLBACK")
+            if self._connection.in_transaction:  # SQLite itself ends it on a full disk
+                execute("ROLLBACK")
             raise
         return seats
 
@@ -150,11 +151,12 @@ class DrawRecord:
 class Registrar(RoundPoller[PendingSeating]):
     """The registrar of `identity`; `rng` must be the system's randomness outside of tests.
 
-    With a `study`, it seats the rounds of that study only. A draw that cannot be recorded ends it.
+    With a `study`, it seats the rounds of that study only. A draw that cannot be recorded is not
+    signed, and tried again.
     """
 
     refusals = (SeatingRefusedError,)
-    fatal_errors = (*RoundPoller.fatal_errors, sqlite3.Error)
+    repeated = (*RoundPoller.repeated, sqlite3.Error)
     poll_seconds = 1.0
     identity: Identity
     draws: DrawRecord

@@ -76,11 +76,17 @@ def _keep(rounds: dict[tuple[str, int], T], key: tuple[str, int], value: T) -> N
 class RoundPoller(ABC, Generic[R]):
     """Party that takes a step in each round of a service that waits for it.
 
-    A step that raises one of `refusals` ends the party's part in the round. One of `skipped` is not
-    reported, and one of `fatal_errors` ends the party.
+    A step that raises one of `refusals` ends the party's part in the round. One of `repeated`, such
+    as of a full disk, is reported, and the step tried again. One of `skipped` is not reported, and
+    one of `fatal_errors` ends the party.
     """
 
     refusals: ClassVar[tuple[type[Exception], ...]]
+    repeated: ClassVar[tuple[type[Exception], ...]] = (
+        ServiceError,
+        ServiceUnreachableError,
+        UnsafeRequestError,
+    )
     skipped: ClassVar[tuple[type[Exception], ...]] = ()
     fatal_errors: ClassVar[tuple[type[Exception], ...]] = (NotAuthorisedError, ForbiddenError)
     poll_seconds: ClassVar[float]  # between two requests after which there was nothing to do
@@ -125,8 +131,8 @@ class RoundPoller(ABC, Generic[R]):
                 steps = await self.act(transport, api_key, report, self.poll_wait)
             except self.fatal_errors:
                 raise
-            except (ServiceError, ServiceUnreachableError, UnsafeRequestError):
-                pass  # of the list of rounds
+            except self.repeated as error:  # of the list of rounds, or of its own files
+                _LOG.info("the rounds are read again: %s", error)
             if not steps:
                 await asyncio.sleep(pause)
 
@@ -161,7 +167,7 @@ class RoundPoller(ABC, Generic[R]):
                 self._reports.refuse(pending, str(refusal), report)
             except self.skipped:
                 continue
-            except (ServiceError, ServiceUnreachableError, UnsafeRequestError) as error:
+            except self.repeated as error:
                 self._reports.fail(pending, error, report)
             except Exception as fault:  # of any kind: it ends this round, and nothing else
                 _LOG.error("the part in a round ended by a fault", exc_info=fault)

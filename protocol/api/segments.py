@@ -1,11 +1,88 @@
-"""Documents of the API about the segments of a study whose domain has segments."""
+"""Tokens of the shown items in each segment of a domain with segments, and their documents.
+
+A segment's total is the sum of the estimated totals of its *shown* items, listed or not: those that
+five devices or more were counted with (`sampled_counts.py`). Rarer items are in no total: otherwise
+the difference between a segment and its items would show what a single device holds. For example, a
+segment whose 40 devices all hold different items has no total.
+
+Estimates of different items have nearly independent errors, so variances add up. A segment's total
+T has an interval as an item's count. Its share p = T / (T + U) among all segments, with the total U
+of the others, varies by
+
+    var p  ~  (U^2 var T + T^2 var U) / (T + U)^4
+
+A total below the threshold is not shown, as the count of an item is not. Shares are those among the
+shown segments.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from protocol.api.messages import HeavyHitter
-from protocol.api.segment_totals import SegmentTotal
 from protocol.domains.base import SEGMENT_SEPARATOR, BaseDomain, segments_of
+from protocol.estimation.estimates import CONFIDENCE_LEVEL
+from protocol.mechanisms.registry import MECHANISMS, AnyQuestion
+from protocol.numerics import special
+from protocol.numerics.arrays import Floats
 from protocol.public_model import PublicModel, Rows
+from protocol.study_state import StudyState
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedNumber:
+    """An estimate with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTotal:
+    """Tokens of a segment's shown items, and their share of those of all shown segments."""
+
+    total: BoundedNumber
+    share: BoundedNumber
+
+
+def segment_totals(question: AnyQuestion, state: StudyState) -> dict[str, SegmentTotal]:
+    """Return the total of each segment that reaches the threshold of `question`.
+
+    Empty if the domain has no segments, or the mechanism has no totals of items below the threshold
+    (`Mechanism.shown_totals`).
+    """
+    mechanism, segments = MECHANISMS[question.mechanism], segments_of(question.domain)
+    if not segments:
+        return {}
+    rows = {segment: row for row, segment in enumerate(segments)}
+    totals = mechanism.shown_totals(question, state)
+    names = [question.domain.segment_of(each.item) or "" for each in totals]
+    places = np.array([rows[name] for name in names], np.int64)
+    counts, variances = (
+        np.bincount(places, column, len(segments)).astype(np.float64)
+        for column in ([each.count for each in totals], [each.variance for each in totals])
+    )
+    shown = np.flatnonzero(counts >= question.threshold)
+    counts, variances = counts[shown], variances[shown]
+    low, high = mechanism.confidence_interval(counts, variances)
+    shares, errors = _shares(counts, variances)
+    margins = -float(special.ndtri((1 - CONFIDENCE_LEVEL) / 2)) * errors
+    ends = np.maximum(shares - margins, 0), np.minimum(shares + margins, 1)
+    columns = [each.tolist() for each in (shown, counts, low, high, shares, *ends)]
+    return {
+        segments[row]: SegmentTotal(BoundedNumber(*numbers[:3]), BoundedNumber(*numbers[3:]))
+        for row, *numbers in zip(*columns, strict=True)
+    }
+
+
+def _shares(counts: Floats, variances: Floats) -> tuple[Floats, Floats]:
+    """Return the share of each count in the sum of all, and its standard error."""
+    whole, other_variances = counts.sum(), variances.sum() - variances
+    others = whole - counts
+    spread = others**2 * variances + counts**2 * other_variances
+    return counts / whole, np.sqrt(np.maximum(spread, 0)) / whole**2
 
 
 class SegmentSummary(PublicModel):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from importlib.metadata import EntryPoint, entry_points
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
@@ -51,7 +51,8 @@ def _plugged_in() -> Iterator[Mechanism[Any, Any]]:
     """Yield the reference mechanisms, and those that other distributions register.
 
     Raises:
-        ImportError: if a plug-in cannot be imported, or has anything else than mechanisms.
+        ImportError: with the name `PLUG_IN_GROUP`, if a plug-in cannot be imported, or has anything
+            else than mechanisms.
     """
     for entry in (_REFERENCE, *entry_points(group=PLUG_IN_GROUP)):
         distribution = entry.dist.name if entry.dist else "blindtally"
@@ -59,13 +60,23 @@ def _plugged_in() -> Iterator[Mechanism[Any, Any]]:
         try:
             loaded = entry.load()
         except Exception as error:
-            raise ImportError(f"{plug_in} cannot be imported: {error}; uninstall it") from error
+            raise _unusable(f"{plug_in} cannot be imported: {error}") from error
         for each in loaded if isinstance(loaded, tuple) else (loaded,):
             if not isinstance(each, SumMechanism | ReportMechanism):
-                raise ImportError(  # noqa: TRY004 - as for other faults of a plug-in
-                    f"{plug_in} is not a mechanism, but {each!r}; uninstall it"
-                )
+                hint = ": call it, with ()" if isinstance(each, type) else ""
+                raise _unusable(f"{plug_in} is not a mechanism, but {each!r}{hint}")
+            for model in (each.question_type, each.plan_type):
+                names = get_args(model.model_fields["mechanism"].annotation)
+                if each.name not in names:
+                    raise _unusable(
+                        f"{plug_in} has the name {each.name!r}, and its {model.__name__} the "
+                        f"mechanism {' or '.join(map(repr, names))}: these must be equal"
+                    )
             yield each
+
+
+def _unusable(fault: str) -> ImportError:
+    return ImportError(f"{fault}; correct or uninstall it", name=PLUG_IN_GROUP)
 
 
 def _by_name() -> dict[str, Mechanism[Any, Any]]:
@@ -73,7 +84,7 @@ def _by_name() -> dict[str, Mechanism[Any, Any]]:
     mechanisms: dict[str, Mechanism[Any, Any]] = {}
     for each in (*_OWN_MECHANISMS, *_plugged_in()):
         if each.name in mechanisms:
-            raise ImportError(f"two mechanisms have the name {each.name!r}: uninstall a plug-in")
+            raise _unusable(f"a plug-in has the name of another mechanism, {each.name!r}")
         mechanisms[each.name] = each
     return mechanisms
 

@@ -1,4 +1,4 @@
-"""The mechanism `yes-no`: how many devices answer a question with yes, as one number.
+"""The mechanism `yes-no`: how many devices answer a question with yes, and how many with no.
 
 A device that holds "yes" adds (1, 0) to the sum, one that holds "no" adds (0, 1), and one without
 an answer adds nothing. For example, the sum of 200 devices is (120, 60). A number of fewer devices
@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
+from pydantic import field_validator
 
-from protocol.description import THRESHOLD, AnswerKind, Description, QuestionForm
+from protocol.description import THRESHOLD, Description, QuestionForm
 from protocol.domains.strings import Listed
 from protocol.histograms import Histogram, device_values
 from protocol.mechanism import Answer, SumMechanism
@@ -19,14 +20,24 @@ from protocol.randomness import RandomWords
 from protocol.study_state import StudyState
 from secagg.ring import Lane, Ring, Vector
 
+ANSWERS = ("yes", "no")
+FIXED = {"contribution": 1, "words": 16, "domain": {"kind": "listed", "items": [*ANSWERS]}}
+
 
 class YesNoQuestion(SumQuestion):
     """Question that devices answer with yes or no."""
 
     mechanism: Literal["yes-no"] = "yes-no"
     contribution: Literal[1] = 1
-    words: int = 16
-    domain: Listed = Listed(items=("yes", "no"))
+    words: Literal[16] = 16
+    domain: Listed = Listed(items=ANSWERS)
+
+    @field_validator("domain")
+    @classmethod
+    def _has_both_answers(cls, domain: Listed) -> Listed:
+        if domain.items != ANSWERS:
+            raise ValueError("the items of yes-no are yes and no, in this order")
+        return domain
 
 
 class YesNoPlan(Plan):
@@ -37,30 +48,26 @@ class YesNoPlan(Plan):
 
 
 class YesNo(SumMechanism[YesNoQuestion, YesNoPlan]):
-    """Mechanism of the number of devices that answer yes."""
+    """Mechanism of the numbers of devices that answer yes and no."""
 
     name = "yes-no"
     question_type = YesNoQuestion
     plan_type = YesNoPlan
     description = Description(
-        purpose="how many devices answer yes, exact",
+        purpose="how many devices answer yes, and how many no, exact",
         cost="2 to 8 bytes per round",
         form=QuestionForm(
             "Yes or no",
-            "How many devices answer yes. A device holds the item yes, or the item no.",
-            {"contribution": 1, "words": 16, "domain": {"kind": "listed", "items": ["yes", "no"]}},
+            "How many devices answer yes, and how many no. A device holds the item yes or no.",
+            FIXED,
             (THRESHOLD,),
         ),
-        defaults={"contribution": 1, "domain": {"kind": "listed", "items": ["yes", "no"]}},
+        defaults=FIXED,
     )
-
-    def answer_kind(self, question: YesNoQuestion) -> AnswerKind:
-        del question
-        return AnswerKind.NUMBER
 
     def aim(self, question: YesNoQuestion, items: str) -> str:
         del question, items
-        return "Counts the devices that answer yes"
+        return "Counts the devices that answer yes, and those that answer no"
 
     def ring(self, plan: YesNoPlan) -> Ring:
         return Ring((Lane(plan.terms.moduli.above(plan.terms.max_devices), 2),))
@@ -83,9 +90,14 @@ class YesNo(SumMechanism[YesNoQuestion, YesNoPlan]):
         self, plan: YesNoPlan, total: Vector, participants: int, state: StudyState
     ) -> Answer:
         del participants  # some of them hold no answer
-        yes = total[0][:1].astype(float)
-        state = state.add(("yes",), {"count": yes, "variance": np.zeros(1)})
-        return Answer(True, 1, tuple(self.final_estimates(plan.question, state)), state)
+        counts = total[0].astype(float)
+        state = state.add(ANSWERS, {"count": counts, "variance": np.zeros(2)})
+        listed = tuple(self.final_estimates(plan.question, self.shown(plan.question, state)))
+        return Answer(True, len(listed), listed, state)
+
+    def shown(self, question: YesNoQuestion, state: StudyState) -> StudyState:
+        """Return the answers of enough devices: without noise, smaller counts must not be shown."""
+        return state.select_rows(state.column("count") >= question.threshold)
 
 
 MECHANISM = YesNo()

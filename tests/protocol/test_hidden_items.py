@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from protocol.api.device_policy import Policy
 from protocol.api.plan_check import plan_violations
-from protocol.api.segment_totals import segment_totals
+from protocol.api.segments import segment_totals
 from protocol.mechanism import Answer, CohortSum
 from protocol.mechanisms.registry import SUM_MECHANISMS, mechanism_of, parse_question
 from protocol.privacy.events import ExactSumEvent

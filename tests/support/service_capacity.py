@@ -8,7 +8,7 @@ seven operators with A = D = 1.
 
 from dataclasses import dataclass
 
-from blindtally.planning.committee_cost import CommitteeCost
+from blindtally.planning.sum_costs import CommitteeCost
 from secagg.oneshot.parameters import committee_parameters
 from secagg.parameters import Assumptions, choose_parameters
 

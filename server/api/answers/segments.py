@@ -6,8 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from protocol.api.messages import StudyView
-from protocol.api.segment_totals import segment_totals
-from protocol.api.segments import SegmentSummaries, SegmentSummary, summarise_segments
+from protocol.api.segments import (
+    SegmentSummaries,
+    SegmentSummary,
+    segment_totals,
+    summarise_segments,
+)
 from protocol.domains.base import segments_of
 from server.api.dependencies import StudyId, problem_responses, require
 from server.errors import malformed

@@ -8,12 +8,14 @@ schema does not import Alembic.
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
+from protocol.mechanisms.registry import MECHANISMS
 from server.db.columns import Base
 from server.db.database import Database
+from server.db.schema import StudyRow
 
 _LOCK = 0x626C696E64  # "blind": PostgreSQL's advisory lock of the migrations
 
@@ -37,7 +39,8 @@ async def upgrade(database: Database) -> None:
     """Bring the schema up to date.
 
     Raises:
-        UnknownSchemaError: if its revision is unknown, or its tables have none.
+        UnknownSchemaError: if its revision is unknown, its tables have none, or a study needs a
+            mechanism that is not installed.
     """
     await database.write(_upgrade)
 
@@ -55,6 +58,7 @@ def _upgrade(session: Session) -> None:
             "database; databases of version 0.2.0 and earlier cannot be upgraded"
         )
     if current == head_revision():
+        _check_mechanisms(session)
         return
     from alembic import command  # noqa: PLC0415 - a tenth of a server's start
     from alembic.config import Config  # noqa: PLC0415
@@ -64,6 +68,16 @@ def _upgrade(session: Session) -> None:
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def _check_mechanisms(session: Session) -> None:
+    # Whole: PostgreSQL cannot extract a part if a string in it contains NUL.
+    stored = {question["mechanism"] for question in session.scalars(select(StudyRow.question))}
+    if missing := sorted(stored - MECHANISMS.keys()):
+        raise UnknownSchemaError(
+            f"the database has studies of {', '.join(missing)}, a mechanism that is not installed: "
+            "install its plug-in again; delete its studies before you remove it"
+        )
 
 
 def revision(connection: Connection) -> str | None:

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from client.committee.member_journal import KeptKey, MemberEntry, MemberJournal, MemberJournalError
+from client.committee.member_journal import (
+    KeptKey,
+    MemberEntry,
+    MemberJournal,
+    MemberJournalError,
+    UnwritableJournalError,
+)
 
 DAY = 24 * 3600.0
 NOW = 1_800_000_000.0
@@ -85,7 +91,7 @@ def test_a_journal_on_the_disk_is_its_owners_and_survives(tmp_path: Path) -> Non
     journal.key(key_of(plan), b"a" * 32, 1e9)
     journal.sign(plan, b"signature")
     journal.close()
-    with pytest.raises(MemberJournalError, match="cannot be written"):
+    with pytest.raises(UnwritableJournalError, match="cannot be written"):
         journal.sign(plan, b"signature")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     entry = MemberJournal(path).entry(plan)

@@ -1,12 +1,14 @@
 """A registrar that seats rounds at a service that asks for more than it should."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import httpx
 import pytest
@@ -36,6 +38,7 @@ DRAW_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
 from random import Random
+from typing import Any
 from client.committee.registrar import DrawRecord
 seats = DrawRecord(Path(sys.argv[1])).draw(bytes(32), b"plan 3", [b"a", b"b", b"c"], 3, Random(3))
 print(seats, flush=True)
@@ -157,6 +160,21 @@ async def test_a_registrar_goes_on_after_its_service_was_out_of_reach(
             serving.cancel()
     assert len(set(at.received)) == 1
     assert delays[0] == 1e-3  # it does not ask without a pause
+
+
+async def test_a_draw_that_a_full_disk_refuses_is_drawn_later() -> None:
+    class FullOnce(DrawRecord):
+        is_full = True
+
+        def draw(self, *args: Any) -> list[int]:
+            if self.is_full:
+                self.is_full = False
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().draw(*args)
+
+    registrar, at = Registrar(REGISTRAR, FullOnce(), Random(1)), service()
+    assert await asked(at, registrar) == ["database or disk is full (it is tried again)"]
+    assert await asked(at, registrar) == [""]
 
 
 async def test_a_registrar_of_one_study_seats_no_other() -> None:

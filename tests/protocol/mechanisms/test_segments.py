@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.api.segment_totals import segment_totals
+from protocol.api.segments import segment_totals
 from protocol.domains import Domain
 from protocol.domains.hashed import HashedProduct
 from protocol.domains.product import Product

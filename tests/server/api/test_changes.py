@@ -9,6 +9,7 @@ from protocol.api.rates import ItemChange, ItemChanges, RoundRates
 from protocol.domains.hashed import Hashed
 from protocol.estimation.estimates import Estimate, add_estimates
 from protocol.mechanism import Answer
+from protocol.mechanisms.iblt.adaptive import AdaptiveIbltQuestion
 from protocol.mechanisms.registry import MECHANISMS, AnyQuestion, parse_question
 from protocol.mechanisms.sampled_counts import record_round_counts
 from protocol.study_state import add_devices
@@ -223,7 +224,10 @@ async def test_the_bound_of_an_unlisted_item_is_that_of_privacy(served: Served) 
     assert kinds(document) in ({}, {"ab": None})  # no bound, or one above the total
 
 
-async def test_an_item_is_compared_with_its_key_in_the_other_study(served: Served) -> None:
+async def test_an_item_is_compared_with_its_key_in_the_other_study(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AdaptiveIbltQuestion, "fetches_strings", True)
     domain = Hashed(max_bytes=10, salt="x")
     question = study_request()["question"] | {"domain": domain.model_dump()}
     key, other = domain.name("ab"), domain.name("gh")
