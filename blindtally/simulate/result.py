@@ -39,8 +39,7 @@ def result_of(
         ValueError: if no round has an answer.
     """
     study, schedule = simulated.played, simulated.schedule
-    answer, rounds = answer_of(study, dataset), len(schedule.sizes)
-    devices = schedule.selected if study.question.asks_every_round else study.devices
+    answer, rounds, devices = answer_of(study, dataset), len(schedule.sizes), _devices(simulated)
     measures = study.mechanism.measures(study.plan, study.state, study.truth, schedule.selected)
     privacy = _privacy(study)
     document = {
@@ -90,6 +89,12 @@ def _goal(study: PlayedStudy, rounds: int) -> str:
     return f"reached in round {study.goal_round} of at most {rounds}"
 
 
+def _devices(simulated: SimulatedStudy) -> int:
+    """Return the number of different devices that were counted."""
+    study = simulated.played
+    return simulated.schedule.selected if study.question.asks_every_round else study.devices
+
+
 def _round_facts(simulated: SimulatedStudy) -> dict[str, str]:
     study, sizes = simulated.played, simulated.schedule.sizes
     lost = f", {study.rounds_lost} lost" if study.rounds_lost else ""
@@ -98,7 +103,7 @@ def _round_facts(simulated: SimulatedStudy) -> dict[str, str]:
     selected = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     facts = {
         "rounds": f"{study.rounds_decoded} decoded of {len(sizes)}{lost}{unread}",
-        "devices": f"{study.devices:,} counted, {selected} selected per round",
+        "devices": f"{_devices(simulated):,} counted, {selected} selected per round",
     }
     if study.copies_left_out:
         reason = f"{study.copies_left_out:,} items: {LeftOutReason.TOO_MANY_COPIES}"

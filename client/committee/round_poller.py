@@ -131,7 +131,7 @@ class RoundPoller(ABC, Generic[R]):
                 steps = await self.act(transport, api_key, report, self.poll_wait)
             except self.fatal_errors:
                 raise
-            except self.repeated as error:  # of the list of rounds, or of its own files
+            except self.repeated as error:  # of the list of rounds, or of the disk
                 _LOG.info("the rounds are read again: %s", error)
             if not steps:
                 await asyncio.sleep(pause)

@@ -123,7 +123,8 @@ def why_nothing_is_listed(
         return _why_nothing_was_summed(plan, rounds)
     if not rounds.decoded:
         return _why_nothing_was_read(plan)
-    return " ".join((*_short_of_bar(plan, rounds, largest), *_later_rounds(plan, is_over=is_over)))
+    later = _later_rounds(plan, rounds, is_over=is_over)
+    return " ".join((*_short_of_bar(plan, rounds, largest), *later))
 
 
 def _why_nothing_was_summed(plan: AnyPlan, rounds: CountedRounds) -> str:
@@ -157,7 +158,9 @@ def _short_of_bar(plan: AnyPlan, rounds: CountedRounds, largest: float | None) -
         yield f"To list some, {bar.step}."
         return
     least = f"{'about ' if _has_noise(plan) else ''}{_whole(bar.count)}"
-    yield f"No {name} is listed. One is listed from a count of {least}{among}: {bar.cause}."
+    needed = mechanism_of(plan).rounds_needed(plan.question) or 0
+    whole = f" that {rounds.decoded} of {needed} rounds complete" if rounds.decoded < needed else ""
+    yield f"No {name}{whole} is listed. One is listed from a count of {least}{among}: {bar.cause}."
     if bar.count > threshold:
         yield f"A threshold below that, such as {threshold:,.6g}, changes nothing."
     yield f"To list more, {bar.step}."
@@ -171,14 +174,16 @@ def _short_of_bar(plan: AnyPlan, rounds: CountedRounds, largest: float | None) -
         yield f"Fewer than {enough:,} devices cannot hold one {name} that often."
 
 
-def _later_rounds(plan: AnyPlan, *, is_over: bool) -> Iterator[str]:
-    """Yield a sentence on rounds to come, or on rounds that a trie lacks."""
+def _later_rounds(plan: AnyPlan, rounds: CountedRounds, *, is_over: bool) -> Iterator[str]:
+    """Yield a sentence on rounds to come, or on rounds that a trie lacks or that were lost."""
     needed = mechanism_of(plan).rounds_needed(plan.question)
     if needed is None:
         if not is_over:
             yield "The next rounds add to the counts."
     elif plan.rounds < needed:
         yield f"The longest items need {needed} rounds, and the study has {plan.rounds}."
+    elif is_over and rounds.decoded < needed:
+        yield f"The longest items need {needed} rounds, and {rounds.decoded} were read."
     elif not is_over:
         yield f"The longest items are complete after round {needed}; this is round {plan.round}."
 
@@ -195,7 +200,7 @@ def limits_of_list(plan: AnyPlan, rounds: CountedRounds) -> list[str]:
         count = f"a count below about {_whole(bar.count)}" if math.isfinite(bar.count) else "items"
         limits.append(f"The list misses {count}: {bar.cause}. To list more, {bar.step}.")
     if mechanism_of(plan).rounds_needed(plan.question) is not None:
-        limits.extend(_later_rounds(plan, is_over=True))
+        limits.extend(_later_rounds(plan, rounds, is_over=True))
     return limits
 
 

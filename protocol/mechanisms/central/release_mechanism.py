@@ -178,8 +178,12 @@ class ReleaseMechanism(SumMechanism[RQ, RP]):
         votes = f"a count is shown from {theta:,} votes in a {unit}"
         if p < 1:
             votes += f", and a device votes with probability {p:.3g}"
-        cause = f"{votes}, because epsilon is {plan.question.epsilon:g}"
-        yield Bar(mean / p, cause, "use a larger epsilon, or more devices")
+        question, step = plan.question, "use a larger epsilon, or more devices"
+        if question.theta is None and question.probability is None:
+            votes += f", because epsilon is {question.epsilon:g}"
+        else:
+            step = "use a smaller theta or a larger probability, or more devices"
+        yield Bar(mean / p, votes, step)
 
     def plan_facts(self, plan: RP) -> Iterator[PlanFact]:
         release, devices = plan.release, plan.terms.max_devices

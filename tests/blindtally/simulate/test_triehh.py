@@ -49,7 +49,7 @@ def test_a_trie_that_finds_nothing_names_the_votes_that_epsilon_needs(words: str
     output = " ".join(text.split())
     assert code == 0, text
     assert "Heavy hitters" not in text
-    assert "No item is listed. One is listed from a count of about" in output
+    assert "rounds complete is listed. One is listed from a count of about" in output
     assert "votes in a level, and a device votes with probability" in output
     assert "such devices list it" in output
     assert "use a lower threshold" not in output

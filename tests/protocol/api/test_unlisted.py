@@ -149,6 +149,20 @@ def test_each_cause_has_its_number(
     assert words in reason
 
 
+def test_a_trie_that_lost_a_round_states_that_the_longest_items_are_missing() -> None:
+    plan, rounds = first_plan(TRIE), CountedRounds(2, 2, 1, 1200)
+    reason = why_nothing_is_listed(plan, rounds, is_over=True)
+    assert "No item that 1 of 2 rounds complete is listed. One is listed from" in reason
+    for text in (reason, " ".join(limits_of_list(plan, rounds))):
+        assert "The longest items need 2 rounds, and 1 were read." in text
+
+
+def test_a_bar_that_the_question_sets_is_not_blamed_on_epsilon() -> None:
+    own = {"theta": 30, "probability": 0.1, "epsilon": 4}
+    bar = highest_bar(first_plan(TRIE | own), CountedRounds(2, 2, 2, 1200))
+    assert "epsilon" not in bar.cause + bar.step
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
